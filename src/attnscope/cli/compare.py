@@ -1,0 +1,31 @@
+"""`attnscope compare`: two surveys side by side, without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(help="A survey.json, or the folder a scan wrote.")],
+    b: Annotated[Path, typer.Argument(help="The one to set beside it.")],
+    out: Annotated[Path | None, typer.Option(help="Also write a page with both.", metavar="FILE")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the differences as JSON, and nothing else.")] = False,
+) -> None:
+    """Set survey A beside survey B: checkpoints, variants, models."""
+    from attnscope.cli.output import print_json, survey_path
+    from attnscope.report.html import write_report
+    from attnscope.report.terminal import print_comparison
+    from attnscope.survey.compare import compare as compare_surveys
+    from attnscope.survey.survey import Survey
+
+    first, second = Survey.load(survey_path(a)), Survey.load(survey_path(b))
+    comparison = compare_surveys(first, second)
+    if out is not None:
+        write_report(first, out, other=second)
+    if as_json:
+        print_json(comparison.to_json())
+    else:
+        print_comparison(comparison, report=out)

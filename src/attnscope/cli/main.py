@@ -1,0 +1,55 @@
+"""The `attnscope` command. Bad input is one sentence on standard error and exit code 2; nothing here imports torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from attnscope.cli.compare import compare
+from attnscope.cli.measures import measures
+from attnscope.cli.report import report
+from attnscope.cli.scan import scan
+from attnscope.core.errors import RefusalError
+
+# Plain help: rich's formatting of it would cost more time than everything else in `attnscope --help`.
+app = typer.Typer(
+    name="attnscope",
+    help="See what attention in a transformer does, and whether depth is destroying it.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+for command in (scan, report, compare, measures):
+    app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    if version:
+        from attnscope import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def run() -> None:
+    """Console entry point."""
+    try:
+        app()
+    except RefusalError as refusal:
+        typer.echo(f"attnscope: {refusal}", err=True)
+        sys.exit(2)
+    except BrokenPipeError:  # `attnscope measures | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,123 @@
+"""`attnscope scan`: measure every layer and head of a model over a corpus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+FailOn = Literal["info", "warning", "critical"]
+
+
+def scan(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="'pocket' (embedded), a model folder, a hub name, a .gguf file, or a config with --random-init."
+        ),
+    ],
+    corpus: Annotated[
+        str | None,
+        typer.Argument(
+            help="Text: a .txt, .jsonl, .gz or .parquet file, a folder, or - for standard input. "
+            "Default: a public-domain text inside the package."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for survey.json and report.html. Default: attnscope-MODEL.", metavar="FOLDER"),
+    ] = None,
+    measures: Annotated[
+        str, typer.Option(help="Sets (default, deep, all) and names, separated by commas.", metavar="LIST")
+    ] = "default",
+    samples: Annotated[int, typer.Option(help="Sequences to scan, at most.", min=1)] = 64,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens in a sequence, at most. Default: 256, or what the model takes.", min=2),
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option(help="Sequences in a batch; halves itself when memory runs out.", min=1)
+    ] = 8,
+    seed: Annotated[int, typer.Option(help="For random weights and for drawing sequences.")] = 0,
+    dtype: Annotated[
+        str, typer.Option(help="float32, float64, bfloat16, float16, or auto for the stored one.")
+    ] = "float32",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")] = "cpu",
+    field: Annotated[str, typer.Option(help="The text field of .jsonl and .parquet corpora.")] = "text",
+    threshold: Annotated[
+        list[str] | None, typer.Option(help="Change a threshold of the findings; repeatable.", metavar="NAME=VALUE")
+    ] = None,
+    fail_on: Annotated[
+        FailOn | None, typer.Option(help="Exit with code 1 when a finding is this severe or worse (for CI gates).")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted scan in --out.")] = False,
+    random_init: Annotated[
+        bool, typer.Option("--random-init", help="Use the configuration alone, with seeded random weights.")
+    ] = False,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Accept pytorch_model.bin weights (tensors only).")
+    ] = False,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run model code that comes with the weights.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the findings as JSON on standard output, and nothing else.")
+    ] = False,
+) -> None:
+    """Measure every layer and head of MODEL over CORPUS; write a survey and an HTML report."""
+    from attnscope.cli.output import folder_for, print_json, prepare_folder
+    from attnscope.cli.progress import reporting
+    from attnscope.survey.diagnose import Thresholds, diagnose
+
+    thresholds = Thresholds.parse(threshold or [])
+    folder = prepare_folder(out or folder_for(model, random_init))
+    from attnscope.scanning.scan import scan as run_scan
+
+    with reporting() as progress:
+        try:
+            survey = run_scan(
+                model,
+                corpus,
+                measures=measures.split(","),
+                samples=samples,
+                max_tokens=max_tokens,
+                batch_size=batch_size,
+                seed=seed,
+                dtype=dtype,
+                device=device,
+                field=field,
+                random_init=random_init,
+                allow_pickle=allow_pickle,
+                trust_remote_code=trust_remote_code,
+                checkpoint=folder / "survey.partial.json",
+                resume=resume,
+                progress=progress,
+            )
+        except KeyboardInterrupt:
+            kept = (folder / "survey.partial.json").exists()
+            hint = "what is done is kept: run the same command with --resume" if kept else "nothing was done yet"
+            typer.echo(f"attnscope: interrupted; {hint}.", err=True)
+            raise typer.Exit(130) from None
+
+    from attnscope.report.html import write_report
+
+    survey.save(folder / "survey.json")
+    (folder / "survey.partial.json").unlink(missing_ok=True)
+    findings = diagnose(survey, thresholds)
+    write_report(survey, folder / "report.html", thresholds=thresholds)
+    if as_json:
+        print_json(
+            {
+                "survey": str(folder / "survey.json"),
+                "report": str(folder / "report.html"),
+                "provenance": survey.provenance,
+                "findings": [finding.to_json() for finding in findings],
+            }
+        )
+    else:
+        from attnscope.report.terminal import print_summary
+
+        print_summary(survey, findings, report=folder / "report.html")
+    if fail_on and any(finding.at_least(fail_on) for finding in findings):
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""What a measure, a card, a finding and an error are. No torch here."""

@@ -1,0 +1,58 @@
+"""A card says what a number means: its unit, its range, where it comes from, when to worry.
+
+Cards travel inside every survey file, so that a survey explains itself on a machine that has neither torch nor
+the model.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Scope = Literal["stream", "attention", "weights"]
+Group = Literal["default", "deep"]
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A value that deserves a look: `value <relation> threshold`."""
+
+    relation: Literal[">", "<"]
+    threshold: float
+    meaning: str
+
+    def rings(self, value: float) -> bool:
+        compare: Callable[[float, float], bool] = operator.gt if self.relation == ">" else operator.lt
+        return compare(value, self.threshold)
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is known about a measure before any model is seen."""
+
+    name: str
+    title: str
+    summary: str
+    unit: str
+    low: float
+    high: float
+    citation: str
+    scope: Scope
+    group: Group = "default"
+    sites: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ("value",)
+    alarm: Alarm | None = None
+    log: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Card:
+        fields = dict(data)
+        fields["sites"] = tuple(fields["sites"])
+        fields["parts"] = tuple(fields["parts"])
+        fields["alarm"] = Alarm(**fields["alarm"]) if fields["alarm"] else None
+        return cls(**fields)

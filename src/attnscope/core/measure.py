@@ -1,0 +1,94 @@
+"""A measure is a plain tensor function with a card; its parameter names say which frame fields it reads.
+
+    @measure(title="Entropy", unit="nats", high=12.0, scope="attention", citation="arXiv:2303.06296", ...)
+    def entropy(row_entropy: Float[Tensor, "batch head query"], query_mask: ...) -> Float[Tensor, "batch head"]:
+
+One call sees one layer of one batch and returns one number per sequence: `[batch]` for stream measures,
+`[batch, head]` for attention, `[head]` for weights. Several numbers come back as a mapping from part to tensor,
+and a number that was found somewhere (a token, a channel, a key) comes back as `Located`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnscope.core.card import Alarm, Card, Group, Scope
+
+_DEFAULT_SITES: Mapping[Scope, tuple[str, ...]] = {
+    "stream": ("stream",),
+    "attention": ("self", "cross"),
+    "weights": ("self", "cross"),
+}
+
+
+@dataclass(frozen=True)
+class Located:
+    """A value per sequence (and head) together with where it was found: `Located(v, {"token": t})`."""
+
+    value: Any
+    where: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A registered measure: call it with the frame fields that `reads` names."""
+
+    card: Card
+    function: Callable[..., Any]
+    reads: tuple[str, ...]
+
+    def __call__(self, **fields: Any) -> dict[str, Located]:
+        answer = self.function(**fields)
+        parts = answer if isinstance(answer, Mapping) else {self.card.parts[0]: answer}
+        if tuple(parts) != self.card.parts:
+            raise TypeError(
+                f"measure {self.card.name} returned parts {tuple(parts)}, its card says {self.card.parts}"
+            )
+        return {part: v if isinstance(v, Located) else Located(v) for part, v in parts.items()}
+
+
+def measure(
+    *,
+    title: str,
+    summary: str,
+    unit: str,
+    citation: str,
+    scope: Scope,
+    low: float = 0.0,
+    high: float = float("inf"),
+    group: Group = "default",
+    sites: tuple[str, ...] | None = None,
+    parts: tuple[str, ...] = ("value",),
+    alarm: Alarm | None = None,
+    log: bool = False,
+) -> Callable[[Callable[..., Any]], Measure]:
+    """Turn a function into a measure named like the function, which is named like its file.
+
+    `low` and `high` bound what the measure can return; `log` asks charts for a logarithmic axis; `sites` says where
+    along a block it is taken (`stream` enters a block, `middle` follows the attention write; `self` and `cross` are
+    attention calls).
+    """
+
+    def register(function: Callable[..., Any]) -> Measure:
+        reads = tuple(inspect.signature(function).parameters)
+        card = Card(
+            name=function.__name__,
+            title=title,
+            summary=summary,
+            unit=unit,
+            low=low,
+            high=high,
+            citation=citation,
+            scope=scope,
+            group=group,
+            sites=_DEFAULT_SITES[scope] if sites is None else sites,
+            parts=parts,
+            alarm=alarm,
+            log=log,
+        )
+        return Measure(card=card, function=function, reads=reads)
+
+    return register

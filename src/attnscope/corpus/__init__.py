@@ -1,0 +1,1 @@
+"""Text in: files, folders, standard input, the embedded book. No torch here."""

@@ -1,0 +1,1 @@
+"""Mathematics on plain tensors: residuals, ranks, stochastic matrices, attention statistics without maps."""

@@ -1,0 +1,1 @@
+"""Scanning: a model and a corpus in, a survey out."""

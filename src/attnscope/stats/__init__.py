@@ -1,0 +1,1 @@
+"""Mergeable summaries of numbers: exact moments, histograms, quantile sketches. No torch here."""

@@ -1,0 +1,1 @@
+"""What a model shows while it runs: frames, batches and padding."""

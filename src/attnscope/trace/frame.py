@@ -1,0 +1,60 @@
+"""A frame: one place of one layer during one batch, as named tensors.
+
+Measures ask for fields by name. Three kinds of frame are handed out, told apart by their site:
+
+    stream, middle   the residual stream entering block `layer` (layer L: leaving the last block), and after the
+                     attention write inside it
+    self, cross      one attention call in block `layer`
+    weights          of that call's projections, once per model: fields of the same frame, filled by `hf`
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.matrix.scores import Scores
+
+
+@dataclass(frozen=True)
+class StreamFrame:
+    """The residual stream at one depth. Padding is False in `token_mask`."""
+
+    stack: str
+    site: str  # "stream" or "middle"
+    layer: int
+    stream: Float[Tensor, "batch token width"]
+    token_mask: Bool[Tensor, "batch token"]
+    stream_before: Float[Tensor, "batch token width"] | None = None  # the state one block earlier; None at layer 0
+
+
+@dataclass(frozen=True)
+class AttentionFrame:
+    """One attention call. `mixed` is A V before the output projection; the verifier recomputes it."""
+
+    stack: str
+    site: str  # "self" or "cross"
+    layer: int
+    scores: Scores
+    value: Float[Tensor, "batch kv_heads key value_dim"]
+    mixed: Float[Tensor, "batch query heads value_dim"]
+    query_mask: Bool[Tensor, "batch query"]
+    key_mask: Bool[Tensor, "batch key"]
+    route: str  # "interface", "sdpa" or "softmax": how the call was seen
+    output_weight: Float[Tensor, "heads value_dim width"] | None = None
+
+
+@dataclass(frozen=True)
+class WeightsFrame:
+    """The projections of one attention module, split by head; keys and values repeated for grouped heads."""
+
+    stack: str
+    site: str
+    layer: int
+    scale: float
+    query_weight: Float[Tensor, "heads width dim"] | None
+    key_weight: Float[Tensor, "heads key_width dim"] | None
+    value_weight: Float[Tensor, "heads key_width value_dim"] | None
+    output_weight: Float[Tensor, "heads value_dim width"] | None

@@ -1,0 +1,16 @@
+"""Shapes and types are checked at run time in tests only: the hook must be in place before attnscope is imported."""
+
+from __future__ import annotations
+
+from jaxtyping import install_import_hook
+
+install_import_hook("attnscope", "beartype.beartype")
+
+import torch  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+torch.set_num_threads(1)
+settings.register_profile(
+    "attnscope", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+settings.load_profile("attnscope")
