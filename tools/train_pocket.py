@@ -16,10 +16,13 @@ import argparse
 import hashlib
 import json
 import math
+import os
 import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # on a busy machine a waiting thread must not spin
 
 import numpy as np
 import torch
@@ -43,11 +46,11 @@ class Params:
     hidden: int = 304
     context: int = 256
 
-    steps: int = 4500
-    batch: int = 16
+    steps: int = 4800
+    batch: int = 8
     peak_rate: float = 3e-3
     last_rate: float = 3e-5
-    warmup: int = 200
+    warmup: int = 300
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0
@@ -71,7 +74,9 @@ def read_book(path: Path) -> Book:
     heading = re.match(r"\[([^\]]+)\]", text)
     title = heading[1] if heading else path.stem
     text = text[heading.end() :] if heading else text
-    text = re.split(r"\n(?:End of|\*\*\* ?END OF)[^\n]*Project Gutenberg", text, maxsplit=1, flags=re.IGNORECASE)[0]
+    text = re.split(
+        r"\n(?:End of|\*\*\* ?END OF)[^\n]*Project Gutenberg", text, maxsplit=1, flags=re.IGNORECASE
+    )[0]
     text = re.sub(r"[ \t]+\n", "\n", text)
     text = re.sub(r"(?<=[^\n]{55})\n(?=[^\s])", " ", text)  # a full line goes on; lines of verse are shorter
     text = re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
@@ -97,7 +102,9 @@ def learn_tokenizer(texts: list[str], params: Params) -> PreTrainedTokenizerFast
         show_progress=False,
     )
     bpe.train_from_iterator(texts, trainer)
-    bpe.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, 0)])
+    bpe.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", pair=f"{BOS} $A $B:1", special_tokens=[(BOS, 0)]
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         bos_token=BOS,
@@ -175,20 +182,27 @@ def evaluate(model: LlamaForCausalLM, stream: torch.Tensor, context: int, count:
     return total / len(starts)
 
 
-def save_checkpoint(path: Path, step: int, model: LlamaForCausalLM, optimizer: torch.optim.AdamW, note: str) -> None:
+def save_checkpoint(
+    path: Path, step: int, model: LlamaForCausalLM, optimizer: torch.optim.AdamW, note: str
+) -> None:
     tensors = {f"model.{name}": weight for name, weight in model.named_parameters()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{key}": value for key, value in state.items()}
     unfinished = path.with_suffix(".part")
-    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, unfinished,
-              {"step": str(step), "params": note})
+    save_file(
+        {name: tensor.detach().contiguous() for name, tensor in tensors.items()},
+        unfinished,
+        {"step": str(step), "params": note},
+    )
     unfinished.replace(path)
 
 
 def load_checkpoint(path: Path, model: LlamaForCausalLM, optimizer: torch.optim.AdamW, note: str) -> int:
     with safe_open(path, framework="pt") as file:
         if file.metadata()["params"] != note:
-            raise SystemExit(f"{path} belongs to a run with other parameters: delete it, or name another --run folder.")
+            raise SystemExit(
+                f"{path} belongs to a run with other parameters or books: delete it, or name another --run folder."
+            )
         state: dict[int, dict[str, torch.Tensor]] = {}
         weights = dict(model.named_parameters())
         for name in file.keys():  # noqa: SIM118 - the file is not a mapping
@@ -203,15 +217,24 @@ def load_checkpoint(path: Path, model: LlamaForCausalLM, optimizer: torch.optim.
         return int(file.metadata()["step"])
 
 
-def train(train_stream: torch.Tensor, held_stream: torch.Tensor, params: Params, run: Path,
-          stop_after: int | None = None) -> LlamaForCausalLM:
+def train(
+    train_stream: torch.Tensor,
+    held_stream: torch.Tensor,
+    params: Params,
+    run: Path,
+    stop_after: int | None = None,
+) -> LlamaForCausalLM:
     """`stop_after` ends this call early, checkpointed, as if it had been interrupted there."""
     model = build(params)
     decayed = [weight for weight in model.parameters() if weight.ndim >= 2]
     plain = [weight for weight in model.parameters() if weight.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": params.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    groups = [
+        {"params": decayed, "weight_decay": params.weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
     optimizer = torch.optim.AdamW(groups, lr=params.peak_rate, betas=params.betas, fused=True)
-    note, checkpoint = json.dumps(asdict(params)), run / "checkpoint.safetensors"
+    checkpoint = run / "checkpoint.safetensors"
+    note = json.dumps(asdict(params) | {"data": hashlib.sha256(train_stream.numpy().tobytes()).hexdigest()})
     first = load_checkpoint(checkpoint, model, optimizer, note) if checkpoint.exists() else 0
     began, end = time.monotonic(), min(params.steps, stop_after or params.steps)
     for step in range(first, end):
@@ -226,11 +249,36 @@ def train(train_stream: torch.Tensor, held_stream: torch.Tensor, params: Params,
         done = step + 1
         if done % 50 == 0 or done == end:
             pace = (done - first) / (time.monotonic() - began)
-            line = (f"step {done:5d}/{params.steps}  loss {loss.item():.3f}  gradient {norm.item():.2f}  "
-                    f"rate {rate(step, params):.1e}  {pace * params.batch * params.context:,.0f} tokens/s  "
-                    f"{(params.steps - done) / pace / 60:.0f} min left")
+            line = (
+                f"step {done:5d}/{params.steps}  loss {loss.item():.3f}  gradient {norm.item():.2f}  "
+                f"rate {rate(step, params):.1e}  {pace * params.batch * params.context:,.0f} tokens/s  "
+                f"{(params.steps - done) / pace / 60:.0f} min left"
+            )
             if done % 250 == 0 or done == end:
                 line += f"  held-out {evaluate(model, held_stream, params.context, 64):.3f}"
                 save_checkpoint(checkpoint, done, model, optimizer, note)
             print(line, flush=True)
     return model
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--corpus", type=Path, default=ROOT / ".weights" / "gutenberg", help="folder of .txt books")
+    options.add_argument("--run", type=Path, default=ROOT / ".weights" / "pocket-run", help="folder of the checkpoint")
+    options.add_argument("--out", type=Path, default=ROOT / "src" / "attnscope" / "pocket", help="the model folder")
+    asked, params = options.parse_args(), Params()
+    torch.set_num_threads(params.threads)
+    asked.run.mkdir(parents=True, exist_ok=True)
+
+    books = [read_book(path) for path in sorted(asked.corpus.glob("*.txt"))]
+    if not books:
+        raise SystemExit(f"There are no .txt books in {asked.corpus}: run `python tools/fetch_models.py gutenberg`.")
+    train_texts, held_texts = (list(part) for part in zip(*(split(book, params.held_out) for book in books), strict=True))
+    tokenizer = learn_tokenizer(train_texts, params)
+    train_stream, held_stream = encode(tokenizer, train_texts), encode(tokenizer, held_texts)
+    print(f"{len(books)} books, {len(train_stream):,} training and {len(held_stream):,} held-out tokens", flush=True)
+    model = train(train_stream, held_stream, params, asked.run)
+
+
+if __name__ == "__main__":
+    main()

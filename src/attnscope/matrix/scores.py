@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attnscope.matrix.band import Band
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -29,10 +31,21 @@ class Scores:
     bias: Float[Tensor, "#batch #heads #query key"] | None = None  # added to the logits; -inf forbids
     softcap: float | None = None  # c tanh(s/c), before bias
     sinks: Float[Tensor, "heads"] | None = None  # one learned extra logit a head: rows then sum to < 1
-    lse: Float[Tensor, "batch heads query"] | None = None  # where the model's own kernel returned it
+    lse: Float[Tensor, "batch heads query"] | None = None  # where the model's own kernel returned it (sink included)
     pattern: Float[Tensor, "batch heads query key"] | None = None  # where the model itself made its maps
 
     @property
     def plain(self) -> bool:
         """Whether logits are a scaled dot product that a fused kernel can compute on its own."""
         return self.softcap is None and self.sinks is None and self.bias is None and self.pattern is None
+
+    @property
+    def sharing(self) -> int:
+        """How many query heads read one key head."""
+        return self.query.shape[1] // self.key.shape[1]
+
+    @property
+    def band(self) -> Band:
+        """What `causal` and `window` permit, as distances."""
+        reach = None if self.window is None else self.window - 1
+        return Band(behind=reach, ahead=0 if self.causal else reach)

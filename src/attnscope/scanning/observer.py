@@ -34,6 +34,7 @@ class _Observation:
     layer: int
     values: np.ndarray
     where: Mapping[str, np.ndarray]
+    of_sequences: bool
 
 
 class Observer:
@@ -63,8 +64,8 @@ class Observer:
         """Enter the batch just run; `samples` are the numbers of its sequences in the corpus."""
         numbers = np.fromiter(samples, dtype=np.int64)
         for o in self._waiting:
-            rows = numbers if len(o.values) == len(numbers) else np.zeros(len(o.values), dtype=np.int64)
-            self._ledger.observe(o.measure, o.part, o.stack, o.site, o.layer, o.values, dict(o.where), rows)
+            rows = numbers if o.of_sequences else None
+            self._ledger.observe(o.measure, o.part, o.stack, o.site, o.layer, o.values, o.where, rows)
         self._waiting.clear()
 
     def forget(self) -> None:
@@ -86,10 +87,11 @@ class Observer:
     def _wait(self, measure: str, part: str, frame: Frame, located: Located) -> None:
         values = _numbers(located.value)
         where = {label: _numbers(index).astype(np.int64) for label, index in located.where.items()}
-        if isinstance(frame, WeightsFrame):  # one observation of the model itself, not of a sequence
+        of_sequences = not isinstance(frame, WeightsFrame)
+        if not of_sequences:  # one observation of the model itself
             values, where = values[None], {label: index[None] for label, index in where.items()}
         self._waiting.append(
-            _Observation(measure, part, frame.stack, frame.site, frame.layer, values, where)
+            _Observation(measure, part, frame.stack, frame.site, frame.layer, values, where, of_sequences)
         )
 
 

@@ -1,0 +1,107 @@
+"""`make bench`: what a scan costs, as ratios to the model's own fused forward in the same run.
+
+Prints a table and writes bench/results.json. Machines are noisy: look at ratios, and at more than one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).with_name("results.json")
+WAYS = {
+    "minilm": ["bare", "scan", "eager"],
+    "llama-4096": ["bare", "scan", "eager"],
+    "llama-32768": ["bare", "scan"],
+    "smollm2": ["bare", "scan"],
+}
+TURNS = {"minilm": 7, "llama-4096": 3, "llama-32768": 1, "smollm2": 2}
+REACH = {
+    ("minilm", "time"): 1.35,
+    ("minilm", "memory"): 1.3,
+    ("llama-4096", "time"): 2.0,
+    ("llama-4096", "memory"): 1.5,
+}
+
+
+def work(*words: str) -> dict[str, Any]:
+    """Run one measurement in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.work", *words], stdout=subprocess.PIPE, check=True, text=True
+    )
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def measure(subject: str) -> list[dict[str, Any]]:
+    timed = work("time", subject, ",".join(WAYS[subject]), "--turns", str(TURNS[subject]))
+    memory = {way: work("memory", subject, way) for way in WAYS[subject]}
+    bare_seconds, bare_added = timed["seconds"]["bare"], memory["bare"]["added_mb"]
+    return [
+        {
+            "subject": subject,
+            "way": way,
+            "cpu_seconds": timed["seconds"][way],
+            "tokens_per_second": timed["tokens"] / timed["seconds"][way],
+            "time_ratio": timed["seconds"][way] / bare_seconds,
+            "memory_ratio": memory[way]["added_mb"] / bare_added,
+            **memory[way],
+        }
+        for way in WAYS[subject]
+    ]
+
+
+def report_megabytes() -> float:
+    """Size of the report of a model with 30 layers of 9 heads, from a real scan of SmolLM2."""
+    from bench.subjects import smollm2
+
+    from attnscope.pages.html import write_report
+
+    subject = smollm2()
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        write_report(subject.survey(), page)
+        return page.stat().st_size / 2**20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("subjects", nargs="*", default=list(WAYS), help=", ".join(WAYS))
+    asked = parser.parse_args()
+    rows = [row for subject in asked.subjects for row in measure(subject)]
+    table = Table(title="cost of a scan (one thread; bare fused forward = 1)")
+    for heading in ("subject", "way", "tokens/s", "time", "reach", "memory added", "reach", "peak MB"):
+        table.add_column(heading, justify="left" if heading in ("subject", "way") else "right")
+    for row in rows:
+        scanned = row["way"] == "scan"
+        table.add_row(
+            row["subject"],
+            row["way"],
+            f"{row['tokens_per_second']:,.0f}",
+            f"{row['time_ratio']:.2f}x",
+            f"{REACH.get((row['subject'], 'time'), '')}" if scanned else "",
+            f"{row['memory_ratio']:.2f}x",
+            f"{REACH.get((row['subject'], 'memory'), '')}" if scanned else "",
+            f"{row['peak_mb']:,.0f}",
+        )
+    console = Console(width=110)
+    console.print(table)
+    results: dict[str, Any] = {"machine": platform.processor() or platform.machine(), "rows": rows}
+    if "smollm2" in asked.subjects:
+        results["report_mb_30x9"] = report_megabytes()
+        console.print(f"report for 30 layers x 9 heads: {results['report_mb_30x9']:.2f} MB (reach: 2)")
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    console.print(f"written to {RESULTS.relative_to(Path.cwd())}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""What is measured: models, their inputs, and the ways of running them that are set beside each other."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from attnscope.core.registry import choose
+from attnscope.hf.anatomy import Anatomy, anatomy
+from attnscope.hf.in_memory import in_memory
+from attnscope.hf.load import Loaded, load
+from attnscope.scanning.material import batches_for, forward_options
+from attnscope.scanning.observer import Observer
+from attnscope.scanning.scan import observe_batch
+from attnscope.survey.ledger import Ledger
+from attnscope.trace.batches import Batches
+from tools.fetch_models import path as weights
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with batches, and the ways of running them once: bare, scan, eager."""
+
+    loaded: Loaded
+    batches: Batches
+
+    @cached_property
+    def found(self) -> Anatomy:
+        """The probe run is made once per model, whatever the corpus: it is not part of the ratio."""
+        with torch.inference_mode():
+            return anatomy(self.loaded.model, self.batches.batches[0].inputs)
+
+    def bare(self) -> None:
+        """The model's own fused forward, nothing else."""
+        with torch.inference_mode():
+            for batch in self.batches:
+                self.loaded.model(**batch.inputs, **forward_options(self.loaded))
+
+    def scan(self, measures: str = "default") -> Ledger:
+        """The same forward under the tap, with the measures."""
+        chosen = choose(measures.split(","))
+        ledger = Ledger({m.card.name: m.card for m in chosen})
+        observer = Observer(chosen, ledger, torch.float32)
+        with torch.inference_mode():
+            for batch in self.batches:
+                observe_batch(self.loaded, self.found, observer, batch)
+        ledger.survey({})
+        return ledger
+
+    def eager(self) -> float:
+        """What other tools do: ask for every n x n map, then take statistics of it."""
+        model = self.loaded.model
+        before = model.config._attn_implementation
+        model.set_attn_implementation("eager")
+        total = 0.0
+        try:
+            with torch.inference_mode():
+                for batch in self.batches:
+                    out = model(**batch.inputs, **forward_options(self.loaded), output_attentions=True)
+                    total += sum(dense_statistics(a) for a in out.attentions)
+        finally:
+            model.set_attn_implementation(before)
+        return total
+
+
+def dense_statistics(a: torch.Tensor) -> float:
+    """Entropy, received mass, effective support, first key and mean distance of a dense map, the obvious way."""
+    n = a.shape[-1]
+    entropy = -torch.xlogy(a, a).sum(-1)
+    received = a.sum(-2)
+    support = 1 / a.square().sum(-1)
+    place = torch.arange(n, dtype=a.dtype)
+    distance = (a * (place[:, None] - place).abs()).sum(-1)
+    return float(entropy.mean() + received.amax() + support.mean() + distance.mean() + a[..., 0].mean())
+
+
+def minilm() -> Subject:
+    """MiniLM-L6, 64 texts of 128 tokens."""
+    loaded = load(str(weights("minilm")))
+    return Subject(loaded, _text_batches(loaded, sequences=64, tokens=128, batch_size=16))
+
+
+def llama(tokens: int) -> Subject:
+    """Four random Llama layers with grouped heads: 8 query heads on 2 key heads, width 512."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=1024,
+        hidden_size=512,
+        intermediate_size=1408,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        max_position_embeddings=tokens,
+        use_cache=False,
+    )
+    torch.manual_seed(0)
+    loaded = in_memory(LlamaForCausalLM(config).eval().model)
+    ids = torch.randint(0, 1024, (1, tokens), generator=torch.Generator().manual_seed(0))
+    return Subject(loaded, Batches.of([{"input_ids": ids}]))
+
+
+def smollm2() -> Subject:
+    """SmolLM2-135M on WikiText-2, 64 sequences of 256 tokens."""
+    loaded = load(str(next(weights("smollm2").glob("*.gguf"))))
+    return Subject(loaded, _text_batches(loaded, sequences=64, tokens=256, batch_size=8))
+
+
+def _text_batches(loaded: Loaded, *, sequences: int, tokens: int, batch_size: int) -> Batches:
+    return batches_for(
+        loaded, [wikitext()], field="text", samples=sequences, max_tokens=tokens, batch_size=batch_size, seed=0
+    )
+
+
+def wikitext() -> str:
+    found = sorted(Path(weights("wikitext2")).rglob("test*"))[0]
+    raw = found.read_bytes()
+    return (gzip.decompress(raw) if found.suffix == ".gz" else raw).decode()
+
+
+SUBJECTS: dict[str, Callable[[], Subject]] = {
+    "minilm": minilm,
+    "llama-4096": lambda: llama(4096),
+    "llama-32768": lambda: llama(32768),
+    "smollm2": smollm2,
+}

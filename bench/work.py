@@ -1,0 +1,67 @@
+"""One measurement in one fresh process: `python -m bench.work time minilm bare,scan` or `... memory minilm scan`.
+
+Time is CPU time on one thread, the variants taking turns, and the smallest of several turns counts: what disturbs a run
+only ever adds. Memory is the peak of the process during a run above what it held before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+import torch
+
+from bench.subjects import SUBJECTS, Subject
+
+
+def cpu_seconds(subject: Subject, ways: list[str], turns: int) -> dict[str, float]:
+    for way in ways:
+        getattr(subject, way)()  # the first run pays for allocations and caches
+    best = dict.fromkeys(ways, float("inf"))
+    for _ in range(turns):
+        for way in ways:
+            start = time.process_time()
+            getattr(subject, way)()
+            best[way] = min(best[way], time.process_time() - start)
+    return best
+
+
+def peak_megabytes(subject: Subject, way: str) -> dict[str, float]:
+    """Linux keeps a high-water mark of resident memory that can be reset."""
+    before = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    getattr(subject, way)()
+    return {"peak_mb": _status("VmHWM"), "added_mb": _status("VmHWM") - before}
+
+
+def _status(name: str) -> float:
+    text = Path("/proc/self/status").read_text()
+    found = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
+    assert found is not None
+    return int(found.group(1)) / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["time", "memory"])
+    parser.add_argument("subject", choices=sorted(SUBJECTS))
+    parser.add_argument("ways")
+    parser.add_argument("--turns", type=int, default=5)
+    asked = parser.parse_args()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    torch.set_num_threads(1)
+    subject = SUBJECTS[asked.subject]()
+    ways = asked.ways.split(",")
+    if asked.what == "time":
+        seconds = cpu_seconds(subject, ways, asked.turns)
+        print(json.dumps({"tokens": subject.batches.tokens, "seconds": seconds}))
+    else:
+        print(json.dumps(peak_megabytes(subject, ways[0])))
+
+
+if __name__ == "__main__":
+    main()

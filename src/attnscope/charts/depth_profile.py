@@ -1,0 +1,133 @@
+"""A measure against depth: the mean as a line, p10 to p90 as a band, broken numbers marked, the alarm as a dashed rule.
+
+    chart = depth_profile(survey.table(), survey.cards["relative_residual"], stack="decoder")
+
+Places inside a block (after the attention write, before the MLP's) stand half-way between two layers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from attnscope.charts.rows import Panel, depth_rows, panels, unit_title
+from attnscope.core.card import Card
+from attnscope.core.errors import RefusalError
+
+
+def depth_profile(
+    table: pd.DataFrame,
+    card: Card,
+    *,
+    stack: str | None = None,
+    site: str | None = None,
+    width: int = 340,
+    height: int = 150,
+    title: bool = True,
+) -> alt.LayerChart:
+    """Draw one measure of one stack. Without `stack` or `site`, the first that the table has."""
+    panel = first_panel(table, card, stack, site)
+    rows = depth_rows(table, card, panel)
+    several = rows["part"].nunique() > 1
+    x = alt.X(
+        "depth:Q",
+        title="layer",
+        scale=alt.Scale(nice=False, zero=False, padding=6),
+        axis=alt.Axis(tickMinStep=1, format="d", tickCount=8),
+    )
+    y_scale = value_scale(rows, card)
+    y_title = unit_title(card)
+    colour: dict[str, Any] = {}
+    if several:
+        parts = list(dict.fromkeys(rows["part"]))
+        colour["color"] = alt.Color("part:N", sort=parts, title=None, legend=alt.Legend(orient="top"))
+    base = alt.Chart(rows)
+    sound = base.transform_filter("isValid(datum.mean)")
+    layers: list[Any] = [
+        sound.mark_area(style="spread", interpolate="monotone").encode(
+            x=x, y=alt.Y("low:Q", scale=y_scale, title=y_title, axis=value_axis(rows, card)), y2="high:Q", **colour
+        ),
+        sound.mark_line(style="line", interpolate="monotone").encode(
+            x=x, y=alt.Y("mean:Q", scale=y_scale), **colour
+        ),
+        sound.mark_circle(style="reading", size=reading_size(rows)).encode(
+            x=x,
+            y=alt.Y("mean:Q", scale=y_scale),
+            description="label:N",
+            tooltip=[
+                alt.Tooltip("depth:Q", title="layer"),
+                alt.Tooltip("mean:Q", format=".4~g"),
+                alt.Tooltip("low:Q", title="p10", format=".4~g"),
+                alt.Tooltip("high:Q", title="p90", format=".4~g"),
+            ],
+            **colour,
+        ),
+    ]
+    if card.alarm and _in_sight(rows, card.alarm.threshold):
+        rule = alt.Chart(pd.DataFrame({"threshold": [card.alarm.threshold]}))
+        layers.append(rule.mark_rule(style="threshold").encode(y=alt.Y("threshold:Q", scale=y_scale)))
+    if rows["broken"].any():
+        layers.append(
+            base.transform_filter("datum.broken")
+            .mark_text(style="broken", text="✕", fontSize=11, fontWeight="bold")
+            .encode(x=x, y=alt.value(height - 8), tooltip=[alt.Tooltip("depth:Q", title="NaN or infinite at layer")])
+        )
+    chart = alt.layer(*layers).properties(width=width, height=height)
+    return chart.properties(title=chart_title(card, panel, _spread(panel))) if title else chart
+
+
+def first_panel(table: pd.DataFrame, card: Card, stack: str | None, site: str | None) -> Panel:
+    fitting = [
+        p
+        for p in panels(table)
+        if p.measure == card.name and stack in (None, p.stack) and site in (None, p.site)
+    ]
+    if not fitting:
+        where = "".join(f" at '{site}'" if site else "") + (f" in stack '{stack}'" if stack else "")
+        raise RefusalError(f"The survey has no measure '{card.name}'{where}.")
+    return fitting[0]
+
+
+def chart_title(card: Card, panel: Panel, spread: str) -> alt.TitleParams:
+    place = panel.stack if panel.site == "stream" else f"{panel.stack}, {panel.site}-attention"
+    return alt.TitleParams(card.title, subtitle=f"{place}: {spread}")
+
+
+def value_scale(rows: pd.DataFrame, card: Card) -> alt.Scale:
+    """Zero is in sight on a linear axis (a decline must look as large as it is); a log axis spans what was seen."""
+    if card.log:
+        return alt.Scale(type="log", nice=False, padding=6)
+    highest = float(np.nanmax(rows[["high", "mean"]].to_numpy(float), initial=card.low))
+    if np.isfinite(card.high) and highest > 0.35 * card.high:
+        return alt.Scale(domainMin=min(card.low, 0.0), domainMax=card.high, nice=False)
+    return alt.Scale(zero=True, nice=True)
+
+
+def value_axis(rows: pd.DataFrame, card: Card) -> alt.Axis:
+    """About four lines; on a logarithmic axis, whole powers of ten only."""
+    numbers = rows[["low", "high", "mean"]].to_numpy(float)
+    seen = numbers[np.isfinite(numbers) & (numbers > 0)]
+    if not card.log or not seen.size:
+        return alt.Axis(tickCount=4, format=".3~s" if np.max(seen, initial=0.0) >= 1000 else ".6~g")
+    bottom, top = int(np.floor(np.log10(seen.min()))), int(np.ceil(np.log10(seen.max())))
+    powers = [10.0**e for e in range(bottom, top + 1, max(1, (top - bottom) // 4))]
+    return alt.Axis(values=powers, format=",.6~g" if -4 < bottom and top < 7 else ".0e")
+
+
+def reading_size(rows: pd.DataFrame) -> int:
+    """Dots shrink where they would touch."""
+    depths = rows["depth"].nunique()
+    return 24 if depths <= 32 else 10 if depths <= 64 else 4
+
+
+def _spread(panel: Panel) -> str:
+    return "mean and p10 to p90 over " + ("sequences" if panel.site == "stream" else "heads")
+
+
+def _in_sight(rows: pd.DataFrame, threshold: float) -> bool:
+    numbers = rows[["low", "high", "mean"]].to_numpy(float)
+    finite = numbers[np.isfinite(numbers)]
+    return bool(finite.size and finite.min() * 0.5 <= threshold <= finite.max() * 1.5)

@@ -1,0 +1,53 @@
+"""A chart into a file: .json (the specification), .svg, .png or .html, by suffix, without a browser or a network.
+
+vl-convert carries its own JavaScript engine and fonts. Files appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from attnscope.core.errors import RefusalError
+from attnscope.survey.file import write_atomically
+
+SUFFIXES = (".html", ".json", ".png", ".svg")
+VEGA_LITE = "6.4"
+"""The Vega-Lite that specifications are compiled with; it is the one Altair 6.3 writes for."""
+
+
+def save(chart: Any, path: Path | str, *, theme: str = "light", scale: float = 2.0) -> Path:
+    """Write a chart; `scale` is pixels per point in a PNG."""
+    from attnscope.charts.theme import specification
+
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise RefusalError(f"A chart can be saved as {', '.join(SUFFIXES)}, not as '{path.name}'.")
+    write_file(path, render(specification(chart, theme), path.suffix.lower(), scale))
+    return path
+
+
+def render(document: dict[str, Any], suffix: str, scale: float = 2.0) -> bytes:
+    """The bytes of a chart file."""
+    if suffix == ".json":
+        return json.dumps(document, indent=1).encode()
+    import vl_convert
+
+    if suffix == ".png":
+        png: bytes = vl_convert.vegalite_to_png(document, vl_version=VEGA_LITE, scale=scale)
+        return png
+    if suffix == ".svg":
+        svg: str = vl_convert.vegalite_to_svg(document, vl_version=VEGA_LITE)
+        return svg.encode()
+    html: str = vl_convert.vegalite_to_html(document, vl_version=VEGA_LITE, bundle=True)
+    return html.encode()
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Whole or not at all, in a folder that is made where it is missing."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RefusalError(f"The folder '{path.parent}' cannot be made ({error.strerror}): choose another place.") from None
+    write_atomically(path, content)

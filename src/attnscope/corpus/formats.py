@@ -1,0 +1,112 @@
+"""From the bytes of one file to documents: plain text, JSON lines, either of them gzipped, and parquet.
+
+A text file is one document. A line of JSON is one document, and so is a row of parquet; `field` names the
+text in it. Every way in which a file can be wrong has one sentence that says where and what to do.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from typing import Any
+
+from attnscope.core.errors import RefusalError
+
+_JSON_LINES = (".jsonl", ".ndjson")
+KNOWN = (".txt", ".md", ".gz", ".parquet", *_JSON_LINES)
+
+
+def documents(data: bytes, name: str, suffixes: list[str], field: str) -> list[str]:
+    """The documents in `data`; `suffixes` are those of the file name, as `Path.suffixes` gives them."""
+    kinds = [suffix.lower() for suffix in suffixes]
+    if kinds[-1:] == [".gz"]:
+        return documents(_gunzip(data, name), name, kinds[:-1], field)
+    if kinds[-1:] == [".parquet"]:
+        return _parquet(data, name, field)
+    text = _text(data, name)
+    return _json_lines(text, name, field) if kinds[-1:] and kinds[-1] in _JSON_LINES else [text]
+
+
+def _gunzip(data: bytes, name: str) -> bytes:
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise RefusalError(
+            f"{name} is not a whole gzip file ({error}): it may be cut short or damaged; fetch it again."
+        ) from error
+
+
+def _text(data: bytes, name: str) -> str:
+    """UTF-8 with or without a byte order mark; line ends become newlines, as in Python's text files."""
+    if (zero := data.find(b"\0")) >= 0:
+        raise RefusalError(
+            f"{name} looks binary (a zero byte at offset {zero}): give a text file; save UTF-16 as UTF-8."
+        )
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RefusalError(
+            f"{name} is not UTF-8 (byte 0x{data[error.start]:02x} at offset {error.start}): "
+            "convert it, for example with iconv -f latin1 -t utf-8."
+        ) from error
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _json_lines(text: str, name: str, field: str) -> list[str]:
+    # Only a newline ends a record: JSON strings may hold the other separators that splitlines() knows.
+    return [
+        _record(line, f"{name}, line {number},", field)
+        for number, line in enumerate(text.split("\n"), start=1)
+        if line.strip()
+    ]
+
+
+def _record(line: str, place: str, field: str) -> str:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RefusalError(f"{place} is not JSON ({error}): every line must be one JSON object.") from error
+    if isinstance(record, str):
+        return record
+    if not isinstance(record, dict):
+        raise RefusalError(f'{place} is not a JSON object: write lines like {{"{field}": "..."}}.')
+    if field not in record:
+        raise RefusalError(f"{place} has no field '{field}'; {_pick(record)}.")
+    if not isinstance(record[field], str):
+        raise RefusalError(
+            f"{place} has no text in the field '{field}': choose a field of strings with --field."
+        )
+    return str(record[field])
+
+
+def _pick(fields: Any) -> str:
+    names = ", ".join(map(str, fields))
+    return f"choose one of its fields with --field: {names}" if names else "it has no field at all"
+
+
+def _parquet(data: bytes, name: str, field: str) -> list[str]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise RefusalError(
+            f"Reading {name} needs pyarrow: pip install 'attnscope[parquet]', or convert it to .jsonl."
+        ) from error
+    try:
+        file = pyarrow.parquet.ParquetFile(io.BytesIO(data))
+        columns = file.schema_arrow
+        if field not in columns.names:
+            raise RefusalError(f"{name} has no column '{field}'; {_pick(columns.names)}.")
+        kind = columns.field(field).type
+        if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+            raise RefusalError(
+                f"The column '{field}' of {name} holds {kind}, not text: choose another with --field."
+            )
+        rows = file.read(columns=[field]).column(field).to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise RefusalError(
+            f"{name} is not a whole parquet file ({error}): it may be cut short or damaged; fetch it again."
+        ) from error
+    return [row for row in rows if row is not None]

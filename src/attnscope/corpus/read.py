@@ -1,0 +1,92 @@
+"""read(source) -> Corpus: text from a file, a folder, standard input, Python strings, or the embedded book.
+
+    read("corpus.txt")   read("corpus.jsonl.gz", field="body")   read("folder/")   read("-")
+    read(["one text", "another"])   read()
+
+The embedded text is chapters I to IX of Alice's Adventures in Wonderland by Lewis Carroll (1865), which is in
+the public domain.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+
+from attnscope.core.errors import RefusalError
+from attnscope.corpus.corpus import Corpus
+from attnscope.corpus.formats import KNOWN, documents
+
+EMBEDDED = "Alice's Adventures in Wonderland (embedded)"
+
+
+def read(source: str | Path | Iterable[str] | None = None, *, field: str = "text") -> Corpus:
+    """What `source` names. A string is a path (`-`: standard input); give texts themselves in a list."""
+    if source is None:
+        text = resources.files("attnscope.corpus").joinpath("embedded.txt").read_text(encoding="utf-8")
+        return Corpus.of(EMBEDDED, [text])
+    if not isinstance(source, str | Path):
+        return Corpus.of("texts given in Python", _strings(source))
+    if str(source) == "-":
+        return Corpus.of("standard input", documents(sys.stdin.buffer.read(), "Standard input", [], field))
+    return _from_path(str(source), field)
+
+
+def _strings(texts: Iterable[str]) -> list[str]:
+    kept = list(texts)
+    for number, text in enumerate(kept):
+        if not isinstance(text, str):
+            raise RefusalError(
+                f"Item {number} of the corpus is {type(text).__name__}, not text: give strings."
+            )
+    return kept
+
+
+def _from_path(source: str, field: str) -> Corpus:
+    path = Path(source).expanduser()
+    try:
+        exists, folder = path.exists(), path.is_dir()
+    except (OSError, ValueError):  # too long, or with a zero byte: a text, not a path
+        exists, folder = False, False
+    if not exists:
+        shown = source if len(source) <= 80 else f"{source[:77]}..."
+        raise RefusalError(
+            f"There is no corpus file or folder '{shown}': check the path, use - for standard input, "
+            "or in Python give texts in a list."
+        )
+    if folder:
+        return _from_folder(path, field)
+    return Corpus.of(str(path), documents(_bytes(path), str(path), path.suffixes, field), (path.name,))
+
+
+def _from_folder(folder: Path, field: str) -> Corpus:
+    """Every file below, by name. Hidden ones are left out, and what has no known suffix and is not text."""
+    found: list[str] = []
+    files: list[str] = []
+    skipped: list[str] = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder).as_posix()
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
+        try:
+            found += documents(_bytes(path), str(path), path.suffixes, field)
+            files.append(name)
+        except RefusalError:
+            if path.suffix.lower() in KNOWN:
+                raise
+            skipped.append(name)
+    if not files:
+        raise RefusalError(
+            f"The folder {folder} holds no text file: put .txt, .jsonl or .parquet files in it."
+        )
+    return Corpus.of(str(folder), found, tuple(files), tuple(skipped))
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RefusalError(
+            f"{path} cannot be read ({error.strerror or error}): check its permissions or give another file."
+        ) from error

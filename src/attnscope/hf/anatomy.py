@@ -1,0 +1,207 @@
+"""Where things are in a model, found by running it once on a few tokens: no table of architectures, no names.
+
+    found = anatomy(model)                  # or anatomy(model, example_inputs=batch) for models of your own
+    print(found)
+
+`Anatomy` says which attention calls happen, in which block of which stack, how they can be seen (the route), where the
+residual stream enters and leaves every block and can be read between attention and MLP, where norms stand, and which
+parameters project queries, keys, values and outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.hf.census import Census, take_census
+from attnscope.hf.dissect import Dissected, dissect
+from attnscope.hf.example import Batch, cut_down, example_batch
+from attnscope.hf.projections import Projections, weights_frame
+from attnscope.hf.stacks import Placed, place
+from attnscope.hf.tensors import Slot
+from attnscope.hf.writes import Writes
+from attnscope.trace.frame import WeightsFrame
+
+
+@dataclass(frozen=True)
+class Site:
+    """One attention call of a forward pass: the `nth` that the module at `path` makes."""
+
+    path: str
+    nth: int
+    stack: str
+    layer: int
+    site: str  # "self" or "cross"
+    route: str  # "interface", "sdpa" or "softmax"
+    rebuilt: bool  # the pattern follows from queries and keys; otherwise the model's own map is handed on
+    heads: int
+    kv_heads: int
+    dim: int
+    value_dim: int
+    causal: bool
+    keys_from: str  # the stack whose tokens are the keys
+    projections: Projections
+
+
+@dataclass(frozen=True)
+class Block:
+    """One layer of a stack: the `nth` call of the module at `path`, and where the stream is in it."""
+
+    path: str
+    nth: int
+    layer: int
+    enters: Slot
+    leaves: Slot
+    overwrites: bool  # changes the stream it is given in place
+    writes: Writes
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Blocks that pass one stream on; `mask` names the model's argument that says which tokens are padding."""
+
+    name: str
+    blocks: tuple[Block, ...]
+    width: int
+    sequence_first: bool
+    mask: str | None
+    chained: bool  # what leaves a block is what enters the next
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """What a probe run found. Holds paths and numbers, no tensors."""
+
+    model_class: str
+    sites: tuple[Site, ...]
+    stacks: tuple[Stack, ...]
+    fast_path: bool
+
+    @property
+    def routes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(site.route for site in self.sites))
+
+    def stack(self, name: str) -> Stack | None:
+        return next((s for s in self.stacks if s.name == name), None)
+
+    def __str__(self) -> str:
+        lines = [f"{self.model_class}: {len(self.sites)} attention calls, seen by {', '.join(self.routes)}"]
+        for stack in self.stacks:
+            norms = ", ".join(dict.fromkeys(block.writes.norm for block in stack.blocks))
+            first, last = stack.blocks[0].path, stack.blocks[-1].path
+            span = first if first == last else f"{first} .. {last}"
+            separable = "writes separable" if all(b.writes.separable for b in stack.blocks) else "writes not separable"
+            lines.append(f"  stack {stack.name}: {len(stack.blocks)} blocks of width {stack.width} ({span}),")
+            lines.append(f"    norm {norms}, {separable}, padding from {stack.mask or 'nowhere'}")
+        for site in self.sites:
+            shared = "" if site.heads == site.kv_heads else f" on {site.kv_heads} key heads"
+            lines.append(
+                f"  {site.stack} {site.layer:>3} {site.site:<5} {site.heads} heads{shared} of {site.dim}"
+                f"{', causal' if site.causal else ''}, weights {site.projections}: {site.path}"
+            )
+        return "\n".join(lines)
+
+
+def anatomy(model: nn.Module, example_inputs: Batch | None = None) -> Anatomy:
+    """Probe a model. `example_inputs` is any batch it can run on; transformers models need none."""
+    batch = example_batch(model) if example_inputs is None else cut_down(model, example_inputs)
+    with evaluating(model):
+        census = take_census(model, batch)
+        _refuse_without_attention(model, census)
+        placed = place(census)
+        found = dissect(model, batch, placed, census.fast_path)
+    return Anatomy(
+        model_class=type(model).__name__,
+        sites=tuple(_site(p, placed, parts) for p, parts in zip(placed, found.projections, strict=True)),
+        stacks=_stacks(placed, batch, found),
+        fast_path=census.fast_path,
+    )
+
+
+def weights(model: nn.Module, found: Anatomy) -> tuple[WeightsFrame, ...]:
+    """The projections of every attention call, split by head: parameters as they are now."""
+    return tuple(weights_frame(s.stack, s.site, s.layer, s.heads, s.projections, model) for s in found.sites)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; every module's own mode again outside."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+
+
+def _refuse_without_attention(model: nn.Module, census: Census) -> None:
+    if not census.attention:
+        raise RefusalError(
+            f"{type(model).__name__} made no attention call that can be seen (no attention function of transformers, "
+            "no scaled_dot_product_attention, no softmax that multiplies values): attnscope measures attention only."
+        )
+
+
+def _site(mine: Placed, placed: tuple[Placed, ...], projections: Projections) -> Site:
+    seen = mine.seen
+    return Site(
+        path=seen.owner,
+        nth=seen.nth,
+        stack=mine.stack,
+        layer=mine.layer,
+        site="cross" if seen.crossing else "self",
+        route=seen.route,
+        rebuilt=seen.rebuilt,
+        heads=seen.heads,
+        kv_heads=seen.kv_heads,
+        dim=seen.dim,
+        value_dim=seen.value_dim,
+        causal=seen.causal,
+        keys_from=_keys_from(mine, placed),
+        projections=projections,
+    )
+
+
+def _keys_from(mine: Placed, placed: tuple[Placed, ...]) -> str:
+    """Self-attention looks at its own stack; cross-attention at the stack that has as many tokens as it has keys."""
+    if not mine.seen.crossing:
+        return mine.stack
+    others = (p.stack for p in placed if p.stack != mine.stack and p.seen.queries == mine.seen.keys)
+    return next(others, "memory")
+
+
+def _stacks(placed: tuple[Placed, ...], batch: Batch, found: Dissected) -> tuple[Stack, ...]:
+    stacks = []
+    for name in dict.fromkeys(p.stack for p in placed if p.block is not None):
+        members = {p.layer: p for p in placed if p.stack == name and p.block is not None}
+        blocks = []
+        for layer, member in sorted(members.items()):
+            block = member.block
+            assert block is not None
+            writes = found.writes[name, layer]
+            blocks.append(Block(block.path, block.nth, layer, block.enters, block.leaves, block.overwrites, writes))
+        first = members[min(members)].block
+        assert first is not None
+        tokens = first.shape[0] if first.sequence_first else first.shape[1]
+        mask = _mask_argument(name, tokens, batch)
+        stacks.append(
+            Stack(name, tuple(blocks), first.shape[2], first.sequence_first, mask, found.chained.get(name, True))
+        )
+    return tuple(stacks)
+
+
+def _mask_argument(stack: str, tokens: int, batch: Batch) -> str | None:
+    """The argument that marks padding for a stack: the mask of the probe with as many tokens as the stack has."""
+    if not isinstance(batch, Mapping):
+        return None
+    fitting = [
+        name
+        for name, value in batch.items()
+        if "mask" in name and isinstance(value, Tensor) and value.ndim == 2 and value.shape[1] == tokens
+    ]
+    return next((name for name in fitting if name.startswith(stack)), next(iter(fitting), None))

@@ -1,0 +1,200 @@
+"""One probe run that notes which modules run inside which, and where attention happens. No tensor outlives it.
+
+Two routes watch at once: the registry of transformers, and torch functions. Every attention call is tied to the module
+that made it (its owner) and to the chain of module calls around it, from which blocks are found later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.hf.example import Batch, run
+from attnscope.hf.interface import watched_interface
+from attnscope.hf.masks import MaskReader
+from attnscope.hf.primitives import FusedCall, Seen, SoftmaxWatch
+from attnscope.hf.recompute import dense_pattern
+from attnscope.hf.sighting import Sighting, sight_fused, sight_written_out
+from attnscope.hf.tensors import Slot, arguments, float_tensors
+
+
+@dataclass(frozen=True)
+class ModuleCall:
+    """One call of one module. `nth` counts the calls of this module within the run."""
+
+    path: str
+    nth: int
+    around: int | None  # number of the module call it happened in
+    listed: bool  # an element of a ModuleList, ModuleDict or Sequential
+    takes: tuple[tuple[Slot, tuple[int, ...]], ...]  # floating inputs, by slot and shape
+    gives: tuple[tuple[Slot, tuple[int, ...]], ...] = ()
+    overwrites: bool = False  # changes its first input in place
+
+
+@dataclass(frozen=True)
+class AttentionSeen:
+    """One attention call: owner, place in the run, and size of everything."""
+
+    owner: str
+    nth: int  # counts the attention calls of this owner within the run
+    inside: tuple[int, ...]  # numbers of the module calls around it, outermost first
+    route: str
+    rebuilt: bool  # the pattern follows from queries and keys; otherwise the model's own map is used
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    dim: int
+    value_dim: int
+    causal: bool
+
+    @property
+    def crossing(self) -> bool:
+        return self.queries != self.keys
+
+
+@dataclass(frozen=True)
+class Census:
+    calls: tuple[ModuleCall, ...]
+    attention: tuple[AttentionSeen, ...]
+    fast_path: bool  # torch's fused encoder layers would hide attention and are switched off while watching
+
+
+@contextmanager
+def without_fast_path(needed: bool = True) -> Iterator[None]:
+    """torch's own encoder layers run as one fused kernel in evaluation; inside this context they are written out."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    if needed:
+        torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+class _Enumerator:
+    def __init__(self, model: nn.Module) -> None:
+        self.paths = {module: path for path, module in model.named_modules()}
+        containers = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+        self.listed = {
+            child for module in self.paths if isinstance(module, containers) for child in module.children()
+        }
+        self.calls: list[ModuleCall] = []
+        self.open: list[tuple[int, Tensor | None, int]] = []
+        self.called: Counter[str] = Counter()
+        self.attention: list[AttentionSeen] = []
+        self.attended: Counter[str] = Counter()
+        self.masks = MaskReader()
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        path = self.paths[module]
+        tensors = list(float_tensors(arguments(args, kwargs)))
+        self.calls.append(
+            ModuleCall(
+                path=path,
+                nth=self.called[path],
+                around=self.open[-1][0] if self.open else None,
+                listed=module in self.listed,
+                takes=tuple((slot, tuple(t.shape)) for slot, t in tensors),
+            )
+        )
+        self.called[path] += 1
+        first = next((t for _, t in tensors if t.ndim == 3), None)
+        self.open.append((len(self.calls) - 1, first, 0 if first is None else _version(first)))
+
+    def leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        number, first, version = self.open.pop()
+        self.calls[number] = replace(
+            self.calls[number],
+            gives=tuple((slot, tuple(t.shape)) for slot, t in float_tensors(output)),
+            overwrites=first is not None and _version(first) != version,
+        )
+
+    def saw(self, call: Seen) -> None:
+        """A torch-level attention call: its owner is the innermost module running."""
+        if isinstance(call, FusedCall):
+            sighting = sight_fused(call, self.masks)
+        else:
+            sighting = sight_written_out(call, heads=None, batch=self._batch_of(call.pattern.shape[-2]))
+        self._note(self.calls[self.open[-1][0]].path, sighting, rebuilt=isinstance(call, FusedCall))
+
+    def saw_interface(self, module: nn.Module, sighting: Sighting) -> None:
+        maps = sighting.scores.pattern
+        rebuilt = maps is None or _agree(dense_pattern(replace(sighting.scores, pattern=None)), maps)
+        self._note(self.paths[module], sighting, rebuilt)
+
+    def _batch_of(self, queries: int) -> int | None:
+        """The batch, where heads may be melted into it: the other leading axis of an input of that many tokens."""
+        for number, *_ in reversed(self.open):
+            for _, shape in self.calls[number].takes:
+                if len(shape) == 3 and queries in shape[:2]:
+                    return shape[0] if shape[1] == queries else shape[1]
+        return None
+
+    def _note(self, owner: str, sighting: Sighting, rebuilt: bool) -> None:
+        scores = sighting.scores
+        self.attention.append(
+            AttentionSeen(
+                owner=owner,
+                nth=self.attended[owner],
+                inside=tuple(number for number, *_ in self.open),
+                route=sighting.route,
+                rebuilt=rebuilt,
+                batch=scores.query.shape[0],
+                heads=scores.query.shape[1],
+                kv_heads=sighting.value.shape[1],
+                queries=scores.query.shape[2],
+                keys=scores.key.shape[2],
+                dim=scores.query.shape[3],
+                value_dim=sighting.value.shape[3],
+                causal=scores.causal or _looks_back(scores.pattern),
+            )
+        )
+        self.attended[owner] += 1
+
+
+def take_census(model: nn.Module, batch: Batch) -> Census:
+    """Run the model once on a small batch and note every module call and every attention call."""
+    noted = _Enumerator(model)
+    watch = SoftmaxWatch(noted.saw)
+    with ExitStack() as stack:
+        for module in noted.paths:
+            stack.callback(module.register_forward_pre_hook(noted.enter, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(noted.leave, with_kwargs=True).remove)
+        stack.enter_context(without_fast_path())
+        stack.enter_context(
+            watched_interface(
+                noted.paths.__contains__, noted.masks, noted.saw_interface, lambda module: True, outer=watch
+            )
+        )
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(watch)
+        run(model, batch)
+    watch.forget()
+    fast_path = any(isinstance(module, nn.MultiheadAttention) for module in noted.paths)
+    return Census(tuple(noted.calls), tuple(noted.attention), fast_path)
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _looks_back(pattern: Tensor | None) -> bool:
+    """Whether a map that the model made puts nothing at all on later keys."""
+    if pattern is None or pattern.shape[2] != pattern.shape[3] or pattern.shape[2] == 1:
+        return False
+    return not bool(pattern.triu(1).any())
+
+
+def _agree(rebuilt: Tensor, made: Tensor) -> bool:
+    """Whether a rebuilt pattern is the one the model made, up to the precision the model worked in."""
+    if rebuilt.shape != made.shape:
+        return False
+    return bool((rebuilt - made).abs().max() <= 32 * torch.finfo(made.dtype).eps)

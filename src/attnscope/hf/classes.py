@@ -1,0 +1,115 @@
+"""Which class holds a model, what kind of model it is, and what its inputs may be.
+
+A configuration names its class in `architectures`. Where it does not, or the name is unknown, the usual heads
+of its model type come first and the bare body last, since a head without weights must not be made up.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import transformers
+from torch import nn
+from transformers.models.auto import modeling_auto as auto
+
+Kind = Literal["causal", "masked", "encoder-decoder", "vision", "audio", "multimodal"]
+
+
+def candidates(config: Any) -> list[Any]:
+    """Classes to try, the wished-for one first. The last is the body without any head."""
+    named = [getattr(transformers, name, None) for name in config.architectures or ()]
+    found = [cls for cls in named if inspect.isclass(cls) and issubclass(cls, transformers.PreTrainedModel)]
+    if not found:
+        found = [mapping[type(config)] for mapping in _heads(config) if type(config) in mapping]
+    if type(config) in auto.MODEL_MAPPING:
+        body = auto.MODEL_MAPPING[type(config)]
+        found.append(body[0] if isinstance(body, tuple) else body)
+    return list(dict.fromkeys(found))
+
+
+def _heads(config: Any) -> list[Any]:
+    if config.is_encoder_decoder:
+        return [auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING]
+    if getattr(config, "is_decoder", False):
+        return [auto.MODEL_FOR_CAUSAL_LM_MAPPING]
+    return [auto.MODEL_FOR_MASKED_LM_MAPPING, auto.MODEL_FOR_CAUSAL_LM_MAPPING]
+
+
+def remote_class(config: dict[str, Any]) -> Any:
+    """The Auto class through which a model's own code is loaded."""
+    offered = config.get("auto_map", {})
+    wished = ("AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSeq2SeqLM", "AutoModel")
+    return getattr(transformers, next((name for name in wished if name in offered), "AutoModel"))
+
+
+def kind_of(model: nn.Module) -> Kind:
+    config: Any = model.config
+    senses = [
+        f"{sense}_config" for sense in ("text", "vision", "audio") if hasattr(config, f"{sense}_config")
+    ]
+    if "text_config" in senses and len(senses) > 1:
+        return "multimodal"
+    match getattr(model, "main_input_name", "input_ids"):
+        case "pixel_values" | "pixel_values_videos":
+            return "vision"
+        case "input_features" | "input_values":
+            return "audio"
+    if config.is_encoder_decoder:
+        return "encoder-decoder"
+    generates = type(config) in auto.MODEL_FOR_CAUSAL_LM_MAPPING
+    reads_both_ways = type(config) in auto.MODEL_FOR_MASKED_LM_MAPPING and not getattr(
+        config, "is_decoder", False
+    )
+    return "causal" if generates and not reads_both_ways else "masked"
+
+
+def positions_of(model: nn.Module) -> int | None:
+    """The longest sequence of tokens, where the configuration sets one."""
+    config: Any = model.config
+    text = config.get_text_config()
+    limits = [getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions")]
+    known = [limit for limit in limits if isinstance(limit, int) and limit > 0]
+    if not known:
+        return None
+    # RoBERTa and its kin number positions from padding index + 1: their table has fewer places than rows.
+    unused = [
+        module.padding_idx + 1
+        for name, module in model.named_modules()
+        if type(module) is nn.Embedding
+        and name.endswith("position_embeddings")
+        and module.padding_idx is not None
+    ]
+    return min(known) - max(unused, default=0)
+
+
+def vocab_size_of(model: Any) -> int | None:
+    try:
+        embeddings = model.get_input_embeddings()
+    except NotImplementedError:
+        return None
+    return embeddings.num_embeddings if isinstance(embeddings, nn.Embedding) else None
+
+
+def decoder_start_of(model: nn.Module) -> int | None:
+    """The token before the first one that a decoder writes; None where no decoder follows an encoder."""
+    config: Any = model.config
+    if not config.is_encoder_decoder:
+        return None
+    text = config.get_text_config(decoder=True)
+    names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
+    return next((token for name in names if isinstance(token := getattr(text, name, None), int)), 0)
+
+
+def accepted_by(model: nn.Module) -> frozenset[str]:
+    return frozenset(inspect.signature(model.forward).parameters)
+
+
+def is_pooler(parameter: str, shape: Iterable[int]) -> bool:
+    """Whether a parameter belongs to the layer that BERT's kin put after the last block, to sum up [CLS].
+
+    Nothing reads its output but a classifier, so no stream and no attention depends on it.
+    """
+    parts = parameter.split(".")
+    return "pooler" in parts and len(tuple(shape)) <= 2 and not any("att" in part for part in parts)

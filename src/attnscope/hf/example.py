@@ -1,0 +1,104 @@
+"""Small inputs for a probe run, from the model itself or cut out of a batch that the user gave.
+
+Lengths are chosen to be told apart: two sequences, seven tokens, five decoder tokens.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+
+BATCH, TOKENS, DECODER_TOKENS = 2, 7, 5
+Batch = Mapping[str, Any] | Sequence[Any]
+
+
+def run(model: nn.Module, batch: Batch) -> Any:
+    """Call a model with a batch: a mapping gives named arguments, a sequence positional ones."""
+    return model(**batch) if isinstance(batch, Mapping) else model(*batch)
+
+
+def example_batch(model: nn.Module) -> dict[str, Tensor]:
+    """Inputs for a transformers model, from what its forward takes and what its configuration says."""
+    takes = inspect.signature(model.forward).parameters
+    config = getattr(model, "config", None)
+    if config is None:
+        raise RefusalError(
+            f"{type(model).__name__} has no configuration to make a probe input from: "
+            "pass example_inputs, a small batch it can run on."
+        )
+    generator = torch.Generator().manual_seed(0)
+    main = getattr(model, "main_input_name", "input_ids")
+    required = {n for n, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
+    towers = {"vision_config", "text_config"} <= set(vars(config)) and "logit_scale" in dict(model.named_parameters())
+    batch: dict[str, Tensor] = {}
+    if "input_ids" in takes and (main == "input_ids" or "input_ids" in required or towers):
+        batch["input_ids"] = _ids(model, config, TOKENS, generator)
+        if "attention_mask" in takes:
+            batch["attention_mask"] = torch.ones(BATCH, TOKENS, dtype=torch.long)
+    if "pixel_values" in takes and (main == "pixel_values" or "pixel_values" in required or towers):
+        batch["pixel_values"] = _pixels(config, generator)
+    if "input_features" in takes and main == "input_features":
+        length = 2 * getattr(config, "max_source_positions", 500)
+        batch["input_features"] = torch.randn(BATCH, config.num_mel_bins, length, generator=generator)
+    if "input_values" in takes and main == "input_values":
+        batch["input_values"] = torch.randn(BATCH, 4000, generator=generator)
+    if "decoder_input_ids" in takes and getattr(config, "is_encoder_decoder", False):
+        batch["decoder_input_ids"] = _ids(model, config, DECODER_TOKENS, generator)
+        if "decoder_attention_mask" in takes:
+            batch["decoder_attention_mask"] = torch.ones(BATCH, DECODER_TOKENS, dtype=torch.long)
+    if not batch:
+        raise RefusalError(
+            f"No probe input could be made for {type(model).__name__} (it takes {', '.join(takes)}): "
+            "pass example_inputs, a small batch it can run on."
+        )
+    return {name: _placed(tensor, model) for name, tensor in batch.items()}
+
+
+def cut_down(model: nn.Module, batch: Batch) -> Batch:
+    """A user's batch, made small: two sequences, seven tokens; images and sounds keep their size."""
+    if not isinstance(batch, Mapping):
+        return batch
+    small: dict[str, Any] = {}
+    for name, value in batch.items():
+        if isinstance(value, Tensor) and value.ndim:
+            value = value[:BATCH] if value.shape[0] >= BATCH else torch.cat([value] * BATCH)[:BATCH]
+            if value.ndim == 2 and not value.is_floating_point():
+                value = value[:, : DECODER_TOKENS if name.startswith("decoder") else TOKENS]
+            if name.endswith("attention_mask"):
+                value = torch.ones_like(value)
+        small[name] = value
+    takes = inspect.signature(model.forward).parameters
+    for ids, mask in (("input_ids", "attention_mask"), ("decoder_input_ids", "decoder_attention_mask")):
+        if ids in small and mask in takes and small.get(mask) is None:
+            small[mask] = torch.ones_like(small[ids])
+    return small
+
+
+def _ids(model: nn.Module, config: Any, length: int, generator: torch.Generator) -> Tensor:
+    text = config.get_text_config() if callable(getattr(config, "get_text_config", None)) else config
+    vocabulary = int(getattr(text, "vocab_size", 0) or getattr(config, "vocab_size", 0) or 100)
+    # Never the padding token: some models read positions and masks off it.
+    padding = getattr(text, "pad_token_id", None)
+    ids = torch.randint(0, vocabulary, (BATCH, length), generator=generator)
+    return torch.where(ids == padding, (ids + 1) % vocabulary, ids) if isinstance(padding, int) else ids
+
+
+def _pixels(config: Any, generator: torch.Generator) -> Tensor:
+    vision = getattr(config, "vision_config", config)
+    size = getattr(vision, "image_size", 224)
+    height, width = (size, size) if isinstance(size, int) else size
+    return torch.randn(BATCH, getattr(vision, "num_channels", 3), height, width, generator=generator)
+
+
+def _placed(tensor: Tensor, model: nn.Module) -> Tensor:
+    """On the model's device, and in its dtype where it is not a tensor of integers."""
+    weights = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if weights is None:
+        return tensor
+    return tensor.to(weights.device, weights.dtype if tensor.is_floating_point() else None)

@@ -1,0 +1,55 @@
+"""A model that is already in memory, described as if it had been loaded, and left exactly as it is."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnscope.hf import classes
+from attnscope.hf.load import Loaded
+
+
+def in_memory(model: nn.Module, tokenizer: Any | None = None, name: str | None = None) -> Loaded:
+    """Describe `model`: a transformers model, or any module when it is scanned with ready batches."""
+    config = getattr(model, "config", None)
+    known = config is not None and hasattr(config, "is_encoder_decoder")
+    class_name = type(model).__name__
+    title = name or getattr(config, "_name_or_path", "") or class_name
+    sha256 = hash_of_parameters(model)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Loaded(
+        model=model,
+        tokenizer=tokenizer,
+        name=title,
+        class_name=class_name,
+        sha256=sha256,
+        parameters=parameters,
+        kind=classes.kind_of(model) if known else "masked",
+        positions=classes.positions_of(model) if known else None,
+        vocab_size=classes.vocab_size_of(model) if known else None,
+        pad=getattr(tokenizer, "pad_token_id", None),
+        bos=getattr(config, "bos_token_id", None),
+        decoder_start=classes.decoder_start_of(model) if known else None,
+        accepts=classes.accepted_by(model),
+        provenance={
+            "model": title,
+            "source": "memory",
+            "class": class_name,
+            "weights": "memory",
+            "sha256": sha256,
+            "parameters": parameters,
+        },
+    )
+
+
+def hash_of_parameters(model: nn.Module) -> str:
+    """SHA-256 of every named parameter and buffer that is saved with the model, in order of name."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        flat = tensor.detach().cpu().contiguous().flatten()
+        digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+    return digest.hexdigest()

@@ -1,0 +1,122 @@
+"""Reading the masks that models pass to attention: what they forbid, in the smallest exact form.
+
+Models hand out padding, causality and windows melted into one `[batch, 1, query, key]` tensor, boolean or float. Most
+of those are an outer rule (causal, window) times a row of allowed keys; said that way a statistic costs O(n) memory
+again. A mask is only ever replaced by a rule that reproduces it entry by entry; anything else is passed on as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor
+
+_ROWS = 1024  # rows compared at a time: the comparison itself must not need a second n x n tensor
+_REMEMBERED = 8  # models make a handful of masks and pass the same objects to every layer
+_FORBIDDING = -1e4  # additive masks use -1e4, finfo.min or -inf; exp of any of them is zero
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a mask says, in the words of `Scores`."""
+
+    causal: bool = False
+    window: int | None = None
+    allowed: Bool[Tensor, "#batch #heads #query key"] | None = None
+    bias: Float[Tensor, "#batch #heads #query key"] | None = None
+
+
+class MaskReader:
+    """Reads a mask once however many layers pass it: the last few are remembered by identity."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[Tensor, int, Rule]] = []
+
+    def read(self, mask: Shaped[Tensor, "..."] | None, queries: int) -> Rule:
+        if mask is None:
+            return Rule()
+        for tensor, length, rule in self._seen:
+            if tensor is mask and length == queries:
+                return rule
+        rule = read_mask(mask.detach(), queries)
+        self._seen = [*self._seen[-_REMEMBERED + 1 :], (mask, queries, rule)]
+        return rule
+
+    def forget(self) -> None:
+        self._seen.clear()
+
+
+def read_mask(mask: Shaped[Tensor, "..."], queries: int) -> Rule:
+    """The rule of one mask of up to four axes, for that many query rows."""
+    four = _without_copies(mask[(None,) * (4 - mask.ndim)])
+    if four.dtype == torch.bool:
+        return _rule(four, queries)
+    if not four.is_floating_point():
+        return _rule(four != 0, queries)
+    forbidden = four <= _FORBIDDING
+    if bool(((four == 0) | forbidden).all()):
+        return _rule(~forbidden, queries)
+    # A real bias. -inf stays -inf; huge finite stand-ins for it become -inf, so that no float range matters later.
+    lowest = torch.finfo(four.dtype).min / 2
+    melted = bool((four <= lowest).any())
+    return Rule(bias=four.masked_fill(four <= lowest, float("-inf")) if melted else four)
+
+
+def _without_copies(four: Shaped[Tensor, "batch heads query key"]) -> Shaped[Tensor, "batch2 heads2 query2 key"]:
+    """Expanded axes (stride 0) say the same thing again and again: keep the first."""
+    for axis in (0, 1, 2):
+        if four.shape[axis] > 1 and four.stride(axis) == 0:
+            four = four.narrow(axis, 0, 1)
+    return four
+
+
+def _rule(allowed: Bool[Tensor, "batch heads query key"], queries: int) -> Rule:
+    keys = allowed.shape[3]
+    reached = allowed.any(dim=2, keepdim=True)  # keys that some query may see: all but padding
+    reached = reached[:, :1] if bool((reached == reached[:, :1]).all()) else reached
+    row = None if bool(reached.all()) else reached
+    if allowed.shape[2] == 1 or _same(allowed, reached, queries, keys, causal=False, window=None):
+        return Rule(allowed=row)
+    if allowed.shape[2] == queries == keys:
+        back, ahead = _reach(allowed)
+        causal = ahead == 0
+        window = None if max(back, ahead) >= keys - 1 else max(back, ahead) + 1
+        if (causal or window is not None) and _same(allowed, reached, queries, keys, causal, window):
+            return Rule(causal=causal, window=window, allowed=row)
+        if causal and _same(allowed, reached, queries, keys, causal, None):
+            return Rule(causal=True, allowed=row)
+    return Rule(allowed=allowed)
+
+
+def _reach(allowed: Bool[Tensor, "batch heads query key"]) -> tuple[int, int]:
+    """How far back and how far ahead any query sees."""
+    keys = torch.arange(allowed.shape[3], device=allowed.device)
+    some = allowed.any(dim=-1)
+    first = allowed.to(torch.uint8).argmax(dim=-1)
+    last = allowed.shape[3] - 1 - allowed.flip(-1).to(torch.uint8).argmax(dim=-1)
+    back = torch.where(some, keys - first, 0).amax()
+    ahead = torch.where(some, last - keys, 0).amax()
+    return max(int(back), 0), max(int(ahead), 0)
+
+
+def _same(
+    allowed: Bool[Tensor, "batch heads query key"],
+    reached: Bool[Tensor, "batch heads2 1 key"],
+    queries: int,
+    keys: int,
+    causal: bool,
+    window: int | None,
+) -> bool:
+    """Whether `allowed` is exactly the rule (causal, window) restricted to reached keys."""
+    key = torch.arange(keys, device=allowed.device)
+    for start in range(0, allowed.shape[2], _ROWS):
+        rows = allowed[:, :, start : start + _ROWS]
+        distance = torch.arange(start, start + rows.shape[2], device=allowed.device)[:, None] - key
+        expected = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
+        if window is not None:
+            expected &= distance.abs() < window
+        if not bool((rows == (expected & reached)).all()):
+            return False
+    return True

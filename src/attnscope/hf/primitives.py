@@ -1,0 +1,215 @@
+"""Seeing attention at the level of torch functions: fused calls, and softmaxes that end up multiplying values.
+
+`FusedWatch` sees `scaled_dot_product_attention` wherever it is called. On a CPU, where dispatch would choose the flash
+kernel, it calls that kernel itself: the same kernel on the same tensors gives the same bits, and the log-sum-exp of
+every row, which the public function throws away, comes for free.
+
+`SoftmaxWatch` sees models that write attention out: it follows the result of a softmax over the last axis through
+dropout, casts, views and head masks to the product with the values. A softmax that never multiplies anything (a
+router, a classifier) is no attention and is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Shaped
+from torch import Tensor
+from torch.nn.attention import SDPBackend
+from torch.overrides import TorchFunctionMode
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class FusedCall:
+    """One call of `scaled_dot_product_attention`, with its row log-sum-exps where the kernel has them."""
+
+    query: Float[Tensor, "*batch query dim"]
+    key: Float[Tensor, "*batch2 key dim"]
+    value: Float[Tensor, "*batch2 key value_dim"]
+    mask: Shaped[Tensor, "..."] | None
+    causal: bool
+    scale: float | None
+    output: Float[Tensor, "*batch query value_dim"]
+    lse: Float[Tensor, "batch head query"] | None
+
+
+@dataclass(frozen=True)
+class WrittenOutCall:
+    """A pattern the model made itself, the values it multiplied, the result, and how their axes correspond."""
+
+    equation: str  # einsum notation: pattern,value->output
+    pattern: Float[Tensor, "..."]
+    value: Float[Tensor, "..."]
+    output: Float[Tensor, "..."]
+    logits: Product | None  # the product of queries and keys the logits began with, where it was seen
+
+
+@dataclass(frozen=True)
+class Product:
+    equation: str
+    left: Shaped[Tensor, "..."]
+    right: Shaped[Tensor, "..."]
+
+
+Seen = FusedCall | WrittenOutCall
+
+
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> FusedCall:
+    """`scaled_dot_product_attention` with the same arguments and the same bits, and the log-sum-exps where possible."""
+    lse = None
+    if query.device.type == "cpu" and query.ndim == 4 and not dropout_p and query.shape[-1] == value.shape[-1]:
+        choice = torch._fused_sdp_choice(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+        if choice == SDPBackend.FLASH_ATTENTION.value:
+            mask = attn_mask
+            if mask is not None and mask.dtype == torch.bool:
+                mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+            output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale
+            )
+    if lse is None:
+        output = F.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    return FusedCall(query, key, value, attn_mask, is_causal, scale, output, lse)
+
+
+class FusedWatch(TorchFunctionMode):
+    """While active, tells `seen` of every fused attention call."""
+
+    def __init__(self, seen: Callable[[FusedCall], None]) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def __torch_function__(
+        self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        call = fused_attention(*args, **(kwargs or {}))
+        self._seen(call)
+        return call.output
+
+
+_PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "baddbmm", "einsum"})
+_TRANSPARENT = frozenset(  # what happens to probabilities between their softmax and the values
+    {"dropout", "to", "type", "type_as", "float", "half", "bfloat16", "double", "clone", "contiguous"}
+    | {"view", "view_as", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "__getitem__"}
+    | {"mul", "__mul__", "__rmul__", "masked_fill", "where", "nan_to_num", "narrow"}
+)
+
+
+class SoftmaxWatch(TorchFunctionMode):
+    """While active, tells `seen` of fused calls and of softmaxes whose result multiplies values."""
+
+    def __init__(self, seen: Callable[[Seen], None]) -> None:
+        super().__init__()
+        self._seen = seen
+        self._followed: dict[int, Tensor] = {}
+        self._products: dict[tuple[int, ...], Product] = {}
+        self.muted = False  # set by a route that sees the same calls from further out
+
+    def forget(self) -> None:
+        """Lets go of every tensor followed so far: probabilities do not cross the borders of a module call."""
+        self._followed.clear()
+        self._products.clear()
+
+    def __torch_function__(
+        self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.muted:
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if func is F.scaled_dot_product_attention:
+            call = fused_attention(*args, **kwargs)
+            self._seen(call)
+            return call.output
+        result = func(*args, **kwargs)
+        if name == "softmax":
+            self._begin(result, args, kwargs)
+        elif name in _PRODUCTS:
+            self._multiply(name, args, kwargs, result)
+        elif self._followed and name in _TRANSPARENT and isinstance(result, Tensor):
+            if any(id(a) in self._followed for a in args):
+                self._followed[id(result)] = result
+        return result
+
+    def _begin(self, result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        axis = args[1] if len(args) > 1 else kwargs.get("dim")
+        if result.ndim >= 3 and axis in (-1, result.ndim - 1):
+            self._followed[id(result)] = result
+
+    def _multiply(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
+        named = [kwargs[word] for word in ("input", "batch1", "mat2", "other", "batch2") if word in kwargs]
+        factors = (*(args[1:] if name in ("baddbmm", "einsum") else args), *named)
+        if len(factors) == 1 and isinstance(factors[0], (list, tuple)):
+            factors = tuple(factors[0])
+        if len(factors) < 2 or not all(isinstance(f, Tensor) for f in factors[:2]):
+            return
+        left, right = factors[:2]
+        equation = args[0].replace(" ", "") if name == "einsum" else _product_equation(left, right)
+        if equation is None or "." in equation or "->" not in equation:
+            return
+        if id(left) in self._followed and mixing_axes(equation) is not None:
+            logits = self._products.get(tuple(left.shape)) or self._by_size(left)
+            self._seen(WrittenOutCall(equation, left, right, result, logits))
+            self.forget()
+        else:
+            self._products.setdefault(tuple(result.shape), Product(equation, left, right))
+
+    def _by_size(self, pattern: Tensor) -> Product | None:
+        """Logits may have been reshaped between their product and the softmax: the first of the right size."""
+        for shape, product in self._products.items():
+            if shape[-2:] == tuple(pattern.shape[-2:]) and torch.Size(shape).numel() == pattern.numel():
+                return product
+        return None
+
+
+def _product_equation(left: Tensor, right: Tensor) -> str | None:
+    """The einsum of a matrix product over shared leading axes; None where there are no such axes."""
+    if left.ndim != right.ndim or left.ndim < 3:
+        return None
+    leading = "abcdefg"[: left.ndim - 2]
+    return f"{leading}ij,{leading}jz->{leading}iz"
+
+
+def mixing_axes(equation: str) -> tuple[str, str, str] | None:
+    """The letters of query, key and channel, where the equation mixes values along keys for every query."""
+    inputs, out = equation.split("->")
+    left, right = inputs.split(",")
+    keys = [c for c in left if c in right and c not in out]
+    queries = [c for c in left if c in out and c not in right]
+    channels = [c for c in right if c in out and c not in left]
+    one_each = len(keys) == len(queries) == len(channels) == 1
+    return (queries[0], keys[0], channels[0]) if one_each else None
+
+
+@contextmanager
+def muted(watch: SoftmaxWatch | None) -> Iterator[None]:
+    """A watch that looks away inside the context."""
+    if watch is None:
+        yield
+        return
+    watch.muted = True
+    try:
+        yield
+    finally:
+        watch.muted = False

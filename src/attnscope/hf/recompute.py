@@ -1,0 +1,71 @@
+"""The attention pattern written out in float64, straight from the definition: what every other route is compared with.
+
+It makes the n x n map on purpose and shares no code with the statistics, so that an error in one cannot hide in both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.matrix.scores import Scores
+
+
+def dense_pattern(scores: Scores) -> Float[Tensor, "batch heads query key"]:
+    """softmax of the logits; rows that may attend to nothing are zero."""
+    if scores.pattern is not None:
+        return scores.pattern.double()
+    query, key = scores.query.double(), scores.key.double()
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    logits = scores.scale * query @ key.transpose(-1, -2)
+    if scores.softcap is not None:
+        logits = scores.softcap * torch.tanh(logits / scores.softcap)
+    if scores.bias is not None:
+        logits = logits + scores.bias.double()
+    rows = torch.arange(logits.shape[2], device=logits.device)[:, None]
+    distance = rows - torch.arange(logits.shape[3], device=logits.device)
+    forbidden = torch.zeros_like(distance, dtype=torch.bool)
+    if scores.causal:
+        forbidden |= distance < 0
+    if scores.window is not None:
+        forbidden |= distance.abs() >= scores.window
+    logits = logits.masked_fill(forbidden, float("-inf"))
+    if scores.allowed is not None:
+        logits = logits.masked_fill(~scores.allowed, float("-inf"))
+    if scores.sinks is not None:
+        sinks = scores.sinks.double()[None, :, None, None].expand(*logits.shape[:3], 1)
+        return torch.cat([logits, sinks], dim=-1).softmax(-1)[..., :-1].nan_to_num(0.0)
+    return logits.softmax(-1).nan_to_num(0.0)
+
+
+def dense_mixed(
+    scores: Scores, value: Float[Tensor, "batch kv_heads key value_dim"]
+) -> Float[Tensor, "batch query heads value_dim"]:
+    """A V, one sequence at a time so that only one sequence's maps exist at once."""
+    rows = []
+    for index in range(scores.query.shape[0]):
+        one = one_sequence(scores, index)
+        repeated = value[index : index + 1].double()
+        repeated = repeated.repeat_interleave(one.query.shape[1] // repeated.shape[1], dim=1)
+        rows.append((dense_pattern(one) @ repeated).transpose(1, 2))
+    return torch.cat(rows)
+
+
+def one_sequence(scores: Scores, index: int) -> Scores:
+    """The scores of one sequence of the batch."""
+
+    def pick(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor[index : index + 1] if tensor.shape[0] > 1 else tensor
+
+    return replace(
+        scores,
+        query=scores.query[index : index + 1],
+        key=scores.key[index : index + 1],
+        allowed=pick(scores.allowed),
+        bias=pick(scores.bias),
+        lse=pick(scores.lse),
+        pattern=pick(scores.pattern),
+    )

@@ -1,0 +1,220 @@
+"""Where a model is: from what a person typed to a folder, its configuration and its weight files.
+
+What can be wrong with files is found here, before transformers sees them, and said in one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from safetensors import SafetensorError, safe_open
+
+from attnscope.core.errors import RefusalError
+
+Form = Literal["safetensors", "pickle", "gguf", "config"]
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_POINTER = b"version https://git-lfs"  # what a clone without git-lfs leaves in place of a large file
+_SETTINGS = ("*.json", "*.txt", "*.model", "*.jinja")
+_SAFETENSORS = ("model.safetensors", "model-*.safetensors")
+_PICKLES = ("pytorch_model.bin", "pytorch_model-*.bin")
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the caller allows and wants; see `load`."""
+
+    random_init: bool = False
+    allow_pickle: bool = False
+    trust_remote_code: bool = False
+    revision: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """`config` is config.json (empty for GGUF, which carries its own); `weights` are the files to hash."""
+
+    name: str
+    folder: Path
+    form: Form
+    config: dict[str, Any]
+    weights: tuple[Path, ...]
+
+    @property
+    def gguf_file(self) -> str | None:
+        return self.weights[0].name if self.form == "gguf" else None
+
+
+def find(source: str | Path, wishes: Wishes) -> Source:
+    """The model that `source` names, with files that are there and whole."""
+    if str(source) == "pocket" and not Path("pocket").exists():
+        return _in_folder(Path(str(resources.files("attnscope").joinpath("pocket"))), "pocket", wishes)
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return _in_folder(path, path.resolve().name, wishes)
+    if path.is_file():
+        return _from_file(path, wishes)
+    if isinstance(source, Path) or not _HUB_NAME.fullmatch(source) or path.suffix in (".gguf", ".json"):
+        raise RefusalError(
+            f"There is no model at '{source}': check the path, or give a hub name like 'gpt2'."
+        )
+    return _in_folder(_from_hub(source, wishes), source, wishes)
+
+
+def _from_file(path: Path, wishes: Wishes) -> Source:
+    if path.suffix == ".gguf":
+        return Source(path.stem, path.parent, "gguf", {}, (_whole_gguf(path),))
+    if path.suffix != ".json":
+        raise RefusalError(
+            f"{path} is not a model: give the folder that holds config.json and the weights, a .gguf file, "
+            "or a config.json with --random-init."
+        )
+    config = _config(path)
+    if not wishes.random_init:
+        raise RefusalError(
+            f"{path} is a configuration without weights: pass --random-init to look at it with random "
+            "ones, or give the folder that holds the weights too."
+        )
+    name = path.resolve().parent.name if path.name == "config.json" else path.stem
+    return Source(name, path.parent, "config", config, ())
+
+
+def _in_folder(folder: Path, name: str, wishes: Wishes) -> Source:
+    inside = sorted(path.name for path in folder.iterdir())
+    if not inside:
+        raise RefusalError(f"The model folder {folder} is empty: it needs config.json and model.safetensors.")
+    if "config.json" not in inside:
+        raise RefusalError(_without_config(folder, inside))
+    config = _config(folder / "config.json")
+    if wishes.random_init:
+        return Source(name, folder, "config", config, ())
+    if "model.safetensors" in inside:
+        files = [folder / "model.safetensors"]
+        return Source(name, folder, "safetensors", config, tuple(map(_whole_safetensors, files)))
+    if "model.safetensors.index.json" in inside:
+        files = _shards(folder / "model.safetensors.index.json")
+        return Source(name, folder, "safetensors", config, tuple(map(_whole_safetensors, files)))
+    pickles = [folder / file for file in inside if re.fullmatch(r"pytorch_model(-.*)?\.bin", file)]
+    if not pickles:
+        raise RefusalError(
+            f"{folder} has a configuration but no weights (model.safetensors): add them, or pass "
+            "--random-init to look at the architecture with random ones."
+        )
+    if not wishes.allow_pickle:
+        raise RefusalError(
+            f"The weights in {folder} are a pickle ({pickles[0].name}): pass --allow-pickle to load its "
+            "tensors, or convert it to safetensors."
+        )
+    return Source(name, folder, "pickle", config, tuple(map(_not_a_pointer, pickles)))
+
+
+def _without_config(folder: Path, inside: list[str]) -> str:
+    if gguf := [file for file in inside if file.endswith(".gguf")]:
+        return f"{folder} holds GGUF weights: give the file itself, {folder / gguf[0]}."
+    if "adapter_config.json" in inside:
+        return f"{folder} holds an adapter only: merge it into its model first, and give that folder."
+    return f"{folder} has no config.json: give a model folder as transformers' save_pretrained writes it."
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise RefusalError(f"{path} cannot be read as JSON ({error}): fetch or write it again.") from error
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise RefusalError(
+            f'{path} does not say its architecture: add the model_type, such as "model_type": "llama".'
+        )
+    return config
+
+
+def _shards(index: Path) -> list[Path]:
+    try:
+        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        files = [index.parent / name for name in names]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RefusalError(f"{index} is not a list of weight files ({error!r}): fetch it again.") from error
+    if absent := [file.name for file in files if not file.is_file()]:
+        raise RefusalError(
+            f"{len(absent)} of {len(files)} weight files are missing in {index.parent}, such as {absent[0]}: "
+            "fetch them."
+        )
+    return files
+
+
+def _whole_safetensors(path: Path) -> Path:
+    """Opening reads the header and compares it with the length of the file; no tensor is touched."""
+    try:
+        with safe_open(_not_a_pointer(path), framework="pt"):
+            return path
+    except (SafetensorError, OSError) as error:
+        raise RefusalError(
+            f"{path} is damaged or cut short ({error}): fetch it again, and compare its size or hash."
+        ) from error
+
+
+def _whole_gguf(path: Path) -> Path:
+    with _not_a_pointer(path).open("rb") as handle:
+        if handle.read(4) != b"GGUF":
+            raise RefusalError(f"{path} does not begin like a GGUF file: fetch it again.")
+    if not all(map(find_spec, ("gguf", "accelerate"))):
+        raise RefusalError(
+            f"Reading {path.name} needs the packages gguf and accelerate: pip install 'attnscope[gguf]'."
+        )
+    from gguf import GGUFReader
+
+    try:
+        GGUFReader(path)
+    except Exception as error:  # the reader walks the mapped file and fails in many ways where it ends early
+        raise RefusalError(
+            f"{path} is damaged or cut short ({type(error).__name__} while reading it): fetch it again."
+        ) from error
+    return path
+
+
+def _not_a_pointer(path: Path) -> Path:
+    with path.open("rb") as handle:
+        if handle.read(len(_POINTER)) == _POINTER:
+            raise RefusalError(f"{path} is a git-lfs pointer, not the file itself: run git lfs pull there.")
+    return path
+
+
+def _from_hub(name: str, wishes: Wishes) -> Path:
+    """The folder of a hub model in the local cache; downloaded if it is not there and the hub answers."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    wanted = [*_SETTINGS, *(["*.py"] if wishes.trust_remote_code else [])]
+    wanted += [] if wishes.random_init else _SAFETENSORS
+    try:
+        folder = Path(snapshot_download(name, revision=wishes.revision, allow_patterns=wanted))
+        if wishes.allow_pickle and not wishes.random_init and not any(folder.glob("model*.safetensors")):
+            snapshot_download(name, revision=wishes.revision, allow_patterns=[*wanted, *_PICKLES])
+        return folder
+    except GatedRepoError as error:
+        raise RefusalError(
+            f"The hub asks for permission to fetch '{name}': run hf auth login first."
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise RefusalError(f"There is no folder '{name}' here and no model '{name}' on the hub.") from error
+    except RevisionNotFoundError as error:
+        raise RefusalError(
+            f"'{name}' has no revision '{wishes.revision}' on the hub: name another."
+        ) from error
+    except (OSError, HfHubHTTPError, ValueError) as error:
+        at = f" at revision '{wishes.revision}'" if wishes.revision else ""
+        raise RefusalError(
+            f"There is no folder '{name}', no copy of it in the local cache{at}, and the hub cannot be "
+            "reached: go online once, or give a model folder or 'pocket'."
+        ) from error

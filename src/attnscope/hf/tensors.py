@@ -1,0 +1,46 @@
+"""Finding tensors in what modules take and give: positional, by name, or inside tuples and output classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+Slot = int | str
+
+
+def float_tensors(thing: Any) -> Iterator[tuple[Slot, Tensor]]:
+    """The floating tensors at the top of an output or of a mapping of arguments, with where they were."""
+    if isinstance(thing, Tensor):
+        thing = (thing,)
+    pairs: Any = ()
+    if isinstance(thing, Mapping):
+        pairs = thing.items()
+    elif isinstance(thing, (tuple, list)):
+        pairs = enumerate(thing)
+    for slot, value in pairs:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            yield slot, value
+
+
+def arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[Slot, Any]:
+    """One mapping for positional (by number) and named arguments."""
+    return {**dict(enumerate(args)), **kwargs}
+
+
+def at(thing: Any, slot: Slot) -> Any:
+    """What stands at that slot of an output."""
+    return thing if isinstance(thing, Tensor) else thing[slot]
+
+
+def every_tensor(thing: Any) -> Iterator[Tensor]:
+    """All tensors of a nested output, in order."""
+    if isinstance(thing, Tensor):
+        yield thing
+    elif isinstance(thing, Mapping):
+        for value in thing.values():
+            yield from every_tensor(value)
+    elif isinstance(thing, (tuple, list)):
+        for value in thing:
+            yield from every_tensor(value)

@@ -1,0 +1,68 @@
+"""The slow, obvious computation of the attention pattern and its statistics: the reference for the fast ones.
+
+It builds the whole n x n pattern in float64 and reads each statistic off its definition. Use it for short sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.matrix.scores import Scores
+
+
+def dense_pattern(scores: Scores) -> Float[Tensor, "batch heads query key"]:
+    """A in float64; rows that may see nothing are 0."""
+    if scores.pattern is not None:
+        return scores.pattern.double()
+    s = dense_logits(scores)
+    if scores.sinks is not None:
+        sink = scores.sinks.double()[None, :, None, None].expand(*s.shape[:-1], 1)
+        s = torch.cat([s, sink], -1)
+    pattern = torch.softmax(s, -1)[..., : scores.key.shape[2]]
+    return pattern.nan_to_num(0.0)
+
+
+def dense_logits(scores: Scores) -> Float[Tensor, "batch heads query key"]:
+    """s in float64, -inf where a key may not be seen."""
+    query, key = scores.query.double(), scores.key.double().repeat_interleave(scores.sharing, 1)
+    s = scores.scale * query @ key.mT
+    if scores.softcap is not None:
+        s = scores.softcap * torch.tanh(s / scores.softcap)
+    if scores.bias is not None:
+        s = s + scores.bias.double()
+    i = torch.arange(s.shape[2], device=s.device)[:, None]
+    j = torch.arange(s.shape[3], device=s.device)
+    permitted = scores.band.permits(i, j)
+    if scores.allowed is not None:
+        permitted = permitted & scores.allowed
+    return s.masked_fill(~permitted, float("-inf"))
+
+
+def dense_statistics(
+    scores: Scores,
+    want: Collection[str],
+    *,
+    query_mask: Bool[Tensor, "batch query"],
+    key_mask: Bool[Tensor, "batch key"],
+) -> dict[str, Float[Tensor, "..."]]:
+    """Every row and column statistic straight from its definition."""
+    A = dense_pattern(scores) * query_mask[:, None, :, None]
+    i = torch.arange(A.shape[2], device=A.device)[:, None]
+    j = torch.arange(A.shape[3], device=A.device)
+    first = key_mask.to(torch.int8).argmax(-1)[:, None, None, None]
+    definitions: dict[str, Callable[[], Tensor]] = {
+        "row_entropy": lambda: torch.special.entr(A).sum(-1),
+        "row_sum_squares": lambda: (A * A).sum(-1),
+        "row_mass": lambda: A.sum(-1),
+        "row_peak": lambda: A.amax(-1),
+        "first_key_mass": lambda: (A * (j == first)).sum(-1),
+        "self_mass": lambda: (A * (j == i)).sum(-1),
+        "previous_mass": lambda: (A * (j == i - 1)).sum(-1),
+        "mean_distance": lambda: (A * (i - j).abs()).sum(-1),
+        "received": lambda: A.sum(-2),
+    }
+    return {name: definitions[name]() for name in want}

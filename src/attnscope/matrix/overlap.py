@@ -1,0 +1,107 @@
+"""How alike the heads of a layer look: cosine similarity of their patterns, on a sample of rows.
+
+Two heads with the same pattern are redundant. The cosine <A_g, A_h> / (|A_g| |A_h|) over 32 rows of each sequence, evenly
+spaced over its real tokens, costs as much as 32 rows of attention, however long the sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attnscope.matrix.scores import Scores
+from attnscope.matrix.tiles import LogPattern, Tile, complete_lse, pieces, row_lse, tile_elements
+
+OVERLAP_ROWS = 32
+
+
+def sample_rows(
+    query_mask: Bool[Tensor, "batch query"], most: int = OVERLAP_ROWS
+) -> tuple[Int[Tensor, "batch rows"], Bool[Tensor, "batch rows"]]:
+    """At most `most` real rows of each sequence, evenly spaced from the first to the last, and which entries count.
+
+    Rows are chosen by their rank among the real ones, so padding on either side chooses the same tokens.
+    """
+    count = query_mask.sum(-1)
+    rows = min(most, query_mask.shape[1])
+    slot = torch.arange(rows, device=query_mask.device)
+    taken = count.clamp_max(rows)
+    last = (taken - 1).clamp_min(1)
+    rank = (slot * (count - 1).clamp_min(0)[:, None] + last[:, None] // 2) // last[:, None]
+    real = slot < taken[:, None]
+    order = torch.argsort(query_mask.logical_not().to(torch.int8), dim=-1, stable=True)
+    return order.gather(-1, rank.clamp_max(query_mask.shape[1] - 1)), real
+
+
+def rows_of(scores: Scores, rows: Int[Tensor, "batch rows"]) -> Scores:
+    """The same attention for some of its queries only, one choice a sequence; position becomes an explicit mask."""
+
+    def pick(tensor: Tensor) -> Tensor:
+        """Gather along the query axis of a `#batch #heads #query last` tensor, if it has one."""
+        if tensor.shape[2] == 1 and scores.query.shape[2] != 1:
+            return tensor
+        tensor = tensor.detach().expand(rows.shape[0], -1, -1, -1)
+        index = rows[:, None, :, None].expand(-1, tensor.shape[1], -1, tensor.shape[3])
+        return tensor.gather(2, index)
+
+    allowed = None if scores.allowed is None else pick(scores.allowed)
+    if not scores.band.open:
+        keys = torch.arange(scores.key.shape[2], device=rows.device)
+        seen = scores.band.permits(rows[:, None, :, None], keys)
+        allowed = seen if allowed is None else seen & allowed
+    return replace(
+        scores,
+        query=pick(scores.query),
+        causal=False,
+        window=None,
+        allowed=allowed,
+        bias=None if scores.bias is None else pick(scores.bias),
+        lse=None if scores.lse is None else pick(scores.lse[..., None])[..., 0],
+        pattern=None if scores.pattern is None else pick(scores.pattern),
+    )
+
+
+def head_overlap(
+    scores: Scores,
+    *,
+    query_mask: Bool[Tensor, "batch query"],
+    dtype: torch.dtype,
+    lse: Float[Tensor, "batch heads query"] | None,
+) -> Float[Tensor, "batch heads heads"]:
+    """Cosine of every pair of heads over the sampled rows; 0 for a head that sees nothing there."""
+    rows, real = sample_rows(query_mask)
+    sample = rows_of(replace(scores, lse=lse), rows)
+    batch, heads = sample.query.shape[:2]
+    gram = torch.zeros(batch, heads, heads, dtype=dtype, device=rows.device)
+    for sequences, pattern in _tiles_of_all_heads(sample, real, dtype):
+        flat = pattern.reshape(pattern.shape[0], heads, -1)
+        gram[sequences].baddbmm_(flat, flat.mT)
+    norm = gram.diagonal(dim1=-2, dim2=-1).sqrt()
+    scale = torch.where(norm > 0, 1 / norm, 0.0)
+    return (gram * scale[:, :, None] * scale[:, None, :]).clamp_(0, 1)
+
+
+def _tiles_of_all_heads(
+    sample: Scores, real: Bool[Tensor, "batch rows"], dtype: torch.dtype
+) -> Iterator[tuple[slice, Tensor]]:
+    """Tiles of the sampled rows that hold every head, so that heads can be multiplied with each other."""
+    batch, heads, rows, _ = sample.query.shape
+    keys = sample.key.shape[2]
+    if sample.pattern is not None:
+        yield slice(0, batch), sample.pattern.to(dtype) * real[:, None, :, None]
+        return
+    lse = row_lse(sample, dtype) if sample.lse is None else sample.lse.to(dtype)
+    lse = complete_lse(lse, None, real)
+    source = LogPattern(sample, dtype)
+    room = tile_elements(dtype, sample.query.device)
+    tile_keys = max(64, min(keys, room // max(1, heads * rows)))
+    tile_batch = max(1, room // max(1, heads * rows * tile_keys)) if tile_keys >= keys else 1
+    for sequences in pieces(0, batch, tile_batch):
+        for key in pieces(0, keys, tile_keys):
+            log = source.logits(Tile(sequences, slice(0, heads), slice(0, rows), key), lse[sequences])
+            if log is not None:
+                yield sequences, source.exponential(log)

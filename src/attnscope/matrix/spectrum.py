@@ -1,0 +1,123 @@
+"""Spectra without the matrix: singular values from products alone, eigenvalues of W_Q W_K^T from its factors.
+
+Nothing here ever forms an n x n attention pattern or a d x d weight product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.matrix.sequences import accumulation_dtype
+
+Product = Callable[[Tensor], Tensor]
+
+_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
+
+
+def incoherent_columns(rows: int, columns: int) -> Float[Tensor, "rows columns"]:
+    """Start vectors that look random and are not: quadratic phases.
+
+    Entry (r, c) is cos(2 pi frac(r^2 sqrt(p_c)) + c), with p_c the c-th prime and r = 1, 2, ... By Weyl's
+    theorem r^2 sqrt(p) is equidistributed modulo 1, so no structured singular vector is orthogonal to all
+    of them. Row r does not depend on how many rows there are, so padding cannot change where an iteration
+    starts.
+    """
+    square = torch.arange(1, rows + 1, dtype=torch.float64)[:, None].square()
+    root = torch.tensor([math.sqrt(p) for p in _PRIMES[:columns]], dtype=torch.float64)
+    phase = torch.arange(columns, dtype=torch.float64)
+    return torch.cos(2.0 * math.pi * torch.frac(square * root) + phase)
+
+
+def leading_singular_values(
+    apply: Product,
+    apply_transposed: Product,
+    start: Float[Tensor, "*batch row block"],
+    count: int = 1,
+    steps: int = 8,
+) -> Float[Tensor, "*batch count"]:
+    """The `count` largest singular values of M, which is known by x -> M x and y -> M^T y, largest first.
+
+    Block power iteration that keeps what it has seen (block Krylov): with V the start block, an orthonormal
+    basis Q of span[V, (M^T M) V, ..., (M^T M)^(steps-1) V] is built, and the singular values of M Q are
+    returned. They never exceed the true ones (Q has orthonormal columns), and fall short of them by a
+    factor 1 - O(log^2(n) / steps^2) whatever the spectrum, exponentially little where there is a gap (Musco
+    and Musco, arXiv:1504.05477, theorem 1). A value of multiplicity m needs a block of m columns.
+    """
+    basis = orthonormal(start)
+    newest = basis
+    for _ in range(steps - 1):
+        if basis.shape[-1] >= basis.shape[-2]:
+            break  # the basis is the whole space, and the answer exact
+        grown = apply_transposed(apply(newest))
+        for _ in range(
+            2
+        ):  # once is not enough where M^T M maps the block nearly into what is already spanned
+            grown = grown - basis @ (basis.mT @ grown)
+        newest = orthonormal(grown)
+        # A block that was already spanned leaves only rounding noise, whose directions overlap with the
+        # basis: the Householder factor of the whole is orthonormal whatever its columns are.
+        basis = orthonormal(torch.cat([basis, newest], dim=-1))
+        newest = basis[..., -newest.shape[-1] :]
+    image = apply(basis)
+    sick = ~torch.isfinite(image).all(dim=-1).all(dim=-1)
+    values = torch.linalg.svdvals(image.masked_fill(sick[..., None, None], 0.0))
+    values = values.masked_fill(sick[..., None], torch.nan)
+    missing = count - values.shape[-1]
+    return torch.nn.functional.pad(values, (0, missing)) if missing > 0 else values[..., :count]
+
+
+def orthonormal(columns: Float[Tensor, "*batch row column"]) -> Float[Tensor, "*batch row kept"]:
+    """The orthonormal factor of a QR decomposition (Householder: orthonormal even for dependent columns)."""
+    basis: Tensor = torch.linalg.qr(columns, mode="reduced").Q
+    return basis
+
+
+def product_norm(
+    left: Float[Tensor, "*batch outer inner"], right: Float[Tensor, "*batch inner other"]
+) -> Float[Tensor, "*batch"]:
+    """||L R||_2 for a tall L and a wide R, by matrices of the inner size only.
+
+    L = Q_1 R_1 and R^T = Q_2 R_2 with orthonormal Q_1, Q_2 give L R = Q_1 (R_1 R_2^T) Q_2^T, and the outer
+    factors change no singular value.
+    """
+    dtype = accumulation_dtype(left)
+    inner_left = torch.linalg.qr(left.to(dtype), mode="r").R
+    inner_right = torch.linalg.qr(right.to(dtype).mT, mode="r").R
+    core = inner_left @ inner_right.mT
+    sick = ~torch.isfinite(core).all(dim=-1).all(dim=-1)
+    values: Tensor = torch.linalg.svdvals(core.masked_fill(sick[..., None, None], 0.0))
+    return values.amax(dim=-1).masked_fill(sick, torch.nan)
+
+
+def qk_spectrum(
+    query_weight: Float[Tensor, "*batch width dim"], key_weight: Float[Tensor, "*batch width dim"]
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """Mean, variance and eta of the eigenvalues of W = W_Q W_K^T, from dim x dim matrices (arXiv:2402.02098).
+
+    The trace is cyclic. With S = W_K^T W_Q (dim x dim) and d the width,
+
+        mean     = (1/d) sum_i lambda_i            = tr(W)/d            = tr(S)/d
+        variance = (1/d) sum_i lambda_i^2 - mean^2 = tr(W^2)/d - mean^2 = tr(S^2)/d - mean^2
+        ||W||_F^2 = tr(W W^T) = tr((W_K^T W_K)(W_Q^T W_Q))
+        eta      = tr(W) / (sqrt(d) ||W||_F)
+
+    Cauchy-Schwarz, tr(W) = <W, I> <= ||W||_F sqrt(d), gives |eta| <= 1 with equality only for multiples of
+    I; a head of rank dim reaches at most sqrt(dim/d). W is not symmetric, its eigenvalues come in conjugate
+    pairs, so the variance is real but may be negative (a rotation has -1 where mean is 0). The logits'
+    scale is left out.
+    """
+    width = query_weight.shape[-2]
+    query, key = query_weight.double(), key_weight.double()
+    small = key.mT @ query
+    trace = small.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+    trace_of_square = (small * small.mT).sum(dim=(-2, -1))
+    frobenius = ((key.mT @ key) * (query.mT @ query)).sum(dim=(-2, -1)).clamp_min(0.0).sqrt()
+    mean = trace / width
+    variance = trace_of_square / width - mean.square()
+    eta = trace / (math.sqrt(width) * frobenius).clamp_min(torch.finfo(torch.float64).tiny)
+    return mean, variance, eta

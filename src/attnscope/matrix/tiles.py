@@ -1,0 +1,293 @@
+"""An attention pattern read in tiles that fit in cache: ln A and A, a few rows against a few keys at a time.
+
+With each row's log-sum-exp known, a tile of A needs nothing from its neighbours: A_ij = exp(s_ij - lse_i). So every sum
+over rows or columns of A is a sum over tiles, in memory that does not grow with the sequence, whatever is done to the
+logits. One tile costs one matrix product (the log-sum-exp and the bias are what it is added to) and one exponential.
+Tiles that position or mask forbid as a whole are never computed; query heads that share a key head share the product.
+
+Where the log-sum-exp is not known it is found first, from the same tiles: in place when a row's keys fit in one tile,
+by a sweep of its own otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.matrix.scores import Scores
+
+# Finite stand-in for a logit of -inf, so that differences and products with it are never NaN.
+FORBIDDEN = -1e30
+# Tiles of ln A are cut off here: vectorised exponentials take a path 100 times slower as soon as a result leaves the
+# normal numbers of float32. What is forbidden thus weighs 2e-35 in a tile, and sums below VANISHING are 0.
+FLOOR = -80.0
+VANISHING = 1e-28
+# Two tiles of this size and the operands of the product stay in a second-level cache of 2 MB; measured best of
+# 0.25-4 MB at 128, 512, 4096 and 16384 keys. An accelerator wants few large tiles instead.
+TILE_BYTES = 768 * 1024
+ACCELERATOR_TILE_BYTES = 256 * 1024**2
+TILE_KEYS = 1024
+PRODUCT_ROWS = 128
+
+
+class Tile(NamedTuple):
+    """A rectangle of the pattern of some heads of some sequences."""
+
+    batch: slice
+    head: slice
+    row: slice
+    key: slice
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Rows of some heads of some sequences, and the key ranges that together hold all they may see."""
+
+    batch: slice
+    head: slice
+    row: slice
+    keys: tuple[slice, ...]
+
+
+def width(piece: slice) -> int:
+    return int(piece.stop - piece.start)
+
+
+def pieces(start: int, stop: int, size: int) -> Iterator[slice]:
+    for begin in range(start, stop, size):
+        yield slice(begin, min(begin + size, stop))
+
+
+def tile_elements(dtype: torch.dtype, device: torch.device) -> int:
+    """How many numbers a tile may hold."""
+    return (TILE_BYTES if device.type == "cpu" else ACCELERATOR_TILE_BYTES) // dtype.itemsize
+
+
+def cut(tensor: Tensor, tile: Tile) -> Tensor:
+    """The part of a `#batch #heads #query key` tensor that lies under a tile; axes of size 1 stay whole."""
+    whole = slice(None)
+    pieces = (tile.batch, tile.head, tile.row, tile.key)
+    return tensor[tuple(whole if size == 1 else p for size, p in zip(tensor.shape, pieces, strict=True))]
+
+
+def strips(scores: Scores, dtype: torch.dtype) -> Iterator[Strip]:
+    """Cut the pattern: about 128 rows to a product, at most 1024 keys, and as many heads as the tile has room for."""
+    batch, heads, rows, _ = scores.query.shape
+    keys, sharing, band = scores.key.shape[2], scores.sharing, scores.band
+    room = tile_elements(dtype, scores.query.device)
+    tile_keys = max(1, min(keys, TILE_KEYS))
+    tile_rows = max(1, min(rows, max(16, PRODUCT_ROWS // sharing)))
+    tile_groups = min(heads // sharing, max(1, room // (sharing * tile_rows * tile_keys)))
+    # Several short sequences go into one tile only as a whole.
+    short = tile_rows == rows and tile_keys == keys and tile_groups * sharing == heads
+    tile_batch = max(1, room // (heads * rows * keys)) if short and rows * keys else 1
+    for sequences in pieces(0, batch, tile_batch):
+        for head in pieces(0, heads, tile_groups * sharing):
+            for row in pieces(0, rows, tile_rows):
+                start, stop = band.visible(row.start, row.stop - 1, keys)
+                yield Strip(sequences, head, row, tuple(pieces(start, stop, tile_keys)))
+
+
+class LogPattern:
+    """Fills tiles of s - lse, in a buffer that is used again for the next tile."""
+
+    def __init__(self, scores: Scores, dtype: torch.dtype) -> None:
+        self.scores = scores
+        self.dtype = dtype
+        self.query = scores.query.detach().to(dtype)
+        self.key = scores.key.detach().to(dtype)
+        self._log = torch.empty(0, dtype=dtype, device=self.query.device)
+        self._exp = torch.empty(0, dtype=dtype, device=self.query.device)
+        self._edges: dict[tuple[int, int, int], Tensor] = {}
+
+    def logits(
+        self, tile: Tile, lse: Float[Tensor, "some_batch some_heads rows"] | None
+    ) -> Float[Tensor, "some_batch some_heads rows keys"] | None:
+        """s - lse on a tile, FORBIDDEN or less where a key may not be seen; None where nothing may be seen."""
+        offset, empty = self._offset(tile)
+        if empty:
+            return None
+        scores, sharing = self.scores, self.scores.sharing
+        q = self.query[tile.batch, tile.head, tile.row]
+        k = self.key[tile.batch, tile.head.start // sharing : tile.head.stop // sharing, tile.key]
+        sequences, heads, rows, dim = q.shape
+        keys = k.shape[2]
+        out = self._view("_log", (sequences, heads, rows, keys))
+        groups = sequences * heads // sharing
+        product = out.view(groups, sharing * rows, keys)
+        q, k = q.reshape(groups, sharing * rows, dim), k.reshape(groups, keys, dim).mT
+        if scores.softcap is not None:
+            product.baddbmm_(q, k, beta=0, alpha=scores.scale / scores.softcap).tanh_().mul_(scores.softcap)
+            if offset is not None:
+                out.add_(offset)
+            if lse is not None:
+                out.sub_(lse[..., None])
+        elif offset is None and lse is None:
+            product.baddbmm_(q, k, beta=0, alpha=scores.scale)
+        else:
+            if offset is None:
+                assert lse is not None
+                torch.neg(lse[..., None].expand(out.shape), out=out)
+            elif lse is None:
+                out.copy_(offset)
+            else:
+                torch.sub(offset, lse[..., None], out=out)
+            product.baddbmm_(q, k, alpha=scores.scale)
+        self._forbid_outside_band(out, tile)
+        return out
+
+    def exponential(self, log: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """exp of a tile, in a second buffer; the tile itself is cut off at FLOOR."""
+        return torch.exp(log.clamp_min_(FLOOR), out=self._view("_exp", tuple(log.shape)))
+
+    def normalised(
+        self, log: Float[Tensor, "some_batch some_heads rows keys"], strip: Strip, live: Tensor | None
+    ) -> Float[Tensor, "some_batch some_heads rows keys"]:
+        """A for a tile that holds all keys of its rows and whose log-sum-exp nobody knows; `log` becomes ln A."""
+        top = log.amax(-1)
+        pattern = self.exponential(log.sub_(top[..., None]))
+        lse = self.complete(top + pattern.sum(-1).log_(), strip, live)
+        above = (lse - top)[..., None]
+        log.sub_(above)
+        return pattern.mul_(torch.exp(-above))
+
+    def _view(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        buffer: Tensor = getattr(self, name)
+        size = int(torch.Size(shape).numel())
+        if buffer.numel() < size:
+            buffer = torch.empty(size, dtype=self.dtype, device=self.query.device)
+            setattr(self, name, buffer)
+        return buffer[:size].view(shape)
+
+    def _offset(self, tile: Tile) -> tuple[Tensor | None, bool]:
+        """What is added to the logits on a tile, and whether the tile is forbidden as a whole."""
+        offset = None
+        if self.scores.bias is not None:
+            offset = cut(self.scores.bias.detach(), tile).to(self.dtype).clamp_min(FORBIDDEN)
+        if self.scores.allowed is not None:
+            allowed = cut(self.scores.allowed, tile)
+            if not allowed.any():
+                return None, True
+            if not allowed.all():
+                free = torch.zeros((), dtype=self.dtype, device=allowed.device) if offset is None else offset
+                offset = torch.where(allowed, free, FORBIDDEN)
+        return offset, False
+
+    def _forbid_outside_band(self, out: Tensor, tile: Tile) -> None:
+        """Only the columns at the two edges of the band can hold anything forbidden."""
+        band, row, key = self.scores.band, tile.row, tile.key
+        if band.ahead is not None:
+            start = max(key.start, row.start + band.ahead + 1)
+            if start < key.stop:
+                beyond = self._edge(width(row), key.stop - start, start - row.start - band.ahead)
+                out[..., start - key.start :].masked_fill_(beyond, FORBIDDEN)
+        if band.behind is not None:
+            stop = min(key.stop, row.stop - 1 - band.behind)
+            if stop > key.start:
+                # i - j > behind, counted from the last row and the last such column, is the same staircase mirrored
+                beyond = self._edge(width(row), stop - key.start, row.stop - stop - band.behind).flip(0, 1)
+                out[..., : stop - key.start].masked_fill_(beyond, FORBIDDEN)
+
+    def _edge(self, rows: int, columns: int, shift: int) -> Bool[Tensor, "rows columns"]:
+        """Where column + shift > row: kept, because every sequence and head has the same edges."""
+        shape = (rows, columns, shift)
+        if shape not in self._edges:
+            whole = torch.ones(rows, columns, dtype=torch.bool, device=self.query.device)
+            self._edges[shape] = whole.triu_(1 - shift)
+        return self._edges[shape]
+
+    def strip_lse(self, strip: Strip) -> Float[Tensor, "some_batch some_heads rows"]:
+        """Log-sum-exp of a strip's rows, by a sweep over its keys; below FORBIDDEN / 10 where nothing is seen."""
+        total = self._nothing_seen(strip)
+        for key in strip.keys:
+            log = self.logits(Tile(strip.batch, strip.head, strip.row, key), None)
+            if log is not None:
+                top = log.amax(-1)
+                part = self.exponential(log.sub_(top[..., None])).sum(-1)
+                total = torch.logaddexp(total, part.log_().add_(top))
+        return total
+
+    def complete(self, log_sum: Tensor, strip: Strip, live: Tensor | None) -> Tensor:
+        """`complete_lse` for the heads of a strip."""
+        sinks = None if self.scores.sinks is None else self.scores.sinks[strip.head]
+        return complete_lse(log_sum, sinks, live)
+
+    def _nothing_seen(self, strip: Strip) -> Tensor:
+        shape = (width(strip.batch), width(strip.head), width(strip.row))
+        return torch.full(shape, FORBIDDEN, dtype=self.dtype, device=self.query.device)
+
+
+def complete_lse(
+    log_sum: Float[Tensor, "batch heads query"],
+    sinks: Float[Tensor, "heads"] | None,
+    live: Bool[Tensor, "batch query"] | None,
+) -> Float[Tensor, "batch heads query"]:
+    """Add the learned sinks; give rows that see nothing, or are not wanted, a log-sum-exp that empties them."""
+    blind = ~(log_sum > FORBIDDEN / 10)  # NaN counts as blind
+    if sinks is not None:
+        log_sum = torch.logaddexp(log_sum, sinks.detach().to(log_sum.dtype)[:, None])
+    if live is not None:
+        blind = blind | ~live[:, None]
+    return log_sum.masked_fill(blind, -FORBIDDEN)
+
+
+def row_lse(scores: Scores, dtype: torch.dtype = torch.float32) -> Float[Tensor, "batch heads query"]:
+    """Every row's log-sum-exp, sinks included, found tile by tile; a huge number for rows that see nothing."""
+    source = LogPattern(scores, dtype)
+    batch, heads, rows, _ = scores.query.shape
+    lse = torch.empty(batch, heads, rows, dtype=dtype, device=scores.query.device)
+    for strip in strips(scores, dtype):
+        lse[strip.batch, strip.head, strip.row] = source.strip_lse(strip)
+    return complete_lse(lse, scores.sinks, None)
+
+
+def pattern_strips(
+    scores: Scores,
+    dtype: torch.dtype,
+    *,
+    lse: Float[Tensor, "batch heads query"] | None,
+    query_mask: Bool[Tensor, "batch query"] | None = None,
+) -> Iterator[tuple[Strip, Iterator[tuple[slice, Tensor, Tensor]]]]:
+    """The pattern strip by strip, and in each strip tile by tile as (keys, A, ln A), leaving out empty tiles.
+
+    A and ln A are buffers: read or spoil them before the next tile. `lse`, sinks included, is used if given. Rows whose
+    `query_mask` is False are 0 in A (to within `VANISHING`).
+    """
+    source = LogPattern(scores, dtype)
+    if lse is not None:
+        lse = complete_lse(lse.detach().to(dtype), None, query_mask)
+    for strip in strips(scores, dtype):
+        live = None if query_mask is None else query_mask[strip.batch, strip.row]
+        if scores.pattern is not None:
+            yield strip, _given_tiles(scores.pattern, strip, dtype, live)
+        else:
+            strip_lse = None if lse is None else lse[strip.batch, strip.head, strip.row]
+            yield strip, _computed_tiles(source, strip, strip_lse, live)
+
+
+def _computed_tiles(
+    source: LogPattern, strip: Strip, lse: Tensor | None, live: Tensor | None
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    if lse is None and len(strip.keys) > 1:
+        lse = source.complete(source.strip_lse(strip), strip, live)
+    for key in strip.keys:
+        log = source.logits(Tile(strip.batch, strip.head, strip.row, key), lse)
+        if log is not None:
+            pattern = source.normalised(log, strip, live) if lse is None else source.exponential(log)
+            yield key, pattern, log
+
+
+def _given_tiles(
+    pattern: Tensor, strip: Strip, dtype: torch.dtype, live: Tensor | None
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Tiles of a pattern that the model itself made."""
+    for key in strip.keys:
+        tile = pattern.detach()[strip.batch, strip.head, strip.row, key].to(dtype, copy=True)
+        if live is not None:
+            tile.masked_fill_(~live[:, None, :, None], 0)
+        yield key, tile, tile.log().clamp_min_(FLOOR)

@@ -1,0 +1,38 @@
+"""By how much a head's pattern shrinks the differences between tokens."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.core.card import Alarm
+from attnscope.core.measure import measure
+from attnscope.matrix.products import apply, apply_transposed
+from attnscope.matrix.scores import Scores
+from attnscope.matrix.sequences import accumulation_dtype
+from attnscope.matrix.stochastic import centred_contraction
+
+
+@measure(
+    title="Contraction",
+    summary="The largest factor by which the pattern can leave a difference between tokens standing.",
+    unit="factor",
+    citation="arXiv:2202.08625",
+    scope="attention",
+    group="deep",
+    alarm=Alarm("<", 0.1, "the head wipes out nine tenths of every difference between tokens"),
+)
+def contraction(
+    scores: Scores, query_mask: Bool[Tensor, "batch query"], key_mask: Bool[Tensor, "batch key"]
+) -> Float[Tensor, "batch head"]:
+    # sqrt(lambda) of d_M(A X) <= sqrt(lambda) d_M(X), the norm of the pattern on centred tokens.
+    return centred_contraction(
+        partial(apply, scores),
+        partial(apply_transposed, scores),
+        query_mask=query_mask,
+        key_mask=key_mask,
+        heads=scores.query.shape[1],
+        dtype=accumulation_dtype(scores.query),
+    )

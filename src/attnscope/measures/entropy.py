@@ -1,0 +1,27 @@
+"""How widely a head looks: the entropy of its rows."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.core.card import Alarm
+from attnscope.core.measure import measure
+from attnscope.matrix.sequences import row_mean
+
+
+@measure(
+    title="Attention entropy",
+    summary="The mean entropy of a head's rows: 0 when queries look at one key, ln n when they look at all.",
+    unit="nats",
+    low=0.0,
+    high=12.0,  # ln of 131072 keys is 11.8
+    citation="arXiv:2303.06296",
+    scope="attention",
+    alarm=Alarm("<", 0.1, "every query looks at one key: entropy collapse"),
+)
+def entropy(
+    row_entropy: Float[Tensor, "batch head query"], query_mask: Bool[Tensor, "batch query"]
+) -> Float[Tensor, "batch head"]:
+    # -sum_j A_ij ln A_ij, averaged over the real rows i.
+    return row_mean(row_entropy, query_mask)

@@ -1,0 +1,59 @@
+"""What share of an attention layer's write a head makes."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.core.card import Alarm
+from attnscope.core.measure import measure
+from attnscope.matrix.sequences import accumulation_dtype, spread_tokens
+
+# One token costs heads x value_dim x width products, as much as the output projection itself: evenly spaced
+# tokens of each sequence give the median at a small part of that.
+CONTRIBUTION_TOKENS = 16
+
+
+@measure(
+    title="Head contribution",
+    summary="The share of a head in what its layer writes into the stream, at the median token.",
+    unit="share",
+    low=0.0,
+    high=1.0,
+    citation="arXiv:2205.07100",
+    scope="attention",
+    alarm=Alarm("<", 0.005, "the head writes next to nothing"),
+)
+def head_contribution(
+    mixed: Float[Tensor, "batch query head value_dim"],
+    output_weight: Float[Tensor, "head value_dim width"],
+    query_mask: Bool[Tensor, "batch query"],
+) -> Float[Tensor, "batch head"]:
+    # c_h(t) = ||z_h(t) W_O^h||_1 / sum_g ||z_g(t) W_O^g||_1, the median over tokens t. Sums to one over
+    # heads at each token.
+    token, used = spread_tokens(query_mask, CONTRIBUTION_TOKENS)
+    rows = mixed[torch.arange(len(mixed), device=mixed.device)[:, None], token]
+    dtype = accumulation_dtype(mixed)
+    written = torch.stack(  # a head at a time: the writes of all of them together are large
+        [
+            (rows[:, :, head].to(dtype) @ weight.to(dtype)).abs().sum(dim=-1)
+            for head, weight in enumerate(output_weight)
+        ],
+        dim=1,
+    )
+    share = written / written.sum(dim=1, keepdim=True).clamp_min(torch.finfo(dtype).tiny)
+    return _median(share, used)
+
+
+def _median(
+    share: Float[Tensor, "batch head sample"], used: Bool[Tensor, "batch sample"]
+) -> Float[Tensor, "batch head"]:
+    """The median over the used samples, NaN if one is NaN, zero if there is none."""
+    real = used[:, None, :]
+    ordered = share.masked_fill(~real, torch.inf).sort(dim=-1).values
+    count = used.sum(dim=-1)[:, None, None].expand(-1, share.shape[1], 1)
+    low = ordered.gather(-1, ((count - 1) // 2).clamp_min(0)).squeeze(-1)
+    high = ordered.gather(-1, (count // 2).clamp_max(share.shape[-1] - 1)).squeeze(-1)
+    sick = (share.isnan() & real).any(dim=-1)
+    return ((low + high) / 2.0).masked_fill(count.squeeze(-1) == 0, 0.0).masked_fill(sick, torch.nan)

@@ -1,0 +1,29 @@
+"""Whether another head of the layer does the same thing."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.card import Alarm
+from attnscope.core.measure import Located, measure
+
+
+@measure(
+    title="Head overlap",
+    summary="The cosine similarity of a head's pattern to the most similar other head of its layer.",
+    unit="cosine",
+    low=0.0,
+    high=1.0,
+    citation="arXiv:1906.04341",
+    scope="attention",
+    alarm=Alarm(">", 0.95, "two heads of a layer have the same pattern"),
+)
+def head_overlap(head_overlap: Float[Tensor, "batch head head"]) -> Located:
+    # max over g != h of <A_g, A_h> / (|A_g| |A_h|), which is not negative because patterns are not; a head
+    # that is alone in its layer overlaps with none.
+    overlap = head_overlap.to(torch.promote_types(head_overlap.dtype, torch.float32))
+    alone = torch.eye(overlap.shape[-1], dtype=torch.bool, device=overlap.device)
+    value, other = overlap.masked_fill(alone, 0.0).max(dim=-1)
+    return Located(value.clamp(0.0, 1.0), {"other": other})

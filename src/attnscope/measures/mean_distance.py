@@ -1,0 +1,27 @@
+"""How far back, or around, a head looks."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.core.measure import measure
+from attnscope.matrix.sequences import row_mean
+
+
+@measure(
+    title="Mean distance",
+    summary="The mean distance in tokens between a query and the keys it looks at.",
+    unit="tokens",
+    low=0.0,
+    high=131072.0,
+    citation="arXiv:2010.11929",
+    scope="attention",
+    sites=("self",),  # positions of two different sequences have no distance
+    log=True,
+)
+def mean_distance(
+    mean_distance: Float[Tensor, "batch head query"], query_mask: Bool[Tensor, "batch query"]
+) -> Float[Tensor, "batch head"]:
+    # sum_j A_ij |i - j|, averaged over the real rows i.
+    return row_mean(mean_distance, query_mask)

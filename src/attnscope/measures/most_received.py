@@ -1,0 +1,36 @@
+"""The key that a head looks at most, and how much it gets."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.core.card import Alarm
+from attnscope.core.measure import Located, measure
+
+
+@measure(
+    title="Most received",
+    summary="The largest share of all attention that goes to one key, and which key that is.",
+    unit="share",
+    low=0.0,
+    high=1.0,
+    citation="arXiv:2410.10781",
+    scope="attention",
+    alarm=Alarm(">", 0.3, "one key receives most of the attention"),
+)
+def most_received(
+    received: Float[Tensor, "batch head key"],
+    query_mask: Bool[Tensor, "batch query"],
+    key_mask: Bool[Tensor, "batch key"],
+) -> Located:
+    # max_k (1/n) sum_i A_ik over n rows. The causal alpha_k = sum_i A_ik / (n - k) divides by the rows that
+    # can see key k instead; its largest value is then often the last key, judged by the one row that sees
+    # it. Dividing by all rows agrees with alpha_0 for the first key, with alpha_k for bidirectional
+    # attention, and no short column wins by chance.
+    share = received.to(torch.promote_types(received.dtype, torch.float32))
+    share = share / query_mask.sum(dim=-1).clamp_min(1)[:, None, None]
+    largest, key = share.max(dim=-1)
+    first = key_mask.to(torch.uint8).argmax(dim=-1)[:, None]  # keys are numbered from the first real one
+    return Located(largest, {"key": (key - first).clamp_min(0)})

@@ -1,0 +1,28 @@
+"""What the weights alone say about where a head can look: the eigenvalues of W_Q W_K^T."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.measure import measure
+from attnscope.matrix import spectrum
+
+
+@measure(
+    title="QK spectrum",
+    summary="Mean and variance of the eigenvalues of W_Q W_K^T, and eta, its likeness to the identity.",
+    unit="eigenvalue",
+    low=float("-inf"),
+    citation="arXiv:2402.02098",
+    scope="weights",
+    sites=("self",),  # eigenvalues need queries and keys to come from the same stream
+    parts=("mean", "variance", "eta"),
+)
+def qk_spectrum(
+    query_weight: Float[Tensor, "head width dim"], key_weight: Float[Tensor, "head width dim"]
+) -> dict[str, Float[Tensor, "head"]]:
+    # A non-zero mean with little variance makes attention local; rotary positions and query norms act after
+    # these weights.
+    mean, variance, eta = spectrum.qk_spectrum(query_weight, key_weight)
+    return {"mean": mean, "variance": variance, "eta": eta}

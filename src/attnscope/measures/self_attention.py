@@ -1,0 +1,29 @@
+"""Whether a head looks at its own token, and so does little more than a projection."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.core.card import Alarm
+from attnscope.core.measure import measure
+from attnscope.matrix.sequences import row_mean
+
+
+@measure(
+    title="Self attention",
+    summary="The mean attention of a token on itself.",
+    unit="share",
+    low=0.0,
+    high=1.0,
+    citation="arXiv:2402.02098",
+    scope="attention",
+    sites=("self",),
+    alarm=Alarm(">", 0.9, "the head looks at its own token only"),
+)
+def self_attention(
+    self_mass: Float[Tensor, "batch head query"], query_mask: Bool[Tensor, "batch query"]
+) -> Float[Tensor, "batch head"]:
+    # (1/n) tr A. The first row of a causal pattern sees nothing but itself and is counted: the identity has
+    # exactly 1.
+    return row_mean(self_mass, query_mask)

@@ -1,0 +1,39 @@
+"""The two largest singular values of a head's pattern: a wide gap is what makes tokens collapse."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.core.measure import measure
+from attnscope.matrix.products import apply, apply_transposed
+from attnscope.matrix.scores import Scores
+from attnscope.matrix.sequences import accumulation_dtype
+from attnscope.matrix.stochastic import pattern_singular_values
+
+
+@measure(
+    title="Spectral gap",
+    summary="The largest and the second largest singular value of the attention pattern.",
+    unit="singular value",
+    citation="arXiv:2410.07799",
+    scope="attention",
+    group="deep",
+    parts=("sigma_1", "sigma_2"),
+)
+def spectral_gap(
+    scores: Scores, query_mask: Bool[Tensor, "batch query"], key_mask: Bool[Tensor, "batch key"]
+) -> dict[str, Float[Tensor, "batch head"]]:
+    # Random softmax patterns have sigma_1 -> 1 and sqrt(n) sigma_2 -> 2: one direction survives a stack of
+    # them.
+    values = pattern_singular_values(
+        partial(apply, scores),
+        partial(apply_transposed, scores),
+        query_mask=query_mask,
+        key_mask=key_mask,
+        heads=scores.query.shape[1],
+        dtype=accumulation_dtype(scores.query),
+    )
+    return {"sigma_1": values[..., 0], "sigma_2": values[..., 1]}

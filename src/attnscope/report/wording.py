@@ -1,0 +1,78 @@
+"""How places, models and sources are put into words, in the page and in the terminal."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from attnscope.core.card import Card
+from attnscope.core.finding import Finding
+from attnscope.survey.survey import Survey
+from attnscope.survey.words import layers
+
+_ARXIV = re.compile(r"(?:arXiv:\s*)?(\d{4}\.\d{4,5})(?:v\d+)?", re.IGNORECASE)
+
+
+class Words(NamedTuple):
+    """A stretch of text, and where it leads, if anywhere."""
+
+    text: str
+    address: str | None = None
+
+
+def citation(text: str) -> tuple[Words, ...]:
+    """A source with its arXiv numbers as links. Only arXiv addresses are made, and only from digits."""
+    words: list[Words] = []
+    end = 0
+    for match in _ARXIV.finditer(text):
+        words += [Words(text[end : match.start()]), Words(match[0], f"https://arxiv.org/abs/{match[1]}")]
+        end = match.end()
+    return tuple(w for w in (*words, Words(text[end:])) if w.text)
+
+
+def place(finding: Finding) -> str:
+    """`decoder, layers 12-29`."""
+    if not finding.layers:
+        return finding.stack
+    return f"{finding.stack}, {layers(finding.layers)}"
+
+
+def site_title(stack: str, site: str) -> str:
+    return stack if site in ("stream", "middle") else f"{stack}, {site}-attention"
+
+
+def model_name(survey: Survey) -> str:
+    return str(_section(survey, "model").get("name") or "unnamed model")
+
+
+def corpus_words(survey: Survey) -> tuple[str, ...]:
+    """What was read: `wikitext`, `64 sequences`, `16,384 tokens`."""
+    corpus = _section(survey, "corpus")
+    words = [str(corpus["name"])] if corpus.get("name") else []
+    words += [f"{corpus[k]:,} {k}" for k in ("sequences", "tokens") if isinstance(corpus.get(k), int)]
+    return tuple(words)
+
+
+def names(first: Survey, second: Survey) -> tuple[str, str]:
+    """Two names that differ: of the models, else of the corpora, else `first` and `second`."""
+    whole = model_name(first), model_name(second)
+    pair = whole[0].rstrip("/").rsplit("/", 1)[-1], whole[1].rstrip("/").rsplit("/", 1)[-1]
+    if whole[0] != whole[1]:
+        return pair if pair[0] != pair[1] else whole
+    corpora = (corpus_words(first) or ("",))[0], (corpus_words(second) or ("",))[0]
+    told = corpora if corpora[0] != corpora[1] else ("first", "second")
+    return f"{pair[0]} ({told[0]})", f"{pair[1]} ({told[1]})"
+
+
+def card_range(card: Card) -> str:
+    from attnscope.charts.numerals import numeral
+
+    low, high = (numeral(v) if abs(v) != float("inf") else None for v in (card.low, card.high))
+    if low is None or high is None:
+        return "any number" if low is None and high is None else f"from {low}" if high is None else f"up to {high}"
+    return f"{low} to {high}"
+
+
+def _section(survey: Survey, name: str) -> dict[str, Any]:
+    found = survey.provenance.get(name)
+    return found if isinstance(found, dict) else {}

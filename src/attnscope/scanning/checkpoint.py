@@ -1,0 +1,58 @@
+"""A checkpoint: the survey of the batches done so far, with what it takes to go on.
+
+Because surveys merge exactly and sequences are always drawn in the same order, a scan that went on from a checkpoint
+gives the same survey, bit for bit, as one that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attnscope.core.errors import RefusalError
+from attnscope.survey.survey import Survey
+
+_EVERY_SECONDS = 30.0
+
+
+@dataclass
+class Checkpoint:
+    """Where a partial survey is kept; `path=None` keeps nothing."""
+
+    path: Path | None
+    plan: Mapping[str, Any]  # everything that decides the numbers: model, corpus, measures, sizes, seed
+    _saved_at: float = field(default_factory=time.monotonic)
+
+    def restore(self) -> tuple[Survey, int, int] | None:
+        """The partial survey, with the sequences and tokens it holds; None where there is nothing to go on with."""
+        if self.path is None or not self.path.exists():
+            return None
+        partial = Survey.load(self.path)
+        resume = partial.provenance.get("resume")
+        if not isinstance(resume, dict):
+            raise RefusalError(f"'{self.path}' is not an interrupted scan: remove it or scan without --resume.")
+        changed = sorted(k for k in {*self.plan, *resume["plan"]} if self.plan.get(k) != resume["plan"].get(k))
+        if changed:
+            raise RefusalError(
+                f"The interrupted scan in '{self.path}' had another {', '.join(changed)}: "
+                "give the same options again, or scan without --resume."
+            )
+        return partial, int(resume["sequences"]), int(resume["tokens"])
+
+    @property
+    def due(self) -> bool:
+        """Whether half a minute has passed: a killed process loses no more than that."""
+        return self.path is not None and time.monotonic() - self._saved_at > _EVERY_SECONDS
+
+    def save(self, survey: Survey, sequences: int, tokens: int) -> None:
+        """Write the survey of the sequences done so far."""
+        if self.path is None:
+            return
+        resume = {"plan": dict(self.plan), "sequences": sequences, "tokens": tokens}
+        Survey(provenance={**survey.provenance, "resume": resume}, cards=survey.cards, cells=survey.cells).save(
+            self.path
+        )
+        self._saved_at = time.monotonic()

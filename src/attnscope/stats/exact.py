@@ -1,0 +1,83 @@
+"""Sums of floats without rounding, so that adding is truly associative and shards merge to the same bits.
+
+Every finite float64 is a whole multiple of 2^-1074 (the smallest subnormal), and its square a whole multiple
+of 2^-2148. Counting in those units turns a sum of floats into a sum of Python integers: no rounding, no
+order, no cancellation. A mean or a variance is then one division of integers, which Python rounds correctly.
+
+The integers are long but mostly trailing zeros; as text they lose them: `"1a3fp1060"` is 0x1a3f * 2^1060
+units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+UNIT = 1074  # a value is counted in units of 2^-UNIT, a square in units of 2^-(2 UNIT)
+_MANTISSA = 53
+_LONGEST = (
+    2 * (UNIT + 1024) + 64
+)  # bits of the longest honest sum of squares; a file that claims more is damaged
+
+
+def exact_sums(values: Float[np.ndarray, "batch cells"]) -> tuple[list[int], list[int]]:
+    """Sums over the batch of finite values and of their squares, in units of 2^-1074 and 2^-2148.
+
+    v = m 2^(e-53) with |m| < 2^53 whole. With `low` the smallest e, sum v = 2^(low-53) sum m 2^(e-low): the
+    big integers only span the range of exponents that is really there, and are moved to the common unit once
+    per cell.
+    """
+    if not len(values):
+        return [0] * values.shape[1], [0] * values.shape[1]
+    fraction, exponent = np.frexp(values)
+    mantissa = np.ldexp(fraction, _MANTISSA).astype(np.int64)
+    low = int(exponent.min())
+    terms = mantissa.astype(object) << (exponent - low).astype(object)
+    move = low - _MANTISSA + UNIT
+    totals = [_shift(int(t), move) for t in terms.sum(axis=0)]
+    squares = [_shift(int(s), 2 * move) for s in (terms * terms).sum(axis=0)]
+    return totals, squares
+
+
+def _shift(number: int, places: int) -> int:
+    """Exact in both directions: bits shifted out are zero, because every float is a multiple of the unit."""
+    return number << places if places >= 0 else number >> -places
+
+
+def ratio(numerator: int, denominator: int) -> float:
+    """A correctly rounded quotient; infinity where float64 ends, NaN for 0/0."""
+    if denominator == 0:
+        return float("nan")
+    try:
+        return numerator / denominator
+    except OverflowError:
+        return float("inf") if numerator > 0 else float("-inf")
+
+
+def integers(numbers: Sequence[int], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Python integers in an array of this shape."""
+    array = np.empty(len(numbers), dtype=object)
+    array[:] = numbers
+    return array.reshape(shape)
+
+
+def to_text(number: int) -> str:
+    """Hexadecimal without its trailing zeros, which `p` counts in bits."""
+    if number == 0:
+        return "0"
+    zeros = (number & -number).bit_length() - 1
+    return f"{number >> zeros:x}p{zeros}"
+
+
+def from_text(text: Any) -> int:
+    if not isinstance(text, str):
+        raise ValueError(f"an exact sum is a string, not {type(text).__name__}")
+    digits, _, zeros = text.partition("p")
+    places = int(zeros or 0)
+    if not 0 <= places <= _LONGEST or len(digits) > _LONGEST:
+        raise ValueError("an exact sum is longer than any float can make it")
+    return int(digits, 16) << places

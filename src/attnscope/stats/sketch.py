@@ -1,0 +1,84 @@
+"""Quantiles of many numbers in little room, with a stated relative error, merged exactly.
+
+The idea of DDSketch (Masson, Rim, Lee 2019, arXiv:1908.10693): count values in buckets whose width grows with
+the value, so that any quantile is known to a fixed relative error. Its logarithmic buckets are replaced here
+by their piecewise linear form, which is nothing but the first bits of the float itself: sign, exponent and 6
+bits of mantissa. Every power of two is cut into 64 equal buckets, so a bucket [a, a + w) has w <= a/64, and
+its middle is within a/128 of everything in it:
+
+    |estimate - true| <= |true| / 128 < 0.8 %       for every quantile
+
+Buckets are read off the bits, not from a logarithm, so that every machine and every batch size puts a value
+in the same bucket. Zero has its own bucket (with subnormals below 3.5e-310); negative values mirror positive
+ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from attnscope.stats.moments import Shape
+from attnscope.stats.tally import Tally
+
+RELATIVE_ERROR = 1 / 128
+_DROPPED_BITS = 52 - 6
+
+
+@dataclass(frozen=True)
+class QuantileSketch:
+    """A tally of bucket numbers. NaN and infinity are left out (moments count them)."""
+
+    tally: Tally
+
+    @classmethod
+    def empty(cls, shape: Shape = ()) -> QuantileSketch:
+        return cls(Tally.empty(shape))
+
+    @classmethod
+    def of(cls, values: Float[np.ndarray, "batch *shape"]) -> QuantileSketch:
+        finite = np.isfinite(values)
+        return cls(Tally.of(_buckets(np.where(finite, values, 0.0).astype(np.float64)), keep=finite))
+
+    def merge(self, other: QuantileSketch) -> QuantileSketch:
+        return QuantileSketch(self.tally.merge(other.tally))
+
+    def quantile(self, share: float) -> NDArray[np.float64]:
+        """The value below which `share` of the numbers lie (the lower one between two);
+
+        NaN where there are none.
+        """
+        if not 0 <= share <= 1:
+            raise ValueError("a quantile lies between 0 and 1")
+        found = np.full(len(cells := self.tally.cells()), np.nan)
+        for place, (buckets, counts) in enumerate(cells):
+            if len(buckets):
+                upto = np.cumsum(counts)
+                rank = int(share * (upto[-1] - 1))
+                found[place] = _middle(buckets[np.searchsorted(upto, rank, side="right")])
+        return found.reshape(self.tally.shape)
+
+    def to_json(self) -> list[list[int]]:
+        return self.tally.to_json()
+
+    @classmethod
+    def from_json(cls, data: Sequence[Sequence[int]], shape: Shape) -> QuantileSketch:
+        return cls(Tally.from_json(data, shape))
+
+
+def _buckets(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    bucket = np.abs(values).view(np.int64) >> _DROPPED_BITS
+    return np.asarray(np.where(values < 0, -bucket, bucket))
+
+
+def _middle(bucket: Any) -> float:
+    """The value halfway between a bucket's edges, which are floats with the dropped bits all zero."""
+    if bucket == 0:
+        return 0.0
+    bits = np.int64((abs(int(bucket)) << _DROPPED_BITS) | (1 << (_DROPPED_BITS - 1)))
+    return float(np.copysign(bits.view(np.float64), bucket))

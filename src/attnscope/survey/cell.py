@@ -1,0 +1,145 @@
+"""A cell holds everything a survey knows about one measure at one place, for all heads there at once.
+
+It is a product of mergeable statistics, so it merges exactly as they do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from attnscope.core.card import Card
+from attnscope.stats import Histogram, Moments, Peak, QuantileSketch, Tally
+from attnscope.stats.moments import Shape
+
+
+class Key(NamedTuple):
+    """Where a cell stands: `Key("entropy", "value", "decoder", "self", 3)`.
+
+    A stream at layer l is the state entering block l; at layer L (the number of blocks) it leaves the last
+    one.
+    """
+
+    measure: str
+    part: str
+    stack: str
+    site: str
+    layer: int
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Statistics over sequences, of shape `()` (stream) or `(heads,)`."""
+
+    moments: Moments
+    sketch: QuantileSketch
+    peak: Peak
+    histogram: Histogram | None = None  # where the card's range is finite
+    tallies: dict[str, Tally] = field(
+        default_factory=dict
+    )  # how often each token, channel, key was the place
+
+    @classmethod
+    def empty(cls, card: Card, shape: Shape = ()) -> Cell:
+        return cls.of(card, np.empty((0, *shape)), {}, None)
+
+    @classmethod
+    def of(
+        cls,
+        card: Card,
+        values: Float[np.ndarray, "batch *shape"],
+        where: Mapping[str, Int[np.ndarray, "batch *shape"]],
+        samples: Int[np.ndarray, "batch"] | None,
+    ) -> Cell:
+        """One row of `values` is one sequence.
+
+        Labels of values that are not finite mean nothing and are left out.
+        """
+        bounded = math.isfinite(card.low) and math.isfinite(card.high) and card.low < card.high
+        finite = np.isfinite(values)
+        places = dict(where)
+        if samples is not None:
+            column = samples.reshape(-1, *[1] * (values.ndim - 1))
+            places["sample"] = np.broadcast_to(column, values.shape)
+        return cls(
+            moments=Moments.of(values),
+            sketch=QuantileSketch.of(values),
+            peak=Peak.of(values, places),
+            histogram=Histogram.of(values, card.low, card.high) if bounded else None,
+            tallies={name: Tally.of(labels, keep=finite) for name, labels in sorted(where.items())},
+        )
+
+    @property
+    def shape(self) -> Shape:
+        return self.moments.shape
+
+    def merge(self, other: Cell) -> Cell:
+        if self.shape != other.shape or (self.histogram is None) != (other.histogram is None):
+            raise ValueError(f"cells of shape {self.shape} and {other.shape} do not merge")
+        both = self.histogram is not None and other.histogram is not None
+        none = Tally.empty(self.shape)
+        return Cell(
+            moments=self.moments.merge(other.moments),
+            sketch=self.sketch.merge(other.sketch),
+            peak=self.peak.merge(other.peak),
+            histogram=self.histogram.merge(other.histogram) if both else None,  # type: ignore[union-attr, arg-type]
+            tallies={
+                name: self.tallies.get(name, none).merge(other.tallies.get(name, none))
+                for name in sorted({*self.tallies, *other.tallies})
+            },
+        )
+
+    def quantile(self, share: float) -> NDArray[np.float64]:
+        """Within 0.8 % of the true quantile, and never outside the values seen."""
+        found = self.sketch.quantile(share)
+        return np.asarray(np.clip(found, self.moments.minimum, self.moments.maximum))
+
+    def usual(self) -> list[dict[str, int] | None]:
+        """Per head: the most common value of every label; None where there are no labels."""
+        common = {name: tally.most_common() for name, tally in self.tallies.items()}
+        rows = []
+        for head in range(math.prod(self.shape)):
+            row = {name: best[head][0] for name, best in common.items() if best[head] is not None}  # type: ignore[index]
+            rows.append(row or None)
+        return rows
+
+    def to_json(self) -> dict[str, Any]:
+        data: dict[str, Any] = {
+            "shape": list(self.shape),
+            "moments": self.moments.to_json(),
+            "sketch": self.sketch.to_json(),
+            "peak": self.peak.to_json(),
+        }
+        if self.histogram is not None:
+            data["histogram"] = self.histogram.to_json()
+        if self.tallies:
+            data["tallies"] = {name: tally.to_json() for name, tally in self.tallies.items()}
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Cell:
+        shape = tuple(int(n) for n in data["shape"])
+        return cls(
+            moments=Moments.from_json(data["moments"], shape),
+            sketch=QuantileSketch.from_json(data["sketch"], shape),
+            peak=Peak.from_json(data["peak"], shape),
+            histogram=Histogram.from_json(data["histogram"], shape) if "histogram" in data else None,
+            tallies={name: Tally.from_json(rows, shape) for name, rows in data.get("tallies", {}).items()},
+        )
+
+
+def join(card: Card, a: Cell, b: Cell) -> Cell:
+    """Merge two cells of one place.
+
+    Weights do not depend on the corpus: every shard reads the same ones, and they must count once. Where two
+    readings differ by rounding, the one with the later text is kept, which is as order-free as a merge.
+    """
+    if card.scope != "weights":
+        return a.merge(b)
+    return a if a == b else max(a, b, key=lambda cell: str(cell.to_json()))

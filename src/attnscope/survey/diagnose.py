@@ -1,0 +1,44 @@
+"""From numbers to sentences: what a survey says about a model, worst first.
+
+    for finding in diagnose(survey, Thresholds(sink_mass=0.4)):
+        print(finding.severity, finding.sentence)
+
+Each kind of finding is one file in findings/.
+"""
+
+from __future__ import annotations
+
+from attnscope.core.finding import SEVERITIES, Finding
+from attnscope.survey.findings.alarm import alarm
+from attnscope.survey.findings.collapse import collapse
+from attnscope.survey.findings.duplicate import duplicate
+from attnscope.survey.findings.entropy import entropy_collapse, uniform
+from attnscope.survey.findings.nonfinite import nonfinite
+from attnscope.survey.findings.pattern import identity, previous_token
+from attnscope.survey.findings.sink import sink
+from attnscope.survey.findings.smoothing import smoothing
+from attnscope.survey.findings.spike import spike
+from attnscope.survey.survey import Survey
+from attnscope.survey.thresholds import Thresholds
+
+# Within one severity, findings keep this order.
+KINDS = (
+    nonfinite,
+    collapse,
+    entropy_collapse,
+    smoothing,
+    spike,
+    sink,
+    uniform,
+    duplicate,
+    identity,
+    previous_token,
+    alarm,
+)
+
+
+def diagnose(survey: Survey, thresholds: Thresholds | None = None) -> tuple[Finding, ...]:
+    """Every finding, critical ones first."""
+    chosen = thresholds or Thresholds()
+    found = [finding for kind in KINDS for finding in kind(survey, chosen)]
+    return tuple(sorted(found, key=lambda f: -SEVERITIES.index(f.severity)))

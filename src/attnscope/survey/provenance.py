@@ -1,0 +1,127 @@
+"""Where a survey comes from, as plain JSON, and what becomes of it when two surveys merge.
+
+Keys: model {name, class, hash, parameters, stacks}, corpus {name, hash, sequences, tokens, window}, measures,
+dtype, device, seed, routes, verify, versions, attnscope, created. Merging is associative and commutative,
+like all the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from attnscope.core.errors import RefusalError
+
+
+def plain(thing: Any) -> Any:
+    """The JSON form of a thing:
+
+    tuples become lists, numpy scalars numbers, NaN and infinity None, others text.
+    """
+    if isinstance(thing, Mapping):
+        return {str(k): plain(v) for k, v in thing.items()}
+    if isinstance(thing, np.generic | np.ndarray):
+        return plain(thing.tolist())
+    if isinstance(thing, list | tuple):
+        return [plain(v) for v in thing]
+    if isinstance(thing, set | frozenset):
+        return sorted((plain(v) for v in thing), key=_text)
+    if isinstance(thing, float):
+        return thing if math.isfinite(thing) else None
+    return thing if thing is None or isinstance(thing, str | int) else str(thing)
+
+
+def refuse_strangers(a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
+    """Numbers of different models, or of one model at different precision, must not be averaged."""
+    first, second = a.get("model", {}), b.get("model", {})
+    if first.get("hash") != second.get("hash"):
+        raise RefusalError(
+            f"The surveys are of different weights ({_model(first)} and {_model(second)}) and cannot be"
+            " merged:"
+            " use `attnscope compare` to see them side by side."
+        )
+    if a.get("dtype") != b.get("dtype"):
+        raise RefusalError(
+            f"The surveys were made in {a.get('dtype')} and in {b.get('dtype')} and cannot be merged:"
+            " scan both shards with the same --dtype."
+        )
+
+
+def merge_provenance(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for key in sorted({*a, *b}):
+        if key not in a or key not in b:
+            merged[key] = a.get(key, b.get(key))
+        elif key == "corpus":
+            merged[key] = _merge_corpora(a[key], b[key])
+        elif key == "model":  # the weights are the same; the folder they were read from may not be
+            merged[key] = {
+                **_either(a[key], b[key]),
+                "name": min(str(m.get("name")) for m in (a[key], b[key])),
+            }
+        elif key == "verify":
+            merged[key] = _worse(a[key], b[key])
+        elif key == "created":
+            merged[key] = max(a[key], b[key])
+        else:
+            merged[key] = _either(a[key], b[key])
+    return merged
+
+
+def _merge_corpora(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
+    """Sequences and tokens add up.
+
+    Shards of one corpus are one entry; several corpora are listed under `shards`.
+    """
+    shards: dict[str, dict[str, Any]] = {}
+    for shard in [*a.get("shards", [a] if a else []), *b.get("shards", [b] if b else [])]:
+        source = {k: v for k, v in shard.items() if k not in ("sequences", "tokens")}
+        known = shards.setdefault(_text(source), {**source, "sequences": 0, "tokens": 0})
+        known["sequences"] += shard.get("sequences", 0)
+        known["tokens"] += shard.get("tokens", 0)
+    parts = [shards[text] for text in sorted(shards)]
+    if len(parts) <= 1:
+        return parts[0] if parts else {}
+    hashes = " ".join(str(p.get("hash")) for p in parts)
+    windows = {p.get("window") for p in parts}
+    return {
+        "name": " + ".join(sorted({str(p.get("name")) for p in parts})),
+        "hash": hashlib.sha256(hashes.encode()).hexdigest(),
+        "sequences": sum(p["sequences"] for p in parts),
+        "tokens": sum(p["tokens"] for p in parts),
+        "window": windows.pop() if len(windows) == 1 else None,
+        "shards": parts,
+    }
+
+
+def _either(a: Any, b: Any) -> Any:
+    """What agrees is kept; mappings are merged key by key; what differs becomes a sorted list of both."""
+    if a == b:
+        return a
+    if isinstance(a, dict) and isinstance(b, dict):
+        return {k: _either(a.get(k, b.get(k)), b.get(k, a.get(k))) for k in sorted({*a, *b})}
+    values = {_text(v): v for side in (a, b) for v in (side if isinstance(side, list) else [side])}
+    return [values[text] for text in sorted(values)]
+
+
+def _worse(a: Any, b: Any) -> Any:
+    """Of two checks the larger difference counts."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return {k: _worse(a.get(k, b.get(k)), b.get(k, a.get(k))) for k in sorted({*a, *b})}
+    if isinstance(a, bool) and isinstance(b, bool):
+        return a and b
+    numbers = isinstance(a, int | float) and isinstance(b, int | float)
+    return max(a, b) if numbers else _either(a, b)
+
+
+def _text(thing: Any) -> str:
+    return json.dumps(thing, sort_keys=True)
+
+
+def _model(model: Mapping[str, Any]) -> str:
+    return f"{model.get('name', 'unnamed')} [{str(model.get('hash', 'no hash'))[:12]}]"

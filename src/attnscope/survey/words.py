@@ -1,0 +1,58 @@
+"""Plain English for findings: numbers rounded sensibly, layers as ranges, heads by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def number(value: float) -> str:
+    """Three significant digits, thousands with commas, very small ones in powers of ten."""
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if size >= 100 or value == 0:
+        return f"{value:.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    if size >= 0.01:
+        return f"{value:.2f}"
+    return f"{value:.1e}" if size < 0.001 else f"{value:.3f}"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f}%"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`0, 3-5, 7` for 0, 3, 4, 5, 7."""
+    runs: list[list[int]] = []
+    for n in sorted(set(numbers)):
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def layers(numbers: Iterable[int]) -> str:
+    chosen = sorted(set(numbers))
+    return f"layer{'s' if len(chosen) != 1 else ''} {ranges(chosen)}"
+
+
+def count(amount: int, noun: str) -> str:
+    return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
+
+
+def heads(places: Sequence[tuple[int, int]], most: int = 3) -> str:
+    """`head 3 of layer 2, head 7 of layer 2 and 5 more`; places are (layer, head)."""
+    named = [f"head {head} of layer {layer}" for layer, head in places[:most]]
+    if len(places) > most:
+        return f"{', '.join(named)} and {len(places) - most} more"
+    return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
+
+
+def within(stack: str, site: str, many: bool) -> str:
+    """Where, when it is not obvious: ` of the encoder`, ` of the decoder's cross-attention`, or nothing."""
+    if site == "cross":
+        return f" of the {stack}'s cross-attention" if many else " of the cross-attention"
+    return f" of the {stack}" if many else ""

@@ -1,0 +1,202 @@
+"""From token sequences to batches that a model takes, and back to which sequence was which.
+
+Sequences are sorted by length, so that a batch holds little padding, and those of full length never share a
+batch with shorter ones: a batch without padding carries no attention mask, and the model keeps its fused
+causal kernel. Every batch knows the numbers of its sequences, so no result depends on the order.
+
+    prepared = batches(windows(read("corpus.txt"), tokenizer), batch_size=8)
+    prepared = Batches.of([{"pixel_values": images}, {"pixel_values": more_images}])
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from attnscope.core.errors import RefusalError
+from attnscope.trace.windows import Window, Windows
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Keyword arguments for one forward pass, and the numbers of the sequences in it.
+
+    `mask` is True where a position of the input is real and `decoder_mask` the same for a decoder's own
+    input; None means that every position is. `tokens` counts the real ones (of images or sound: the
+    samples).
+    """
+
+    inputs: dict[str, Tensor]
+    mask: Bool[Tensor, "batch token"] | None
+    samples: tuple[int, ...]
+    tokens: int
+    decoder_mask: Bool[Tensor, "batch decoder_token"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on a device. Masks stay where `inputs` are."""
+        return replace(
+            self,
+            inputs={name: tensor.to(device) for name, tensor in self.inputs.items()},
+            mask=None if self.mask is None else self.mask.to(device),
+            decoder_mask=None if self.decoder_mask is None else self.decoder_mask.to(device),
+        )
+
+    def halves(self) -> tuple[Batch, Batch]:
+        """Two batches of the same sequences at the same padded length, for when memory runs out."""
+        if len(self) < 2:
+            raise RefusalError(
+                f"A single sequence of {self.tokens} tokens does not fit into memory: pass a smaller "
+                "--max-tokens, or --dtype bfloat16."
+            )
+        if uneven := [name for name, tensor in self.inputs.items() if tensor.shape[:1] != (len(self),)]:
+            raise RefusalError(
+                f"This batch does not fit into memory and cannot be halved, since {uneven[0]} does not have "
+                "one row per sequence: give smaller batches."
+            )
+        middle = len(self) // 2
+        return self._rows(slice(0, middle)), self._rows(slice(middle, len(self)))
+
+    def _rows(self, rows: slice) -> Batch:
+        mask = None if self.mask is None else self.mask[rows]
+        decoder_mask = None if self.decoder_mask is None else self.decoder_mask[rows]
+        samples = self.samples[rows]
+        tokens = self.tokens * len(samples) // len(self) if mask is None else int(mask.sum())
+        inputs = {name: tensor[rows] for name, tensor in self.inputs.items()}
+        return Batch(inputs, mask, samples, tokens, decoder_mask)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """All batches of a scan. Iterate over it as often as you like."""
+
+    name: str
+    sha256: str
+    batches: tuple[Batch, ...]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @property
+    def samples(self) -> int:
+        return sum(len(batch) for batch in self.batches)
+
+    @property
+    def tokens(self) -> int:
+        return sum(batch.tokens for batch in self.batches)
+
+    @classmethod
+    def of(cls, ready: Iterable[Mapping[str, Tensor]], name: str = "batches given in Python") -> Batches:
+        """Batches made elsewhere: each a mapping of forward's arguments to tensors, sequences first."""
+        made: list[Batch] = []
+        digest = hashlib.sha256()
+        counted = 0
+        for number, inputs in enumerate(ready):
+            batch = _ready_batch(number, inputs, counted)
+            for key in sorted(batch.inputs):
+                digest.update(f"{number} {key} {tuple(batch.inputs[key].shape)}".encode())
+                digest.update(_bytes(batch.inputs[key]))
+            counted += len(batch)
+            made.append(batch)
+        if not made:
+            raise RefusalError("There is no batch to scan: give at least one.")
+        return cls(name, digest.hexdigest(), tuple(made))
+
+
+def batches(
+    sequences: Windows,
+    *,
+    batch_size: int = 8,
+    pad: int | None = None,
+    decoder_start: int | None = None,
+    accepts: frozenset[str] | None = None,
+) -> Batches:
+    """Pad and group sequences.
+
+    `pad` is the tokenizer's padding token (0 where it has none: the mask hides it). With `decoder_start`
+    the model is an encoder-decoder, which reads each sequence again, shifted right behind that token.
+    `accepts` names the arguments of the model's forward; token types are handed over only where it takes
+    them.
+    """
+    if batch_size < 1:
+        raise RefusalError(f"A batch of {batch_size} sequences is empty: pass --batch-size 1 or more.")
+    made = [
+        _batch(group, [sequences.sequences[i] for i in group], pad or 0, decoder_start, accepts)
+        for group in _groups([len(window.ids) for window in sequences.sequences], batch_size)
+    ]
+    return Batches(sequences.name, sequences.sha256, tuple(made))
+
+
+def _groups(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """Longest first: if memory runs out, it does so at once and not after an hour."""
+    longest = max(lengths)
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    full = [i for i in order if lengths[i] == longest]
+    for part in (full, order[len(full) :]):
+        for start in range(0, len(part), batch_size):
+            yield part[start : start + batch_size]
+
+
+def _batch(
+    numbers: Sequence[int],
+    group: Sequence[Window],
+    pad: int,
+    decoder_start: int | None,
+    accepts: frozenset[str] | None,
+) -> Batch:
+    length = max(len(window.ids) for window in group)
+    ids = _padded([window.ids for window in group], length, pad)
+    mask = torch.tensor([[i < len(window.ids) for i in range(length)] for window in group])
+    tokens = int(mask.sum())
+    inputs: dict[str, Tensor] = {"input_ids": ids}
+    has_padding = tokens < mask.numel()
+    if has_padding:
+        inputs["attention_mask"] = mask.long()
+    types = [window.types for window in group if window.types is not None]
+    if len(types) == len(group) and (accepts is None or "token_type_ids" in accepts):
+        inputs["token_type_ids"] = _padded(types, length, 0)
+    if decoder_start is not None:
+        shifted = [(decoder_start, *window.ids[:-1]) for window in group]
+        inputs["decoder_input_ids"] = _padded(shifted, length, pad)
+        if has_padding:
+            inputs["decoder_attention_mask"] = mask.long()
+    return Batch(inputs, mask, tuple(numbers), tokens, None if decoder_start is None else mask)
+
+
+def _padded(rows: Sequence[tuple[int, ...]], length: int, pad: int) -> Int[Tensor, "batch token"]:
+    return torch.tensor([(*row, *(pad,) * (length - len(row))) for row in rows], dtype=torch.long)
+
+
+def _ready_batch(number: int, inputs: Mapping[str, Tensor], counted: int) -> Batch:
+    if not inputs or not all(isinstance(tensor, Tensor) and tensor.ndim for tensor in inputs.values()):
+        raise RefusalError(
+            f"Batch {number} must map the names of forward's arguments to tensors with the sequences in "
+            "their first dimension."
+        )
+    first = next(iter(inputs.values()))
+    samples = tuple(range(counted, counted + len(first)))
+    if not samples:
+        raise RefusalError(f"Batch {number} holds no sequence: leave it out.")
+    mask, decoder_mask = _mask(inputs, "attention_mask"), _mask(inputs, "decoder_attention_mask")
+    tokens = inputs["input_ids"].numel() if "input_ids" in inputs else len(samples)
+    tokens = tokens if mask is None else int(mask.sum())
+    return Batch(dict(inputs), mask, samples, tokens, decoder_mask)
+
+
+def _mask(inputs: Mapping[str, Tensor], name: str) -> Bool[Tensor, "batch token"] | None:
+    mask = inputs.get(name)
+    return mask.bool() if mask is not None and mask.ndim == 2 else None
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()

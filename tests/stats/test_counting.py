@@ -1,0 +1,73 @@
+"""Tally, histogram and peak, each with a case worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from attnscope.stats import Histogram, Peak, Tally
+
+
+def test_tally_by_hand() -> None:
+    tally = Tally.of(np.array([[5, -1], [5, 7], [2, 7]]))
+    cells = [(labels.tolist(), counts.tolist()) for labels, counts in tally.cells()]
+    assert cells == [([2, 5], [1, 2]), ([-1, 7], [1, 2])]
+    assert tally.most_common() == [(5, 2 / 3), (7, 2 / 3)]
+    assert tally.to_json() == [[2, 1, 3, 2], [-1, 1, 8, 2]]
+
+
+def test_tally_ties_go_to_the_smallest_label() -> None:
+    assert Tally.of(np.array([9, 3, 9, 3])).most_common() == [(3, 0.5)]
+    assert Tally.empty((2,)).most_common() == [None, None]
+
+
+def test_tally_leaves_out_what_it_is_told() -> None:
+    tally = Tally.of(np.array([[1, 2], [3, 4]]), keep=np.array([[True, False], [False, False]]))
+    assert tally.most_common() == [(1, 1.0), None]
+
+
+def test_tally_refuses_labels_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match="40 bits"):
+        Tally.of(np.array([1 << 40]))
+
+
+@pytest.mark.parametrize("rows", [[[1, 2, 0, 1]], [[1, 0]], [[1]], [], [[1, 1], [2, 2]]])
+def test_tally_refuses_damaged_json(rows: list[list[int]]) -> None:
+    with pytest.raises(ValueError):
+        Tally.from_json(rows, ())
+
+
+def test_histogram_by_hand() -> None:
+    histogram = Histogram.of(np.array([0.0, 0.24, 0.25, 0.99, 1.0]), 0.0, 1.0, bins=4)
+    assert histogram.counts.tolist() == [2, 1, 0, 2]
+    assert histogram.edges.tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+def test_histogram_outer_bins_take_rounding_and_nan_is_left_out() -> None:
+    histogram = Histogram.of(np.array([[-1e-9, 1.0000001], [np.nan, np.inf]]), 0.0, 1.0, bins=2)
+    assert histogram.counts.tolist() == [[1, 0], [0, 1]]
+
+
+def test_histogram_refuses_an_infinite_range() -> None:
+    with pytest.raises(ValueError, match="no 20 bins fit"):
+        Histogram.of(np.array([1.0]), 0.0, float("inf"))
+
+
+def test_peak_by_hand() -> None:
+    values = np.array([[1.0, 5.0], [3.0, 5.0], [3.0, np.nan]])
+    peak = Peak.of(values, {"token": np.array([[0, 4], [9, 2], [7, 0]])})
+    assert peak.value.tolist() == [3.0, 5.0]
+    assert peak.places() == [{"token": 7}, {"token": 2}]  # ties: the smaller token
+
+
+def test_peak_ties_are_settled_by_the_first_name_then_the_next() -> None:
+    where = {"channel": np.array([1, 1, 0]), "token": np.array([5, 4, 9])}
+    assert Peak.of(np.array([2.0, 2.0, 2.0]), where).places() == [{"channel": 0, "token": 9}]
+    assert Peak.of(np.array([2.0, 2.0, 1.0]), where).places() == [{"channel": 1, "token": 4}]
+
+
+def test_peak_of_nothing_is_nowhere() -> None:
+    peak = Peak.of(np.array([np.nan]), {"token": np.array([3])})
+    assert peak.places() == [None]
+    assert float(peak.value) == -np.inf
+    assert peak.merge(Peak.of(np.array([1.0]), {"token": np.array([8])})).places() == [{"token": 8}]

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tests.survey.sample import CARDS, sample_provenance, sample_survey
+
+from attnscope.core.errors import RefusalError
+from attnscope.survey import Ledger, Survey, compare
+
+
+def entropies(means: list[list[float]], stack: str = "decoder") -> Survey:
+    ledger = Ledger(CARDS)
+    for layer, row in enumerate(means):
+        ledger.observe("entropy", "value", stack, "self", layer, np.array([row]))
+    return ledger.survey(sample_provenance())
+
+
+def test_a_survey_equals_itself() -> None:
+    survey = sample_survey()
+    comparison = compare(survey, survey)
+    assert {c.difference for c in comparison.changes} == {0.0}
+    assert comparison.appeared == comparison.disappeared == ()
+    assert len(comparison.changes) == len(survey.table())
+
+
+def test_largest_changes_come_first() -> None:
+    changes = compare(entropies([[1.0, 2.0], [3.0, 4.0]]), entropies([[1.0, 2.5], [1.0, 4.1]])).changes
+    assert [(c.layer, c.head) for c in changes] == [(1, 0), (0, 1), (1, 1), (0, 0)]
+    first = changes[0]
+    assert (first.before, first.after, first.difference) == (3.0, 1.0, -2.0)
+    spread = np.std([1.0, 2.0, 3.0, 4.0, 1.0, 2.5, 1.0, 4.1])
+    assert first.effect == pytest.approx(-2.0 / spread)
+
+
+def test_effects_do_not_depend_on_units() -> None:
+    ledger, other = Ledger(CARDS), Ledger(CARDS)
+    for book, factor in ((ledger, 1.0), (other, 1.5)):
+        for layer in range(3):
+            value = np.array([factor + layer])
+            book.observe("effective_rank", "value", "decoder", "stream", layer, 1000 * value)
+            book.observe("norm_growth", "value", "decoder", "stream", layer, value)
+    effects = {
+        c.measure: c.effect for c in compare(ledger.survey({}), other.survey({})).changes if c.layer == 0
+    }
+    assert effects["effective_rank"] == pytest.approx(effects["norm_growth"])
+
+
+def test_depths_and_heads_that_both_have_are_compared() -> None:
+    comparison = compare(sample_survey(layers=2, heads=2), sample_survey(layers=4, heads=3))
+    found = {(c.layer, c.head) for c in comparison.changes if c.measure == "entropy"}
+    assert found == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+
+def test_findings_that_came_and_went() -> None:
+    before, after = entropies([[2.0, 2.0]]), entropies([[0.1, 0.1]])
+    comparison = compare(before, after)
+    assert [f.kind for f in comparison.appeared] == ["entropy_collapse"]
+    assert [f.kind for f in compare(after, before).disappeared] == ["entropy_collapse"]
+
+
+def test_what_only_one_has_is_named() -> None:
+    comparison = compare(sample_survey(), entropies([[1.0, 1.0, 1.0]]))
+    assert "sink_mass" in comparison.only_before
+    assert comparison.only_after == ()
+
+
+def test_broken_means_are_left_out() -> None:
+    assert [c.head for c in compare(entropies([[np.nan, 1.0]]), entropies([[1.0, 1.0]])).changes] == [1]
+
+
+def test_table_and_json() -> None:
+    comparison = compare(sample_survey(), sample_survey(seed=1))
+    table = comparison.table()
+    assert str(table["head"].dtype) == "Int64"
+    assert table["head"].isna().any()
+    assert table["effect"].abs().is_monotonic_decreasing
+    data = json.loads(json.dumps(comparison.to_json(), allow_nan=False))
+    assert data["changes"][0]["measure"] == comparison.changes[0].measure
+
+
+def test_surveys_with_nothing_in_common_are_refused() -> None:
+    with pytest.raises(RefusalError, match=r"cannot be compared.*entropy in decoder.*entropy in encoder"):
+        compare(entropies([[1.0]]), entropies([[1.0]], stack="encoder"))
+    with pytest.raises(RefusalError, match="the second nothing"):
+        compare(entropies([[1.0]]), Survey.empty({}, CARDS))
