@@ -1,3 +1,48 @@
-"""attnscope shows what attention in a transformer does and whether depth is destroying it."""
+"""attnscope shows what attention in a transformer does and whether depth is destroying it.
+
+    import attnscope
+    survey = attnscope.scan("pocket")
+    attnscope.report(survey, "report.html")
+
+Every command has a twin here. Names are imported when first used: `import attnscope` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "scan": "attnscope.scanning.scan:scan",
+    "report": "attnscope.pages.html:write_report",
+    "compare": "attnscope.survey.compare:compare",
+    "catalog": "attnscope.core.registry:measures",
+    "diagnose": "attnscope.survey.diagnose:diagnose",
+    "Thresholds": "attnscope.survey.diagnose:Thresholds",
+    "Survey": "attnscope.survey.survey:Survey",
+    "RefusalError": "attnscope.core.errors:RefusalError",
+}
+__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
+
+if TYPE_CHECKING:
+    from attnscope.core.errors import RefusalError as RefusalError
+    from attnscope.core.registry import measures as catalog
+    from attnscope.pages.html import write_report as report
+    from attnscope.scanning.scan import scan as scan
+    from attnscope.survey.compare import compare as compare
+    from attnscope.survey.diagnose import Thresholds as Thresholds
+    from attnscope.survey.diagnose import diagnose as diagnose
+    from attnscope.survey.survey import Survey as Survey
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'attnscope' has no attribute '{name}'")
+    module, _, attribute = _HOMES[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

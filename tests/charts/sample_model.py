@@ -5,12 +5,13 @@ A 30-layer decoder with 9 heads: the stream spikes at layer 12, heads sink from 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from attnscope.core.card import Alarm, Card
+from attnscope.survey import Ledger, Survey
 
 
 class Observation(NamedTuple):
@@ -252,3 +253,35 @@ def _all(
         yield Observation("ov_norm", "value", stack, site, layer, 2 + rng.random((1, heads)), {})
         for part, middle in (("mean", 0.1), ("variance", 0.6), ("eta", 0.4)):
             yield Observation("qk_spectrum", part, stack, site, layer, rng.normal(middle, 0.1, (1, heads)), {})
+
+
+def made_survey(
+    *groups: Iterable[Observation], name: str = "made/up-model", corpus: str = "made-up text"
+) -> Survey:
+    """A survey of what was observed; without groups, of the 30-layer decoder."""
+    ledger = Ledger(CARDS)
+    stacks: dict[str, None] = {}
+    for group in groups or (observations(),):
+        for one in group:
+            stacks[one.stack] = None
+            samples = None if CARDS[one.measure].scope == "weights" else np.arange(len(one.values))
+            where = {label: spots.astype(np.int64) for label, spots in one.where.items()}
+            ledger.observe(*one[:5], one.values, where, samples)
+    return ledger.survey(
+        {
+            "model": {"name": name, "hash": "ab" * 32, "stacks": [{"name": s, "causal": True} for s in stacks]},
+            "corpus": {"name": corpus, "hash": "cd" * 32, "sequences": 12, "tokens": 3072, "window": 256},
+            "dtype": "float32",
+            "routes": ["fused"],
+            "versions": {"torch": "2.13.0"},
+        }
+    )
+
+
+def encoder_decoder(only: tuple[str, ...] | None = None) -> Survey:
+    """Two stacks, and a decoder that also reads the encoder."""
+    return made_survey(
+        observations(4, 3, 6, stack="encoder", only=only),
+        observations(5, 3, 6, stack="decoder", seed=1, only=only),
+        observations(5, 3, 6, stack="decoder", site="cross", seed=2, only=only),
+    )

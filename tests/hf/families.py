@@ -1,4 +1,5 @@
-"""Tiny random models of every family that must work, and what is known about each: one list for tests and docs."""
+"""Tiny random models of every family that must work, and what is known about each: one list for tests and
+docs."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ class Family:
     layers: dict[str, int] = field(default_factory=lambda: {"model": 2})
     sites: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"model": ("self",)})
     weights: str = "qkvo"
-    causal: bool = False
+    causal: tuple[str, ...] = ()  # stacks whose self-attention looks back only
+    note: str = ""
 
     def model(self) -> nn.Module:
         torch.manual_seed(7)
@@ -65,9 +67,22 @@ class Family:
         torch.manual_seed(8)
         with torch.no_grad():
             for parameter in model.parameters():
-                # Fresh weights are so small, and gains so equal, that attention is nearly uniform and mistakes hide.
+                # Fresh weights make attention nearly uniform and gains equal: mistakes would hide.
                 parameter.add_(torch.randn_like(parameter) * 0.1)
         return model
+
+    @property
+    def paddings(self) -> tuple[str, ...]:
+        """Which sides the family's inputs can be padded on."""
+        return ("none", "left", "right") if self.inputs in {"text", "pair", "both", "vectors"} else ("none",)
+
+    @property
+    def padded_stacks(self) -> set[str]:
+        return {"pair": {"encoder"}, "both": {"text"}}.get(self.inputs, {"model"})
+
+    def example(self) -> Any:
+        """Example inputs for the probe; transformers models need none."""
+        return self.batch() if self.inputs in {"vectors", "heads"} else None
 
     def batch(self, padding: str = "none") -> Any:
         """Inputs, with the first sequence three tokens shorter where asked (`left` or `right`)."""
@@ -86,7 +101,9 @@ class Family:
         if self.inputs == "sound":
             batch["input_features"] = torch.randn(BATCH, 8, 40, generator=generator)
         if self.inputs in ("pair", "sound"):
-            batch["decoder_input_ids"] = torch.randint(3, VOCABULARY, (BATCH, DECODER_TOKENS), generator=generator)
+            batch["decoder_input_ids"] = torch.randint(
+                3, VOCABULARY, (BATCH, DECODER_TOKENS), generator=generator
+            )
         return batch
 
 
@@ -103,16 +120,16 @@ def _padding_row(side: str) -> dict[str, Tensor]:
     return {} if side == "none" else {"src_key_padding_mask": _padding(side)}
 
 
-def _encoder_decoder(layers: int = 2) -> dict[str, Any]:
+def _encoder_decoder() -> dict[str, Any]:
     return {
         "inputs": "pair",
         "layers": {"encoder": 2, "decoder": 3},
         "sites": {"encoder": ("self",), "decoder": ("self", "cross")},
-        "causal": True,
+        "causal": ("decoder",),
     }
 
 
-def _torch_encoder(sequence_first: bool = False) -> nn.Module:
+def _torch_encoder() -> nn.Module:
     layer = nn.TransformerEncoderLayer(32, 4, 48, batch_first=True, dropout=0.0)
     return nn.TransformerEncoder(layer, 2)
 
@@ -123,28 +140,45 @@ FAMILIES: tuple[Family, ...] = (
     Family("RoBERTa", lambda: hf.RobertaModel(hf.RobertaConfig(**TEXT)), "interface", "post"),
     Family(
         "DistilBERT",
-        lambda: hf.DistilBertModel(hf.DistilBertConfig(vocab_size=64, dim=32, n_layers=2, n_heads=4, hidden_dim=48)),
+        lambda: hf.DistilBertModel(
+            hf.DistilBertConfig(vocab_size=64, dim=32, n_layers=2, n_heads=4, hidden_dim=48)
+        ),
         "interface",
         "post",
     ),
     Family(
         "ModernBERT",
         lambda: hf.ModernBertModel(
-            hf.ModernBertConfig(**TEXT, **IDS, local_attention=6, global_attn_every_n_layers=2, cls_token_id=1, sep_token_id=2)
+            hf.ModernBertConfig(
+                **TEXT, **IDS, local_attention=6, global_attn_every_n_layers=2, cls_token_id=1, sep_token_id=2
+            )
         ),
         "interface",
         "pre",
     ),
     Family(
         "GPT-2",
-        lambda: hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64)),
+        lambda: hf.GPT2LMHeadModel(
+            hf.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64)
+        ),
         "interface",
         "pre",
-        causal=True,
+        causal=("model",),
     ),
-    Family("GPT-NeoX", lambda: hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**TEXT)), "interface", "parallel", causal=True),
     Family(
-        "Llama", lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**GROUPED)), "interface", "pre", kv_heads=2, causal=True
+        "GPT-NeoX",
+        lambda: hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**TEXT)),
+        "interface",
+        "parallel",
+        causal=("model",),
+    ),
+    Family(
+        "Llama",
+        lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**GROUPED)),
+        "interface",
+        "pre",
+        kv_heads=2,
+        causal=("model",),
     ),
     Family(
         "Mistral",
@@ -152,10 +186,15 @@ FAMILIES: tuple[Family, ...] = (
         "interface",
         "pre",
         kv_heads=2,
-        causal=True,
+        causal=("model",),
     ),
     Family(
-        "Qwen2", lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**GROUPED)), "interface", "pre", kv_heads=2, causal=True
+        "Qwen2",
+        lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**GROUPED)),
+        "interface",
+        "pre",
+        kv_heads=2,
+        causal=("model",),
     ),
     Family(
         "Qwen3",
@@ -163,17 +202,19 @@ FAMILIES: tuple[Family, ...] = (
         "interface",
         "pre",
         kv_heads=2,
-        causal=True,
+        causal=("model",),
     ),
     Family(
         "Gemma2",
         lambda: hf.Gemma2ForCausalLM(
-            hf.Gemma2Config(**GROUPED, head_dim=8, sliding_window=4, attn_logit_softcapping=2.0, query_pre_attn_scalar=8)
+            hf.Gemma2Config(
+                **GROUPED, head_dim=8, sliding_window=4, attn_logit_softcapping=2.0, query_pre_attn_scalar=8
+            )
         ),
         "interface",
         "sandwich",
         kv_heads=2,
-        causal=True,
+        causal=("model",),
     ),
     Family(
         "Gemma3",
@@ -183,39 +224,59 @@ FAMILIES: tuple[Family, ...] = (
         "interface",
         "sandwich",
         kv_heads=2,
-        causal=True,
+        causal=("model",),
     ),
     Family(
         "gpt_oss",
         lambda: hf.GptOssForCausalLM(
             hf.GptOssConfig(
-                **GROUPED, head_dim=8, sliding_window=4, num_local_experts=2, num_experts_per_tok=1, rope_parameters=None
+                **GROUPED,
+                head_dim=8,
+                sliding_window=4,
+                num_local_experts=2,
+                num_experts_per_tok=1,
+                rope_parameters=None,
             )
         ),
         "interface",
         "pre",
         kv_heads=2,
-        causal=True,
+        causal=("model",),
     ),
     Family(
         "OPT",
         lambda: hf.OPTForCausalLM(
             hf.OPTConfig(
-                vocab_size=64, hidden_size=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4,
-                max_position_embeddings=64, word_embed_proj_dim=32, **IDS,
+                vocab_size=64,
+                hidden_size=32,
+                ffn_dim=48,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                max_position_embeddings=64,
+                word_embed_proj_dim=32,
+                **IDS,
             )
         ),
         "interface",
         "pre",
-        causal=True,
+        causal=("model",),
     ),
-    Family("Phi", lambda: hf.PhiForCausalLM(hf.PhiConfig(**TEXT)), "interface", "parallel", causal=True),
+    Family(
+        "Phi", lambda: hf.PhiForCausalLM(hf.PhiConfig(**TEXT)), "interface", "parallel", causal=("model",)
+    ),
     Family(
         "T5",
         lambda: hf.T5ForConditionalGeneration(
             hf.T5Config(
-                vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_decoder_layers=3, num_heads=4,
-                **IDS, decoder_start_token_id=0,
+                vocab_size=64,
+                d_model=32,
+                d_kv=8,
+                d_ff=48,
+                num_layers=2,
+                num_decoder_layers=3,
+                num_heads=4,
+                **IDS,
+                decoder_start_token_id=0,
             )
         ),
         "interface",
@@ -263,29 +324,34 @@ FAMILIES: tuple[Family, ...] = (
         inputs="both",
         layers={"text": 2, "vision": 2},
         sites={"text": ("self",), "vision": ("self",)},
+        causal=("text",),
     ),
     Family("MPNet", lambda: hf.MPNetModel(hf.MPNetConfig(**TEXT)), "softmax", "post"),
     Family(
         "DeBERTa-v2",
         lambda: hf.DebertaV2Model(
-            hf.DebertaV2Config(**TEXT, relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=4)
+            hf.DebertaV2Config(
+                **TEXT, relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=4
+            )
         ),
         "softmax",
         "post",
     ),
     Family(
         "GPT-J",
-        lambda: hf.GPTJForCausalLM(hf.GPTJConfig(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4)),
+        lambda: hf.GPTJForCausalLM(
+            hf.GPTJConfig(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4)
+        ),
         "softmax",
         "parallel",
-        causal=True,
+        causal=("model",),
     ),
     Family(
         "Bloom",
         lambda: hf.BloomForCausalLM(hf.BloomConfig(vocab_size=64, hidden_size=32, n_layer=2, n_head=4)),
         "softmax",
         "pre",
-        causal=True,
+        causal=("model",),
     ),
     Family(
         "Falcon",
@@ -295,7 +361,7 @@ FAMILIES: tuple[Family, ...] = (
         "sdpa",
         "parallel",
         kv_heads=1,
-        causal=True,
+        causal=("model",),
     ),
     Family(
         "XLNet",
@@ -311,5 +377,24 @@ FAMILIES: tuple[Family, ...] = (
         "none",
         inputs="heads",
         layers={"model": 1},
+    ),
+)
+
+REFUSED: tuple[Family, ...] = (
+    Family(
+        "Mamba",
+        lambda: hf.MambaForCausalLM(
+            hf.MambaConfig(vocab_size=64, hidden_size=32, state_size=4, num_hidden_layers=2)
+        ),
+        "refused",
+        "none",
+    ),
+    Family(
+        "RWKV",
+        lambda: hf.RwkvForCausalLM(
+            hf.RwkvConfig(vocab_size=64, context_length=16, hidden_size=32, num_hidden_layers=2)
+        ),
+        "refused",
+        "none",
     ),
 )

@@ -111,7 +111,7 @@ def test_qk_spectrum_against_eigenvalues(seed: int, dim: int, width: int):
 
 
 def test_localisation_rises_with_eta_as_published():
-    """At ||W||_F^2 = d a larger eta means more attention on the own token and less entropy (d = 64, n = 128)."""
+    """At ||W||_F^2 = d a larger eta means more attention on the own token and less entropy."""
     d, n = 64, 128
     own, entropies, found = [], [], []
     for eta in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0):

@@ -113,6 +113,23 @@ def test_sinks_are_one_sentence_and_normal_until_most_heads_are() -> None:
     assert diagnose(planted("sink_mass", [[0.2, 0.29]], site="self")) == ()
 
 
+def test_sinks_on_another_token() -> None:
+    book = Ledger(CARDS)
+    planted("sink_mass", [[0.0, 0.5, 0.1]], site="self", ledger=book)
+    keys = {"key": [9, 0, 0]}
+    survey = planted("most_received", [[0.7, 0.5, 0.4]], site="self", where=keys, ledger=book)
+    first, other = diagnose(survey)
+    assert (first.kind, first.heads) == ("sink", ((0, 1),))
+    assert (other.kind, other.heads) == ("sink_elsewhere", ((0, 0),))
+    assert other.sentence == (
+        "In 1 of 3 heads (layer 0) one key that is not the first token receives more than 30% of"
+        " all attention;"
+        " most in head 0 of layer 0: 70% (key 9 in 100% of sequences)."
+    )
+    assert other.details["keys"] == [9]
+    assert diagnose(planted("most_received", [[0.7]], site="self")) == ()
+
+
 def test_thresholds_change_findings() -> None:
     survey = planted("sink_mass", [[0.35, 0.1]], site="self")
     assert only(survey).threshold == 0.3
@@ -150,6 +167,19 @@ def test_a_spike_written_by_attention() -> None:
 def test_a_climb_over_several_half_blocks_is_one_finding() -> None:
     (up,) = diagnose(spikes(stream=[50, 180, 600], middle=[90, 350]))
     assert (up.details["before"], up.details["after"]) == (50, 600)
+
+
+def test_a_quiet_half_block_does_not_break_a_climb() -> None:
+    (down,) = diagnose(spikes(stream=[9000, 9000, 4000, 1500], middle=[9000, 9000, 3990]))
+    assert (down.details["before"], down.details["after"]) == (9000, 1500)
+    assert down.details["step"] == "down"
+    assert "blocks 1-2, most of all the MLP of block 2, lower the largest entry" in down.sentence
+
+
+def test_a_bump_that_later_ones_dwarf_is_not_the_spike() -> None:
+    levels = [1.0, 30.0, 190.0, 700.0, 100.0, 23_000.0, 23_000.0]
+    assert only(spikes(levels)).layers == (5,)
+    assert [f.layers for f in diagnose(spikes(levels), Thresholds(spike_share=0.0))] == [(1,), (5,), (4,)]
 
 
 def test_without_half_blocks_the_block_is_named() -> None:

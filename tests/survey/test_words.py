@@ -7,9 +7,17 @@ from attnscope.survey.words import count, heads, layers, number, percent, ranges
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(22552.4, "22,552"), (101.3, "101"), (22.34, "22.3"), (0.8611, "0.86"), (0.00412, "0.004"), (6e-5, "6.0e-05"),
-     (0.0, "0"), (-5.0, "-5.00")],
-)  # fmt: skip
+    [
+        (22552.4, "22,552"),
+        (101.3, "101"),
+        (22.34, "22.3"),
+        (0.8611, "0.86"),
+        (0.00412, "0.004"),
+        (6e-5, "6.0e-05"),
+        (0.0, "0"),
+        (-5.0, "-5.00"),
+    ],
+)
 def test_numbers_are_rounded_sensibly(value: float, text: str) -> None:
     assert number(value) == text
 

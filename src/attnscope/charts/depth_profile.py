@@ -100,21 +100,27 @@ def value_scale(rows: pd.DataFrame, card: Card) -> alt.Scale:
     """Zero is in sight on a linear axis (a decline must look as large as it is); a log axis spans what was seen."""
     if card.log:
         return alt.Scale(type="log", nice=False, padding=6)
-    highest = float(np.nanmax(rows[["high", "mean"]].to_numpy(float), initial=card.low))
-    if np.isfinite(card.high) and highest > 0.35 * card.high:
-        return alt.Scale(domainMin=min(card.low, 0.0), domainMax=card.high, nice=False)
+    numbers = rows[["low", "high", "mean"]].to_numpy(float)
+    finite = numbers[np.isfinite(numbers)]
+    lowest, highest = float(finite.min(initial=0.0)), float(finite.max(initial=0.0))
+    if np.isfinite(card.high) and highest > 0.5 * card.high:
+        return alt.Scale(domain=[card.low if lowest < 0 else 0.0, card.high], nice=False)
     return alt.Scale(zero=True, nice=True)
 
 
 def value_axis(rows: pd.DataFrame, card: Card) -> alt.Axis:
-    """About four lines; on a logarithmic axis, whole powers of ten only."""
+    """About four lines; on a logarithmic axis, powers of ten (or 1, 2, 5 inside one of them)."""
     numbers = rows[["low", "high", "mean"]].to_numpy(float)
     seen = numbers[np.isfinite(numbers) & (numbers > 0)]
     if not card.log or not seen.size:
         return alt.Axis(tickCount=4, format=".3~s" if np.max(seen, initial=0.0) >= 1000 else ".6~g")
-    bottom, top = int(np.floor(np.log10(seen.min()))), int(np.ceil(np.log10(seen.max())))
-    powers = [10.0**e for e in range(bottom, top + 1, max(1, (top - bottom) // 4))]
-    return alt.Axis(values=powers, format=",.6~g" if -4 < bottom and top < 7 else ".0e")
+    low, high = float(seen.min()), float(seen.max())
+    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    powers = [10.0**e for e in decades if low <= 10.0**e <= high]
+    if len(powers) < 2:
+        powers = [m * 10.0**e for e in decades for m in (1, 2, 5) if low <= m * 10.0**e <= high]
+    powers = powers[:: max(1, len(powers) // 4)] or [low]
+    return alt.Axis(values=powers, format=",.3~g" if 1e-4 < low and high < 1e7 else ".0e")
 
 
 def reading_size(rows: pd.DataFrame) -> int:

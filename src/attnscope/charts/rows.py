@@ -133,20 +133,27 @@ def head_rows(table: pd.DataFrame, panel: Panel, part: str) -> pd.DataFrame:
 
 
 def value_domain(values: np.ndarray, card: Card) -> tuple[float, float]:
-    """What a colour scale spans: the card's own range where it has one, else what was seen.
+    """What a colour scale spans: the card's own range where the numbers fill it, else what was seen.
 
     A range from the card makes the same colour mean the same number in every report, which is what lets two reports be
-    compared by eye. A range that was seen is widened to a quarter of its largest value, so that noise looks like noise.
+    compared by eye. Numbers that fill less than a third of it (an entropy of 3 nats where 12 are possible) get a round top
+    of their own. A range that was only seen is widened to a quarter of its largest value: noise should look like noise.
     """
     finite = values[np.isfinite(values)]
     if card.log:
-        finite = finite[finite > 0]
-    if np.isfinite(card.low) and np.isfinite(card.high) and card.low < card.high and not card.log:
-        return card.low, card.high
-    if not finite.size:
-        return (1.0, 10.0) if card.log else (0.0, 1.0)
-    low, high = float(finite.min()), float(finite.max())
-    if card.log:
+        above = finite[finite > 0]
+        low, high = (float(above.min()), float(above.max())) if above.size else (1.0, 10.0)
         return low, high if high > low else 10 * low
+    if np.isfinite(card.low) and np.isfinite(card.high) and card.low < card.high:
+        seen = float(finite.max(initial=card.low)) - card.low
+        full = seen == 0 or seen > (card.high - card.low) / 3
+        return card.low, card.high if full else card.low + round_up(seen)
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     low = max(min(low, high - 0.25 * abs(high)), card.low if np.isfinite(card.low) else -np.inf)
     return (low, high) if high > low else (low, low + 1.0)
+
+
+def round_up(value: float) -> float:
+    """The next of 1, 2, 5, 10, 20, 50, ... at or above a positive number."""
+    power = 10.0 ** np.floor(np.log10(value))
+    return float(next(m * power for m in (1, 2, 5, 10) if m * power >= value))

@@ -3,9 +3,9 @@
     found = anatomy(model)                  # or anatomy(model, example_inputs=batch) for models of your own
     print(found)
 
-`Anatomy` says which attention calls happen, in which block of which stack, how they can be seen (the route), where the
-residual stream enters and leaves every block and can be read between attention and MLP, where norms stand, and which
-parameters project queries, keys, values and outputs.
+`Anatomy` says which attention calls happen, in which block of which stack, how they can be seen (the
+route), where the residual stream enters and leaves every block and can be read between attention and
+MLP, where norms stand, and which parameters project queries, keys, values and outputs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Stack:
-    """Blocks that pass one stream on; `mask` names the model's argument that says which tokens are padding."""
+    """Blocks that pass one stream on; `mask` names the model's argument that marks padding."""
 
     name: str
     blocks: tuple[Block, ...]
@@ -94,7 +94,11 @@ class Anatomy:
             norms = ", ".join(dict.fromkeys(block.writes.norm for block in stack.blocks))
             first, last = stack.blocks[0].path, stack.blocks[-1].path
             span = first if first == last else f"{first} .. {last}"
-            separable = "writes separable" if all(b.writes.separable for b in stack.blocks) else "writes not separable"
+            separable = (
+                "writes separable"
+                if all(b.writes.separable for b in stack.blocks)
+                else "writes not separable"
+            )
             lines.append(f"  stack {stack.name}: {len(stack.blocks)} blocks of width {stack.width} ({span}),")
             lines.append(f"    norm {norms}, {separable}, padding from {stack.mask or 'nowhere'}")
         for site in self.sites:
@@ -124,7 +128,10 @@ def anatomy(model: nn.Module, example_inputs: Batch | None = None) -> Anatomy:
 
 def weights(model: nn.Module, found: Anatomy) -> tuple[WeightsFrame, ...]:
     """The projections of every attention call, split by head: parameters as they are now."""
-    return tuple(weights_frame(s.stack, s.site, s.layer, s.heads, s.projections, model) for s in found.sites)
+    return tuple(
+        weights_frame(model, s.projections, s.heads, stack=s.stack, site=s.site, layer=s.layer)
+        for s in found.sites
+    )
 
 
 @contextmanager
@@ -142,8 +149,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def _refuse_without_attention(model: nn.Module, census: Census) -> None:
     if not census.attention:
         raise RefusalError(
-            f"{type(model).__name__} made no attention call that can be seen (no attention function of transformers, "
-            "no scaled_dot_product_attention, no softmax that multiplies values): attnscope measures attention only."
+            f"{type(model).__name__} made no attention call that can be seen (no attention function of "
+            "transformers, no scaled_dot_product_attention, no softmax that multiplies values): "
+            "choose a model with attention."
         )
 
 
@@ -168,7 +176,7 @@ def _site(mine: Placed, placed: tuple[Placed, ...], projections: Projections) ->
 
 
 def _keys_from(mine: Placed, placed: tuple[Placed, ...]) -> str:
-    """Self-attention looks at its own stack; cross-attention at the stack that has as many tokens as it has keys."""
+    """Self-attention looks at its own stack, cross-attention at the one with as many tokens as keys."""
     if not mine.seen.crossing:
         return mine.stack
     others = (p.stack for p in placed if p.stack != mine.stack and p.seen.queries == mine.seen.keys)
@@ -184,24 +192,29 @@ def _stacks(placed: tuple[Placed, ...], batch: Batch, found: Dissected) -> tuple
             block = member.block
             assert block is not None
             writes = found.writes[name, layer]
-            blocks.append(Block(block.path, block.nth, layer, block.enters, block.leaves, block.overwrites, writes))
+            blocks.append(
+                Block(block.path, block.nth, layer, block.enters, block.leaves, block.overwrites, writes)
+            )
         first = members[min(members)].block
         assert first is not None
         tokens = first.shape[0] if first.sequence_first else first.shape[1]
         mask = _mask_argument(name, tokens, batch)
         stacks.append(
-            Stack(name, tuple(blocks), first.shape[2], first.sequence_first, mask, found.chained.get(name, True))
+            Stack(
+                name, tuple(blocks), first.shape[2], first.sequence_first, mask, found.chained.get(name, True)
+            )
         )
     return tuple(stacks)
 
 
 def _mask_argument(stack: str, tokens: int, batch: Batch) -> str | None:
-    """The argument that marks padding for a stack: the mask of the probe with as many tokens as the stack has."""
+    """The argument that marks padding for a stack: the probe's mask with as many tokens as the stack."""
     if not isinstance(batch, Mapping):
         return None
-    fitting = [
-        name
-        for name, value in batch.items()
-        if "mask" in name and isinstance(value, Tensor) and value.ndim == 2 and value.shape[1] == tokens
-    ]
+    fitting = [n for n, v in batch.items() if marks_padding(n, v) and v.shape[1] == tokens]
     return next((name for name in fitting if name.startswith(stack)), next(iter(fitting), None))
+
+
+def marks_padding(name: str, value: object) -> bool:
+    """Whether an argument of a model says which tokens are padding."""
+    return name.endswith(("attention_mask", "padding_mask")) and isinstance(value, Tensor) and value.ndim == 2

@@ -1,7 +1,9 @@
-"""One probe run that notes which modules run inside which, and where attention happens. No tensor outlives it.
+"""One probe run that notes which modules run inside which, and where attention happens. No tensor outlives
+it.
 
-Two routes watch at once: the registry of transformers, and torch functions. Every attention call is tied to the module
-that made it (its owner) and to the chain of module calls around it, from which blocks are found later.
+Two routes watch at once: the registry of transformers, and torch functions. Every attention call is tied
+to the module that made it (its owner) and to the chain of module calls around it, from which blocks are
+found later.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ class Census:
 
 @contextmanager
 def without_fast_path(needed: bool = True) -> Iterator[None]:
-    """torch's own encoder layers run as one fused kernel in evaluation; inside this context they are written out."""
+    """torch's own encoder layers run as one fused kernel in evaluation; in this context they do not."""
     before = torch.backends.mha.get_fastpath_enabled()
     if needed:
         torch.backends.mha.set_fastpath_enabled(False)
@@ -131,7 +133,7 @@ class _Enumerator:
         self._note(self.paths[module], sighting, rebuilt)
 
     def _batch_of(self, queries: int) -> int | None:
-        """The batch, where heads may be melted into it: the other leading axis of an input of that many tokens."""
+        """The batch, where heads may be melted into it: the other axis of an input with those tokens."""
         for number, *_ in reversed(self.open):
             for _, shape in self.calls[number].takes:
                 if len(shape) == 3 and queries in shape[:2]:

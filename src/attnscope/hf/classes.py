@@ -97,13 +97,18 @@ def decoder_start_of(model: nn.Module) -> int | None:
     config: Any = model.config
     if not config.is_encoder_decoder:
         return None
-    text = config.get_text_config(decoder=True)
     names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
-    return next((token for name in names if isinstance(token := getattr(text, name, None), int)), 0)
+    return next((token for name in names if isinstance(token := getattr(config, name, None), int)), 0)
 
 
 def accepted_by(model: nn.Module) -> frozenset[str]:
     return frozenset(inspect.signature(model.forward).parameters)
+
+
+def reads_text(model: Any) -> bool:
+    """Whether token ids alone are enough: for a language model with eyes they are, for CLIP they are not."""
+    kind = kind_of(model)
+    return kind not in ("vision", "audio") and (kind != "multimodal" or model.can_generate())
 
 
 def is_pooler(parameter: str, shape: Iterable[int]) -> bool:

@@ -1,7 +1,7 @@
 """A second probe run that looks inside the blocks the first one found: writes, norms, projections.
 
-Everything about a block is settled when it has finished, and its recording is dropped then, so that a probe needs the
-memory of one block, whatever the depth.
+Everything about a block is settled when it has finished, and its recording is dropped then, so that a
+probe needs the memory of one block, whatever the depth.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ class LinearWatch(TorchFunctionMode):
         self._seen = seen
 
     def __torch_function__(
-        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
@@ -65,7 +69,9 @@ class LinearWatch(TorchFunctionMode):
         kept = [c for c in right if c not in left]
         # A weight whose summed axes come first maps [in, out]; one whose summed axes come last [out, in].
         if kept and summed and right == "".join(summed + kept):
-            self._seen(weight, False, taken.flatten(left.index(summed[0])), result.flatten(out.index(kept[0])))
+            self._seen(
+                weight, False, taken.flatten(left.index(summed[0])), result.flatten(out.index(kept[0]))
+            )
         elif kept and summed and right == "".join(kept + summed):
             self._seen(weight, True, taken.flatten(left.index(summed[0])), result.flatten(out.index(kept[0])))
 
@@ -173,7 +179,9 @@ class _Dissection:
         self.left[block.stack] = left
         attended = [when for _, when, _ in tape.sightings]
         with torch._C.DisableTorchFunction():  # our own arithmetic is not the model's
-            self.writes[block.stack, block.layer] = find_writes(entered, left, tape.streams, attended, self.eps)
+            self.writes[block.stack, block.layer] = find_writes(
+                entered, left, tape.streams, attended, self.eps
+            )
             self.settle(tape)
 
     def settle(self, tape: Tape) -> None:

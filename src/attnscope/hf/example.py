@@ -35,7 +35,9 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     main = getattr(model, "main_input_name", "input_ids")
     required = {n for n, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
-    towers = {"vision_config", "text_config"} <= set(vars(config)) and "logit_scale" in dict(model.named_parameters())
+    towers = {"vision_config", "text_config"} <= set(vars(config)) and "logit_scale" in dict(
+        model.named_parameters()
+    )
     batch: dict[str, Tensor] = {}
     if "input_ids" in takes and (main == "input_ids" or "input_ids" in required or towers):
         batch["input_ids"] = _ids(model, config, TOKENS, generator)
@@ -64,20 +66,21 @@ def cut_down(model: nn.Module, batch: Batch) -> Batch:
     """A user's batch, made small: two sequences, seven tokens; images and sounds keep their size."""
     if not isinstance(batch, Mapping):
         return batch
-    small: dict[str, Any] = {}
-    for name, value in batch.items():
-        if isinstance(value, Tensor) and value.ndim:
-            value = value[:BATCH] if value.shape[0] >= BATCH else torch.cat([value] * BATCH)[:BATCH]
-            if value.ndim == 2 and not value.is_floating_point():
-                value = value[:, : DECODER_TOKENS if name.startswith("decoder") else TOKENS]
-            if name.endswith("attention_mask"):
-                value = torch.ones_like(value)
-        small[name] = value
+    small: dict[str, Any] = {name: _cut(name, value) for name, value in batch.items()}
     takes = inspect.signature(model.forward).parameters
     for ids, mask in (("input_ids", "attention_mask"), ("decoder_input_ids", "decoder_attention_mask")):
         if ids in small and mask in takes and small.get(mask) is None:
             small[mask] = torch.ones_like(small[ids])
     return small
+
+
+def _cut(name: str, value: Any) -> Any:
+    if not isinstance(value, Tensor) or not value.ndim:
+        return value
+    few = value[:BATCH] if value.shape[0] >= BATCH else torch.cat([value] * BATCH)[:BATCH]
+    if few.ndim == 2 and not few.is_floating_point():
+        few = few[:, : DECODER_TOKENS if name.startswith("decoder") else TOKENS]
+    return torch.ones_like(few) if name.endswith("attention_mask") else few
 
 
 def _ids(model: nn.Module, config: Any, length: int, generator: torch.Generator) -> Tensor:

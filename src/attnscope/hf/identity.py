@@ -17,7 +17,7 @@ from attnscope.hf.tensors import arguments, at
 
 @contextmanager
 def residual_identities(model: nn.Module, found: Anatomy, note: Callable[[Tensor], None]) -> Iterator[None]:
-    """While active, `note` receives |result - (before + writes)| relative to the largest entry, block by block."""
+    """While active, `note` receives |result - (before + writes)| / max |result|, block by block."""
     reader = _Reader(found, note)
     with ExitStack() as stack:
         stack.callback(model.register_forward_pre_hook(reader.begin, with_kwargs=True).remove)

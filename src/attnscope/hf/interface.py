@@ -1,8 +1,10 @@
-"""The attention registry of transformers: most models ask it for a function and call that with queries, keys, values.
+"""The attention registry of transformers: most models ask it for a function and call that with queries,
+keys, values.
 
-Inside the context, what the registry hands out is wrapped: the wrapper calls the very function the model asked for,
-with the very arguments, and looks on. Implementation, masks and configuration stay as they are, so nothing can fall
-out of step with them (a function registered without its mask function would receive no mask at all).
+Inside the context, what the registry hands out is wrapped: the wrapper calls the very function the model
+asked for, with the very arguments, and looks on. Implementation, masks and configuration stay as they
+are, so nothing can fall out of step with them (a function registered without its mask function would
+receive no mask at all).
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ def watched_interface(
 ) -> Iterator[None]:
     """While active, `seen(module, sighting)` follows every attention call of modules that are `ours`.
 
-    `as_pattern` says for which modules the logits cannot be rebuilt from queries and keys, so that the map the
-    model itself made is handed on. `outer`, a watch that is also active, is muted during those calls.
+    `as_pattern` says for which modules the logits cannot be rebuilt from queries and keys, so that the map
+    the model itself made is handed on. `outer`, a watch that is also active, is muted during those calls.
     """
     original = AttentionInterface.get_interface
 
@@ -42,7 +44,13 @@ def watched_interface(
         function = original(registry, implementation, default)
 
         def attend(
-            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, *rest: Any, **more: Any
+            module: nn.Module,
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+            attention_mask: Any = None,
+            *rest: Any,
+            **more: Any,
         ) -> Any:
             if not ours(module):
                 return function(module, query, key, value, attention_mask, *rest, **more)
@@ -50,9 +58,13 @@ def watched_interface(
             with FusedWatch(calls.append), muted(outer):
                 result = function(module, query, key, value, attention_mask, *rest, **more)
             inner = calls[0] if len(calls) == 1 else None
-            asked = more | {"flash": inner is None and function is not default and "flash" in str(implementation)}
+            asked = more | {
+                "flash": inner is None and function is not default and "flash" in str(implementation)
+            }
             maps = result[1] if as_pattern(module) else None
-            scores = interface_scores(module, query, key, attention_mask, inner, asked, masks, maps)
+            scores = interface_scores(
+                module, query, key, attention_mask, inner=inner, asked=asked, masks=masks, maps=maps
+            )
             mixed = result[0].detach()
             if mixed.ndim == 3:
                 mixed = mixed.unflatten(-1, (query.shape[1], -1))
@@ -73,18 +85,21 @@ def interface_scores(
     query: Tensor,
     key: Tensor,
     mask: Any,
+    *,
     inner: FusedCall | None,
     asked: dict[str, Any],
     masks: MaskReader,
     maps: Tensor | None,
 ) -> Scores:
-    """What an attention function does to the logits, from its arguments and from the fused call it made, if any."""
+    """What an attention function does to logits, from its arguments and the fused call it made, if any."""
     query, key = query.detach(), key.detach()
     causal, window, lse = False, None, None
     scale = asked.get("scaling")
     if inner is not None:
         causal, lse = inner.causal, inner.lse
-        key = key[:, :, : inner.key.shape[2]]  # a cache longer than the queries is cut before a causal fused call
+        key = key[
+            :, :, : inner.key.shape[2]
+        ]  # a cache longer than the queries is cut before a causal fused call
         scale = inner.scale if scale is None else scale
         if mask is None and inner.mask is not None and query.shape[2] > 1:
             # Causality that was asked for beside a position bias is melted into the mask of the fused call.

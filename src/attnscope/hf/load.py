@@ -3,32 +3,34 @@
     load("pocket")   load("./my-model", dtype="bfloat16")   load("gpt2")   load("model.gguf")
     load("config.json", random_init=True, seed=1)
 
-Weights are read as safetensors; pickles and code that comes with a model only when asked for. A parameter that
-the weights lack is not made up: a head without weights is left off, a pooling layer (no attention depends on it)
-is kept and named in the provenance, and anything else is refused.
+Weights are read as safetensors; pickles and code that comes with a model only when asked for. A parameter
+that the weights lack is not made up: a head without weights is left off, a pooling layer (no attention hangs
+on it) is kept and named in the provenance, and anything else is refused.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf import classes
 from attnscope.hf.devices import device_named, dtype_named
+from attnscope.hf.gguf_file import open_gguf
 from attnscope.hf.hashing import hash_of_files, hash_of_json
 from attnscope.hf.quiet import quiet
 from attnscope.hf.sources import Source, Wishes, find
 
+_UNUSABLE = (OSError, ValueError, RuntimeError, LookupError, TypeError, ImportError, StrictDataclassError)
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "tekken.json", "tokenizer.model*")
 
 
@@ -49,6 +51,7 @@ class Loaded:
     bos: int | None
     decoder_start: int | None
     accepts: frozenset[str]
+    reads_text: bool = True
     provenance: dict[str, Any] = field(default_factory=dict)
 
 
@@ -67,7 +70,7 @@ def load(
     precision, place = dtype_named(dtype), device_named(device)
     wishes = Wishes(random_init, allow_pickle, trust_remote_code, revision)
     found = find(source, wishes)
-    with quiet(), _refusing(found):
+    with quiet(), _refusing(found), _open(found):
         config = _config(found, wishes)
         if random_init:
             model, notes = _with_random_weights(config, found, precision, seed, wishes)
@@ -109,8 +112,13 @@ def load(
         bos=getattr(text, "bos_token_id", None),
         decoder_start=classes.decoder_start_of(model),
         accepts=classes.accepted_by(model),
+        reads_text=classes.reads_text(model),
         provenance=provenance,
     )
+
+
+def _open(found: Source) -> AbstractContextManager[None]:
+    return open_gguf(found.weights[0]) if found.form == "gguf" else nullcontext()
 
 
 @contextmanager
@@ -126,7 +134,7 @@ def _refusing(found: Source) -> Iterator[None]:
         raise RefusalError(
             f"The pickle of {found.name} holds more than tensors and is not loaded: ask for safetensors."
         ) from error
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, ImportError, SafetensorError) as error:
+    except _UNUSABLE as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no reason given"]
         raise RefusalError(
             f"{found.name} cannot be loaded ({type(error).__name__}: {lines[0][:200]}): check that its files "
@@ -219,8 +227,8 @@ def _with_weights(
             return model, notes
         left_off.append(cls.__name__)
     raise RefusalError(
-        f"The weights of {found.name} lack {len(missing)} parameters that its configuration asks for, such as "
-        f"{next(iter(missing))}: give weights and a configuration that belong together."
+        f"The weights of {found.name} lack {len(missing)} parameters that its configuration asks for, "
+        f"such as {next(iter(missing))}: give weights and a configuration that belong together."
     )
 
 

@@ -1,8 +1,9 @@
 """Reading the masks that models pass to attention: what they forbid, in the smallest exact form.
 
-Models hand out padding, causality and windows melted into one `[batch, 1, query, key]` tensor, boolean or float. Most
-of those are an outer rule (causal, window) times a row of allowed keys; said that way a statistic costs O(n) memory
-again. A mask is only ever replaced by a rule that reproduces it entry by entry; anything else is passed on as it is.
+Models hand out padding, causality and windows melted into one `[batch, 1, query, key]` tensor, boolean
+or float. Most of those are an outer rule (causal, window) times a row of allowed keys; said that way a
+statistic costs O(n) memory again. A mask is only ever replaced by a rule that reproduces it entry by
+entry; anything else is passed on as it is.
 """
 
 from __future__ import annotations
@@ -58,13 +59,15 @@ def read_mask(mask: Shaped[Tensor, "..."], queries: int) -> Rule:
     forbidden = four <= _FORBIDDING
     if bool(((four == 0) | forbidden).all()):
         return _rule(~forbidden, queries)
-    # A real bias. -inf stays -inf; huge finite stand-ins for it become -inf, so that no float range matters later.
+    # A real bias. Huge finite stand-ins for -inf become -inf, so that no float range matters later.
     lowest = torch.finfo(four.dtype).min / 2
     melted = bool((four <= lowest).any())
     return Rule(bias=four.masked_fill(four <= lowest, float("-inf")) if melted else four)
 
 
-def _without_copies(four: Shaped[Tensor, "batch heads query key"]) -> Shaped[Tensor, "batch2 heads2 query2 key"]:
+def _without_copies(
+    four: Shaped[Tensor, "batch heads query key"],
+) -> Shaped[Tensor, "batch2 heads2 query2 key"]:
     """Expanded axes (stride 0) say the same thing again and again: keep the first."""
     for axis in (0, 1, 2):
         if four.shape[axis] > 1 and four.stride(axis) == 0:
@@ -77,40 +80,40 @@ def _rule(allowed: Bool[Tensor, "batch heads query key"], queries: int) -> Rule:
     reached = allowed.any(dim=2, keepdim=True)  # keys that some query may see: all but padding
     reached = reached[:, :1] if bool((reached == reached[:, :1]).all()) else reached
     row = None if bool(reached.all()) else reached
-    if allowed.shape[2] == 1 or _same(allowed, reached, queries, keys, causal=False, window=None):
+    if allowed.shape[2] == 1 or _same(allowed, reached, causal=False, window=None):
         return Rule(allowed=row)
     if allowed.shape[2] == queries == keys:
         back, ahead = _reach(allowed)
         causal = ahead == 0
         window = None if max(back, ahead) >= keys - 1 else max(back, ahead) + 1
-        if (causal or window is not None) and _same(allowed, reached, queries, keys, causal, window):
+        if (causal or window is not None) and _same(allowed, reached, causal=causal, window=window):
             return Rule(causal=causal, window=window, allowed=row)
-        if causal and _same(allowed, reached, queries, keys, causal, None):
+        if causal and _same(allowed, reached, causal=causal, window=None):
             return Rule(causal=True, allowed=row)
     return Rule(allowed=allowed)
 
 
 def _reach(allowed: Bool[Tensor, "batch heads query key"]) -> tuple[int, int]:
     """How far back and how far ahead any query sees."""
-    keys = torch.arange(allowed.shape[3], device=allowed.device)
-    some = allowed.any(dim=-1)
-    first = allowed.to(torch.uint8).argmax(dim=-1)
-    last = allowed.shape[3] - 1 - allowed.flip(-1).to(torch.uint8).argmax(dim=-1)
-    back = torch.where(some, keys - first, 0).amax()
-    ahead = torch.where(some, last - keys, 0).amax()
-    return max(int(back), 0), max(int(ahead), 0)
+    back = ahead = 0
+    for start in range(0, allowed.shape[2], _ROWS):
+        seen = allowed[:, :, start : start + _ROWS].flatten(0, 1).any(dim=0)  # [row, key]
+        rows, keys = torch.nonzero(seen, as_tuple=True)
+        if len(rows):
+            distance = rows + start - keys
+            back, ahead = max(back, int(distance.max())), max(ahead, int(-distance.min()))
+    return back, ahead
 
 
 def _same(
     allowed: Bool[Tensor, "batch heads query key"],
     reached: Bool[Tensor, "batch heads2 1 key"],
-    queries: int,
-    keys: int,
+    *,
     causal: bool,
     window: int | None,
 ) -> bool:
     """Whether `allowed` is exactly the rule (causal, window) restricted to reached keys."""
-    key = torch.arange(keys, device=allowed.device)
+    key = torch.arange(allowed.shape[3], device=allowed.device)
     for start in range(0, allowed.shape[2], _ROWS):
         rows = allowed[:, :, start : start + _ROWS]
         distance = torch.arange(start, start + rows.shape[2], device=allowed.device)[:, None] - key

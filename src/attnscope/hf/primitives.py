@@ -1,12 +1,13 @@
-"""Seeing attention at the level of torch functions: fused calls, and softmaxes that end up multiplying values.
+"""Seeing attention at the level of torch functions: fused calls, and softmaxes that end up multiplying
+values.
 
-`FusedWatch` sees `scaled_dot_product_attention` wherever it is called. On a CPU, where dispatch would choose the flash
-kernel, it calls that kernel itself: the same kernel on the same tensors gives the same bits, and the log-sum-exp of
-every row, which the public function throws away, comes for free.
+`FusedWatch` sees `scaled_dot_product_attention` wherever it is called. On a CPU, where dispatch would
+choose the flash kernel, it calls that kernel itself: the same kernel on the same tensors gives the same
+bits, and the log-sum-exp of every row, which the public function throws away, comes for free.
 
-`SoftmaxWatch` sees models that write attention out: it follows the result of a softmax over the last axis through
-dropout, casts, views and head masks to the product with the values. A softmax that never multiplies anything (a
-router, a classifier) is no attention and is forgotten.
+`SoftmaxWatch` sees models that write attention out: it follows the result of a softmax over the last
+axis through dropout, casts, views and head masks to the product with the values. A softmax that never
+multiplies anything (a router, a classifier) is no attention and is forgotten.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -37,12 +39,12 @@ class FusedCall:
     causal: bool
     scale: float | None
     output: Float[Tensor, "*batch query value_dim"]
-    lse: Float[Tensor, "batch head query"] | None
+    lse: Float[Tensor, "b h query"] | None
 
 
 @dataclass(frozen=True)
 class WrittenOutCall:
-    """A pattern the model made itself, the values it multiplied, the result, and how their axes correspond."""
+    """A pattern the model made itself, the values it multiplied, the result, and how axes correspond."""
 
     equation: str  # einsum notation: pattern,value->output
     pattern: Float[Tensor, "..."]
@@ -61,7 +63,7 @@ class Product:
 Seen = FusedCall | WrittenOutCall
 
 
-def fused_attention(
+def fused_attention(  # noqa: PLR0917 (the signature is torch's)
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -71,16 +73,23 @@ def fused_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> FusedCall:
-    """`scaled_dot_product_attention` with the same arguments and the same bits, and the log-sum-exps where possible."""
+    """`scaled_dot_product_attention`: same arguments, same bits, and log-sum-exps where possible."""
     lse = None
-    if query.device.type == "cpu" and query.ndim == 4 and not dropout_p and query.shape[-1] == value.shape[-1]:
+    if (
+        query.device.type == "cpu"
+        and query.ndim == 4
+        and not dropout_p
+        and query.shape[-1] == value.shape[-1]
+    ):
         choice = torch._fused_sdp_choice(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
         if choice == SDPBackend.FLASH_ATTENTION.value:
             mask = attn_mask
             if mask is not None and mask.dtype == torch.bool:
-                mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+                mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(
+                    mask.logical_not(), float("-inf")
+                )
             output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                 query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale
             )
@@ -99,7 +108,11 @@ class FusedWatch(TorchFunctionMode):
         self._seen = seen
 
     def __torch_function__(
-        self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Function,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if func is not F.scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
@@ -108,6 +121,17 @@ class FusedWatch(TorchFunctionMode):
         return call.output
 
 
+def _opened(function: Any) -> FunctionType:
+    """The same code, not offered to function modes as a whole: what it calls is seen one by one."""
+    names = {**function.__globals__, "has_torch_function": lambda tensors: False}
+    opened = FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    opened.__kwdefaults__ = function.__kwdefaults__
+    return opened
+
+
+_OPENED_MULTI_HEAD = _opened(F.multi_head_attention_forward)
 _PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "baddbmm", "einsum"})
 _TRANSPARENT = frozenset(  # what happens to probabilities between their softmax and the values
     {"dropout", "to", "type", "type_as", "float", "half", "bfloat16", "double", "clone", "contiguous"}
@@ -127,17 +151,24 @@ class SoftmaxWatch(TorchFunctionMode):
         self.muted = False  # set by a route that sees the same calls from further out
 
     def forget(self) -> None:
-        """Lets go of every tensor followed so far: probabilities do not cross the borders of a module call."""
+        """Lets go of every tensor followed so far."""
         self._followed.clear()
         self._products.clear()
 
     def __torch_function__(
-        self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Function,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if self.muted:
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
+        if func is F.multi_head_attention_forward:
+            with self:
+                return _OPENED_MULTI_HEAD(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
             call = fused_attention(*args, **kwargs)
             self._seen(call)
@@ -147,9 +178,8 @@ class SoftmaxWatch(TorchFunctionMode):
             self._begin(result, args, kwargs)
         elif name in _PRODUCTS:
             self._multiply(name, args, kwargs, result)
-        elif self._followed and name in _TRANSPARENT and isinstance(result, Tensor):
-            if any(id(a) in self._followed for a in args):
-                self._followed[id(result)] = result
+        elif self._followed and name in _TRANSPARENT and any(id(a) in self._followed for a in args):
+            self._followed[id(result)] = result
         return result
 
     def _begin(self, result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -176,7 +206,7 @@ class SoftmaxWatch(TorchFunctionMode):
             self._products.setdefault(tuple(result.shape), Product(equation, left, right))
 
     def _by_size(self, pattern: Tensor) -> Product | None:
-        """Logits may have been reshaped between their product and the softmax: the first of the right size."""
+        """Logits may have been reshaped before their softmax: the first product of the right size."""
         for shape, product in self._products.items():
             if shape[-2:] == tuple(pattern.shape[-2:]) and torch.Size(shape).numel() == pattern.numel():
                 return product

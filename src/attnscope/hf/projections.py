@@ -1,9 +1,9 @@
 """Which parameters project queries, keys, values and outputs, found by comparing numbers, not names.
 
-At the first token rotary embeddings are the identity, so a head's query there is, up to a scale, a run of consecutive
-outputs of some linear map: separate projections, fused ones and interleaved ones all look alike that way. Where
-queries and keys are normed per head, the norm's input is what is matched and its gain is kept. The output projection
-is the linear map that takes the mixed heads.
+At the first token rotary embeddings are the identity, so a head's query there is, up to a scale, a run
+of consecutive outputs of some linear map: separate projections, fused ones and interleaved ones all look
+alike that way. Where queries and keys are normed per head, the norm's input is what is matched and its
+gain is kept. The output projection is the linear map that takes the mixed heads.
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ def _logit_scale(sighting: Sighting) -> float:
     seen = scores.pattern > 1e-12
     count = seen.sum(-1, keepdim=True).clamp_min(1)
     logits = torch.where(seen, scores.pattern.double().clamp_min(1e-30).log(), 0.0)
-    centred = [torch.where(seen, t - (t * seen).sum(-1, keepdim=True) / count, 0.0) for t in (logits, product)]
+    centred = [
+        torch.where(seen, t - (t * seen).sum(-1, keepdim=True) / count, 0.0) for t in (logits, product)
+    ]
     slope = float((centred[0] * centred[1]).sum() / centred[1].square().sum().clamp_min(1e-300))
     left_over = float((centred[0] - slope * centred[1]).abs().max())
     return slope if left_over <= 1e-2 * float(centred[0].abs().max()) and slope > 0 else scores.scale
@@ -143,7 +145,7 @@ def _gain(norm: nn.Module, columns: Columns, like: Tensor) -> Float[Tensor, "hea
     sign = torch.ones(whole, dtype=like.dtype, device=like.device)
     sign[1::2] = -1
     with torch.no_grad():
-        gain = (norm.forward(sign[None]) - norm.forward(-sign[None]))[0] / 2 * sign
+        gain: Tensor = (norm.forward(sign[None]) - norm.forward(-sign[None]))[0] / 2 * sign
     if whole == columns.dim:
         return gain.expand(len(columns.starts), -1)
     return torch.stack([gain[start : start + columns.dim] for start in columns.starts])
@@ -153,10 +155,15 @@ def output_weight(
     matrix: Matrix | None, heads: int, parameters: Mapping[str, Tensor]
 ) -> Float[Tensor, "heads value_dim width"] | None:
     """The output projection as one matrix per head: a view, no copy."""
-    return None if matrix is None else matrix.of(parameters).unflatten(0, (heads, -1))
+    if matrix is None:
+        return None
+    whole = matrix.of(parameters)
+    return whole.view(heads, whole.shape[0] // heads, whole.shape[1])
 
 
-def weights_frame(stack: str, site: str, layer: int, heads: int, found: Projections, model: nn.Module) -> WeightsFrame:
+def weights_frame(
+    model: nn.Module, found: Projections, heads: int, *, stack: str, site: str, layer: int
+) -> WeightsFrame:
     """The projections of one attention call, read from the model now."""
     parameters = dict(model.named_parameters())
     return WeightsFrame(

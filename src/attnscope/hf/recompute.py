@@ -1,6 +1,8 @@
-"""The attention pattern written out in float64, straight from the definition: what every other route is compared with.
+"""The attention pattern written out in float64, straight from the definition: what every other route is
+compared with.
 
-It makes the n x n map on purpose and shares no code with the statistics, so that an error in one cannot hide in both.
+It makes the n x n map on purpose and shares no code with the statistics, so that an error in one cannot
+hide in both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From a torch-level attention call to one shape for everybody: `[batch, head, query, ...]`.
 
-Models lay their heads out in many ways: grouped keys, heads folded into the batch, sequence first, einsum with letters
-of their own. A `Sighting` is the same call in the one layout that frames use.
+Models lay their heads out in many ways: grouped keys, heads folded into the batch, sequence first,
+einsum with letters of their own. A `Sighting` is the same call in the one layout that frames use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Sighting:
 
 
 def sight_fused(call: FusedCall, masks: MaskReader) -> Sighting:
-    """A call of `scaled_dot_product_attention` outside any registry. Without a head axis there is one head."""
+    """A fused call outside any registry. Without a head axis there is one head."""
     query, key, value, output = (
         t.detach() if t.ndim == 4 else t.detach().unsqueeze(-3).flatten(0, -4)
         for t in (call.query, call.key, call.value, call.output)
@@ -51,7 +51,7 @@ def sight_fused(call: FusedCall, masks: MaskReader) -> Sighting:
 
 
 def sight_written_out(call: WrittenOutCall, heads: int | None, batch: int | None) -> Sighting:
-    """A call whose pattern the model made itself. `heads` or `batch` tells how to unfold a melted leading axis."""
+    """A call whose pattern the model made. `heads` or `batch` tells how to unfold a melted leading axis."""
     inputs, out = call.equation.split("->")
     left, right = inputs.split(",")
     axes = mixing_axes(call.equation)
@@ -64,7 +64,12 @@ def sight_written_out(call: WrittenOutCall, heads: int | None, batch: int | None
     value = _unfold(_permute(call.value, right, shared + key + channel), heads, batch)
     mixed = _unfold(_permute(call.output, out, shared + query + channel), heads, batch)
     queries, keys = _factors(call.logits, pattern, heads, batch)
-    scores = Scores(query=queries, key=keys, scale=queries.shape[-1] ** -0.5 if queries.shape[-1] else 1.0, pattern=pattern)
+    scores = Scores(
+        query=queries,
+        key=keys,
+        scale=queries.shape[-1] ** -0.5 if queries.shape[-1] else 1.0,
+        pattern=pattern,
+    )
     return Sighting(scores, value, mixed.transpose(1, 2), "softmax")
 
 
@@ -77,7 +82,9 @@ def _permute(tensor: Shaped[Tensor, "..."], have: str, want: str) -> Shaped[Tens
     return tensor.permute([have.index(letter) for letter in want])
 
 
-def _unfold(tensor: Shaped[Tensor, "..."], heads: int | None, batch: int | None) -> Shaped[Tensor, "batch head a b"]:
+def _unfold(
+    tensor: Shaped[Tensor, "..."], heads: int | None, batch: int | None
+) -> Shaped[Tensor, "batch head a b"]:
     """Exactly one batch and one head axis: melted ones are split, several head axes are melted."""
     if tensor.ndim == 4:
         return tensor
@@ -85,14 +92,20 @@ def _unfold(tensor: Shaped[Tensor, "..."], heads: int | None, batch: int | None)
         return tensor.flatten(1, -3)
     count = tensor.shape[0]
     per = heads if heads is not None and count % heads == 0 else count // (batch or count)
-    return tensor.unflatten(0, (count // per, per))
+    return tensor.reshape(count // per, per, *tensor.shape[1:])
 
 
 def _factors(
-    product: Product | None, pattern: Float[Tensor, "batch head query key"], heads: int | None, batch: int | None
+    product: Product | None,
+    pattern: Float[Tensor, "batch head query key"],
+    heads: int | None,
+    batch: int | None,
 ) -> tuple[Float[Tensor, "batch head query dim"], Float[Tensor, "batch head key dim"]]:
     """Queries and keys of the product the logits began with; of width zero where none fits."""
-    nothing = pattern.new_zeros(*pattern.shape[:3], 0), pattern.new_zeros(*pattern.shape[:2], pattern.shape[3], 0)
+    nothing = (
+        pattern.new_zeros(*pattern.shape[:3], 0),
+        pattern.new_zeros(*pattern.shape[:2], pattern.shape[3], 0),
+    )
     if product is None:
         return nothing
     inputs, out = product.equation.split("->")

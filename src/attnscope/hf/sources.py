@@ -9,7 +9,6 @@ import json
 import re
 from dataclasses import dataclass
 from importlib import resources
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,7 +68,7 @@ def find(source: str | Path, wishes: Wishes) -> Source:
 
 def _from_file(path: Path, wishes: Wishes) -> Source:
     if path.suffix == ".gguf":
-        return Source(path.stem, path.parent, "gguf", {}, (_whole_gguf(path),))
+        return Source(path.stem, path.parent, "gguf", {}, (_not_a_pointer(path),))
     if path.suffix != ".json":
         raise RefusalError(
             f"{path} is not a model: give the folder that holds config.json and the weights, a .gguf file, "
@@ -157,25 +156,6 @@ def _whole_safetensors(path: Path) -> Path:
         raise RefusalError(
             f"{path} is damaged or cut short ({error}): fetch it again, and compare its size or hash."
         ) from error
-
-
-def _whole_gguf(path: Path) -> Path:
-    with _not_a_pointer(path).open("rb") as handle:
-        if handle.read(4) != b"GGUF":
-            raise RefusalError(f"{path} does not begin like a GGUF file: fetch it again.")
-    if not all(map(find_spec, ("gguf", "accelerate"))):
-        raise RefusalError(
-            f"Reading {path.name} needs the packages gguf and accelerate: pip install 'attnscope[gguf]'."
-        )
-    from gguf import GGUFReader
-
-    try:
-        GGUFReader(path)
-    except Exception as error:  # the reader walks the mapped file and fails in many ways where it ends early
-        raise RefusalError(
-            f"{path} is damaged or cut short ({type(error).__name__} while reading it): fetch it again."
-        ) from error
-    return path
 
 
 def _not_a_pointer(path: Path) -> Path:

@@ -1,8 +1,10 @@
-"""From a census to stacks of blocks: which module calls are layers, what they are called, how deep each one is.
+"""From a census to stacks of blocks: which module calls are layers, what they are called, how deep each one
+is.
 
-A block is the outermost element of a module list whose call holds at most one self- and at most one cross-attention:
-that is a layer in nearly every model, shared (one module called at every depth) or not, with sublayers of its own or
-not. Blocks of one list form a stack; stacks are named by the first part of their paths that tells them apart.
+A block is the outermost element of a module list whose call holds at most one self- and at most one
+cross-attention: that is a layer in nearly every model, shared (one module called at every depth) or not,
+with sublayers of its own or not. Blocks of one list form a stack; stacks are named by the first part of
+their paths that tells them apart.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def _block_of(seen: AttentionSeen, census: Census) -> int | None:
     for number in streaming:
         if census.calls[number].listed:
             return number
-    # No list: the outermost module with a stream through it that is neither the whole model nor attention itself.
+    # No list: the outermost module with a stream through it, neither the whole model nor attention itself.
     for number in streaming:
         call = census.calls[number]
         if call.path not in ("", seen.owner):
@@ -97,7 +99,9 @@ def _describe(call: ModuleCall, number: int, stack: str, layer: int, seen: Atten
     assert stream is not None
     enters, leaves, shape = stream
     flipped = shape[:2] == (seen.queries, seen.batch) and seen.queries != seen.batch
-    return BlockSeen(stack, layer, call.path, call.nth, number, enters, leaves, shape, flipped, call.overwrites)
+    return BlockSeen(
+        stack, layer, call.path, call.nth, number, enters, leaves, shape, flipped, call.overwrites
+    )
 
 
 def _container(path: str) -> tuple[str, ...]:
@@ -107,7 +111,7 @@ def _container(path: str) -> tuple[str, ...]:
 
 
 def stack_names(containers: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """`encoder` and `decoder`, `text` and `vision`: the first part of each path that no other path shares there."""
+    """`encoder` and `decoder`, `text` and `vision`: the first part of each path that no other one shares."""
     paths = list(containers)
     if len(paths) == 1:
         return {paths[0]: "model"}

@@ -4,8 +4,9 @@
     with torch.inference_mode(), tap(model, found, receive):
         model(**batch)                      # receive(frame) is called with StreamFrame and AttentionFrame
 
-Frames hold the model's own tensors and are kept by nobody: what `receive` does not keep is gone when the layer is.
-The model's output stays equal bit for bit. Leaving the context, by an exception too, leaves nothing behind.
+Frames hold the model's own tensors and are kept by nobody: what `receive` does not keep is gone when the
+layer is. The model's output stays equal bit for bit. Leaving the context, by an exception too, leaves
+nothing behind.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.anatomy import Anatomy, Block, Site, Stack
+from attnscope.hf.anatomy import Anatomy, Block, Site, Stack, marks_padding
 from attnscope.hf.census import without_fast_path
 from attnscope.hf.interface import watched_interface
 from attnscope.hf.masks import MaskReader
@@ -38,7 +39,9 @@ TokenMasks = Mapping[str, Bool[Tensor, "batch token"]]
 
 
 @contextmanager
-def tap(model: nn.Module, found: Anatomy, receive: Receive, token_masks: TokenMasks | None = None) -> Iterator[None]:
+def tap(
+    model: nn.Module, found: Anatomy, receive: Receive, token_masks: TokenMasks | None = None
+) -> Iterator[None]:
     """Call `receive` with every frame of every forward pass of `model` inside the context.
 
     `token_masks` says by stack which tokens are real; without it the masks in the model's own arguments do.
@@ -55,7 +58,9 @@ def tap(model: nn.Module, found: Anatomy, receive: Receive, token_masks: TokenMa
             stack.enter_context(_watched(model.get_submodule(path), path, running))
         if "interface" in found.routes:
             stack.enter_context(
-                watched_interface(running.paths.__contains__, running.masks, running.interface, running.as_pattern)
+                watched_interface(
+                    running.paths.__contains__, running.masks, running.interface, running.as_pattern
+                )
             )
         stack.enter_context(without_fast_path(found.fast_path))
         stack.callback(running.forget)
@@ -131,7 +136,7 @@ class _Tap:
                 yield path, self._on_input(stack, "middle", path, blocks)
 
     def leaving(self) -> Iterator[tuple[str, Callable[..., None]]]:
-        """Hooks on module outputs: the stream that leaves the last block, and those between attention and MLP."""
+        """Hooks on module outputs: the stream that leaves the last block, and those between its halves."""
         for stack in self.found.stacks:
             if stack.chained:
                 last = stack.blocks[-1]
@@ -140,8 +145,11 @@ class _Tap:
                 yield path, self._on_output(stack, "middle", path, blocks)
 
     def _middles(self, stack: Stack, side: str) -> dict[str, dict[int, Block]]:
-        places = {(b.writes.middle.path, b.writes.middle.nth): b for b in stack.blocks
-                  if b.writes.middle is not None and b.writes.middle.side == side}
+        places = {
+            (b.writes.middle.path, b.writes.middle.nth): b
+            for b in stack.blocks
+            if b.writes.middle is not None and b.writes.middle.side == side
+        }
         return _by_path(places)
 
     def _on_input(self, stack: Stack, site: str, path: str, blocks: dict[int, Block]) -> Callable[..., None]:
@@ -241,31 +249,43 @@ class _Tap:
 
     # padding
 
-    def _token_mask(self, stack: str, stream: Float[Tensor, "batch token width"]) -> Bool[Tensor, "batch token"]:
+    def _token_mask(
+        self, stack: str, stream: Float[Tensor, "batch token width"]
+    ) -> Bool[Tensor, "batch token"]:
         return self._mask(stack, stream.shape[0], stream.shape[1], stream.device)
 
     def _mask(self, stack: str, batch: int, tokens: int, device: torch.device) -> Bool[Tensor, "batch token"]:
         """Which tokens of a stack are real; all of them where nothing of the right size says otherwise."""
         mask = self.padding.get(stack)
         if mask is None or mask.shape != (batch, tokens):
-            mask = self._told(stack)
+            mask = self._told(stack, batch, tokens)
             if mask is None or mask.shape != (batch, tokens):
                 mask = torch.ones(batch, tokens, dtype=torch.bool)
             mask = self.padding[stack] = mask.to(device)
         return mask
 
-    def _told(self, stack: str) -> Bool[Tensor, "batch2 token2"] | None:
+    def _told(self, stack: str, batch: int, tokens: int) -> Bool[Tensor, "batch2 token2"] | None:
+        """What the caller or the model's own arguments say about padding."""
         if stack in self.given_masks:
             return self.given_masks[stack]
         described = self.found.stack(stack)
-        name = None if described is None else described.mask
-        mask = None if name is None else self.arguments.get(name)
-        if name is None or not isinstance(mask, Tensor) or mask.ndim != 2:
-            return None
-        if mask.is_floating_point():
-            return mask == 0 if "padding" in name else mask > 0
-        # torch's own layers mark padding with True, everybody else marks tokens.
-        return ~mask if "padding" in name and mask.dtype == torch.bool else mask != 0
+        names = (
+            [f"{stack}_key_padding_mask"] if described is None or described.mask is None else [described.mask]
+        )
+        if len(self.found.stacks) <= 1 and stack != "memory":
+            names += self.arguments  # one stack: any mask of its size is its own, though the probe had none
+        for name in names:
+            mask = self.arguments.get(name)
+            if mask is not None and marks_padding(name, mask) and mask.shape == (batch, tokens):
+                return _real_tokens(name, mask)
+        return None
+
+
+def _real_tokens(name: str, mask: Tensor) -> Bool[Tensor, "batch token"]:
+    if "padding" not in name:
+        return mask > 0
+    # torch's own layers mark padding: with True, or with a number that is added to the logits.
+    return mask == 0 if mask.is_floating_point() else ~mask.bool()
 
 
 def _by_path(places: Mapping[tuple[str, int], Block]) -> dict[str, dict[int, Block]]:

@@ -1,7 +1,9 @@
-"""What happens inside one block during a probe: streams, linear maps and attention, kept as a few small copies.
+"""What happens inside one block during a probe: streams, linear maps and attention, kept as a few small
+copies.
 
-Copies, because models change tensors in place; a few tokens of each, because a residual identity that holds holds for
-every token, and because projections are recognised at the first token, where rotary embeddings do nothing.
+Copies, because models change tensors in place; a few tokens of each, because a residual identity that
+holds holds for every token, and because projections are recognised at the first token, where rotary
+embeddings do nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Change:
-    """What a module made of a tensor of any shape, at the first token: how norms of queries and keys are followed."""
+    """What a module made of a tensor, at the first token: how norms of queries and keys are followed."""
 
     path: str
     taken: Float[Tensor, "batch channel"]
@@ -96,7 +98,7 @@ class Tape:
         return whole[:, :_TOKENS].to(torch.float64, copy=True)
 
     def first_token(self, tensor: Tensor) -> list[Float[Tensor, "batch channel"]]:
-        """The first token of every sequence, flat; for four axes both readings of which axis counts tokens."""
+        """The first token of every sequence, flat; both readings where it is open which axis has tokens."""
         tensor = tensor.detach()
         if tensor.ndim < 2:
             return []
@@ -104,8 +106,7 @@ class Tape:
             if tensor.shape[0] % self.batch:
                 return []
             tokens = tensor.shape[0] // self.batch
-            pair = (tokens, self.batch) if self.sequence_first else (self.batch, tokens)
-            tensor = tensor.unflatten(0, pair)
+            return [tensor[::tokens], tensor[: self.batch]]
         if tensor.shape[0] == self.batch:
             found = [tensor[:, 0].flatten(1)]
             return [*found, tensor[:, :, 0].flatten(1)] if tensor.ndim == 4 else found

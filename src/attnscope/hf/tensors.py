@@ -26,7 +26,9 @@ def float_tensors(thing: Any) -> Iterator[tuple[Slot, Tensor]]:
 
 def arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[Slot, Any]:
     """One mapping for positional (by number) and named arguments."""
-    return {**dict(enumerate(args)), **kwargs}
+    every: dict[Slot, Any] = dict(enumerate(args))
+    every.update(kwargs)
+    return every
 
 
 def at(thing: Any, slot: Slot) -> Any:

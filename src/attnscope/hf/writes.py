@@ -1,8 +1,9 @@
 """How a block writes into the residual stream, found by arithmetic on what its modules took and gave.
 
-Backwards from what leaves the block: a state is either a norm of a sum (post-norm), or an earlier state plus the
-output of some module (a write), or the entering stream plus two writes made side by side (parallel). The walk ends at
-the stream that entered; if it does not, the block's writes are not separable and nothing is claimed.
+Backwards from what leaves the block: a state is either a norm of a sum (post-norm), or an earlier state
+plus the output of some module (a write), or the entering stream plus two writes made side by side
+(parallel). The walk ends at the stream that entered; if it does not, the block's writes are not
+separable and nothing is claimed.
 """
 
 from __future__ import annotations
@@ -55,8 +56,10 @@ class _Step:
 State = Float[Tensor, "batch token width"]
 
 
-def find_writes(entered: State, left: State, records: list[StreamRecord], attended: list[int], eps: float) -> Writes:
-    """Walk back from `left` to `entered`. `attended` says when (in record order) attention happened in this block."""
+def find_writes(
+    entered: State, left: State, records: list[StreamRecord], attended: list[int], eps: float
+) -> Writes:
+    """Walk back from `left` to `entered`. `attended` says when, in record order, attention happened."""
     gave = [r for r in records if r.place.side == "output"]
     norms = [r for r in gave if r.alone and _is_norm(r, records)]
     steps: list[_Step] = []
@@ -67,13 +70,13 @@ def find_writes(entered: State, left: State, records: list[StreamRecord], attend
         if norm is not None:
             taken = _taken(norm, records)
             source, result, normed = taken.tensor, taken.place, True
-        step = _last_write(source, entered, records, gave, eps, normed, result)
+        step = _last_write(source, entered, records, gave, eps=eps, normed=normed, result=result)
         if step is None:
             both = None if steps else _two_writes(state, entered, gave, eps)
             return Writes("unknown") if both is None else _parallel(both, attended)
         steps.append(step)
         if step.before is None:
-            return _sequential(steps[::-1], norms, records, entered, attended, eps)
+            return _sequential(steps[::-1], norms, records, entered=entered, attended=attended, eps=eps)
         state = step.before.tensor
     return Writes("unknown")
 
@@ -82,6 +85,7 @@ def _sequential(
     steps: list[_Step],
     norms: list[StreamRecord],
     records: list[StreamRecord],
+    *,
     entered: State,
     attended: list[int],
     eps: float,
@@ -101,7 +105,8 @@ def _sequential(
         reads = [_taken(n, records).tensor for n in norms]
         norm = "pre" if any(_close(read, state, eps) for read in reads for state in states) else "none"
     identities = tuple(
-        Identity(s.result, None if s.before is None else s.before.place, (s.write.place,), s.multiplier) for s in steps
+        Identity(s.result, None if s.before is None else s.before.place, (s.write.place,), s.multiplier)
+        for s in steps
     )
     return Writes(norm, len(steps), middle, None, identities)
 
@@ -124,11 +129,12 @@ def _last_write(
     entered: State,
     records: list[StreamRecord],
     gave: list[StreamRecord],
+    *,
     eps: float,
     normed: bool,
     result: Place | None,
 ) -> _Step | None:
-    """state = before + multiplier * write, with `before` the entering stream or any tensor seen in the block."""
+    """state = before + multiplier * write, `before` being the entering stream or any tensor of the block."""
     if not gave:
         return None
     writes = torch.stack([r.tensor.flatten() for r in gave])
@@ -145,7 +151,11 @@ def _last_write(
         fits = (left_over <= allowed) & (left_over <= 0.02 * change.norm()) & (slopes.abs() > 1e-2)
         for index in torch.nonzero(fits).flatten().tolist():
             slope = _round(float(slopes[index]))
-            if before is not None and gave[index].order <= before.order and gave[index].place.side == before.place.side:
+            if (
+                before is not None
+                and gave[index].order <= before.order
+                and gave[index].place.side == before.place.side
+            ):
                 continue
             step = _Step(result, before, gave[index], slope, normed)
             if best is None or (abs(slope - 1) < 1e-6) > (abs(best.multiplier - 1) < 1e-6):

@@ -1,13 +1,15 @@
 """A band: which keys a query may see by position alone, as two distances.
 
-Causal attention, sliding windows and their mirror images (what a key is seen by) are all bands, so one description
-serves rows and columns: query i sees key j when i - j <= behind and j - i <= ahead; None means no limit.
+Causal attention, sliding windows and their mirror images (what a key is seen by) are all bands, so one
+description serves rows and columns: query i sees key j when i - j <= behind and j - i <= ahead; None means no
+limit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
@@ -36,7 +38,7 @@ class Band:
     def permits(self, row: Int[Tensor, "*rows"], key: Int[Tensor, "*keys"]) -> Bool[Tensor, "..."]:
         """Elementwise (broadcast) whether `row` may see `key`."""
         distance = row - key
-        permitted = distance == distance
+        permitted = torch.ones_like(distance, dtype=torch.bool)
         if self.behind is not None:
             permitted = permitted & (distance <= self.behind)
         if self.ahead is not None:

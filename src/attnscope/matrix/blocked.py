@@ -1,7 +1,7 @@
-"""Attention statistics in one pass over cache-sized tiles: every kind of logit, memory that does not grow with n^2.
+"""Attention statistics in one pass over cache-sized tiles: any kind of logit, in O(n d) memory.
 
-All statistics of a tile are taken while it is in cache, so the whole set costs a little more than the matrix product
-that made the tile; measured on one CPU thread it is cheaper than one fused attention call at every length tried.
+All statistics of a tile are taken while it is in cache, so the whole set costs about twice the matrix product
+that made it.
 """
 
 from __future__ import annotations
@@ -46,12 +46,14 @@ def blocked_statistics(
     first_key = key_mask.to(torch.int8).argmax(-1).tolist()
     distances = _Distances(scores, dtype)
     for strip, tiles in pattern_strips(scores, dtype, lse=lse, query_mask=query_mask):
-        # One cut through the table a strip: slicing for every statistic and tile would cost more than the sums.
+        # One cut through the table a strip: slicing for every statistic and tile would cost more than the
+        # sums.
         columns = table[:, strip.batch, strip.head, strip.row].unbind(0)
         row = dict(zip(names, columns, strict=True))
         for key, pattern, log in tiles:
             if "row_entropy" in row:
-                # -sum_j A_ij ln A_ij; with learned sinks over the real keys only: of a row that sums to less than 1.
+                # -sum_j A_ij ln A_ij; with learned sinks over the real keys only, of a row that sums to less
+                # than 1
                 row["row_entropy"].sub_(torch.mul(pattern, log, out=log).sum(-1))
             if "row_sum_squares" in row:
                 row["row_sum_squares"].add_(torch.linalg.vector_norm(pattern, dim=-1).square_())
@@ -90,11 +92,11 @@ def _add_diagonal(
 class _Distances:
     """sum_j A_ij |i - j| over tiles.
 
-    |i - j| is a row number minus a key number, or the reverse, wherever the sign of i - j is the same in the whole tile:
-    there the sum is a matrix-vector product. With i0 the first row, |i - j| = (i0 - j) + (i - i0) before the rows' own
-    keys and (j - i0) - (i - i0) after them; both count from nearby, so no large numbers cancel. Only the keys that face
-    the rows themselves need the product with the matrix |i - j|, and under a causal band not even those: there
-    |i - j| = i - j everywhere.
+    |i - j| is a row number minus a key number, or the reverse, wherever the sign of i - j is the same in the
+    whole tile: there the sum is a matrix-vector product. With i0 the first row, |i - j| = (i0 - j) + (i - i0)
+    before the rows' own keys and (j - i0) - (i - i0) after them; both count from nearby, so no large numbers
+    cancel. Only the keys that face the rows themselves need the product with the matrix |i - j|, and under a
+    causal band not even those: there |i - j| = i - j everywhere.
     """
 
     def __init__(self, scores: Scores, dtype: torch.dtype) -> None:

@@ -1,6 +1,7 @@
 """The slow, obvious computation of the attention pattern and its statistics: the reference for the fast ones.
 
-It builds the whole n x n pattern in float64 and reads each statistic off its definition. Use it for short sequences.
+It builds the whole n x n pattern in float64 and reads each statistic off its definition. Use it for short
+sequences.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """How alike the heads of a layer look: cosine similarity of their patterns, on a sample of rows.
 
-Two heads with the same pattern are redundant. The cosine <A_g, A_h> / (|A_g| |A_h|) over 32 rows of each sequence, evenly
-spaced over its real tokens, costs as much as 32 rows of attention, however long the sequence.
+Two heads with the same pattern are redundant. The cosine <A_g, A_h> / (|A_g| |A_h|) over 32 rows of each
+sequence, evenly spaced over its real tokens, costs as much as 32 rows of attention, however long the
+sequence.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ def rows_of(scores: Scores, rows: Int[Tensor, "batch rows"]) -> Scores:
         """Gather along the query axis of a `#batch #heads #query last` tensor, if it has one."""
         if tensor.shape[2] == 1 and scores.query.shape[2] != 1:
             return tensor
-        tensor = tensor.detach().expand(rows.shape[0], -1, -1, -1)
-        index = rows[:, None, :, None].expand(-1, tensor.shape[1], -1, tensor.shape[3])
-        return tensor.gather(2, index)
+        sequence = torch.arange(rows.shape[0], device=rows.device)[:, None]
+        return (
+            tensor.detach().expand(rows.shape[0], -1, -1, -1).transpose(1, 2)[sequence, rows].transpose(1, 2)
+        )
 
     allowed = None if scores.allowed is None else pick(scores.allowed)
     if not scores.band.open:

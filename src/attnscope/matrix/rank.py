@@ -2,11 +2,11 @@
 
 Routes, chosen by cost and accuracy:
 
-- stable rank: the largest singular value by Lanczos, O(n d) a step, and Gram eigenvalues for the few
-  sequences that have not converged. Relative error below 1e-4.
-- effective rank: eigenvalues of the smaller Gram matrix (n x n or d x d) in float64. Squaring halves the
-  digits: singular values below 1e-8 of the largest are lost, where float32 would lose those below 3e-4,
-  which are most of them once one activation is massive.
+- singular values, and with them the effective rank: eigenvalues of the smaller Gram matrix (n x n or d x d)
+  in float64. Squaring halves the digits: singular values below 1e-8 of the largest are lost, where float32
+  would lose those below 3e-4, which are most of them once one activation is massive.
+- stable rank: the same while the smaller side is at most `GRAM_LIMIT`; beyond it, where all eigenvalues would
+  cost far more than the model's own layer, the largest one alone by block power iteration.
 - numerical rank: singular values themselves (svdvals). Its threshold, max(n, d) eps s_1, lies below what a
   Gram matrix can resolve.
 """
@@ -17,14 +17,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnscope.matrix.sequences import WHOLE_BYTES, Sequences, sequences
-from attnscope.matrix.spectrum import incoherent_columns
+from attnscope.matrix.sequences import Sequences, sequences
+from attnscope.matrix.spectrum import incoherent_columns, leading_singular_values
 
 Stream = Float[Tensor, "batch token width"]
 Mask = Bool[Tensor, "batch token"]
 
-LANCZOS_STEPS = 5
-LANCZOS_TOLERANCE = 1e-4
+GRAM_LIMIT = 512
+_BLOCK_COLUMNS = 4
+_STEPS = 16
 
 
 def singular_values(stream: Stream, token_mask: Mask | None = None) -> Float[Tensor, "batch value"]:
@@ -35,10 +36,11 @@ def singular_values(stream: Stream, token_mask: Mask | None = None) -> Float[Ten
 def stable_rank(stream: Stream, token_mask: Mask | None = None) -> Float[Tensor, "batch"]:
     """||X||_F^2 / ||X||_2^2 (arXiv:2410.07799): 1 for rank one, at most min(n, d); zero for zeros."""
     parts = []
-    for some in sequences(stream, token_mask, WHOLE_BYTES):
-        frobenius = torch.linalg.vector_norm(some.tokens, dim=(-2, -1))
-        largest = _largest_singular_value(some)
-        parts.append((frobenius / largest.clamp_min(torch.finfo(largest.dtype).tiny)).square())
+    for some in sequences(stream, token_mask):
+        small = min(some.tokens.shape[1:]) <= GRAM_LIMIT
+        largest = _gram_values(some.tokens)[:, 0] if small else _largest_singular_value(some)
+        energy = torch.linalg.vector_norm(some.tokens, dim=(-2, -1)).to(largest.dtype)
+        parts.append((energy / largest.clamp_min(torch.finfo(largest.dtype).tiny)).square())
     return torch.cat(parts)
 
 
@@ -79,52 +81,17 @@ def _gram_values(tokens: Stream) -> Float[Tensor, "batch value"]:
 
 
 def _largest_singular_value(some: Sequences) -> Float[Tensor, "batch"]:
-    """||X||_2 by Lanczos on X^T X, and by the Gram matrix for sequences on which that has not converged.
+    """||X||_2 by products with X alone, started from weighted sums of tokens.
 
-    After k steps X^T X V = V T + beta e_k^T with tridiagonal T. For the largest eigenpair (theta, y) of T
-    the residual is r = beta |y_k|, and the eigenvalue is within r^2 / gap of theta (Parlett 1998, theorem
-    11.7.1), with the gap taken to the next eigenvalue of T. Sequences are judged one by one, so batch mates
-    do not matter.
+    A start X^T w has s_i (u_i . w) along the i-th singular direction, so large directions are well
+    represented from the beginning; w = 1 gives the mean token, which in real streams is most of the answer.
     """
     tokens = some.tokens
-    diagonal, beside = _lanczos(some)
-    sick = ~(torch.isfinite(diagonal) & torch.isfinite(beside)).all(dim=-1)
-    diagonal, beside = (t.masked_fill(sick[:, None], 0.0).double() for t in (diagonal, beside))
-    inner = beside[:, :-1]
-    small = torch.diag_embed(diagonal) + torch.diag_embed(inner, 1) + torch.diag_embed(inner, -1)
-    theta, y = torch.linalg.eigh(small)
-    top, gap = theta[:, -1], theta[:, -1] - theta[:, -2]
-    error = (beside[:, -1] * y[:, -1, -1]).square()
-    largest: Tensor = top.clamp_min(0.0).sqrt().to(tokens.dtype)
-    pending = (error > LANCZOS_TOLERANCE * top * gap) & ~sick
-    if bool(pending.any()):
-        largest[pending] = _gram_values(tokens[pending])[:, 0].to(tokens.dtype)
-    return largest.masked_fill(sick, torch.nan)
-
-
-def _lanczos(some: Sequences) -> tuple[Float[Tensor, "batch steps"], Float[Tensor, "batch steps"]]:
-    """Diagonal and off-diagonal of T, starting from tokens added up with weights 1 + w, w of random look.
-
-    Such a start lies in the span of the tokens and has s_i (u_i . (1 + w)) along the i-th singular direction: the
-    ones give the mean token, most of the answer in real streams, and w makes sure that no direction is missing.
-    """
-    tokens = some.tokens
-    tiny = torch.finfo(tokens.dtype).tiny
-    weight = 1.0 + incoherent_columns(tokens.shape[1], 1).squeeze(-1).to(tokens)[some.number()]
-    newest = (weight[:, None, :] @ tokens).mT
-    newest = newest / torch.linalg.vector_norm(newest, dim=-2, keepdim=True).clamp_min(tiny)
-    basis, diagonal, beside = newest, [], []
-    for _ in range(LANCZOS_STEPS):
-        image = tokens @ newest
-        diagonal.append(image.square().sum(dim=(-2, -1)))
-        grown = (image.mT @ tokens).mT  # a row times the tokens reads them in storage order
-        for _ in range(2):  # the second pass removes what rounding left of the first where little remains
-            grown = grown - basis @ (basis.mT @ grown)
-        length = torch.linalg.vector_norm(grown, dim=(-2, -1))
-        beside.append(length)
-        # Below this the Krylov space is exhausted and the rest is rounding: that sequence goes on with zeros.
-        alive = length > 1e-5 * torch.stack(diagonal).amax(dim=0)
-        grown = grown / length.clamp_min(tiny)[:, None, None]
-        newest = torch.where(alive[:, None, None], grown, 0.0)
-        basis = torch.cat([basis, newest], dim=-1)
-    return torch.stack(diagonal, dim=-1), torch.stack(beside, dim=-1)
+    columns = incoherent_columns(tokens.shape[1], _BLOCK_COLUMNS).to(tokens)
+    columns[:, 0] = 1.0
+    return leading_singular_values(
+        lambda x: tokens @ x,
+        lambda y: tokens.mT @ y,
+        tokens.mT @ columns[some.number()],
+        steps=_STEPS,
+    )[..., 0]

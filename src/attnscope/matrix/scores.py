@@ -5,7 +5,8 @@ An attention call is determined by its queries and keys, a scale, and what is do
     s_ij = softcap(scale * q_i . k_j) + bias_ij,  -inf where (i, j) is not allowed,
     A_ij = exp(s_ij - lse_i),                      lse_i = log(sum_j exp(s_ij) [+ exp(sink)]).
 
-Everything in this room that speaks of attention takes a `Scores` and never needs more than O(n) rows of it at a time.
+Everything in this room that speaks of attention takes a `Scores` and never needs more than O(n) rows of it at
+a time.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class Scores:
     bias: Float[Tensor, "#batch #heads #query key"] | None = None  # added to the logits; -inf forbids
     softcap: float | None = None  # c tanh(s/c), before bias
     sinks: Float[Tensor, "heads"] | None = None  # one learned extra logit a head: rows then sum to < 1
-    lse: Float[Tensor, "batch heads query"] | None = None  # where the model's own kernel returned it (sink included)
+    lse: Float[Tensor, "batch heads query"] | None = (
+        None  # where the model's own kernel returned it (sink included)
+    )
     pattern: Float[Tensor, "batch heads query key"] | None = None  # where the model itself made its maps
 
     @property

@@ -58,6 +58,10 @@ def sequences(
     batch, tokens, width = stream.shape
     dtype = accumulation_dtype(stream)
     mask = None if token_mask is None or bool(token_mask.all()) else token_mask
+    if mask is not None:
+        most_bytes = min(
+            most_bytes, CACHE_BYTES
+        )  # padding is cleared in a copy, which had better stay in the cache
     group = max(1, most_bytes // max(1, tokens * width * dtype.itemsize))
     for start in range(0, batch, group):
         some = stream[start : start + group].to(dtype)

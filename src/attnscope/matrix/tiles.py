@@ -1,12 +1,13 @@
 """An attention pattern read in tiles that fit in cache: ln A and A, a few rows against a few keys at a time.
 
-With each row's log-sum-exp known, a tile of A needs nothing from its neighbours: A_ij = exp(s_ij - lse_i). So every sum
-over rows or columns of A is a sum over tiles, in memory that does not grow with the sequence, whatever is done to the
-logits. One tile costs one matrix product (the log-sum-exp and the bias are what it is added to) and one exponential.
-Tiles that position or mask forbid as a whole are never computed; query heads that share a key head share the product.
+With each row's log-sum-exp known, a tile of A needs nothing from its neighbours: A_ij = exp(s_ij - lse_i). So
+every sum over rows or columns of A is a sum over tiles, in memory that does not grow with the sequence,
+whatever is done to the logits. One tile costs one matrix product (the log-sum-exp and the bias are what it is
+added to) and one exponential. Tiles that position or mask forbid as a whole are never computed; query heads
+that share a key head share the product.
 
-Where the log-sum-exp is not known it is found first, from the same tiles: in place when a row's keys fit in one tile,
-by a sweep of its own otherwise.
+Where the log-sum-exp is not known it is found first, from the same tiles: in place when a row's keys fit in
+one tile, by a sweep of its own otherwise.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from attnscope.matrix.scores import Scores
 
 # Finite stand-in for a logit of -inf, so that differences and products with it are never NaN.
 FORBIDDEN = -1e30
-# Tiles of ln A are cut off here: vectorised exponentials take a path 100 times slower as soon as a result leaves the
-# normal numbers of float32. What is forbidden thus weighs 2e-35 in a tile, and sums below VANISHING are 0.
+# Tiles of ln A are cut off here: vectorised exponentials take a path 100 times slower as soon as a result
+# leaves the normal numbers of float32. What is forbidden thus weighs 2e-35 in a tile, and sums below
+# VANISHING are 0.
 FLOOR = -80.0
 VANISHING = 1e-28
-# Two tiles of this size and the operands of the product stay in a second-level cache of 2 MB; measured best of
-# 0.25-4 MB at 128, 512, 4096 and 16384 keys. An accelerator wants few large tiles instead.
+# Two tiles of this size and the operands of the product stay in a second-level cache of 2 MB; measured best
+# of 0.25-4 MB at 128, 512, 4096 and 16384 keys. An accelerator wants few large tiles instead.
 TILE_BYTES = 768 * 1024
 ACCELERATOR_TILE_BYTES = 256 * 1024**2
 TILE_KEYS = 1024
@@ -76,7 +78,7 @@ def cut(tensor: Tensor, tile: Tile) -> Tensor:
 
 
 def strips(scores: Scores, dtype: torch.dtype) -> Iterator[Strip]:
-    """Cut the pattern: about 128 rows to a product, at most 1024 keys, and as many heads as the tile has room for."""
+    """Cut the pattern: about 128 rows to a product, at most 1024 keys, as many heads as there is room for."""
     batch, heads, rows, _ = scores.query.shape
     keys, sharing, band = scores.key.shape[2], scores.sharing, scores.band
     room = tile_elements(dtype, scores.query.device)
@@ -103,12 +105,13 @@ class LogPattern:
         self.key = scores.key.detach().to(dtype)
         self._log = torch.empty(0, dtype=dtype, device=self.query.device)
         self._exp = torch.empty(0, dtype=dtype, device=self.query.device)
+        self._zero = torch.zeros((), dtype=dtype, device=self.query.device)
         self._edges: dict[tuple[int, int, int], Tensor] = {}
 
     def logits(
         self, tile: Tile, lse: Float[Tensor, "some_batch some_heads rows"] | None
     ) -> Float[Tensor, "some_batch some_heads rows keys"] | None:
-        """s - lse on a tile, FORBIDDEN or less where a key may not be seen; None where nothing may be seen."""
+        """s - lse on a tile, about FORBIDDEN where a key may not be seen; None if nothing may be seen."""
         offset, empty = self._offset(tile)
         if empty:
             return None
@@ -121,24 +124,18 @@ class LogPattern:
         groups = sequences * heads // sharing
         product = out.view(groups, sharing * rows, keys)
         q, k = q.reshape(groups, sharing * rows, dim), k.reshape(groups, keys, dim).mT
-        if scores.softcap is not None:
+        if scores.softcap is None and offset is None:
+            product.baddbmm_(q, k, beta=0, alpha=scores.scale)
+        elif scores.softcap is None:
+            assert offset is not None
+            out.copy_(offset)
+            product.baddbmm_(q, k, alpha=scores.scale)
+        else:
             product.baddbmm_(q, k, beta=0, alpha=scores.scale / scores.softcap).tanh_().mul_(scores.softcap)
             if offset is not None:
                 out.add_(offset)
-            if lse is not None:
-                out.sub_(lse[..., None])
-        elif offset is None and lse is None:
-            product.baddbmm_(q, k, beta=0, alpha=scores.scale)
-        else:
-            if offset is None:
-                assert lse is not None
-                torch.neg(lse[..., None].expand(out.shape), out=out)
-            elif lse is None:
-                out.copy_(offset)
-            else:
-                torch.sub(offset, lse[..., None], out=out)
-            product.baddbmm_(q, k, alpha=scores.scale)
-        self._forbid_outside_band(out, tile)
+        if lse is not None:
+            out.sub_(lse[..., None])
         return out
 
     def exponential(self, log: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -148,7 +145,7 @@ class LogPattern:
     def normalised(
         self, log: Float[Tensor, "some_batch some_heads rows keys"], strip: Strip, live: Tensor | None
     ) -> Float[Tensor, "some_batch some_heads rows keys"]:
-        """A for a tile that holds all keys of its rows and whose log-sum-exp nobody knows; `log` becomes ln A."""
+        """A for a tile with all keys of its rows whose log-sum-exp is not known; `log` becomes ln A."""
         top = log.amax(-1)
         pattern = self.exponential(log.sub_(top[..., None]))
         lse = self.complete(top + pattern.sum(-1).log_(), strip, live)
@@ -166,43 +163,37 @@ class LogPattern:
 
     def _offset(self, tile: Tile) -> tuple[Tensor | None, bool]:
         """What is added to the logits on a tile, and whether the tile is forbidden as a whole."""
-        offset = None
+        offset = self._edge(tile)
         if self.scores.bias is not None:
-            offset = cut(self.scores.bias.detach(), tile).to(self.dtype).clamp_min(FORBIDDEN)
+            bias = cut(self.scores.bias.detach(), tile).to(self.dtype).clamp_min(FORBIDDEN)
+            offset = bias if offset is None else offset + bias
         if self.scores.allowed is not None:
             allowed = cut(self.scores.allowed, tile)
             if not allowed.any():
                 return None, True
             if not allowed.all():
-                free = torch.zeros((), dtype=self.dtype, device=allowed.device) if offset is None else offset
-                offset = torch.where(allowed, free, FORBIDDEN)
+                offset = torch.where(allowed, self._zero if offset is None else offset, FORBIDDEN)
         return offset, False
 
-    def _forbid_outside_band(self, out: Tensor, tile: Tile) -> None:
-        """Only the columns at the two edges of the band can hold anything forbidden."""
-        band, row, key = self.scores.band, tile.row, tile.key
-        if band.ahead is not None:
-            start = max(key.start, row.start + band.ahead + 1)
-            if start < key.stop:
-                beyond = self._edge(width(row), key.stop - start, start - row.start - band.ahead)
-                out[..., start - key.start :].masked_fill_(beyond, FORBIDDEN)
-        if band.behind is not None:
-            stop = min(key.stop, row.stop - 1 - band.behind)
-            if stop > key.start:
-                # i - j > behind, counted from the last row and the last such column, is the same staircase mirrored
-                beyond = self._edge(width(row), stop - key.start, row.stop - stop - band.behind).flip(0, 1)
-                out[..., : stop - key.start].masked_fill_(beyond, FORBIDDEN)
+    def _edge(self, tile: Tile) -> Float[Tensor, "rows keys"] | None:
+        """0 inside the band and FORBIDDEN outside, for a tile that the edge of the band runs through.
 
-    def _edge(self, rows: int, columns: int, shift: int) -> Bool[Tensor, "rows columns"]:
-        """Where column + shift > row: kept, because every sequence and head has the same edges."""
-        shape = (rows, columns, shift)
+        Kept, because every sequence and head has the same edges, and long sequences have few kinds of them.
+        """
+        band, row, key = self.scores.band, tile.row, tile.key
+        inside_ahead = band.ahead is None or key.stop - 1 - row.start <= band.ahead
+        inside_behind = band.behind is None or row.stop - 1 - key.start <= band.behind
+        if inside_ahead and inside_behind:
+            return None
+        shape = (width(row), width(key), key.start - row.start)
         if shape not in self._edges:
-            whole = torch.ones(rows, columns, dtype=torch.bool, device=self.query.device)
-            self._edges[shape] = whole.triu_(1 - shift)
+            i = torch.arange(row.start, row.stop, device=self.query.device)[:, None]
+            j = torch.arange(key.start, key.stop, device=self.query.device)
+            self._edges[shape] = torch.where(band.permits(i, j), self._zero, FORBIDDEN)
         return self._edges[shape]
 
     def strip_lse(self, strip: Strip) -> Float[Tensor, "some_batch some_heads rows"]:
-        """Log-sum-exp of a strip's rows, by a sweep over its keys; below FORBIDDEN / 10 where nothing is seen."""
+        """Log-sum-exp of a strip's rows, by a sweep over its keys; FORBIDDEN where nothing is seen."""
         total = self._nothing_seen(strip)
         for key in strip.keys:
             log = self.logits(Tile(strip.batch, strip.head, strip.row, key), None)
@@ -227,7 +218,7 @@ def complete_lse(
     sinks: Float[Tensor, "heads"] | None,
     live: Bool[Tensor, "batch query"] | None,
 ) -> Float[Tensor, "batch heads query"]:
-    """Add the learned sinks; give rows that see nothing, or are not wanted, a log-sum-exp that empties them."""
+    """Add the learned sinks; rows that see nothing or are not wanted get a value that empties them."""
     blind = ~(log_sum > FORBIDDEN / 10)  # NaN counts as blind
     if sinks is not None:
         log_sum = torch.logaddexp(log_sum, sinks.detach().to(log_sum.dtype)[:, None])
@@ -237,7 +228,7 @@ def complete_lse(
 
 
 def row_lse(scores: Scores, dtype: torch.dtype = torch.float32) -> Float[Tensor, "batch heads query"]:
-    """Every row's log-sum-exp, sinks included, found tile by tile; a huge number for rows that see nothing."""
+    """Every row's log-sum-exp, sinks included, tile by tile; a huge number for rows that see nothing."""
     source = LogPattern(scores, dtype)
     batch, heads, rows, _ = scores.query.shape
     lse = torch.empty(batch, heads, rows, dtype=dtype, device=scores.query.device)
@@ -255,8 +246,8 @@ def pattern_strips(
 ) -> Iterator[tuple[Strip, Iterator[tuple[slice, Tensor, Tensor]]]]:
     """The pattern strip by strip, and in each strip tile by tile as (keys, A, ln A), leaving out empty tiles.
 
-    A and ln A are buffers: read or spoil them before the next tile. `lse`, sinks included, is used if given. Rows whose
-    `query_mask` is False are 0 in A (to within `VANISHING`).
+    A and ln A are buffers: read or spoil them before the next tile. `lse`, sinks included, is used if given.
+    Rows whose `query_mask` is False are 0 in A (to within `VANISHING`).
     """
     source = LogPattern(scores, dtype)
     if lse is not None:

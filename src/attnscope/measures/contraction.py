@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnscope.core.card import Alarm
 from attnscope.core.measure import measure
-from attnscope.matrix.products import apply, apply_transposed
+from attnscope.matrix.products import apply, apply_transposed, with_lse
 from attnscope.matrix.scores import Scores
 from attnscope.matrix.sequences import accumulation_dtype
 from attnscope.matrix.stochastic import centred_contraction
@@ -28,11 +28,13 @@ def contraction(
     scores: Scores, query_mask: Bool[Tensor, "batch query"], key_mask: Bool[Tensor, "batch key"]
 ) -> Float[Tensor, "batch head"]:
     # sqrt(lambda) of d_M(A X) <= sqrt(lambda) d_M(X), the norm of the pattern on centred tokens.
+    dtype = accumulation_dtype(scores.query)
+    known = with_lse(scores, dtype)  # once, not in each of the many products
     return centred_contraction(
-        partial(apply, scores),
-        partial(apply_transposed, scores),
+        partial(apply, known),
+        partial(apply_transposed, known),
         query_mask=query_mask,
         key_mask=key_mask,
         heads=scores.query.shape[1],
-        dtype=accumulation_dtype(scores.query),
+        dtype=dtype,
     )

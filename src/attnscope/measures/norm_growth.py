@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attnscope.core.card import Alarm
 from attnscope.core.measure import measure
-from attnscope.matrix.sequences import WHOLE_BYTES, sequences
+from attnscope.matrix.sequences import accumulation_dtype
 
 
 @measure(
@@ -25,14 +25,13 @@ def norm_growth(
     stream_before: Float[Tensor, "batch token width"],
     token_mask: Bool[Tensor, "batch token"],
 ) -> Float[Tensor, "batch"]:
-    # The geometric mean over tokens of |x_t after| / |x_t before|: factors of successive blocks multiply,
-    # and one massive token moves it by its share of the tokens only. Padding rows have length zero in both,
-    # hence log 1 = 0.
-    growth = []
-    after, before = (sequences(s, token_mask, WHOLE_BYTES) for s in (stream, stream_before))
-    for new, old in zip(after, before, strict=True):
-        new_length, old_length = (torch.linalg.vector_norm(some.tokens, dim=-1) for some in (new, old))
-        tiny = torch.finfo(new_length.dtype).tiny
-        logs = new_length.clamp_min(tiny).log() - old_length.clamp_min(tiny).log()
-        growth.append((logs.sum(dim=-1) / new.count.clamp_min(1.0)).exp())
-    return torch.cat(growth)
+    # The geometric mean over tokens of |x_t after| / |x_t before|: factors of successive blocks multiply, and
+    # one massive token moves it by its share of the tokens only.
+    dtype = accumulation_dtype(stream)
+    tiny = torch.finfo(dtype).tiny
+    after, before = (
+        torch.linalg.vector_norm(tokens, dim=-1, dtype=dtype).clamp_min(tiny).log()
+        for tokens in (stream, stream_before)
+    )
+    growth = (after - before).masked_fill(~token_mask, 0.0)
+    return (growth.sum(dim=-1) / token_mask.sum(dim=-1).clamp_min(1)).exp()

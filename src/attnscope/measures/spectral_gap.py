@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.measure import measure
-from attnscope.matrix.products import apply, apply_transposed
+from attnscope.matrix.products import apply, apply_transposed, with_lse
 from attnscope.matrix.scores import Scores
 from attnscope.matrix.sequences import accumulation_dtype
 from attnscope.matrix.stochastic import pattern_singular_values
@@ -28,12 +28,14 @@ def spectral_gap(
 ) -> dict[str, Float[Tensor, "batch head"]]:
     # Random softmax patterns have sigma_1 -> 1 and sqrt(n) sigma_2 -> 2: one direction survives a stack of
     # them.
+    dtype = accumulation_dtype(scores.query)
+    known = with_lse(scores, dtype)  # once, not in each of the many products
     values = pattern_singular_values(
-        partial(apply, scores),
-        partial(apply_transposed, scores),
+        partial(apply, known),
+        partial(apply_transposed, known),
         query_mask=query_mask,
         key_mask=key_mask,
         heads=scores.query.shape[1],
-        dtype=accumulation_dtype(scores.query),
+        dtype=dtype,
     )
     return {"sigma_1": values[..., 0], "sigma_2": values[..., 1]}

@@ -1,4 +1,4 @@
-"""How many directions the tokens use, by energy: blind to small singular values, and so cheap."""
+"""How many directions the tokens use, by energy: blind to small singular values."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from attnscope.matrix import rank
     unit="directions",
     citation="arXiv:2410.07799",
     scope="stream",
+    group="deep",
     alarm=Alarm("<", 1.05, "one direction carries the stream"),
     log=True,
 )

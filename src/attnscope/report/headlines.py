@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from attnscope.charts.numerals import numeral
 from attnscope.survey.survey import Survey
+
+if TYPE_CHECKING:
+    import pandas
 
 SINK = 0.3
 
@@ -20,7 +23,7 @@ class Headline:
     note: str
 
 
-def headlines(survey: Survey, table: pd.DataFrame) -> tuple[Headline, ...]:
+def headlines(survey: Survey, table: pandas.DataFrame) -> tuple[Headline, ...]:
     """What the survey has of: size, residual, rank, sinks, spike, NaN. A measure that was not taken is left out."""
     found: list[Headline] = []
     for stack in survey.stacks:
@@ -37,7 +40,7 @@ def headlines(survey: Survey, table: pd.DataFrame) -> tuple[Headline, ...]:
     return tuple(found)
 
 
-def _size(rows: pd.DataFrame, which: str) -> Headline:
+def _size(rows: pandas.DataFrame, which: str) -> Headline:
     heads = rows[rows["head"].notna()]
     if heads.empty:
         depth = int(rows["layer"].max())
@@ -47,7 +50,7 @@ def _size(rows: pd.DataFrame, which: str) -> Headline:
     return Headline(f"Layers × heads{which}", f"{layers} × {per_layer}", f"{len(pairs):,} heads in all")
 
 
-def _ends(survey: Survey, rows: pd.DataFrame, measure: str, label: str, which: str) -> list[Headline]:
+def _ends(survey: Survey, rows: pandas.DataFrame, measure: str, label: str, which: str) -> list[Headline]:
     column = rows[(rows["measure"] == measure) & (rows["site"] == "stream")]
     column = column[np.isfinite(column["mean"])].sort_values("layer")
     if column.empty:
@@ -62,7 +65,7 @@ def _ends(survey: Survey, rows: pd.DataFrame, measure: str, label: str, which: s
     ]
 
 
-def _sinks(survey: Survey, rows: pd.DataFrame, which: str) -> list[Headline]:
+def _sinks(survey: Survey, rows: pandas.DataFrame, which: str) -> list[Headline]:
     masses = rows[(rows["measure"] == "sink_mass") & (rows["site"] == "self")]
     masses = masses[masses["part"] == survey.cards["sink_mass"].parts[0]] if len(masses) else masses
     means = masses["mean"].to_numpy(float)
@@ -75,7 +78,7 @@ def _sinks(survey: Survey, rows: pd.DataFrame, which: str) -> list[Headline]:
     return [Headline(f"Heads that sink{which}", f"{share:.0%}", f"put over {limit:g} of their mass on the first token")]
 
 
-def _spike(rows: pd.DataFrame, which: str) -> list[Headline]:
+def _spike(rows: pandas.DataFrame, which: str) -> list[Headline]:
     spikes = rows[(rows["measure"] == "spike") & np.isfinite(rows["peak"])]
     if spikes.empty:
         return []

@@ -23,6 +23,9 @@ from attnscope.survey.survey import Survey
 FULL_DETAIL = 60_000
 """Cells in all maps up to which the page carries the spread beside the mean."""
 
+_USUAL = {"other": "most like head", "key": "mostly on key"}
+"""How a label is put before its number."""
+
 
 @dataclass(frozen=True)
 class HeadMap:
@@ -86,7 +89,7 @@ class HeadMap:
             "alarm": self.card.alarm.threshold if self.card.alarm else None,
             **{name: figures(self.numbers[name]) for name in keep},
             "broken": {int(i): int(self.numbers["nonfinite"].flat[i]) for i in broken},
-            "usual": {name: found.ravel().tolist() for name, found in self.usual.items()} if detail else {},
+            "usual": {_USUAL.get(n, f"mostly {n}"): v.ravel().tolist() for n, v in self.usual.items()} if detail else {},
         }
 
 

@@ -74,7 +74,7 @@ class Observer:
 
     def _attention_fields(self, frame: AttentionFrame, fitting: list[Measure]) -> dict[str, Any]:
         self.routes.add(frame.route)
-        wanted = frozenset(name for m in fitting for name in m.reads) & STATISTICS
+        wanted = frozenset(name for m in fitting for name in m.reads).intersection(STATISTICS)
         statistics = attention_statistics(
             frame.scores,
             wanted,

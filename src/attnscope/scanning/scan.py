@@ -23,9 +23,9 @@ from torch import nn
 import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.core.registry import choose
-from attnscope.hf.anatomy import Anatomy, anatomy
+from attnscope.hf.anatomy import Anatomy, anatomy, weights
 from attnscope.hf.load import Loaded
-from attnscope.hf.tap import tap, weights
+from attnscope.hf.tap import tap
 from attnscope.hf.verify import Verification, verify
 from attnscope.scanning.checkpoint import Checkpoint
 from attnscope.scanning.material import Ready, Text, batches_for, forward_options, loaded_model, names_of
@@ -83,6 +83,7 @@ def scan(
         batch_size=batch_size,
         seed=seed,
     )
+    precision, place = _precision_and_place(loaded.model)
     plan = {
         "model": loaded.sha256,
         "corpus": prepared.sha256,
@@ -91,14 +92,14 @@ def scan(
         "max tokens": max_tokens,
         "batch size": batch_size,
         "seed": seed,
-        "dtype": str(loaded.dtype),
+        "dtype": str(precision).removeprefix("torch."),
     }
     keeper = Checkpoint(checkpoint, plan)
     restored = keeper.restore() if resume else None
     tell("probing", 0, prepared.samples, 0)
     with torch.inference_mode():
-        found = anatomy(loaded.model, prepared.batches[0].to(loaded.device).inputs)
-        check = verify(loaded.model, _small(prepared.batches[0]).to(loaded.device).inputs, found)
+        found = anatomy(loaded.model, prepared.batches[0].to(place).inputs)
+        check = verify(loaded.model, _small(prepared.batches[0]).to(place).inputs, found)
     if not check.passed:
         raise RefusalError(f"{loaded.class_name} cannot be scanned honestly: {check.sentence}")
     origin = _provenance(loaded, prepared, found, check, plan)
@@ -132,7 +133,7 @@ def scan(
 
 def observe_batch(loaded: Loaded, found: Anatomy, observer: Observer, batch: Batch) -> None:
     """Run one batch under the tap; when memory runs out, run its halves."""
-    ready = batch.to(loaded.device)
+    ready = batch.to(_precision_and_place(loaded.model)[1])
     try:
         with tap(loaded.model, found, observer.receive):
             loaded.model(**ready.inputs, **forward_options(loaded))
@@ -148,6 +149,11 @@ def observe_batch(loaded: Loaded, found: Anatomy, observer: Observer, batch: Bat
         return
     for half in batch.halves():
         observe_batch(loaded, found, observer, half)
+
+
+def _precision_and_place(model: nn.Module) -> tuple[torch.dtype, torch.device]:
+    first = next(p for p in model.parameters() if p.is_floating_point())
+    return first.dtype, first.device
 
 
 def _out_of_memory(error: BaseException) -> bool:
@@ -201,15 +207,27 @@ def _provenance(
         for stack in found.stacks
     ]
     return {
-        "model": {**loaded.provenance, "stacks": stacks},
+        "model": {
+            **{key: value for key, value in loaded.provenance.items() if key not in ("model", "sha256")},
+            "name": loaded.name,
+            "class": loaded.class_name,
+            "hash": loaded.sha256,
+            "parameters": loaded.parameters,
+            "stacks": stacks,
+        },
         "corpus": {"name": prepared.name, "hash": prepared.sha256, "window": plan["max tokens"]},
         "measures": plan["measures"],
-        "dtype": plan["dtype"].removeprefix("torch."),
-        "device": str(loaded.device),
+        "dtype": plan["dtype"],
+        "device": str(_precision_and_place(loaded.model)[1]),
         "seed": plan["seed"],
         "batch_size": plan["batch size"],
         "routes": list(found.routes),
-        "verify": check.to_json(),
+        "verify": {
+            "passed": check.passed,
+            "largest_difference": check.largest,
+            "checks": {name: one.largest for name, one in check.checks.items()},
+            "notes": list(check.notes),
+        },
         "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},
         "attnscope": attnscope.__version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

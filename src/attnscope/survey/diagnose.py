@@ -15,7 +15,7 @@ from attnscope.survey.findings.duplicate import duplicate
 from attnscope.survey.findings.entropy import entropy_collapse, uniform
 from attnscope.survey.findings.nonfinite import nonfinite
 from attnscope.survey.findings.pattern import identity, previous_token
-from attnscope.survey.findings.sink import sink
+from attnscope.survey.findings.sink import sink, sink_elsewhere
 from attnscope.survey.findings.smoothing import smoothing
 from attnscope.survey.findings.spike import spike
 from attnscope.survey.survey import Survey
@@ -29,6 +29,7 @@ KINDS = (
     smoothing,
     spike,
     sink,
+    sink_elsewhere,
     uniform,
     duplicate,
     identity,

@@ -16,14 +16,13 @@ from attnscope.core.errors import RefusalError, nearest
 class Thresholds:
     """The defaults are judgements: papers' values where papers give one, round numbers otherwise."""
 
-    collapse_residual: float = (
-        0.1  # relative residual below which a layer is called collapsing (trained BERT: 0.31)
-    )
+    collapse_residual: float = 0.1  # relative residual of a collapsing layer (trained BERT ends at 0.31)
     collapse_complete: float = 0.01  # below this the tokens are one token for all that follows: critical
     collapse_fall: float = 10.0  # or: how many times smaller than its largest value before (arXiv:2103.03404)
     token_cosine: float = 0.95  # mean cosine between tokens (arXiv:2202.08625)
     sink_mass: float = 0.3  # mean attention on the first token (arXiv:2410.10781)
     spike_size: float = 100.0  # a massive activation is at least this large (arXiv:2402.17762)
+    spike_share: float = 0.1  # and at least this share of the largest in the stack: no lesser bump
     spike_step: float = 5.0  # and appears or goes by at least this factor within a few half-blocks
     uniform_entropy: float = 0.95  # entropy as a share of the largest possible one
     identity_mass: float = 0.5  # mean attention of a token to itself

@@ -64,6 +64,20 @@ class Batch:
         middle = len(self) // 2
         return self._rows(slice(0, middle)), self._rows(slice(middle, len(self)))
 
+    def shortened(self, tokens: int) -> Batch:
+        """The first `tokens` positions of a text batch; batches of anything else stay as they are."""
+        length = None if (ids := self.inputs.get("input_ids")) is None else ids.shape[1]
+        if length is None or length <= tokens:
+            return self
+        inputs = {
+            name: tensor[:, :tokens] if tensor.shape[1:2] == (length,) else tensor
+            for name, tensor in self.inputs.items()
+        }
+        mask = None if self.mask is None else self.mask[:, :tokens]
+        decoder_mask = None if self.decoder_mask is None else self.decoder_mask[:, :tokens]
+        count = len(self) * tokens if mask is None else int(mask.sum())
+        return Batch(inputs, mask, self.samples, count, decoder_mask)
+
     def _rows(self, rows: slice) -> Batch:
         mask = None if self.mask is None else self.mask[rows]
         decoder_mask = None if self.decoder_mask is None else self.decoder_mask[rows]

@@ -145,7 +145,7 @@
       lines.push(`${map.title} ${numeral(valueAt(index))} ${map.unit}`);
       if (map.p10 && state.mode === "first" && map.p10[index] !== null) lines.push(`p10 ${numeral(map.p10[index])}, p90 ${numeral(map.p90[index])}`);
     }
-    for (const [label, found] of Object.entries(map.usual)) if (found[index] >= 0) lines.push(`mostly ${label} ${found[index]}`);
+    for (const [label, found] of Object.entries(map.usual)) if (found[index] >= 0) lines.push(`${label} ${found[index]}`);
     if (map.broken[index]) lines.push(`NaN or infinite in ${map.broken[index]} observations`);
     return lines.join("\n");
   };

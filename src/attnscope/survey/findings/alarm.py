@@ -21,6 +21,7 @@ READ_ELSEWHERE = frozenset(
         "relative_residual",
         "token_cosine",
         "sink_mass",
+        "most_received",
         "spike",
         "entropy",
         "self_attention",

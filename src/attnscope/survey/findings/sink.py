@@ -1,7 +1,8 @@
 """Sink heads: much of the attention goes to the first token whatever the text says.
 
 The mean mass on the first token against 0.3 is the sink metric of Gu et al. (2024, arXiv:2410.10781). Trained
-language models have many such heads and need them: a head that has nothing to say rests there.
+language models have many such heads and need them: a head that has nothing to say rests there. Encoders often
+rest on another token (a separator, a full stop, a register): `most_received` finds those.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attnscope.core.finding import Finding
-from attnscope.survey.grid import grids
+from attnscope.survey.grid import Grid, grid_at, grids
 from attnscope.survey.survey import Survey
 from attnscope.survey.thresholds import Thresholds
 from attnscope.survey.words import percent
@@ -52,3 +53,47 @@ def sink(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
                 "mean": float(grid.means[mask].mean()),
             },
         )
+
+
+def sink_elsewhere(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+    """Heads in which one key that is usually not the first takes as much as a sink does."""
+    for grid in grids(survey, "most_received"):
+        first = grid_at(survey, "sink_mass", grid.stack, grid.site)
+        mask = grid.means > thresholds.sink_mass
+        if first is not None:
+            mask &= ~(first.means > thresholds.sink_mass)
+        usual = {place: _usual_key(grid, place) for place in grid.strongest(mask)}
+        found = tuple(sorted(place for place, key in usual.items() if key is not None and key[0] != 0))
+        if not found:
+            continue
+        strongest = max(found, key=lambda place: grid.means[place])
+        key, how_often = usual[strongest] or (0, 0.0)
+        yield Finding(
+            kind="sink_elsewhere",
+            severity="info",
+            stack=grid.stack,
+            layers=tuple(sorted({layer for layer, _ in found})),
+            heads=found,
+            sentence=(
+                f"In {grid.portion(found)} one key that is not the first token receives more than"
+                f" {percent(thresholds.sink_mass)} of all attention; most in head {strongest[1]} of layer"
+                f" {strongest[0]}: {percent(grid.means[strongest])} (key {key} in {percent(how_often)} of"
+                " sequences)."
+            ),
+            value=float(grid.means[strongest]),
+            threshold=thresholds.sink_mass,
+            threshold_name="sink_mass",
+            citation="arXiv:2410.10781",
+            advice=(
+                "Look which token stands there: a separator or a full stop is a resting place like the first"
+                " token;"
+                " a word is a sign that the head reads this corpus in one particular way."
+            ),
+            details={"site": grid.site, "keys": sorted({k[0] for k in map(usual.get, found) if k})},
+        )
+
+
+def _usual_key(grid: Grid, place: tuple[int, int]) -> tuple[int, float] | None:
+    layer, head = place
+    tally = grid.cells[layer].tallies.get("key")
+    return tally.most_common()[head] if tally else None

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 from typing import Literal
 
 from attnscope.core.finding import Finding
 from attnscope.survey.cell import Cell
 from attnscope.survey.survey import Survey
 from attnscope.survey.thresholds import Thresholds
-from attnscope.survey.words import number, percent, within
+from attnscope.survey.words import number, percent, ranges, within
 
 _KEEPS_CLIMBING = 1.5
 
@@ -40,6 +41,7 @@ class _Level:
 def spike(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for stack in survey.stacks:
         levels = _levels(survey, stack)
+        highest = max((level.size for level in levels), default=0.0)
         halves = any(level.site == "middle" for level in levels)
         tail = within(stack, "", len(survey.stacks) > 1)
         for start, end in _climbs([level.size for level in levels]):
@@ -47,7 +49,8 @@ def spike(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             up = after.size > before.size
             large, small = (after, before) if up else (before, after)
             factor = large.size / small.size if small.size else float("inf")
-            if large.size < thresholds.spike_size or factor < thresholds.spike_step:
+            massive = large.size >= max(thresholds.spike_size, thresholds.spike_share * highest)
+            if not massive or factor < thresholds.spike_step:
                 continue
             steepest = max(
                 range(start + 1, end + 1), key=lambda n: _steepness(levels[n - 1].size, levels[n].size)
@@ -55,6 +58,11 @@ def spike(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             step = levels[steepest]
             block, half = step.writer
             writer = f"the {half} of block {block}" if halves else f"block {block}"
+            blocks = {level.writer[0] for level in levels[start + 1 : end + 1]}
+            verb = "raise" if up else "lower"
+            who = f"{writer} {verb}s"
+            if len(blocks) > 1:
+                who = f"blocks {ranges(blocks)}, most of all {writer}, {verb}"
             channel, token = _label(large.cell, "channel"), _label(large.cell, "token")
             yield Finding(
                 kind="massive_activation",
@@ -64,8 +72,7 @@ def spike(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
                 heads=(),
                 sentence=(
                     f"A massive activation {'appears' if up else 'disappears'} at layer {step.layer}{tail}:"
-                    f" {writer}"
-                    f" {'raises' if up else 'lowers'} the largest entry of the residual stream from"
+                    f" {who} the largest entry of the residual stream from"
                     f" {number(before.size)} to {number(after.size)}{_where(channel, token)}."
                 ),
                 value=large.size,
@@ -108,14 +115,20 @@ def _levels(survey: Survey, stack: str) -> list[_Level]:
 
 
 def _climbs(sizes: list[float]) -> Iterator[tuple[int, int]]:
-    """First and last index of every run of steps that all rise, or all fall, by at least 1.5 times."""
-    start, going = 0, 0
-    for n in range(1, len(sizes) + 1):
-        way = _way(sizes[n - 1], sizes[n]) if n < len(sizes) else 0
-        if way != going:
-            if going:
-                yield start, n - 1
-            start, going = n - 1, way
+    """First and last index of every run of steps that all rise, or all fall, by at least 1.5 times.
+
+    One quiet half-block between two steps belongs to the run: spikes are often the work of MLPs alone.
+    """
+    ways = [_way(before, after) for before, after in pairwise(sizes)]
+    for n in range(1, len(ways) - 1):
+        if ways[n] == 0 and ways[n - 1] == ways[n + 1]:
+            ways[n] = ways[n - 1]
+    start = 0
+    for way, steps in groupby(ways):
+        end = start + len(list(steps))
+        if way:
+            yield start, end
+        start = end
 
 
 def _way(before: float, after: float) -> Literal[-1, 0, 1]:

@@ -1,0 +1,63 @@
+"""feed(loaded, corpus) -> Batches: what a loaded model reads, cut and padded the way it wants it."""
+
+from __future__ import annotations
+
+from attnscope.core.errors import RefusalError
+from attnscope.corpus.corpus import Corpus
+from attnscope.corpus.read import read
+from attnscope.hf.load import Loaded
+from attnscope.trace.batches import Batches, batches
+from attnscope.trace.windows import random_windows, windows
+
+SAMPLES = 64  # random sequences, where no number is asked for
+
+
+def feed(
+    loaded: Loaded,
+    corpus: Corpus | None,
+    *,
+    max_tokens: int | None = None,
+    samples: int | None = None,
+    batch_size: int = 8,
+    seed: int = 0,
+) -> Batches:
+    """Batches of the corpus, or of the embedded text where none is given.
+
+    A model without a tokenizer reads random tokens, which the name of the batches says.
+    """
+    if not loaded.reads_text:
+        raise RefusalError(
+            f"{loaded.name} ({loaded.class_name}) does not read text alone: in Python, give batches such "
+            'as [{"pixel_values": images}].'
+        )
+    if loaded.tokenizer is not None:
+        sequences = windows(
+            read() if corpus is None else corpus,
+            loaded.tokenizer,
+            max_tokens=max_tokens,
+            positions=loaded.positions,
+            vocab_size=loaded.vocab_size,
+            samples=samples,
+            seed=seed,
+        )
+    elif corpus is None and loaded.vocab_size:
+        sequences = random_windows(
+            loaded.vocab_size,
+            max_tokens=max_tokens,
+            positions=loaded.positions,
+            samples=SAMPLES if samples is None else samples,
+            seed=seed,
+            first=loaded.bos,
+        )
+    else:
+        raise RefusalError(
+            f"{loaded.name} has no tokenizer, so it cannot read a corpus: add tokenizer.json to it, or "
+            "leave the corpus out to scan it on random tokens."
+        )
+    return batches(
+        sequences,
+        batch_size=batch_size,
+        pad=loaded.pad,
+        decoder_start=loaded.decoder_start,
+        accepts=loaded.accepts,
+    )

@@ -1,0 +1,193 @@
+"""Attention statistics from fused attention calls alone: exact, O(n d) memory, no map anywhere.
+
+With s the logits, A = softmax(s) and lse the log-sum-exp of each row, which the fused kernel returns,
+
+    entropy of row i         = lse_i - scale q_i . (A K)_i                    one call with value = K
+    sum of squares of row i  = exp(lse(2 s)_i - 2 lse_i)                      one call with the scale doubled
+    mass received by key j   = exp(log sum_i exp(s_ij - lse_i))               one call with exchanged roles:
+                               logits [k_j, -1] . [scale q_i, lse_i]; flipped on both axes it is causal again
+    mass on a chosen key     = exp(s_ij - lse_i)                              one dot product a row
+    mean distance            = i - (A p)_i for causal rows, p_j = j           one more column beside K
+
+Without a causal mask |i - j| is no linear functional of a row with weights shared by all rows, but its causal
+half is: with B and lse' the pattern and log-sum-exp of the same logits under a causal mask, A_ij = B_ij
+exp(lse'_i - lse_i) for j <= i, and |i - j| = 2 (i - j)^+ - (i - j) gives
+
+    mean distance            = 2 exp(lse'_i - lse_i) (i - (B p)_i) - (i - (A p)_i)    one more causal call.
+
+Row maxima are not linear and are left to the blocked route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnscope.core.errors import RefusalError
+from attnscope.matrix.attend import additive_mask
+from attnscope.matrix.band import Band
+from attnscope.matrix.pointwise import POINTWISE_STATISTICS, pointwise_mass
+from attnscope.matrix.scores import Scores
+
+FUSED_STATISTICS = (
+    *("row_entropy", "row_sum_squares", "row_mass", "mean_distance", "received"),
+    *POINTWISE_STATISTICS,
+)
+STRIP_ELEMENTS = 2**22
+
+
+def fused_statistics(
+    scores: Scores,
+    want: Collection[str],
+    *,
+    query_mask: Bool[Tensor, "batch query"],
+    key_mask: Bool[Tensor, "batch key"],
+    dtype: torch.dtype,
+) -> dict[str, Float[Tensor, "..."]]:
+    """The wanted ones of FUSED_STATISTICS, for a plain scaled dot product."""
+    if not scores.plain or scores.query.device.type != "cpu":
+        raise RefusalError(
+            """The fused route knows plain scaled dot products on a CPU only: use route 'blocked' for
+            soft-capping, sinks, a bias, given patterns and other devices."""
+        )
+    query, key = scores.query.detach().to(dtype), scores.key.detach().to(dtype)
+    scores = replace(scores, query=query, key=key, lse=None)
+    place = torch.arange(query.shape[2], dtype=dtype, device=query.device)
+    position = torch.arange(key.shape[2], dtype=dtype, device=query.device)
+    probes = position[:, None] if "mean_distance" in want else None
+    mixed, spotted, lse = _mix_keys(scores, probes)
+    live = query_mask[:, None] & (lse > float("-inf"))
+    lse = lse.masked_fill(~live, 0.0)
+    found: dict[str, Tensor] = {}
+    if "row_entropy" in want:
+        found["row_entropy"] = lse - scores.scale * (query * mixed).sum(-1)
+    if "row_mass" in want:
+        found["row_mass"] = torch.ones_like(lse)
+    if "row_sum_squares" in want:
+        doubled = attend(replace(scores, scale=2 * scores.scale), key)[1]
+        found["row_sum_squares"] = torch.exp(doubled - 2 * lse)
+    if "mean_distance" in want:
+        assert spotted is not None
+        found["mean_distance"] = place - spotted[..., 0]
+        if scores.band.ahead != 0:
+            _, halfway, half_lse = _mix_keys(replace(scores, causal=True), position[:, None])
+            assert halfway is not None
+            share = torch.exp(half_lse - lse)
+            found["mean_distance"] = 2 * share * (place - halfway[..., 0]) - found["mean_distance"]
+    for name in POINTWISE_STATISTICS:
+        if name in want:
+            found[name] = pointwise_mass(scores, name, key_mask=key_mask, dtype=dtype, lse=lse)
+    found = {name: torch.where(live, value, 0.0) for name, value in found.items()}
+    if "received" in want:
+        found["received"] = _received(scores, lse, live)
+    return found
+
+
+def _mix_keys(
+    scores: Scores, probes: Float[Tensor, "key probes"] | None
+) -> tuple[Tensor, Tensor | None, Float[Tensor, "batch heads query"]]:
+    """A K and A probes from one call: probe columns stand beside K, q and k are padded with zeros."""
+    if probes is None:
+        mixed, lse = attend(scores, scores.key)
+        return mixed, None, lse
+    dim, extra = scores.key.shape[-1], probes.shape[-1]
+    padded = replace(scores, query=F.pad(scores.query, (0, extra)), key=F.pad(scores.key, (0, extra)))
+    beside = torch.cat([scores.key, probes.expand(*scores.key.shape[:-1], extra)], -1)
+    mixed, lse = attend(padded, beside)
+    return mixed[..., :dim], mixed[..., dim:], lse
+
+
+def _received(
+    scores: Scores, lse: Float[Tensor, "batch heads query"], live: Bool[Tensor, "batch #heads query"]
+) -> Float[Tensor, "batch heads key"]:
+    """Column sums over live rows: the attention of keys to queries, whose log-sum-exp is the answer."""
+    key = scores.key.repeat_interleave(scores.sharing, 1)
+    asking = F.pad(key, (0, 1), value=-1.0)
+    asked = torch.cat([scores.scale * scores.query, lse[..., None]], -1)
+    allowed = live[:, :, None, :]
+    seen = None
+    if scores.allowed is not None:
+        if scores.allowed.shape[2] == 1:  # the same for every query: a key is seen by all of them or by none
+            seen = scores.allowed[:, :, 0]
+        else:
+            allowed = allowed & scores.allowed.mT
+    swapped = Scores(asking, asked, 1.0, allowed=allowed)
+    received = attend(swapped, asked, band=scores.band.mirrored)[1].exp()
+    return received if seen is None else torch.where(seen, received, 0.0)
+
+
+def attend(
+    scores: Scores, value: Float[Tensor, "batch kv_heads key value_dim"], *, band: Band | None = None
+) -> tuple[Float[Tensor, "batch heads query value_dim"], Float[Tensor, "batch heads query"]]:
+    """A V and log-sum-exp for any band and mask; -inf in the latter for rows that see nothing.
+
+    Open and causal bands are one call, with a mask that is the same for all queries or none. A causal band
+    that looks ahead instead of behind becomes causal when both axes are flipped. All else is cut into strips
+    of rows, whose explicit masks take a bounded amount of memory.
+    """
+    band = scores.band if band is None else band
+    rows, keys = scores.query.shape[2], scores.key.shape[2]
+    allowed = scores.allowed
+    if allowed is None or allowed.shape[2] == 1:
+        if band in (Band(), Band(ahead=0)):
+            out, lse = _call(scores, value, allowed, causal=band.ahead == 0)
+            return out, lse.masked_fill(~_sees_any(allowed, band, rows, keys, lse.device), float("-inf"))
+        if band == Band(behind=0) and rows == keys:
+            flipped = replace(
+                scores,
+                query=scores.query.flip(2),
+                key=scores.key.flip(2),
+                allowed=None if allowed is None else allowed.flip(3),
+            )
+            out, lse = attend(flipped, value.flip(2), band=Band(ahead=0))
+            return out.flip(2), lse.flip(2)
+    return _attend_in_strips(scores, value, band)
+
+
+def _sees_any(
+    allowed: Tensor | None, band: Band, rows: int, keys: int, device: torch.device
+) -> Bool[Tensor, "#batch #heads query"]:
+    """Which rows of an open or causal band see at least one key."""
+    if allowed is None:
+        return torch.full((1, 1, rows), keys > 0, device=device)
+    if band.ahead is None:
+        return allowed.any(-1).expand(-1, -1, rows)
+    until = torch.arange(rows, device=device).clamp_max(keys - 1)
+    return (allowed.cumsum(-1) > 0)[:, :, 0, :].index_select(-1, until)
+
+
+def _attend_in_strips(scores: Scores, value: Tensor, band: Band) -> tuple[Tensor, Tensor]:
+    batch, heads, rows, _ = scores.query.shape
+    keys = scores.key.shape[2]
+    out = scores.query.new_zeros(batch, heads, rows, value.shape[-1])
+    lse = scores.query.new_full((batch, heads, rows), float("-inf"))
+    masks = 1 if scores.allowed is None else scores.allowed.shape[0] * scores.allowed.shape[1]
+    size = max(16, STRIP_ELEMENTS // max(1, masks * keys))
+    for start in range(0, rows, size):
+        stop = min(start + size, rows)
+        begin, end = band.visible(start, stop - 1, keys)
+        if begin == end:
+            continue
+        i = torch.arange(start, stop, device=lse.device)[:, None]
+        seen = band.permits(i, torch.arange(begin, end, device=lse.device))[None, None]
+        if scores.allowed is not None:
+            some = scores.allowed if scores.allowed.shape[2] == 1 else scores.allowed[:, :, start:stop]
+            seen = seen & some[..., begin:end]
+        part = replace(scores, query=scores.query[:, :, start:stop], key=scores.key[:, :, begin:end])
+        mixed, some_lse = _call(part, value[:, :, begin:end], seen, causal=False)
+        out[:, :, start:stop] = mixed
+        lse[:, :, start:stop] = some_lse.masked_fill(~seen.any(-1), float("-inf"))
+    return out, lse
+
+
+def _call(scores: Scores, value: Tensor, allowed: Tensor | None, *, causal: bool) -> tuple[Tensor, Tensor]:
+    """One fused call. The CPU kernel takes a causal flag and a mask together; torch's front door does not."""
+    mask = None if allowed is None else additive_mask(allowed, scores.query.dtype)
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    out, lse = kernel(scores.query, scores.key, value, 0.0, causal, attn_mask=mask, scale=scores.scale)
+    return out, lse

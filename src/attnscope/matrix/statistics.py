@@ -1,0 +1,157 @@
+"""Exact statistics of attention patterns without the patterns: one entry point, three routes.
+
+    blocked   one pass over cache-sized tiles; every kind of logit, every device; the fast one (see
+    blocked.py) fused     fused attention calls and identities; plain scaled dot products on a CPU (see
+    fused.py) dense     the whole pattern in float64; slow, obvious, for tests (see dense.py)
+
+All give the same numbers. On one CPU thread, with the log-sum-exp at hand as a scan has it, the blocked route
+takes less than two bare fused calls for the whole default set at 128 to 16384 keys, the fused route three to
+five; masses on chosen keys alone need neither. So `auto` takes dot products where only those are wanted, and
+the blocked route otherwise.
+
+What is counted: rows whose query is padding are 0 and add nothing to `received`; padded keys read 0 in
+`received`, `self_mass`, `previous_mass`. A row that may see no key at all is 0, never NaN. With learned sinks
+rows sum to less than 1; their entropy is -sum_j A_ij ln A_ij over the real keys, without the sink's own term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.matrix.blocked import ROW_STATISTICS, blocked_statistics
+from attnscope.matrix.dense import dense_statistics
+from attnscope.matrix.fused import FUSED_STATISTICS, fused_statistics
+from attnscope.matrix.overlap import head_overlap
+from attnscope.matrix.pointwise import POINTWISE_STATISTICS, pointwise_mass
+from attnscope.matrix.scores import Scores
+
+Route = Literal["auto", "fused", "blocked", "dense"]
+STATISTICS = (*ROW_STATISTICS, "received", "head_overlap")
+# A float32 logit of size B is wrong by about B 2^-24, and so is the logarithm of every mass. Masses are to be
+# right to 1e-6 and entropies, which add many such errors, to 1e-5; above this bound on |q| |k| scale float64
+# is used.
+FLOAT32_LOGIT_BOUND = 8.0
+
+
+def attention_statistics(
+    scores: Scores,
+    want: Collection[str],
+    *,
+    query_mask: Bool[Tensor, "batch query"],
+    key_mask: Bool[Tensor, "batch key"],
+    route: Route = "auto",
+    accumulate: torch.dtype | None = None,
+) -> dict[str, Float[Tensor, "..."]]:
+    """The wanted statistics by name.
+
+    `[batch head query]`: row_entropy (nats), row_sum_squares, row_mass, row_peak, first_key_mass (on the
+    first real key), self_mass (key j = i), previous_mass (key j = i - 1), mean_distance (sum_j A_ij |i - j|);
+    `[batch head key]`: received (sum over real rows); `[batch head head]`: head_overlap (cosine of patterns
+    on sampled rows).
+
+    `accumulate` is the precision of the arithmetic. None chooses float32 where it is good to 1e-6 on masses
+    and 1e-5 on entropies, float64 elsewhere; torch.float32 is faster, believes the log-sum-exp that came with
+    the scores, and errs by about 1e-7 times the largest logit (1e-4 where that log-sum-exp came from
+    half-precision inputs).
+    """
+    for name in want:
+        if name not in STATISTICS:
+            raise RefusalError(f"There is no attention statistic '{name}'.{nearest(name, STATISTICS)}")
+    with torch.no_grad():
+        dtype = torch.float64 if route == "dense" else accumulate or working_precision(scores)
+        lse = _trusted_lse(scores, accumulate, dtype)
+        rest = [name for name in dict.fromkeys(want) if name != "head_overlap"]
+        found: dict[str, Tensor] = {}
+        if rest:
+            found = _rows_and_columns(
+                scores,
+                rest,
+                query_mask=query_mask,
+                key_mask=key_mask,
+                route=route,
+                dtype=dtype,
+                lse=lse,
+            )
+        found = {name: _cleaned(name, value, key_mask) for name, value in found.items()}
+        if "head_overlap" in want:
+            found["head_overlap"] = head_overlap(scores, query_mask=query_mask, dtype=dtype, lse=lse)
+    return found
+
+
+def working_precision(scores: Scores) -> torch.dtype:
+    """float32 where it cannot miss the stated accuracy, float64 where it might."""
+    if torch.float64 in (scores.query.dtype, scores.key.dtype):
+        return torch.float64
+    if scores.pattern is not None:
+        return torch.float32
+    return torch.float32 if logit_bound(scores) <= FLOAT32_LOGIT_BOUND else torch.float64
+
+
+def logit_bound(scores: Scores) -> float:
+    """The largest |s_ij| that Cauchy-Schwarz allows, from the longest query and the longest key: O(n d)."""
+    if scores.query.numel() == 0 or scores.key.numel() == 0:
+        return 0.0
+    longest = [
+        torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax() for x in (scores.query, scores.key)
+    ]
+    bound = float(longest[0] * longest[1]) * abs(scores.scale)
+    if scores.bias is not None:
+        finite = scores.bias.float()
+        bound += float(torch.where(finite > -1e4, finite.abs(), 0.0).amax())
+    return bound
+
+
+def _trusted_lse(
+    scores: Scores, accumulate: torch.dtype | None, dtype: torch.dtype
+) -> Float[Tensor, "batch heads query"] | None:
+    """The given log-sum-exp if it is as good as the arithmetic; from half-precision inputs it is not."""
+    if scores.lse is None or scores.lse.dtype.itemsize < dtype.itemsize:
+        return None
+    if accumulate is None and scores.query.dtype.itemsize < 4:
+        return None
+    return scores.lse.detach().to(dtype)
+
+
+def _rows_and_columns(
+    scores: Scores,
+    want: list[str],
+    *,
+    query_mask: Bool[Tensor, "batch query"],
+    key_mask: Bool[Tensor, "batch key"],
+    route: Route,
+    dtype: torch.dtype,
+    lse: Float[Tensor, "batch heads query"] | None,
+) -> dict[str, Tensor]:
+    if route == "dense":
+        return dense_statistics(scores, want, query_mask=query_mask, key_mask=key_mask)
+    if route == "fused":
+        missing = [name for name in want if name not in FUSED_STATISTICS]
+        if missing:
+            raise RefusalError(f"The fused route does not give {', '.join(missing)}: use route 'blocked'.")
+        return fused_statistics(scores, want, query_mask=query_mask, key_mask=key_mask, dtype=dtype)
+    if route == "auto" and lse is not None and scores.plain and set(want) <= set(POINTWISE_STATISTICS):
+        return {
+            name: pointwise_mass(scores, name, key_mask=key_mask, dtype=dtype, lse=lse) * query_mask[:, None]
+            for name in want
+        }
+    return blocked_statistics(scores, want, query_mask=query_mask, key_mask=key_mask, dtype=dtype, lse=lse)
+
+
+def _cleaned(name: str, value: Tensor, key_mask: Bool[Tensor, "batch key"]) -> Tensor:
+    """No padded key counts, and rounding leaves no entropy below 0 (nor at -0)."""
+    if name == "received":
+        return torch.where(key_mask[:, None], value, 0.0)
+    if name == "first_key_mass":
+        return torch.where(key_mask.any(-1)[:, None, None], value, 0.0)
+    if name in ("self_mass", "previous_mass"):
+        rows, back = value.shape[-1], int(name == "previous_mass")
+        real = F.pad(key_mask, (back, max(0, rows - back - key_mask.shape[1])))[:, :rows]
+        return torch.where(real[:, None], value, 0.0)
+    return value.clamp_min(0.0) + 0.0

@@ -1,0 +1,181 @@
+"""Commands as a person types them: what they print, write and return."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.specimens import TEXT, save_specimen
+
+SMALL = ("--samples", "4", "--max-tokens", "24", "--batch-size", "2")
+
+
+def attnscope(*words: str | Path, stdin: str | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "attnscope.cli.main", *map(str, words)],
+        capture_output=True,
+        text=True,
+        input=stdin,
+        cwd=cwd,
+        check=False,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "110"},
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_specimen(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def scanned(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One finished scan that the other commands read."""
+    out = tmp_path_factory.mktemp("out") / "scan"
+    done = attnscope("scan", model, *SMALL, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "report.html" in done.stdout
+    return out
+
+
+def test_scan_writes_a_survey_and_a_report_and_nothing_else(scanned: Path) -> None:
+    assert sorted(p.name for p in scanned.iterdir()) == ["report.html", "survey.json"]
+    survey = json.loads((scanned / "survey.json").read_text())
+    assert survey["provenance"]["corpus"]["sequences"] == 4
+    assert (scanned / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_json_is_all_that_standard_output_holds(model: Path, tmp_path: Path) -> None:
+    done = attnscope("scan", model, *SMALL, "--out", tmp_path / "o", "--json")
+    said = json.loads(done.stdout)
+    assert Path(said["report"]).exists()
+    assert {f["severity"] for f in said["findings"]} <= {"info", "warning", "critical"}
+    assert "scanning 4/4 sequences" in done.stderr
+
+
+def test_standard_input_is_a_corpus(model: Path, tmp_path: Path) -> None:
+    done = attnscope("scan", model, "-", *SMALL, "--out", tmp_path / "o", stdin=TEXT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_default_folder_is_named_after_the_model(model: Path, tmp_path: Path) -> None:
+    done = attnscope("scan", model, *SMALL, "--measures", "entropy", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / f"attnscope-{model.name}" / "survey.json").exists()
+
+
+def test_random_weights_from_a_bare_config(model: Path, tmp_path: Path) -> None:
+    done = attnscope("scan", model / "config.json", "--random-init", *SMALL, "--out", tmp_path / "o", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["provenance"]["model"]["weights"] == "random"
+
+
+def test_report_draws_again_without_torch(scanned: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; from attnscope.cli.main import app\n"
+        f"app(['report', {str(scanned)!r}, '--out', {str(tmp_path / 'r.html')!r}], standalone_mode=False)\n"
+        "assert 'torch' not in sys.modules, 'torch was imported'"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "r.html").stat().st_size > 10_000
+
+
+def test_report_writes_charts_on_request(scanned: Path, tmp_path: Path) -> None:
+    done = attnscope("report", scanned, "--out", tmp_path / "r.html", "--charts", tmp_path / "charts")
+    assert done.returncode == 0, done.stderr
+    names = {p.suffix for p in (tmp_path / "charts").iterdir()}
+    assert {".png", ".svg", ".json"} <= names
+
+
+def test_compare_needs_no_torch_and_says_what_differs(scanned: Path, model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    assert attnscope("scan", model, "--random-init", *SMALL, "--out", other).returncode == 0
+    program = (
+        "import sys; from attnscope.cli.main import app\n"
+        f"app(['compare', {str(scanned)!r}, {str(other)!r}, '--out', {str(tmp_path / 'c.html')!r}],"
+        " standalone_mode=False)\nassert 'torch' not in sys.modules, 'torch was imported'"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "entropy" in done.stdout
+    assert (tmp_path / "c.html").exists()
+    as_json = attnscope("compare", scanned, other, "--json")
+    assert json.loads(as_json.stdout)
+
+
+def test_help_imports_no_torch_and_names_every_command() -> None:
+    program = (
+        "import sys; from attnscope.cli.main import app\n"
+        "try: app(['--help'])\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'pandas', 'altair', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(command in done.stdout for command in ("scan", "report", "compare", "measures"))
+
+
+def test_measures_lists_the_catalog_and_one_card() -> None:
+    assert "head_contribution" in attnscope("measures").stdout
+    assert "arXiv" in attnscope("measures", "entropy").stdout
+    cards = json.loads(attnscope("measures", "--json").stdout)
+    assert {"entropy", "spike", "qk_spectrum"} <= {card["name"] for card in cards}
+
+
+def test_fail_on_is_a_gate(model: Path, tmp_path: Path) -> None:
+    """Any finding at all, and a threshold that no model can miss."""
+    gate = ("--threshold", "sink_mass=0.0", "--fail-on", "info")
+    assert attnscope("scan", model, *SMALL, *gate, "--out", tmp_path / "a").returncode == 1
+    assert (tmp_path / "a" / "report.html").exists()
+
+
+def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(model: Path, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    words = ("scan", str(model), "--samples", "60", "--max-tokens", "40", "--batch-size", "1")
+    assert attnscope(*words, "--out", whole).returncode == 0
+    running = subprocess.Popen(
+        [sys.executable, "-m", "attnscope.cli.main", *words, "--out", str(broken)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    assert running.stderr is not None
+    for line in running.stderr:
+        if line.startswith("scanning 6/60"):
+            running.send_signal(signal.SIGINT)
+            break
+    rest = running.stderr.read()
+    assert running.wait() == 130, rest
+    assert "--resume" in rest
+    assert [p.name for p in broken.iterdir()] == ["survey.partial.json"]
+    done = attnscope(*words, "--out", broken, "--resume")
+    assert done.returncode == 0, done.stderr
+    a, b = (json.loads((f / "survey.json").read_text()) for f in (whole, broken))
+    assert a["cells"] == b["cells"]
+    assert not (broken / "survey.partial.json").exists()
+
+
+def test_version() -> None:
+    assert attnscope("--version").stdout.strip() == "0.1.0"
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    running = subprocess.Popen(
+        [sys.executable, "-m", "attnscope.cli.main", "measures", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert running.stdout is not None
+    running.stdout.read(10)
+    running.stdout.close()
+    time.sleep(0)
+    assert running.stderr is not None
+    assert b"Traceback" not in running.stderr.read()
+    running.wait()

@@ -1,0 +1,23 @@
+"""Puts the list of families beside these tests within their reach, and keeps transformers quiet."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+with warnings.catch_warnings():
+    # transformers compiles parts of this one with a deprecated torch function when it is imported.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import transformers.models.deberta_v2.modeling_deberta_v2  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def _quiet_transformers() -> None:
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()

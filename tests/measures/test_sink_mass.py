@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from attnscope.measures.sink_mass import SINK_THRESHOLD, sink_mass
+
+
+def test_by_hand(ask, statistics, identity, uniform, first_column):
+    for pattern, mass, rate in ((identity, 1 / 8, 0.0), (uniform, 1 / 8, 0.0), (first_column, 1.0, 1.0)):
+        parts = ask(sink_mass, statistics(pattern))
+        assert parts["value"].value.item() == pytest.approx(mass)
+        assert parts["rate"].value.item() == rate
+
+
+@pytest.mark.parametrize("n", [8, 50])
+def test_uniform_causal_attention_has_the_harmonic_share(ask, statistics, n):
+    lower = torch.tril(torch.ones(n, n, dtype=torch.float64))
+    parts = ask(sink_mass, statistics((lower / lower.sum(dim=-1, keepdim=True))[None, None]))
+    harmonic = sum(1 / i for i in range(1, n + 1))
+    assert parts["value"].value.item() == pytest.approx(harmonic / n)
+    assert parts["rate"].value.item() == float(harmonic / n > SINK_THRESHOLD)
+
+
+def test_bound_and_invariance(ask, statistics, random_pattern):
+    pattern = random_pattern(0, 4, 3, 9, 9)
+    parts = ask(sink_mass, statistics(pattern))
+    assert ((parts["value"].value > 0) & (parts["value"].value < 1)).all()
+    assert ((parts["rate"].value == 1) == (parts["value"].value > SINK_THRESHOLD)).all()
+    others = torch.cat([pattern[..., :1], pattern[..., 1:].flip(-1)], dim=-1)
+    torch.testing.assert_close(ask(sink_mass, statistics(others))["value"].value, parts["value"].value)
+
+
+def test_padding_is_invisible(ask, statistics, padded_statistics, random_pattern):
+    pattern = random_pattern(1, 2, 3, 9, 9, causal=True)
+    padded, plain = ask(sink_mass, padded_statistics(pattern)), ask(sink_mass, statistics(pattern))
+    for part in ("value", "rate"):
+        torch.testing.assert_close(padded[part].value, plain[part].value)

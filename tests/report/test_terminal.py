@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from attnscope.report.terminal import BLOCKS, print_comparison, print_summary, sparkline
+from attnscope.survey.compare import compare
+from attnscope.survey.diagnose import diagnose
+from tests.charts.sample_model import encoder_decoder, made_survey, observations
+from tests.survey.sample import sample_survey
+
+
+def printed(encoding: str = "utf-8", width: int = 80, **options: object) -> tuple[Console, io.BytesIO]:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
+    return Console(file=file, width=width, **options), raw  # type: ignore[arg-type]
+
+
+def test_summary_fits_eighty_columns_without_colour() -> None:
+    survey = made_survey(observations(broken=((3, 2),)))
+    console, raw = printed()
+    print_summary(survey, diagnose(survey), Path("out/report.html"), console)
+    text = raw.getvalue().decode()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\x1b" not in text
+    for words in ("made/up-model", "12 sequences", "30 × 9", "Findings: 1 critical", "Sink mass", "out/report.html"):
+        assert words in text
+    assert text.index("critical  NaN") < text.index("warning   ")
+    assert text.index("Relative residual") < text.index("Entropy")
+
+
+def test_a_long_path_is_never_broken() -> None:
+    path = Path("a" * 60) / ("b" * 60) / "report.html"
+    console, raw = printed()
+    print_summary(sample_survey(), (), path, console)
+    assert str(path) in raw.getvalue().decode()
+    assert "nothing crossed a threshold" in raw.getvalue().decode()
+
+
+def test_a_terminal_that_knows_only_ascii_gets_ascii() -> None:
+    console, raw = printed("ascii")
+    survey = sample_survey(name="modèle")
+    print_summary(survey, diagnose(survey), None, console)
+    text = raw.getvalue().decode("ascii")
+    assert "4 x 3" in text
+    assert "mod?le" in text
+
+
+def test_names_are_neither_markup_nor_control_characters() -> None:
+    console, raw = printed(force_terminal=True, color_system=None)
+    print_summary(sample_survey(name="[red]x[/red]\x1b]0;title\x07"), (), None, console)
+    text = raw.getvalue().decode()
+    assert "[red]x[/red]" in text
+    assert "\x1b]0" not in text
+
+
+def test_stacks_are_named_where_there_are_several() -> None:
+    console, raw = printed(width=120)
+    survey = encoder_decoder()
+    print_summary(survey, (), None, console)
+    text = raw.getvalue().decode()
+    assert "Layers × heads (encoder)" in text
+    assert text.count("Entropy  ") == 3
+    assert text.index("decoder, self-attention") < text.index("decoder, cross-attention")
+
+
+def test_comparison_tells_what_changed() -> None:
+    first, second = made_survey(observations(6, 3, broken=((2, 1),))), made_survey(observations(6, 3, tilt=0.3), name="b")
+    console, raw = printed()
+    print_comparison(compare(first, second), Path("both.html"), console)
+    text = raw.getvalue().decode()
+    assert max(map(len, text.splitlines())) <= 80
+    for words in ("made/up-model → b", "Findings that are gone", "NaN or infinity", "Largest changes", "both.html"):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], BLOCKS),
+        ([5.0, 5.0, 5.0], "▁▁▁"),
+        ([0.0, float("nan"), 1.0], "▁?█"),
+        ([float("nan")], "?"),
+        ([], ""),
+    ],
+)
+def test_sparklines(values: list[float], line: str) -> None:
+    assert sparkline(values) == line
+
+
+def test_long_sparklines_are_averaged_and_logarithms_taken() -> None:
+    assert sparkline(map(float, range(96)), width=8) == BLOCKS
+    assert sparkline([1.0, 10.0, 100.0], log=True) == "▁▅█"

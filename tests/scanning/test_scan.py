@@ -1,0 +1,226 @@
+"""The whole way from a model and a corpus to a survey, against dense attention worked out beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attnscope
+import numpy as np
+import pytest
+import torch
+from attnscope.core.errors import RefusalError
+from attnscope.scanning import scan as scan_module
+from attnscope.scanning.scan import scan
+from attnscope.survey.survey import Survey
+from attnscope.trace.batches import Batch
+
+from tests.specimens import TEXT, byte_tokenizer, tiny_llama, tiny_t5
+
+
+def _same(a: Survey, b: Survey) -> bool:
+    return a.cards == b.cards and a.cells == b.cells
+
+
+def _scan(**options: Any) -> Survey:
+    return scan(tiny_llama(), [TEXT], tokenizer=byte_tokenizer(), **{"max_tokens": 24, "samples": 6, **options})
+
+
+def test_numbers_equal_those_of_dense_maps() -> None:
+    """Eager maps of the same model on the same sequences, and the textbook formulas."""
+    model = tiny_llama()
+    ids = torch.randint(0, 257, (3, 20), generator=torch.Generator().manual_seed(1))
+    survey = scan(model, [{"input_ids": ids}])
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        out = model(ids, output_attentions=True, output_hidden_states=True)
+    maps = torch.stack(out.attentions).double()  # layer batch head query key
+    entropy = -torch.xlogy(maps, maps).sum(-1).mean(dim=(1, 3))
+    np.testing.assert_allclose(survey.values("entropy"), entropy, atol=2e-6)
+    np.testing.assert_allclose(survey.values("sink_mass"), maps[..., 0].mean(dim=(1, 3)), atol=1e-6)
+    place = torch.arange(20.0, dtype=torch.float64)
+    distance = (maps * (place[:, None] - place)).sum(-1).mean(dim=(1, 3))
+    np.testing.assert_allclose(survey.values("mean_distance"), distance, rtol=2e-6)
+    largest = [h.abs().amax(dim=(1, 2)).mean() for h in out.hidden_states[:-1]]  # the last one is after the norm
+    np.testing.assert_allclose(survey.values("spike", site="stream")[:3], largest, rtol=1e-6)
+
+
+def test_every_layer_and_head_is_there() -> None:
+    survey = _scan(measures="all")
+    assert survey.values("entropy").shape == (3, 4)
+    assert survey.values("relative_residual").shape == (4,)
+    assert survey.values("spike", site="middle").shape == (3,)
+    assert survey.values("qk_spectrum", "eta").shape == (3, 4)
+    assert all(np.isfinite(cell.moments.mean).all() for cell in survey.cells.values())
+    assert survey.provenance["corpus"]["sequences"] == 6
+    assert survey.provenance["corpus"]["tokens"] == 6 * 24
+    assert survey.provenance["verify"]["passed"] is True
+
+
+def test_only_the_named_measures_are_taken() -> None:
+    assert set(_scan(measures="entropy, spike").cards) == {"entropy", "spike"}
+
+
+def test_batch_size_and_order_do_not_show() -> None:
+    """Other batches, other padding: the same numbers to rounding, the same counts exactly."""
+    texts = [TEXT[i : i + 10 + 3 * i] for i in range(8)]
+    one = scan(tiny_llama(), texts, tokenizer=byte_tokenizer(), batch_size=1)
+    many = scan(tiny_llama(), texts, tokenizer=byte_tokenizer(), batch_size=8)
+    assert one.cells.keys() == many.cells.keys()
+    for key, cell in one.cells.items():
+        np.testing.assert_array_equal(cell.moments.count, many.cells[key].moments.count)
+        np.testing.assert_allclose(cell.moments.mean, many.cells[key].moments.mean, rtol=2e-4, atol=2e-6)
+
+
+def test_the_same_scan_twice_is_the_same_survey() -> None:
+    assert _same(_scan(), _scan())
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = tiny_llama().train()
+    before = {name: id(module.forward.__func__) for name, module in model.named_modules()}
+    ids = torch.randint(0, 257, (2, 9), generator=torch.Generator().manual_seed(2))
+    scan(model, [{"input_ids": ids}])
+    assert model.training
+    assert all(module.training for module in model.modules())
+    assert before == {name: id(module.forward.__func__) for name, module in model.named_modules()}
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+class _Stopped(KeyboardInterrupt):
+    pass
+
+
+def test_an_interrupted_scan_goes_on_to_the_same_survey(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the middle of the third batch: two are kept, the half-done one leaves no trace."""
+    whole = _scan(batch_size=1)
+    kept = tmp_path / "partial.json"
+    honest, seen = scan_module.tap, []
+
+    def interrupting(model: Any, found: Any, receive: Any) -> Any:
+        seen.append(0)
+
+        def stop(frame: Any) -> None:
+            receive(frame)
+            if len(seen) == 3 and frame.layer == 1:
+                raise _Stopped
+
+        return honest(model, found, stop if len(seen) == 3 else receive)
+
+    monkeypatch.setattr(scan_module, "tap", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        _scan(batch_size=1, checkpoint=kept)
+    assert Survey.load(kept).provenance["resume"]["sequences"] == 2
+    monkeypatch.setattr(scan_module, "tap", honest)
+    resumed = _scan(batch_size=1, checkpoint=kept, resume=True)
+    assert _same(whole, resumed)
+    assert "resume" not in resumed.provenance
+    assert resumed.provenance["corpus"] == whole.provenance["corpus"]
+
+
+def test_resuming_with_other_options_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "partial.json"
+    told: list[int] = []
+
+    def stop_after_two(stage: str, done: int, total: int, tokens: int) -> None:
+        told.append(done)
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _scan(batch_size=1, checkpoint=kept, progress=stop_after_two)
+    with pytest.raises(RefusalError, match="another seed"):
+        _scan(batch_size=1, checkpoint=kept, resume=True, seed=5)
+
+
+def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of more than two sequences fail half-way through, as an allocator would."""
+    whole = _scan(batch_size=2)
+    honest = scan_module.tap
+    sizes: list[int] = []
+
+    def small_machine(model: Any, found: Any, receive: Any) -> Any:
+        def fail(frame: Any) -> None:
+            receive(frame)
+            batch = (frame.stream if hasattr(frame, "stream") else frame.mixed).shape[0]
+            sizes.append(batch)
+            if batch > 2 and frame.layer == 2:
+                raise torch.OutOfMemoryError("no memory")
+
+        return honest(model, found, fail)
+
+    monkeypatch.setattr(scan_module, "tap", small_machine)
+    halved = _scan(batch_size=4)
+    assert max(sizes) == 4
+    assert halved.cells.keys() == whole.cells.keys()
+    for key, cell in whole.cells.items():
+        np.testing.assert_array_equal(cell.moments.count, halved.cells[key].moments.count)
+        np.testing.assert_allclose(cell.moments.mean, halved.cells[key].moments.mean, rtol=2e-4, atol=2e-6)
+
+
+def test_one_sequence_too_large_for_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(model: Any, found: Any, receive: Any) -> Any:
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(scan_module, "tap", no_memory)
+    with pytest.raises(RefusalError, match="--max-tokens"):
+        _scan(batch_size=1)
+
+
+def test_shards_merge_to_the_whole() -> None:
+    """Two halves of a corpus, merged, are the survey of all of it, bit for bit."""
+    model, ids = tiny_llama(), torch.randint(0, 257, (4, 12), generator=torch.Generator().manual_seed(3))
+    parts = [{"input_ids": ids[i : i + 1]} for i in range(4)]
+    left, right = scan(model, parts[:2]), scan(model, parts[2:])
+    whole = scan(model, parts)
+    merged = left | right
+    assert merged.cells.keys() == whole.cells.keys()
+    for key, cell in whole.cells.items():
+        assert cell.moments == merged.cells[key].moments
+        assert cell.sketch == merged.cells[key].sketch
+    assert merged.provenance["corpus"]["sequences"] == 4
+
+
+def test_an_encoder_decoder_shows_both_stacks_and_cross_attention() -> None:
+    survey = scan(tiny_t5(), [TEXT], tokenizer=byte_tokenizer(), max_tokens=16, samples=3)
+    assert set(survey.stacks) == {"encoder", "decoder"}
+    assert survey.values("entropy", stack="decoder", site="cross").shape == (2, 4)
+    assert survey.values("entropy", stack="encoder").shape == (2, 4)
+
+
+def test_a_model_without_a_tokenizer_reads_random_tokens() -> None:
+    survey = scan(tiny_llama(), samples=3, max_tokens=8)
+    assert survey.provenance["corpus"]["name"] == "random tokens (seed 0)"
+    with pytest.raises(RefusalError, match="no tokenizer"):
+        scan(tiny_llama(), [TEXT])
+
+
+def test_nan_is_located_not_averaged() -> None:
+    model = tiny_llama()
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight.fill_(float("nan"))
+    ids = torch.randint(0, 257, (2, 9), generator=torch.Generator().manual_seed(2))
+    survey = scan(model, [{"input_ids": ids}])
+    findings = attnscope.diagnose(survey)
+    broken = [f for f in findings if f.kind == "nonfinite"]
+    assert broken
+    assert broken[0].severity == "critical"
+    assert 2 in broken[0].layers
+
+
+def test_the_python_twins_are_at_the_top() -> None:
+    assert attnscope.scan is scan
+    assert {"scan", "report", "compare", "catalog", "diagnose", "Survey"} <= set(dir(attnscope))
+    with pytest.raises(AttributeError):
+        attnscope.nothing_of_that_name  # noqa: B018
+
+
+def test_a_batch_can_be_shortened_for_verification() -> None:
+    ids = torch.arange(12).reshape(2, 6)
+    batch = Batch({"input_ids": ids}, torch.ones(2, 6, dtype=torch.bool), (0, 1), 12)
+    short = batch.shortened(4)
+    assert short.inputs["input_ids"].shape == (2, 4)
+    assert short.tokens == 8
+    assert batch.shortened(6) is batch

@@ -1,0 +1,60 @@
+"""Small models with a tokenizer, saved as folders: what the scan and command-line tests run on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+
+TEXT = "The quick brown fox jumps over the lazy dog, and the dog does not mind. " * 40
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a byte, and a BOS before every text."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<bos>": 0, **{letter: i + 1 for i, letter in enumerate(alphabet)}}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>")
+
+
+def tiny_llama(seed: int = 0) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=257,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        bos_token_id=0,
+        initializer_range=0.3,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def tiny_t5(seed: int = 0) -> T5ForConditionalGeneration:
+    torch.manual_seed(seed)
+    config = T5Config(
+        vocab_size=257,
+        d_model=32,
+        d_kv=8,
+        d_ff=64,
+        num_layers=2,
+        num_decoder_layers=2,
+        num_heads=4,
+        decoder_start_token_id=0,
+    )
+    return T5ForConditionalGeneration(config).eval()
+
+
+def save_specimen(folder: Path, seed: int = 0) -> Path:
+    """A Llama folder as `save_pretrained` leaves it, tokenizer beside the weights."""
+    tiny_llama(seed).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder

@@ -1,0 +1,138 @@
+"""Real weights that come in another layout, as transformers models, and real inputs for them.
+
+    dinov2()     DINOv2-S/14 with registers, from the original state dict   -> Dinov2WithRegistersModel
+    whisper()    Whisper tiny.en, from the original state dict              -> WhisperForConditionalGeneration
+    photographs()  {"pixel_values": ...} for the one,  speech()  {"input_features": ...} for the other
+
+Every name is mapped, and loading is strict: a parameter that is missing or left over is an error.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import fetch_models  # noqa: E402
+
+_DINOV2_NAMES = (
+    (r"^(cls_token|mask_token|register_tokens)$", r"embeddings.\1"),
+    (r"^pos_embed$", "embeddings.position_embeddings"),
+    (r"^patch_embed\.proj\.", "embeddings.patch_embeddings.projection."),
+    (r"^blocks\.(\d+)\.", r"encoder.layer.\1."),
+    (r"\.attn\.([qkv])\.", r".attention.\1_proj."),
+    (r"\.attn\.proj\.", ".attention.o_proj."),
+    (r"\.ls([12])\.gamma$", r".layer_scale\1.lambda1"),
+    (r"^norm\.", "layernorm."),
+)
+
+_WHISPER_NAMES = (
+    (r"^", "model."),
+    (r"\.blocks\.", ".layers."),
+    (r"\.cross_attn_ln\.", ".encoder_attn_layer_norm."),
+    (r"\.attn_ln\.", ".self_attn_layer_norm."),
+    (r"\.mlp_ln\.", ".final_layer_norm."),
+    (r"\.cross_attn\.", ".encoder_attn."),
+    (r"\.attn\.", ".self_attn."),
+    (r"\.(query|key|value)\.", lambda found: f".{found[1][0]}_proj."),
+    (r"\.out\.", ".out_proj."),
+    (r"\.mlp\.0\.", ".fc1."),
+    (r"\.mlp\.2\.", ".fc2."),
+    (r"\.(ln|ln_post)\.", ".layer_norm."),
+    (r"\.token_embedding\.", ".embed_tokens."),
+    (r"\.positional_embedding$", ".embed_positions.weight"),
+)
+
+START, NO_TIMESTAMPS = 50257, 50362  # of Whisper's English vocabulary
+
+
+def dinov2() -> Any:
+    from transformers import Dinov2WithRegistersConfig, Dinov2WithRegistersModel
+
+    stored = torch.load(fetch_models.path("dinov2"), weights_only=True, map_location="cpu")
+    split: dict[str, Tensor] = {}
+    for name, tensor in stored.items():
+        if ".attn.qkv." in name:  # one matrix in the original: queries, then keys, then values
+            for letter, part in zip("qkv", tensor.chunk(3), strict=True):
+                split[name.replace(".qkv.", f".{letter}.")] = part.clone()
+        else:
+            split[name] = tensor
+    config = Dinov2WithRegistersConfig(
+        hidden_size=384, num_hidden_layers=12, num_attention_heads=6, image_size=518, patch_size=14
+    )
+    model = Dinov2WithRegistersModel(config)
+    model.load_state_dict(_renamed(split, _DINOV2_NAMES), strict=True)
+    return model.eval().requires_grad_(False)
+
+
+def whisper() -> Any:
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    stored = torch.load(fetch_models.path("whisper"), weights_only=True, map_location="cpu")
+    dims = stored["dims"]
+    config = WhisperConfig(
+        vocab_size=dims["n_vocab"],
+        num_mel_bins=dims["n_mels"],
+        d_model=dims["n_audio_state"],
+        max_source_positions=dims["n_audio_ctx"],
+        max_target_positions=dims["n_text_ctx"],
+        encoder_layers=dims["n_audio_layer"],
+        encoder_attention_heads=dims["n_audio_head"],
+        encoder_ffn_dim=4 * dims["n_audio_state"],
+        decoder_layers=dims["n_text_layer"],
+        decoder_attention_heads=dims["n_text_head"],
+        decoder_ffn_dim=4 * dims["n_text_state"],
+        decoder_start_token_id=START,
+        bos_token_id=START - 1,
+        eos_token_id=START - 1,
+        pad_token_id=START - 1,
+    )
+    model = WhisperForConditionalGeneration(config)
+    weights = _renamed(stored["model_state_dict"], _WHISPER_NAMES)
+    weights["proj_out.weight"] = weights["model.decoder.embed_tokens.weight"]  # tied
+    model.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, strict=True)
+    return model.eval().requires_grad_(False)
+
+
+def _renamed(stored: dict[str, Tensor], names: tuple[tuple[str, Any], ...]) -> dict[str, Tensor]:
+    renamed = {}
+    for old, tensor in stored.items():
+        new = old
+        for pattern, replacement in names:
+            new = re.sub(pattern, replacement, new)
+        renamed[new] = tensor
+    return renamed
+
+
+def photographs(size: int = 224) -> dict[str, Tensor]:
+    """Two photographs, normalised as DINOv2 was trained."""
+    from skimage import data, transform
+
+    pictures = [
+        transform.resize(picture, (size, size), anti_aliasing=True)
+        for picture in (data.astronaut(), data.chelsea())
+    ]
+    pixels = torch.from_numpy(np.stack(pictures)).float().permute(0, 3, 1, 2)  # image channel row column
+    mean, std = (torch.tensor(c).view(1, 3, 1, 1) for c in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    return {"pixel_values": (pixels - mean) / std}
+
+
+def speech() -> dict[str, Tensor]:
+    """Eleven seconds of English as the log-mel spectrogram that Whisper reads, and the tokens that open a text."""
+    from transformers import WhisperFeatureExtractor
+
+    with wave.open(str(fetch_models.path("speech"))) as sound:
+        rate = sound.getframerate()
+        samples = np.frombuffer(sound.readframes(sound.getnframes()), dtype=np.int16) / 32768
+    features = WhisperFeatureExtractor()(samples, sampling_rate=rate, return_tensors="pt")
+    return {
+        "input_features": features["input_features"],
+        "decoder_input_ids": torch.tensor([[START, NO_TIMESTAMPS]]),
+    }
