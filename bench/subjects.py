@@ -106,7 +106,7 @@ def llama(tokens: int) -> Subject:
 
 def smollm2() -> Subject:
     """SmolLM2-135M on WikiText-2, 64 sequences of 256 tokens."""
-    loaded = load(str(next(weights("smollm2").glob("*.gguf"))))
+    loaded = load(str(weights("smollm2")))
     return Subject(loaded, _text_batches(loaded, sequences=64, tokens=256, batch_size=8))
 
 

@@ -12,7 +12,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "families.md"
-COLUMNS = ("family", "class", "route", "heads / kv", "norm", "writes separable", "weights found", "largest difference")
+COLUMNS = (
+    "family",
+    "class",
+    "route",
+    "heads / kv",
+    "norm",
+    "writes separable",
+    "weights found",
+    "largest difference",
+)
 
 INTRODUCTION = """# Families
 

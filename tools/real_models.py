@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import fetch_models  # noqa: E402
+import fetch_models
 
 _DINOV2_NAMES = (
     (r"^(cls_token|mask_token|register_tokens)$", r"embeddings.\1"),
@@ -125,7 +125,7 @@ def photographs(size: int = 224) -> dict[str, Tensor]:
 
 
 def speech() -> dict[str, Tensor]:
-    """Eleven seconds of English as the log-mel spectrogram that Whisper reads, and the tokens that open a text."""
+    """Eleven seconds of English as Whisper reads them (log-mel), and the tokens that open a text."""
     from transformers import WhisperFeatureExtractor
 
     with wave.open(str(fetch_models.path("speech"))) as sound:

@@ -1,6 +1,7 @@
 """A made-up model with something to see: observations shaped like those of a scan, for charts and reports.
 
-A 30-layer decoder with 9 heads: the stream spikes at layer 12, heads sink from there on, tokens grow alike with depth.
+A 30-layer decoder with 9 heads: the stream spikes at layer 12, heads sink from there on, and tokens grow
+alike with depth.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ class Observation(NamedTuple):
     where: dict[str, np.ndarray]
 
 
-def _card(name: str, title: str, summary: str, unit: str, scope: str, citation: str, **more: object) -> Card:
+def _card(  # noqa: PLR0917
+    name: str, title: str, summary: str, unit: str, scope: str, citation: str, **more: object
+) -> Card:
     sites = {"stream": ("stream",), "attention": ("self", "cross"), "weights": ("self", "cross")}[scope]
     return Card(
         **{"name": name, "title": title, "summary": summary, "unit": unit, "low": 0.0, "high": float("inf")}
@@ -202,7 +205,7 @@ def observations(
         yield one
 
 
-def _all(
+def _all(  # noqa: PLR0917
     layers: int, heads: int, sequences: int, stack: str, site: str, tilt: float, rng: np.random.Generator
 ) -> Iterator[Observation]:
     def noisy(size: float, *shape: int) -> np.ndarray:
@@ -238,7 +241,9 @@ def _all(
         taste = rng.beta(2.2, 1.6, heads)
         sink = np.clip((0.06 + (0.82 - tilt) * late * taste) * noisy(0.07, sequences, heads), 0, 1)
         entropy = (1 - sink) * 3.6 * noisy(0.05, sequences, heads) * (0.5 + 0.5 * rng.random(heads))
-        previous = np.clip((1 - sink) * 0.22 * rng.random(heads) ** 3 * 4 * noisy(0.04, sequences, heads), 0, 1)
+        previous = np.clip(
+            (1 - sink) * 0.22 * rng.random(heads) ** 3 * 4 * noisy(0.04, sequences, heads), 0, 1
+        )
         zero = np.zeros((sequences, heads), int)
         for name, value, where in (
             ("entropy", entropy, {}),
@@ -252,7 +257,9 @@ def _all(
             yield Observation(name, "value", stack, site, layer, value, where)
         yield Observation("ov_norm", "value", stack, site, layer, 2 + rng.random((1, heads)), {})
         for part, middle in (("mean", 0.1), ("variance", 0.6), ("eta", 0.4)):
-            yield Observation("qk_spectrum", part, stack, site, layer, rng.normal(middle, 0.1, (1, heads)), {})
+            yield Observation(
+                "qk_spectrum", part, stack, site, layer, rng.normal(middle, 0.1, (1, heads)), {}
+            )
 
 
 def made_survey(
@@ -269,7 +276,11 @@ def made_survey(
             ledger.observe(*one[:5], one.values, where, samples)
     return ledger.survey(
         {
-            "model": {"name": name, "hash": "ab" * 32, "stacks": [{"name": s, "causal": True} for s in stacks]},
+            "model": {
+                "name": name,
+                "hash": "ab" * 32,
+                "stacks": [{"name": s, "causal": True} for s in stacks],
+            },
             "corpus": {"name": corpus, "hash": "cd" * 32, "sequences": 12, "tokens": 3072, "window": 256},
             "dtype": "float32",
             "routes": ["fused"],

@@ -1,10 +1,11 @@
-"""Charts are data: these tests read specifications, and let Altair check every one against Vega-Lite's schema."""
+"""Charts are data: these tests read specifications, which Altair checks against Vega-Lite's schema."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from tests.charts.sample_model import CARDS, encoder_decoder, made_survey, observations
 
 from attnscope.charts.comparison import comparison_grid, comparison_profile, difference_rows
 from attnscope.charts.depth_profile import depth_profile
@@ -14,7 +15,6 @@ from attnscope.charts.head_portrait import TICKS, head_portrait, portrait_rows
 from attnscope.charts.rows import Panel
 from attnscope.charts.theme import THEMES, configuration, specification, themed
 from attnscope.core.errors import RefusalError
-from tests.charts.sample_model import CARDS, encoder_decoder, made_survey, observations
 
 
 def layers_of(chart: Any) -> list[dict[str, Any]]:
@@ -56,7 +56,11 @@ def test_spike_is_drawn_on_a_log_axis_with_powers_of_ten() -> None:
     y = layers_of(chart)[0]["encoding"]["y"]
     assert y["scale"]["type"] == "log"
     assert y["axis"]["values"] == [100.0, 1000.0, 10000.0]
-    assert {row["part"] for row in rows_of(chart)} == {"largest activation", "second channel", "third channel"}
+    assert {row["part"] for row in rows_of(chart)} == {
+        "largest activation",
+        "second channel",
+        "third channel",
+    }
     assert layers_of(chart)[1]["encoding"]["color"]["field"] == "part"
 
 
@@ -105,9 +109,15 @@ def test_portrait_places_a_head_among_the_others() -> None:
     own = sink[sink["own"]].iloc[0]
     means = table[(table["measure"] == "sink_mass")]["mean"].to_numpy()
     assert own["below"] == (means < own["value"]).mean()
-    assert own["place"] == pytest.approx((own["value"] - means.min()) / (means.max() - means.min()), abs=1e-12)
+    assert own["place"] == pytest.approx(
+        (own["value"] - means.min()) / (means.max() - means.min()), abs=1e-12
+    )
     assert (~sink["own"]).sum() == 20
-    assert marks(head_portrait(table, CARDS, stack="decoder", site="self", layer=3, head=2)) == ["tick", "circle", "text"]
+    assert marks(head_portrait(table, CARDS, stack="decoder", site="self", layer=3, head=2)) == [
+        "tick",
+        "circle",
+        "text",
+    ]
     with pytest.raises(RefusalError, match="no head 9 in layer 3"):
         portrait_rows(table, CARDS, stack="decoder", site="self", layer=3, head=9)
 
@@ -134,7 +144,9 @@ def test_difference_is_second_minus_first_on_a_symmetric_scale() -> None:
     rows = difference_rows(first, second, Panel("sink_mass", "decoder", "self"), "value")
     assert len(rows) == 8  # the heads that both have
     assert (rows["difference"] == rows["second"] - rows["first"]).all()
-    domain = layers_of(comparison_grid(first, second, CARDS["sink_mass"]))[0]["encoding"]["color"]["scale"]["domain"]
+    domain = layers_of(comparison_grid(first, second, CARDS["sink_mass"]))[0]["encoding"]["color"]["scale"][
+        "domain"
+    ]
     assert domain[0] == -domain[1]
     assert domain[1] == rows["difference"].abs().max()
 
@@ -147,7 +159,11 @@ def test_a_difference_without_a_shared_head_is_refused() -> None:
 
 def test_every_chart_of_a_gallery_is_valid() -> None:
     charts = dict(gallery(made_survey(observations(3, 2, broken=((1, 1),)))))
-    assert {"decoder-stream-spike", "decoder-self-sink_mass-heads", "decoder-self-qk_spectrum-eta-heads"} <= set(charts)
+    assert {
+        "decoder-stream-spike",
+        "decoder-self-sink_mass-heads",
+        "decoder-self-qk_spectrum-eta-heads",
+    } <= set(charts)
     assert all(specification(chart)["layer"] for chart in charts.values())
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from tests.charts.sample_model import CARDS, made_survey, observations
 
 from attnscope.charts.depth_profile import depth_profile
 from attnscope.charts.export import save
 from attnscope.charts.gallery import write_gallery
 from attnscope.core.errors import RefusalError
-from tests.charts.sample_model import CARDS, made_survey, observations
 
 
 def chart() -> object:

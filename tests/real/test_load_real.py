@@ -7,28 +7,32 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from attnscope.core.errors import RefusalError
 from attnscope.corpus.corpus import Corpus
 from attnscope.corpus.read import read
 from attnscope.hf.feed import feed
-from attnscope.hf.load import load
+from attnscope.hf.load import Loaded, load
 
 pytestmark = pytest.mark.real
 Material = Callable[[str], Path]
 
 REACTION = "CC(C)S.CN(C)C=O.Fc1cccnc1F.O=C([O-])[O-].[K+].[K+]>>CC(C)Sc1ncccc1F"
-ANTIBODY = "EVQLVQSGPEVKKPGTSVKVSCKASGFTFMSSAVQWVRQARGQRLEWIGWIVIGSGNTNYAQKFQERVTITRDMSTSTAYMELSSLRSEDTAVYYCAAPYCSSISCNDGFDIWGQGTMVTVS"
+ANTIBODY = (
+    "EVQLVQSGPEVKKPGTSVKVSCKASGFTFMSSAVQWVRQARGQRLEWIGWIVIGSGNTNYAQKFQERVTITRDMSTSTAY"
+    "MELSSLRSEDTAVYYCAAPYCSSISCNDGFDIWGQGTMVTVS"
+)
 
 
-def guesses(name: Path, text: str, hidden: range) -> float:
-    """The share of hidden symbols that the model puts back, each hidden alone."""
-    loaded = load(name, allow_pickle=True)
+def recovered(loaded: Loaded, text: str) -> float:
+    """The share of every third symbol of a text that the model puts back, each hidden alone."""
     ids = torch.tensor(loaded.tokenizer(text)["input_ids"])
-    rows = ids.repeat(len(hidden), 1)
-    places = torch.tensor(list(hidden))
-    rows[torch.arange(len(hidden)), places] = loaded.tokenizer.mask_token_id
-    found = loaded.model(input_ids=rows).logits[torch.arange(len(hidden)), places].argmax(-1)
+    assert loaded.tokenizer.unk_token_id not in ids
+    places = torch.arange(1, len(ids) - 1, 3)
+    rows = ids.repeat(len(places), 1)
+    rows[torch.arange(len(places)), places] = loaded.tokenizer.mask_token_id
+    found = loaded.model(input_ids=rows).logits[torch.arange(len(places)), places].argmax(-1)
     return float((found == ids[places]).float().mean())
 
 
@@ -42,8 +46,8 @@ def test_smollm2_reads_english(material: Material) -> None:
         ids = batch.inputs["input_ids"]
         assert "attention_mask" not in batch.inputs
         logits = loaded.model(input_ids=ids).logits[:, :-1]
-        losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()))
-    assert 10 < float(torch.stack(losses).mean().exp()) < 40  # perplexity; of a random model: 49,152
+        losses.append(F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"))
+    assert 10 < float(torch.cat(losses).mean().exp()) < 40  # perplexity; of a random model: 49,152
 
 
 def test_minilm_knows_what_is_alike(material: Material) -> None:
@@ -59,29 +63,34 @@ def test_minilm_knows_what_is_alike(material: Material) -> None:
     for batch in feed(loaded, Corpus.of("texts", texts)):
         states = loaded.model(**batch.inputs).last_hidden_state
         mean = (states * batch.mask[..., None]).sum(1) / batch.mask.sum(1, keepdim=True)
-        vectors[list(batch.samples)] = torch.nn.functional.normalize(mean, dim=-1)
+        vectors[list(batch.samples)] = F.normalize(mean, dim=-1)
     likeness = vectors @ vectors.T
-    assert likeness[0, 1] > 0.5 > 0.2 > likeness[0, 2]
+    assert float(likeness[0, 1]) > 0.5
+    assert float(likeness[0, 2]) < 0.2
 
 
-def test_rxnmapper(material: Material) -> None:
-    assert load(material("rxnmapper"), allow_pickle=True).class_name == "AlbertForMaskedLM"
-    assert guesses(material("rxnmapper"), REACTION, range(1, 40)) > 0.8
+@pytest.mark.parametrize(
+    ("name", "text", "class_name"),
+    [
+        ("rxnmapper", REACTION, "AlbertForMaskedLM"),
+        ("rxnfp", REACTION, "BertForMaskedLM"),
+        ("antiberty", ANTIBODY, "BertForMaskedLM"),
+    ],
+    ids=["rxnmapper", "rxnfp", "antiberty"],
+)
+def test_hidden_symbols_are_put_back(material: Material, name: str, text: str, class_name: str) -> None:
+    trained = load(material(name), allow_pickle=True)
+    assert trained.class_name == class_name
+    assert trained.provenance["random_parameters"] == []
+    assert recovered(trained, text) > 0.5
+    assert recovered(load(material(name), random_init=True), text) < 0.2
 
 
-def test_rxnfp(material: Material) -> None:
-    assert load(material("rxnfp"), allow_pickle=True).class_name == "BertForMaskedLM"
-    assert guesses(material("rxnfp"), REACTION, range(1, 40)) > 0.8
-
-
-def test_antiberty(material: Material) -> None:
-    loaded = load(material("antiberty"), allow_pickle=True)
-    assert loaded.class_name == "BertForMaskedLM"
-    assert all(
-        "species" in w or "chain" in w or "graft" in w or "pooler" in w
-        for w in loaded.provenance["unused_weights"]
-    )
-    assert guesses(material("antiberty"), ANTIBODY, range(1, 90)) > 0.7
+def test_only_heads_of_antiberty_are_unused(material: Material) -> None:
+    unused = load(material("antiberty"), allow_pickle=True).provenance["unused_weights"]
+    assert {name.rsplit(".", 1)[0] for name in unused} == {
+        *("cls.chain", "cls.graft", "cls.species", "bert.pooler.dense"),
+    }
 
 
 def test_microformer_has_weights_and_no_tokenizer(material: Material) -> None:
@@ -98,10 +107,12 @@ def test_microformer_has_weights_and_no_tokenizer(material: Material) -> None:
 def test_dinov2_has_a_register_that_stands_out() -> None:
     import real_models
 
-    states = real_models.dinov2()(**real_models.photographs(), output_hidden_states=True).hidden_states[-1]
-    norms = states.norm(dim=-1)  # image token: [CLS], four registers, patches
-    registers, patches = norms[:, 1:5], norms[:, 5:]
-    assert bool((registers.max(dim=1).values > 3 * patches.median(dim=1).values).all())
+    states = real_models.dinov2()(**real_models.photographs(), output_hidden_states=True).hidden_states
+    norms = states[11].norm(dim=-1)  # entering the last block; image token: [CLS], four registers, patches
+    registers, patches = norms[:, 1:5].sort(dim=1).values, norms[:, 5:]
+    assert float(registers[:, -1].min()) > 100
+    assert float(registers[:, :-1].max()) < 30
+    assert float(patches.max()) < 40
 
 
 def test_whisper_writes_what_is_said() -> None:

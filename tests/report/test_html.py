@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.charts.sample_model import CARDS, encoder_decoder, made_survey, observations
+from tests.survey.sample import sample_survey
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Finding
@@ -19,8 +21,6 @@ from attnscope.report.html import gauge, render_report, write_report
 from attnscope.report.maps import FULL_DETAIL, draw, head_maps
 from attnscope.survey import Survey
 from attnscope.survey.thresholds import Thresholds
-from tests.charts.sample_model import CARDS, encoder_decoder, made_survey, observations
-from tests.survey.sample import sample_survey
 
 NASTY = "<script>alert(1)</script>\"'&[x]"
 FEW = ("relative_residual", "spike", "entropy", "sink_mass")
@@ -145,7 +145,9 @@ def test_findings_come_worst_first_with_number_threshold_source_and_advice(page:
 
 
 def test_given_findings_are_shown_instead_of_diagnosed_ones() -> None:
-    finding = Finding("odd", "warning", "decoder", (1,), (), "A sentence.", float("nan"), 0.0, "none", "a book", "Rest.")
+    finding = Finding(
+        "odd", "warning", "decoder", (1,), (), "A sentence.", float("nan"), 0.0, "none", "a book", "Rest."
+    )
     words = outline(render_report(small(2, 2), findings=(finding,))).words()
     assert "A sentence." in words
     assert "not a number measured" in words
@@ -170,9 +172,9 @@ def test_numbers_in_the_page_are_the_survey_s(page: str, large: Survey) -> None:
 
 
 def test_profiles_carry_a_sentence_per_reading(page: str) -> None:
-    assert re.search(r'<path aria-label="entering layer 12: 2[\d,]+ \(p10 [\d,]+, p90 [\d,]+\)"', page) or re.search(
-        r'aria-label="largest activation, entering layer 12: 2[\d,]+ ', page
-    )
+    assert re.search(
+        r'<path aria-label="entering layer 12: 2[\d,]+ \(p10 [\d,]+, p90 [\d,]+\)"', page
+    ) or re.search(r'aria-label="largest activation, entering layer 12: 2[\d,]+ ', page)
     assert "Relative residual against depth: 0.9" in page
     assert 'fill="var(--' in page
     specifications = embedded(page, "specifications")
@@ -182,7 +184,9 @@ def test_profiles_carry_a_sentence_per_reading(page: str) -> None:
 def test_text_from_a_survey_stays_text() -> None:
     groups = [o._replace(stack=NASTY) for o in observations(3, 2, 4, broken=((1, 1),), only=FEW)]
     survey = made_survey(groups, name=NASTY, corpus=NASTY)
-    finding = Finding(NASTY, "info", NASTY, (1,), ((1, 1),), NASTY, 1.0, 0.5, NASTY, NASTY, NASTY, {"site": NASTY})
+    finding = Finding(
+        NASTY, "info", NASTY, (1,), ((1, 1),), NASTY, 1.0, 0.5, NASTY, NASTY, NASTY, {"site": NASTY}
+    )
     page = render_report(survey, findings=(finding,), other=made_survey(groups, name=NASTY + "2"))
     assert "<script>alert" not in page
     assert "alert(1)</script" not in page
@@ -262,7 +266,9 @@ def test_maps_are_drawn_by_colour_step() -> None:
     assert '<path class="q24" d="M0 1h1M2 1h1"/>' in svg
     assert '<path class="void" d="M1 1h1"/>' in svg
     survey = sample_survey(4, 3)
-    (sink,) = [m for m in head_maps(survey, survey.table()) if (m.card.name, m.part) == ("sink_mass", "value")]
+    (sink,) = [
+        m for m in head_maps(survey, survey.table()) if (m.card.name, m.part) == ("sink_mass", "value")
+    ]
     assert sink.steps()[3, 0] == round(24 * survey.values("sink_mass")[3, 0])
 
 
@@ -276,7 +282,8 @@ def test_gauge(value: float, threshold: float, places: tuple[float, float] | Non
 
 def test_far_numbers_stand_on_the_right_side_of_the_threshold() -> None:
     high, low = gauge(20_000.0, 100.0), gauge(1e-6, 0.1)
-    assert high and low
+    assert high
+    assert low
     assert 0 <= high[1] < high[0] <= 100
     assert 0 <= low[0] < low[1] <= 100
 

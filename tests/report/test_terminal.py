@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.charts.sample_model import encoder_decoder, made_survey, observations
+from tests.survey.sample import sample_survey
 
 from attnscope.report.terminal import BLOCKS, print_comparison, print_summary, sparkline
 from attnscope.survey.compare import compare
 from attnscope.survey.diagnose import diagnose
-from tests.charts.sample_model import encoder_decoder, made_survey, observations
-from tests.survey.sample import sample_survey
 
 
 def printed(encoding: str = "utf-8", width: int = 80, **options: object) -> tuple[Console, io.BytesIO]:
@@ -26,7 +26,14 @@ def test_summary_fits_eighty_columns_without_colour() -> None:
     text = raw.getvalue().decode()
     assert max(map(len, text.splitlines())) <= 80
     assert "\x1b" not in text
-    for words in ("made/up-model", "12 sequences", "30 × 9", "Findings: 1 critical", "Sink mass", "out/report.html"):
+    for words in (
+        "made/up-model",
+        "12 sequences",
+        "30 × 9",
+        "Findings: 1 critical",
+        "Sink mass",
+        "out/report.html",
+    ):
         assert words in text
     assert text.index("critical  NaN") < text.index("warning   ")
     assert text.index("Relative residual") < text.index("Entropy")
@@ -68,12 +75,21 @@ def test_stacks_are_named_where_there_are_several() -> None:
 
 
 def test_comparison_tells_what_changed() -> None:
-    first, second = made_survey(observations(6, 3, broken=((2, 1),))), made_survey(observations(6, 3, tilt=0.3), name="b")
+    first, second = (
+        made_survey(observations(6, 3, broken=((2, 1),))),
+        made_survey(observations(6, 3, tilt=0.3), name="b"),
+    )
     console, raw = printed()
     print_comparison(compare(first, second), Path("both.html"), console)
     text = raw.getvalue().decode()
     assert max(map(len, text.splitlines())) <= 80
-    for words in ("made/up-model → b", "Findings that are gone", "NaN or infinity", "Largest changes", "both.html"):
+    for words in (
+        "made/up-model → b",
+        "Findings that are gone",
+        "NaN or infinity",
+        "Largest changes",
+        "both.html",
+    ):
         assert words in text
 
 

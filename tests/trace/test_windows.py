@@ -125,6 +125,12 @@ def test_samples_reach_beyond_the_beginning_and_change_with_the_seed() -> None:
     assert [w.document for w in one.sequences] != [w.document for w in two.sequences]
 
 
+def test_a_few_samples_of_one_long_document_come_from_several_places() -> None:
+    text = "".join(chr(97 + i // 70_000) for i in range(26 * 70_000))  # a new letter every 70,000 characters
+    made = windows(corpus(text), Letters(), samples=16)
+    assert len({w.ids[100] for w in made.sequences}) >= 5
+
+
 def test_a_few_samples_do_not_tokenize_everything() -> None:
     calls: list[str] = []
 

@@ -3,8 +3,8 @@
     chart = comparison_profile(a.table(), b.table(), card, names=("step 1000", "step 2000"))
     chart = comparison_grid(a.table(), b.table(), card)
 
-Depths need not agree for lines (a 6-layer and a 12-layer model share one axis of layers); a difference per head needs the
-same layers and heads on both sides, and covers those that both have.
+Depths need not agree for lines (a 6-layer and a 12-layer model share one axis of layers); a difference per
+head needs the same layers and heads on both sides, and covers those that both have.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from attnscope.core.errors import RefusalError
 def comparison_rows(
     first: pd.DataFrame, second: pd.DataFrame, card: Card, panel: Panel, names: tuple[str, str]
 ) -> pd.DataFrame:
-    """The depth rows of both surveys, told apart by the column `survey`; the first part of the measure only."""
+    """The depth rows of both surveys, told apart by the column `survey`; first part only."""
     sides = []
     for table, name in zip((first, second), names, strict=True):
         rows = depth_rows(table, card, panel)
         rows = rows[rows["part"] == rows["part"].iloc[0]]
         sides.append(rows.assign(survey=name, label=[f"{name}, {text}" for text in rows["label"]]))
-    return pd.concat(sides, ignore_index=True)
+    both: pd.DataFrame = pd.concat(sides, ignore_index=True)
+    return both
 
 
 def comparison_profile(
@@ -58,22 +59,28 @@ def comparison_profile(
         axis=alt.Axis(tickMinStep=1, format="d", tickCount=8),
     )
     scale = value_scale(rows, card)
-    colour = alt.Color("survey:N", sort=list(names), title=None, legend=alt.Legend(orient="top", labelLimit=160))
+    colour = alt.Color(
+        "survey:N", sort=list(names), title=None, legend=alt.Legend(orient="top", labelLimit=160)
+    )
     dash = alt.StrokeDash(
         "survey:N", sort=list(names), scale=alt.Scale(range=[[1, 0], [5, 3]]), title=None, legend=None
     )
     base = alt.Chart(rows).transform_filter("isValid(datum.mean)")
     y = alt.Y("mean:Q", scale=scale)
     chart = alt.layer(
-        base.mark_area(style="spread", interpolate="monotone").encode(
+        base.mark_area(style="spread").encode(
             x=x,
             y=alt.Y("low:Q", scale=scale, title=unit_title(card), axis=value_axis(rows, card)),
             y2="high:Q",
             color=colour,
         ),
-        base.mark_line(style="line", interpolate="monotone").encode(x=x, y=y, color=colour, strokeDash=dash),
+        base.mark_line(style="line").encode(x=x, y=y, color=colour, strokeDash=dash),
         base.mark_circle(style="reading", size=reading_size(rows)).encode(
-            x=x, y=y, color=colour, description="label:N", tooltip=["survey:N", "depth:Q", "mean:Q", "low:Q", "high:Q"]
+            x=x,
+            y=y,
+            color=colour,
+            description="label:N",
+            tooltip=["survey:N", "depth:Q", "mean:Q", "low:Q", "high:Q"],
         ),
     ).properties(width=width, height=height)
     return chart.properties(title=chart_title(card, panel, "both surveys")) if title else chart
@@ -102,12 +109,14 @@ def comparison_grid(
     stack: str | None = None,
     site: str | None = None,
 ) -> alt.LayerChart:
-    """Second minus first, a square per head; the scale is symmetric, so no change is always the same pale colour."""
+    """Second minus first, a square per head; on a symmetric scale no change always has the same colour."""
     panel = first_panel(first, card, stack, site)
     part = card.parts[0] if part is None else part
     rows = difference_rows(first, second, panel, part)
     if rows.empty:
-        raise RefusalError(f"The two surveys share no head for '{card.name}': compare them against depth instead.")
+        raise RefusalError(
+            f"The two surveys share no head for '{card.name}': compare them against depth instead."
+        )
     x, y, step = grid_axes(rows)
     reach = difference_reach(rows)
     colour = alt.Color(
@@ -118,7 +127,9 @@ def comparison_grid(
     )
     tooltip: list[Any] = ["layer:O", "head:O", "first:Q", "second:Q", "difference:Q"]
     base = alt.Chart(rows)
-    layers = [base.transform_filter("!datum.broken").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)]
+    layers = [
+        base.transform_filter("!datum.broken").mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip)
+    ]
     if rows["broken"].any():
         layers.append(
             base.transform_filter("datum.broken")

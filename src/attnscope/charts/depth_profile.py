@@ -1,8 +1,9 @@
-"""A measure against depth: the mean as a line, p10 to p90 as a band, broken numbers marked, the alarm as a dashed rule.
+"""A measure against depth: the mean as a line, p10 to p90 as a band, the alarm as a dashed rule.
 
     chart = depth_profile(survey.table(), survey.cards["relative_residual"], stack="decoder")
 
-Places inside a block (after the attention write, before the MLP's) stand half-way between two layers.
+Places inside a block (after the attention write, before the MLP's) stand half-way between two layers. Layers
+with NaN or infinite numbers are crossed out.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ def depth_profile(
     base = alt.Chart(rows)
     sound = base.transform_filter("isValid(datum.mean)")
     layers: list[Any] = [
-        sound.mark_area(style="spread", interpolate="monotone").encode(
-            x=x, y=alt.Y("low:Q", scale=y_scale, title=y_title, axis=value_axis(rows, card)), y2="high:Q", **colour
+        sound.mark_area(style="spread").encode(
+            x=x,
+            y=alt.Y("low:Q", scale=y_scale, title=y_title, axis=value_axis(rows, card)),
+            y2="high:Q",
+            **colour,
         ),
-        sound.mark_line(style="line", interpolate="monotone").encode(
-            x=x, y=alt.Y("mean:Q", scale=y_scale), **colour
-        ),
+        sound.mark_line(style="line").encode(x=x, y=alt.Y("mean:Q", scale=y_scale), **colour),
         sound.mark_circle(style="reading", size=reading_size(rows)).encode(
             x=x,
             y=alt.Y("mean:Q", scale=y_scale),
@@ -73,7 +75,11 @@ def depth_profile(
         layers.append(
             base.transform_filter("datum.broken")
             .mark_text(style="broken", text="✕", fontSize=11, fontWeight="bold")
-            .encode(x=x, y=alt.value(height - 8), tooltip=[alt.Tooltip("depth:Q", title="NaN or infinite at layer")])
+            .encode(
+                x=x,
+                y=alt.value(height - 8),
+                tooltip=[alt.Tooltip("depth:Q", title="NaN or infinite at layer")],
+            )
         )
     chart = alt.layer(*layers).properties(width=width, height=height)
     return chart.properties(title=chart_title(card, panel, _spread(panel))) if title else chart
@@ -97,7 +103,7 @@ def chart_title(card: Card, panel: Panel, spread: str) -> alt.TitleParams:
 
 
 def value_scale(rows: pd.DataFrame, card: Card) -> alt.Scale:
-    """Zero is in sight on a linear axis (a decline must look as large as it is); a log axis spans what was seen."""
+    """Zero is in sight on a linear axis: a decline must look as large as it is."""
     if card.log:
         return alt.Scale(type="log", nice=False, padding=6)
     numbers = rows[["low", "high", "mean"]].to_numpy(float)
@@ -120,7 +126,7 @@ def value_axis(rows: pd.DataFrame, card: Card) -> alt.Axis:
     if len(powers) < 2:
         powers = [m * 10.0**e for e in decades for m in (1, 2, 5) if low <= m * 10.0**e <= high]
     powers = powers[:: max(1, len(powers) // 4)] or [low]
-    return alt.Axis(values=powers, format=",.3~g" if 1e-4 < low and high < 1e7 else ".0e")
+    return alt.Axis(values=powers, format=",.7~g" if low > 1e-4 and high < 1e7 else ".0e")
 
 
 def reading_size(rows: pd.DataFrame) -> int:

@@ -1,4 +1,4 @@
-"""A chart into a file: .json (the specification), .svg, .png or .html, by suffix, without a browser or a network.
+"""A chart into a file: .json (the specification), .svg, .png or .html, without a browser or a network.
 
 vl-convert carries its own JavaScript engine and fonts. Files appear whole or not at all.
 """
@@ -49,5 +49,7 @@ def write_file(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RefusalError(f"The folder '{path.parent}' cannot be made ({error.strerror}): choose another place.") from None
+        raise RefusalError(
+            f"The folder '{path.parent}' cannot be made ({error.strerror}): choose another place."
+        ) from None
     write_atomically(path, content)

@@ -1,6 +1,6 @@
 """Every chart of a survey into a folder, as specification, SVG and PNG: for papers, slides and notebooks.
 
-    write_gallery(survey, "charts")        # charts/decoder-stream-relative_residual.png, ...
+write_gallery(survey, "charts")        # charts/decoder-stream-relative_residual.png, ...
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ SUFFIXES = (".json", ".svg", ".png")
 
 
 def gallery(survey: Survey) -> Iterator[tuple[str, Any]]:
-    """Every chart with its file name: a profile per panel, and a map per part where there is a number per head."""
+    """Every chart with its file name: a profile per panel, and a map per part that has a number per head."""
     table = survey.table()
-    for panel in panels(table):
+    for panel in panels(table, survey.stacks):
         card = survey.cards[panel.measure]
         stem = "-".join((panel.stack, panel.site, panel.measure))
-        place = {"stack": panel.stack, "site": panel.site}
+        place: dict[str, Any] = {"stack": panel.stack, "site": panel.site}
         yield stem, depth_profile(table, card, **place)
         if panel.site != "stream":
             for part in card.parts:

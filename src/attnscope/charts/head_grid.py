@@ -1,5 +1,5 @@
-"""One attention measure as a map, layers from left to right and heads from top to bottom, so that depth runs as it does
-in the profiles. NaN cells are crossed out, never coloured.
+"""One attention measure as a map, layers from left to right and heads from top to bottom, so that depth
+runs as it does in the profiles. NaN cells are crossed out, never coloured.
 
     chart = head_grid(survey.table(), survey.cards["sink_mass"], stack="decoder", site="self")
 """
@@ -30,12 +30,16 @@ def head_grid(
     part = card.parts[0] if part is None else part
     rows = head_rows(table, panel, part)
     if rows.empty:
-        raise RefusalError(f"'{card.name}' has no number per head (part '{part}'): draw it against depth instead.")
+        raise RefusalError(
+            f"'{card.name}' has no number per head (part '{part}'): draw it against depth instead."
+        )
     low, high = value_domain(rows["mean"].to_numpy(float), card)
     x, y, step = grid_axes(rows)
     colour = alt.Color(
         "mean:Q",
-        scale=alt.Scale(type="log" if card.log and low > 0 else "linear", domain=[low, high], clamp=True, nice=False),
+        scale=alt.Scale(
+            type="log" if card.log and low > 0 else "linear", domain=[low, high], clamp=True, nice=False
+        ),
         title=unit_title(card),
         legend=alt.Legend(orient="bottom", gradientLength=180, gradientThickness=8),
     )
@@ -67,10 +71,12 @@ def head_grid(
 
 
 def grid_axes(rows: pd.DataFrame) -> tuple[alt.X, alt.Y, int]:
-    """Axes of a map, and the side of its squares: as large as the longer edge allows, between 4 and 18 pixels."""
+    """Axes of a map, and the side of its squares: as large as fits, between 4 and 18 pixels."""
     longest = max(rows["head"].nunique(), rows["layer"].nunique())
     step = max(4, min(18, LARGEST_SIDE // longest))
     every = max(1, -(-14 // step))
     sparse = f"datum.value % {every if every == 1 else 5 * -(-every // 5)} == 0"
-    label = alt.Axis(labelExpr=f"{sparse} ? datum.label : ''", labelAngle=0, ticks=False, domain=False, grid=False)
+    label = alt.Axis(
+        labelExpr=f"{sparse} ? datum.label : ''", labelAngle=0, ticks=False, domain=False, grid=False
+    )
     return alt.X("layer:O", title="layer", axis=label), alt.Y("head:O", title="head", axis=label), step

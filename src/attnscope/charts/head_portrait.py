@@ -1,9 +1,10 @@
-"""One head among all others: for every measure, a strip with a tick per head and a dot where this head stands.
+"""One head among all others: for every measure, a strip with a tick per head and a dot for this one.
 
     chart = head_portrait(survey.table(), survey.cards, stack="decoder", site="self", layer=12, head=3)
 
-Measures have different units, so each strip runs from the smallest value of any head to the largest; the head's own
-number stands beside it. Ticks are quantiles (at most 101), so that 96 x 96 heads cost no more than one hundred.
+Measures have different units, so each strip runs from the smallest value of any head to the largest; the
+head's own number stands beside it. Ticks are quantiles (at most 101), so that 96 x 96 heads cost no more
+than one hundred.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def portrait_rows(
 ) -> pd.DataFrame:
     """One row per tick and one, `own`, per dot: `title, place, own, value, below, text`.
 
-    `place` is 0 at the smallest value of any head and 1 at the largest; `below` is the share of heads with less.
+    `place` is 0 at the smallest value of any head and 1 at the largest; `below` is the share of heads with
+    less.
     """
     rows = table[(table["stack"] == stack) & (table["site"] == site) & table["head"].notna()]
     rows = rows[rows["measure"].isin(list(cards))]
@@ -85,13 +87,17 @@ def head_portrait(
         alt.Tooltip("below:Q", title="heads with less", format=".0%"),
     ]
     return alt.layer(
-        alt.Chart(rows[~rows["own"]][["title", "place"]]).mark_tick(style="others", height=10).encode(x=x, y=y),
+        alt.Chart(rows[~rows["own"]][["title", "place"]])
+        .mark_tick(style="others", height=10)
+        .encode(x=x, y=y),
         own.mark_circle(style="own").encode(x=x, y=y, tooltip=tooltip),
         own.mark_text(align="left", dx=12, style="number").encode(x=alt.value(320), y=y, text="text:N"),
     ).properties(
         width=320,
         height=alt.Step(24),
-        title=alt.TitleParams(f"Layer {layer}, head {head}", subtitle=f"{stack}, {site}-attention, among all its heads"),
+        title=alt.TitleParams(
+            f"Layer {layer}, head {head}", subtitle=f"{stack}, {site}-attention, among all its heads"
+        ),
     )
 
 

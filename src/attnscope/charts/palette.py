@@ -1,12 +1,12 @@
-"""Colours that mean the same to every eye: ramps of even lightness, made from OKLab rather than copied from a table.
+"""Colours that mean the same to every eye: ramps of even lightness, made from OKLab.
 
-A heat map is read by lightness, so a ramp must change lightness in equal steps (then it also survives colour
-blindness and a black-and-white printer), and hue only helps to tell the steps apart. OKLab (Ottosson 2020,
-https://bottosson.github.io/posts/oklab/) is a space in which equal distances look equal; its inverse is three cubes
-between two 3x3 matrices, written out below.
+A heat map is read by lightness, so a ramp must change lightness in equal steps (then it also survives
+colour blindness and a black-and-white printer), and hue only helps to tell the steps apart. OKLab (Ottosson
+2020, https://bottosson.github.io/posts/oklab/) is a space in which equal distances look equal; its inverse
+is three cubes between two 3x3 matrices, written out below.
 
-In both themes a small value lies close to the page and a large one stands out: light pages run pale to deep, dark pages
-deep to pale.
+In both themes a small value lies close to the page and a large one stands out: light pages run pale to
+deep, dark pages deep to pale.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def oklab_of(colour: str) -> tuple[float, float, float]:
 
 
 def hex_of(lightness: float, chroma: float, hue: float) -> str:
-    """OKLCh to `#rrggbb`; a colour that no screen has loses chroma until one has it, and keeps its lightness."""
+    """OKLCh to `#rrggbb`; a colour that no screen has loses chroma, not lightness, until one has it."""
     while True:
         a, b = chroma * math.cos(math.radians(hue)), chroma * math.sin(math.radians(hue))
         long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
@@ -80,7 +80,7 @@ def diverging(theme: str, steps: int = STEPS) -> tuple[str, ...]:
 
 
 def _ramp(stops: tuple[Stop, ...], steps: int) -> tuple[str, ...]:
-    """Lightness runs evenly from the first stop to the last; chroma and hue bend through the stops between."""
+    """Lightness runs evenly from first stop to last; chroma and hue bend through the stops between."""
     colours = []
     for i in range(steps):
         t = i / (steps - 1)

@@ -1,12 +1,13 @@
-"""From a survey's tidy table to the rows that a chart draws. Everything a chart says is decided here; the rest is ink.
+"""From a survey's tidy table to the rows that a chart draws. What a chart says is decided here.
 
-A `Panel` is one chart's worth of a table: one measure, in one stack, in the residual stream or at one kind of attention.
+A `Panel` is one chart's worth of a table: one measure, in one stack, in the residual stream or at one kind
+of attention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -65,9 +66,9 @@ def unit_title(card: Card) -> str:
 def depth_rows(table: pd.DataFrame, card: Card, panel: Panel) -> pd.DataFrame:
     """One row per depth and part: `depth, part, mean, low, high, broken, label`.
 
-    Stream measures have one number per sequence, so their spread is over sequences (p10 to p90). Attention measures have
-    one per head, so theirs is over the heads of a layer (p10 to p90 of the heads' means): what a person asks first is
-    whether the heads of a layer agree.
+    Stream measures have one number per sequence, so their spread is over sequences (p10 to p90). Attention
+    measures have one per head, so theirs is over the heads of a layer (p10 to p90 of the heads' means):
+    what a person asks first is whether the heads of a layer agree.
     """
     rows = panel_rows(table, panel)
     depth = rows["layer"].astype(float) + np.where(rows["site"] == "middle", 0.5, 0.0)
@@ -84,11 +85,16 @@ def depth_rows(table: pd.DataFrame, card: Card, panel: Panel) -> pd.DataFrame:
     if panel.site != "stream":
         means = frame.groupby(["depth", "part"], sort=False)["mean"]
         broken = frame.groupby(["depth", "part"], sort=False)["nonfinite"].sum()
-        columns = {"mean": means.mean(), "low": means.quantile(0.1), "high": means.quantile(0.9), "nonfinite": broken}
+        columns = {
+            "mean": means.mean(),
+            "low": means.quantile(0.1),
+            "high": means.quantile(0.9),
+            "nonfinite": broken,
+        }
         frame = pd.DataFrame(columns).reset_index()
     frame["broken"] = (frame["nonfinite"] > 0) | ~np.isfinite(frame["mean"])
     if card.log:
-        # A logarithmic axis has no zero: values at or below it rest on a floor under the smallest one above it.
+        # A logarithmic axis has no zero: values at or below it rest on a floor below all others.
         numbers = frame[["mean", "low"]].to_numpy(float)
         above = numbers[np.isfinite(numbers) & (numbers > 0)]
         floor = float(above.min()) / 2 if above.size else 1e-12
@@ -100,13 +106,13 @@ def depth_rows(table: pd.DataFrame, card: Card, panel: Panel) -> pd.DataFrame:
     return frame.drop(columns=["nonfinite", "order"]).reset_index(drop=True)
 
 
-def _depth_label(row: dict[str, object], panel: Panel, several: bool) -> str:
-    depth = float(str(row["depth"]))
+def _depth_label(row: Mapping[Hashable, Any], panel: Panel, several: bool) -> str:
+    depth = float(row["depth"])
     place = f"inside layer {int(depth)}, after attention" if depth % 1 else f"layer {int(depth)}"
     if panel.site == "stream" and not depth % 1:
         place = f"entering layer {int(depth)}"
     name = f"{row['part']}, " if several else ""
-    mean, low, high = (float(str(row[c])) for c in ("mean", "low", "high"))
+    mean, low, high = (float(row[c]) for c in ("mean", "low", "high"))
     return f"{name}{place}: {numeral(mean)} (p10 {numeral(low)}, p90 {numeral(high)})"
 
 
@@ -135,9 +141,10 @@ def head_rows(table: pd.DataFrame, panel: Panel, part: str) -> pd.DataFrame:
 def value_domain(values: np.ndarray, card: Card) -> tuple[float, float]:
     """What a colour scale spans: the card's own range where the numbers fill it, else what was seen.
 
-    A range from the card makes the same colour mean the same number in every report, which is what lets two reports be
-    compared by eye. Numbers that fill less than a third of it (an entropy of 3 nats where 12 are possible) get a round top
-    of their own. A range that was only seen is widened to a quarter of its largest value: noise should look like noise.
+    A range from the card makes the same colour mean the same number in every report, which is what lets two
+    reports be compared by eye. Numbers that fill less than a third of it (an entropy of 3 nats where 12 are
+    possible) get a round top of their own. A range that was only seen is widened to a quarter of its
+    largest value: noise should look like noise.
     """
     finite = values[np.isfinite(values)]
     if card.log:

@@ -1,8 +1,8 @@
 """How charts look: light, dark, and `page`, whose colours are the CSS variables of the report.
 
-Charts name roles (`spread`, `line`, `broken`) and named colour ranges, never colours, so one specification serves all
-themes. In the `page` theme a colour is the text `var(--...)`: the SVG that comes out follows the reader's choice of light
-or dark without being drawn twice.
+Charts name roles (`spread`, `line`, `broken`) and named colour ranges, never colours, so one specification
+serves all themes. In the `page` theme a colour is the text `var(--...)`: the SVG that comes out follows the
+reader's choice of light or dark without being drawn twice.
 """
 
 from __future__ import annotations
@@ -16,8 +16,20 @@ FONT = '-apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 THEMES = ("light", "dark", "page")
 
 _INK: dict[str, dict[str, str]] = {
-    "light": {"ink": "#1b2430", "soft": "#5d6875", "line": "#dfe4ea", "surface": "#ffffff", "alarm": "#b3261e"},
-    "dark": {"ink": "#e8edf3", "soft": "#9aa7b6", "line": "#2c3644", "surface": "#131a23", "alarm": "#ff8a7a"},
+    "light": {
+        "ink": "#1b2430",
+        "soft": "#5d6875",
+        "line": "#dfe4ea",
+        "surface": "#ffffff",
+        "alarm": "#b3261e",
+    },
+    "dark": {
+        "ink": "#e8edf3",
+        "soft": "#9aa7b6",
+        "line": "#2c3644",
+        "surface": "#131a23",
+        "alarm": "#ff8a7a",
+    },
     "page": {
         "ink": "var(--ink)",
         "soft": "var(--soft)",

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from attnscope.hf.sighting import Sighting
 from attnscope.hf.tensors import Slot
 
-_TOKENS = 8
+_TOKENS = 4
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attnscope.hf.tape import Place, StreamRecord
 
+_UNEXPLAINED = 0.5  # a change more than half of which is left over is not explained by a write
 _LONGEST = 8  # writes in one block: two, three with cross-attention, four in a macaron
 
 
@@ -61,22 +62,23 @@ def find_writes(
 ) -> Writes:
     """Walk back from `left` to `entered`. `attended` says when, in record order, attention happened."""
     gave = [r for r in records if r.place.side == "output"]
+    distinct = _distinct(records)
     norms = [r for r in gave if r.alone and _is_norm(r, records)]
     steps: list[_Step] = []
     state = left
     while len(steps) < _LONGEST:
         source, result, normed = state, steps[-1].before.place if steps and steps[-1].before else None, False
-        norm = next((n for n in norms if _close(n.tensor, state, eps)), None)
+        norm = next((n for n in norms if torch.equal(n.tensor, state)), None)
         if norm is not None:
             taken = _taken(norm, records)
             source, result, normed = taken.tensor, taken.place, True
-        step = _last_write(source, entered, records, gave, eps=eps, normed=normed, result=result)
+        step = _last_write(source, entered, distinct, _distinct(gave), eps=eps, normed=normed, result=result)
         if step is None:
-            both = None if steps else _two_writes(state, entered, gave, eps)
+            both = None if steps else _two_writes(state, entered, _distinct(gave), eps)
             return Writes("unknown") if both is None else _parallel(both, attended)
         steps.append(step)
         if step.before is None:
-            return _sequential(steps[::-1], norms, records, entered=entered, attended=attended, eps=eps)
+            return _sequential(steps[::-1], norms, records, entered=entered, attended=attended)
         state = step.before.tensor
     return Writes("unknown")
 
@@ -88,7 +90,6 @@ def _sequential(
     *,
     entered: State,
     attended: list[int],
-    eps: float,
 ) -> Writes:
     # The write of an attention call is the first one that finishes after it.
     last = max((_first_after(when, steps) for when in attended), default=-1)
@@ -98,12 +99,12 @@ def _sequential(
         middle = None if follows is None else follows.place
     if any(step.normed for step in steps):
         norm = "post"
-    elif all(any(_close(n.tensor, step.write.tensor, eps) for n in norms) for step in steps):
+    elif all(any(torch.equal(n.tensor, step.write.tensor) for n in norms) for step in steps):
         norm = "sandwich"
     else:
         states = [entered, *(step.before.tensor for step in steps if step.before is not None)]
         reads = [_taken(n, records).tensor for n in norms]
-        norm = "pre" if any(_close(read, state, eps) for read in reads for state in states) else "none"
+        norm = "pre" if any(torch.equal(read, state) for read in reads for state in states) else "none"
     identities = tuple(
         Identity(s.result, None if s.before is None else s.before.place, (s.write.place,), s.multiplier)
         for s in steps
@@ -135,33 +136,17 @@ def _last_write(
     result: Place | None,
 ) -> _Step | None:
     """state = before + multiplier * write, `before` being the entering stream or any tensor of the block."""
-    if not gave:
-        return None
-    writes = torch.stack([r.tensor.flatten() for r in gave])
-    sizes = writes.square().sum(1)
-    best: _Step | None = None
+    best, lowest = None, _UNEXPLAINED
     for before in (None, *records):
         base = entered if before is None else before.tensor
-        change = (state - base).flatten()
-        if float(change.norm()) <= 4 * eps * float(state.norm()):
+        later = [g for g in gave if before is None or g.order > before.order]
+        if not later or torch.equal(base, state):
             continue
-        slopes = (writes @ change) / sizes.clamp_min(1e-300)
-        left_over = (change - slopes[:, None] * writes).norm(dim=1)
-        allowed = 8 * eps * (state.norm() + base.norm())
-        fits = (left_over <= allowed) & (left_over <= 0.02 * change.norm()) & (slopes.abs() > 1e-2)
-        for index in torch.nonzero(fits).flatten().tolist():
-            slope = _round(float(slopes[index]))
-            if (
-                before is not None
-                and gave[index].order <= before.order
-                and gave[index].place.side == before.place.side
-            ):
-                continue
-            step = _Step(result, before, gave[index], slope, normed)
-            if best is None or (abs(slope - 1) < 1e-6) > (abs(best.multiplier - 1) < 1e-6):
-                best = step
-            if best.multiplier == 1.0:
-                return best
+        slopes, rest = _explain(state, base, torch.stack([g.tensor for g in later]), eps)
+        for index in torch.nonzero(rest < lowest).flatten().tolist():
+            if rest[index] < lowest:
+                lowest = float(rest[index])
+                best = _Step(result, before, later[index], float(slopes[index]), normed)
     return best
 
 
@@ -169,24 +154,44 @@ def _two_writes(
     state: State, entered: State, gave: list[StreamRecord], eps: float
 ) -> tuple[StreamRecord, StreamRecord, float] | None:
     """state = entered + multiplier * (one write + another)."""
-    change = (state - entered).flatten()
-    allowed = 8 * eps * (state.norm() + entered.norm())
-    for index, one in enumerate(gave):
-        for other in gave[index + 1 :]:
-            total = (one.tensor + other.tensor).flatten()
-            slope = _round(float((total @ change) / total.square().sum().clamp_min(1e-300)))
-            left_over = change - slope * total
-            if abs(slope) > 1e-2 and left_over.norm() <= allowed and left_over.norm() <= 0.02 * change.norm():
-                return one, other, slope
-    return None
+    best, lowest = None, _UNEXPLAINED
+    for index, one in enumerate(gave[:-1]):
+        others = gave[index + 1 :]
+        sums = one.tensor + torch.stack([other.tensor for other in others])
+        slopes, rest = _explain(state, entered, sums, eps)
+        least = int(rest.argmin())
+        if rest[least] < lowest:
+            lowest = float(rest[least])
+            best = (one, others[least], float(slopes[least]))
+    return best
 
 
-def _round(slope: float) -> float:
-    return 1.0 if abs(slope - 1) < 1e-3 else slope
+def _explain(
+    state: State, base: State, writes: Float[Tensor, "write batch token width"], eps: float
+) -> tuple[Float[Tensor, " write"], Float[Tensor, " write"]]:
+    """How well state - base is a multiple of each write: the multiple, and how much of the change is left.
+
+    Every entry is measured in units of the rounding error it can have, eps * (|state| + |base| + |write|). So
+    one enormous activation does not drown all others, and low precision asks for no looser rule: what is left
+    over must be a few roundings at most, and small beside the change itself.
+    """
+    unit = eps * (state.abs() + base.abs() + writes.abs()) + 1e-30
+    change, scaled = ((state - base) / unit).flatten(1), (writes / unit).flatten(1)
+    slopes = (scaled * change).sum(1) / scaled.square().sum(1).clamp_min(1e-300)
+    slopes = torch.where((slopes - 1).abs() < 1e-2, 1.0, slopes)
+    left_over = change - slopes[:, None] * scaled
+    rest = left_over.norm(dim=1) / change.norm(dim=1).clamp_min(1e-300)
+    wrong = (left_over.abs().amax(1) > 4) | (slopes.abs() < 1e-2)
+    return slopes, rest.masked_fill(wrong, torch.inf)
 
 
-def _close(left: State, right: State, eps: float) -> bool:
-    return bool((left - right).norm() <= 4 * eps * right.norm())
+def _distinct(records: list[StreamRecord]) -> list[StreamRecord]:
+    """The first record of every tensor: dropout and containers pass on what others made."""
+    kept: list[StreamRecord] = []
+    for record in records:
+        if not any(torch.equal(record.tensor, other.tensor) for other in kept):
+            kept.append(record)
+    return kept
 
 
 def _taken(gave: StreamRecord, records: list[StreamRecord]) -> StreamRecord:

@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attnscope.matrix.overlap import cosines, head_overlap, sample_rows
 from attnscope.matrix.scores import Scores
-from attnscope.matrix.tiles import VANISHING, pattern_strips, width
+from attnscope.matrix.tiles import VANISHING, cut, pattern_strips, tile_shape, width
 
 ROW_STATISTICS = (
     "row_entropy",
@@ -36,7 +37,7 @@ def blocked_statistics(
     dtype: torch.dtype,
     lse: Float[Tensor, "batch heads query"] | None,
 ) -> dict[str, Float[Tensor, "..."]]:
-    """The wanted statistics (any of ROW_STATISTICS, and `received`), added up tile by tile."""
+    """The wanted statistics (any of ROW_STATISTICS, `received`, `head_overlap`), added up tile by tile."""
     batch, heads, rows, _ = scores.query.shape
     device = scores.query.device
     names = [name for name in ROW_STATISTICS if name in want]
@@ -45,10 +46,14 @@ def blocked_statistics(
     received = torch.zeros(batch, heads, key_mask.shape[1], dtype=torch.float64, device=device)
     first_key = key_mask.to(torch.int8).argmax(-1).tolist()
     distances = _Distances(scores, dtype)
+    # A tile that holds whole sequences has the sampled rows of all heads in it; else they are computed apart.
+    whole = tile_shape(scores, dtype)[1:] == (heads, rows, key_mask.shape[1])
+    compare = _Comparison(query_mask, heads, dtype) if "head_overlap" in want and whole else None
+    every = slice(0, len(names))
     for strip, tiles in pattern_strips(scores, dtype, lse=lse, query_mask=query_mask):
         # One cut through the table a strip: slicing for every statistic and tile would cost more than the
         # sums.
-        columns = table[:, strip.batch, strip.head, strip.row].unbind(0)
+        columns = cut(table, every, strip.batch, strip.head, strip.row).unbind(0)
         row = dict(zip(names, columns, strict=True))
         for key, pattern, log in tiles:
             if "row_entropy" in row:
@@ -72,11 +77,18 @@ def blocked_statistics(
             if "mean_distance" in row:
                 distances.add(row["mean_distance"], pattern, strip.row, key, spare=log)
             if "received" in want:
-                received[strip.batch, strip.head, key].add_(pattern.sum(-2))
+                cut(received, strip.batch, strip.head, key).add_(pattern.sum(-2))
+            if compare is not None:
+                compare.add(pattern, strip.batch)
     found = dict(zip(names, table.unbind(0), strict=True))
     if "received" in want:
         found["received"] = received.to(dtype)
-    return {name: torch.where(value > VANISHING, value, 0.0) for name, value in found.items()}
+    found = {name: torch.where(value > VANISHING, value, 0.0) for name, value in found.items()}
+    if compare is not None:
+        found["head_overlap"] = cosines(compare.gram)
+    elif "head_overlap" in want:
+        found["head_overlap"] = head_overlap(scores, query_mask=query_mask, dtype=dtype, lse=lse)
+    return found
 
 
 def _add_diagonal(
@@ -87,6 +99,26 @@ def _add_diagonal(
     if skip < pattern.shape[2] and shift < pattern.shape[3]:
         mass = pattern.diagonal(shift, -2, -1)
         total[..., skip : skip + mass.shape[-1]].add_(mass)
+
+
+class _Comparison:
+    """Inner products of the heads' sampled rows, from tiles that hold whole sequences."""
+
+    def __init__(self, query_mask: Bool[Tensor, "batch query"], heads: int, dtype: torch.dtype) -> None:
+        self.gram = torch.zeros(len(query_mask), heads, heads, dtype=dtype, device=query_mask.device)
+        self._rows = [
+            row[real].tolist() for row, real in zip(*(x.cpu() for x in sample_rows(query_mask)), strict=True)
+        ]
+
+    def add(self, pattern: Float[Tensor, "some_batch heads rows keys"], batch: slice) -> None:
+        for place, rows in enumerate(self._rows[batch]):
+            if not rows:
+                continue
+            step = rows[1] - rows[0] if len(rows) > 1 else 1
+            even = rows == list(range(rows[0], rows[-1] + 1, step))  # else there are holes in the mask
+            sample = pattern[place, :, slice(rows[0], rows[-1] + 1, step) if even else rows]
+            flat = sample.reshape(len(sample), -1)
+            torch.mm(flat, flat.mT, out=self.gram[batch.start + place])
 
 
 class _Distances:

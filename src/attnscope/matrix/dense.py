@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attnscope.matrix.overlap import sample_rows
 from attnscope.matrix.scores import Scores
 
 
@@ -50,7 +51,7 @@ def dense_statistics(
     query_mask: Bool[Tensor, "batch query"],
     key_mask: Bool[Tensor, "batch key"],
 ) -> dict[str, Float[Tensor, "..."]]:
-    """Every row and column statistic straight from its definition."""
+    """Every statistic straight from its definition."""
     A = dense_pattern(scores) * query_mask[:, None, :, None]
     i = torch.arange(A.shape[2], device=A.device)[:, None]
     j = torch.arange(A.shape[3], device=A.device)
@@ -65,5 +66,19 @@ def dense_statistics(
         "previous_mass": lambda: (A * (j == i - 1)).sum(-1),
         "mean_distance": lambda: (A * (i - j).abs()).sum(-1),
         "received": lambda: A.sum(-2),
+        "head_overlap": lambda: _overlap(A, query_mask),
     }
     return {name: definitions[name]() for name in want}
+
+
+def _overlap(A: Float[Tensor, "batch heads query key"], query_mask: Bool[Tensor, "batch query"]) -> Tensor:
+    """Cosine of each two heads over the sampled rows, one sequence and one pair at a time."""
+    rows, real = sample_rows(query_mask)
+    batch, heads = A.shape[:2]
+    out = A.new_zeros(batch, heads, heads)
+    for b in range(batch):
+        sample = [A[b, h, rows[b][real[b]]].flatten() for h in range(heads)]
+        for g in range(heads):
+            for h in range(heads):
+                out[b, g, h] = torch.cosine_similarity(sample[g], sample[h], dim=0, eps=1e-30)
+    return out

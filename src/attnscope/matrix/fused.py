@@ -178,7 +178,7 @@ def _attend_in_strips(scores: Scores, value: Tensor, band: Band) -> tuple[Tensor
         if scores.allowed is not None:
             some = scores.allowed if scores.allowed.shape[2] == 1 else scores.allowed[:, :, start:stop]
             seen = seen & some[..., begin:end]
-        part = replace(scores, query=scores.query[:, :, start:stop], key=scores.key[:, :, begin:end])
+        part = Scores(scores.query[:, :, start:stop], scores.key[:, :, begin:end], scores.scale)
         mixed, some_lse = _call(part, value[:, :, begin:end], seen, causal=False)
         out[:, :, start:stop] = mixed
         lse[:, :, start:stop] = some_lse.masked_fill(~seen.any(-1), float("-inf"))

@@ -23,23 +23,26 @@ OVERLAP_ROWS = 32
 def sample_rows(
     query_mask: Bool[Tensor, "batch query"], most: int = OVERLAP_ROWS
 ) -> tuple[Int[Tensor, "batch rows"], Bool[Tensor, "batch rows"]]:
-    """At most `most` real rows of each sequence, evenly spaced from the first to the last, and which entries count.
+    """At most `most` real rows a sequence: the first and every s-th after it; and which entries count.
 
     Rows are chosen by their rank among the real ones, so padding on either side chooses the same tokens.
     """
-    count = query_mask.sum(-1)
-    rows = min(most, query_mask.shape[1])
-    slot = torch.arange(rows, device=query_mask.device)
-    taken = count.clamp_max(rows)
-    last = (taken - 1).clamp_min(1)
-    rank = (slot * (count - 1).clamp_min(0)[:, None] + last[:, None] // 2) // last[:, None]
-    real = slot < taken[:, None]
+    count = query_mask.sum(-1, keepdim=True)
+    step = (count + most - 1) // most
+    rank = torch.arange(min(most, query_mask.shape[1]), device=query_mask.device) * step
     order = torch.argsort(query_mask.logical_not().to(torch.int8), dim=-1, stable=True)
-    return order.gather(-1, rank.clamp_max(query_mask.shape[1] - 1)), real
+    return order.gather(-1, rank.clamp_max(query_mask.shape[1] - 1)), rank < count
+
+
+def cosines(gram: Float[Tensor, "batch heads heads"]) -> Float[Tensor, "batch heads heads"]:
+    """Inner products of the heads, made cosines; 0 for a head that sees nothing."""
+    norm = gram.diagonal(dim1=-2, dim2=-1).sqrt()
+    scale = torch.where(norm > 0, 1 / norm, 0.0)
+    return (gram * scale[:, :, None] * scale[:, None, :]).clamp_(0, 1)
 
 
 def rows_of(scores: Scores, rows: Int[Tensor, "batch rows"]) -> Scores:
-    """The same attention for some of its queries only, one choice a sequence; position becomes an explicit mask."""
+    """The same attention for some queries only, one choice a sequence; position becomes a mask."""
 
     def pick(tensor: Tensor) -> Tensor:
         """Gather along the query axis of a `#batch #heads #query last` tensor, if it has one."""
@@ -82,9 +85,7 @@ def head_overlap(
     for sequences, pattern in _tiles_of_all_heads(sample, real, dtype):
         flat = pattern.reshape(pattern.shape[0], heads, -1)
         gram[sequences].baddbmm_(flat, flat.mT)
-    norm = gram.diagonal(dim1=-2, dim2=-1).sqrt()
-    scale = torch.where(norm > 0, 1 / norm, 0.0)
-    return (gram * scale[:, :, None] * scale[:, None, :]).clamp_(0, 1)
+    return cosines(gram)
 
 
 def _tiles_of_all_heads(

@@ -16,7 +16,7 @@ from attnscope.matrix.tiles import pattern_strips, row_lse
 
 
 def with_lse(scores: Scores, dtype: torch.dtype = torch.float32) -> Scores:
-    """The same scores with every row's log-sum-exp known, computed in `dtype` unless it is already as good."""
+    """The same scores with every row's log-sum-exp, computed in `dtype` unless it is already as good."""
     if scores.pattern is not None or (scores.lse is not None and scores.lse.dtype.itemsize >= dtype.itemsize):
         return scores
     return replace(scores, lse=row_lse(scores, dtype))

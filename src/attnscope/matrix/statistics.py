@@ -67,22 +67,9 @@ def attention_statistics(
     with torch.no_grad():
         dtype = torch.float64 if route == "dense" else accumulate or working_precision(scores)
         lse = _trusted_lse(scores, accumulate, dtype)
-        rest = [name for name in dict.fromkeys(want) if name != "head_overlap"]
-        found: dict[str, Tensor] = {}
-        if rest:
-            found = _rows_and_columns(
-                scores,
-                rest,
-                query_mask=query_mask,
-                key_mask=key_mask,
-                route=route,
-                dtype=dtype,
-                lse=lse,
-            )
-        found = {name: _cleaned(name, value, key_mask) for name, value in found.items()}
-        if "head_overlap" in want:
-            found["head_overlap"] = head_overlap(scores, query_mask=query_mask, dtype=dtype, lse=lse)
-    return found
+        masks = {"query_mask": query_mask, "key_mask": key_mask}
+        found = _by_route(scores, list(dict.fromkeys(want)), masks, route=route, dtype=dtype, lse=lse)
+        return {name: _cleaned(name, value, key_mask) for name, value in found.items()}
 
 
 def working_precision(scores: Scores) -> torch.dtype:
@@ -119,29 +106,35 @@ def _trusted_lse(
     return scores.lse.detach().to(dtype)
 
 
-def _rows_and_columns(
+def _by_route(
     scores: Scores,
     want: list[str],
+    masks: dict[str, Tensor],
     *,
-    query_mask: Bool[Tensor, "batch query"],
-    key_mask: Bool[Tensor, "batch key"],
     route: Route,
     dtype: torch.dtype,
     lse: Float[Tensor, "batch heads query"] | None,
 ) -> dict[str, Tensor]:
     if route == "dense":
-        return dense_statistics(scores, want, query_mask=query_mask, key_mask=key_mask)
-    if route == "fused":
-        missing = [name for name in want if name not in FUSED_STATISTICS]
-        if missing:
-            raise RefusalError(f"The fused route does not give {', '.join(missing)}: use route 'blocked'.")
-        return fused_statistics(scores, want, query_mask=query_mask, key_mask=key_mask, dtype=dtype)
-    if route == "auto" and lse is not None and scores.plain and set(want) <= set(POINTWISE_STATISTICS):
-        return {
+        return dense_statistics(scores, want, **masks)
+    key_mask, query_mask = masks["key_mask"], masks["query_mask"]
+    single = set(want) <= {*POINTWISE_STATISTICS, "head_overlap"}
+    if route == "auto" and single and scores.plain and lse is not None:
+        found = {
             name: pointwise_mass(scores, name, key_mask=key_mask, dtype=dtype, lse=lse) * query_mask[:, None]
             for name in want
+            if name != "head_overlap"
         }
-    return blocked_statistics(scores, want, query_mask=query_mask, key_mask=key_mask, dtype=dtype, lse=lse)
+    elif route == "fused":
+        missing = [name for name in want if name not in (*FUSED_STATISTICS, "head_overlap")]
+        if missing:
+            raise RefusalError(f"The fused route does not give {', '.join(missing)}: use route 'blocked'.")
+        found = fused_statistics(scores, want, **masks, dtype=dtype)
+    else:
+        return blocked_statistics(scores, want, **masks, dtype=dtype, lse=lse)
+    if "head_overlap" in want:
+        found["head_overlap"] = head_overlap(scores, query_mask=query_mask, dtype=dtype, lse=lse)
+    return found
 
 
 def _cleaned(name: str, value: Tensor, key_mask: Bool[Tensor, "batch key"]) -> Tensor:

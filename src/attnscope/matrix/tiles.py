@@ -70,26 +70,48 @@ def tile_elements(dtype: torch.dtype, device: torch.device) -> int:
     return (TILE_BYTES if device.type == "cpu" else ACCELERATOR_TILE_BYTES) // dtype.itemsize
 
 
-def cut(tensor: Tensor, tile: Tile) -> Tensor:
-    """The part of a `#batch #heads #query key` tensor that lies under a tile; axes of size 1 stay whole."""
-    whole = slice(None)
-    pieces = (tile.batch, tile.head, tile.row, tile.key)
-    return tensor[tuple(whole if size == 1 else p for size, p in zip(tensor.shape, pieces, strict=True))]
+def cut(tensor: Tensor, *pieces: slice) -> Tensor:
+    """The part of a tensor under a tile, leading axes first; axes of size 1 stay whole, to be broadcast.
+
+    A short sequence has many small tiles that span whole axes, where plain slicing would cost as much as the
+    sums.
+    """
+    for axis, piece in enumerate(pieces):
+        size = tensor.shape[axis]
+        if size != 1 and width(piece) != size:
+            tensor = tensor.narrow(axis, piece.start, width(piece))
+    return tensor
 
 
-def strips(scores: Scores, dtype: torch.dtype) -> Iterator[Strip]:
-    """Cut the pattern: about 128 rows to a product, at most 1024 keys, as many heads as there is room for."""
-    batch, heads, rows, _ = scores.query.shape
-    keys, sharing, band = scores.key.shape[2], scores.sharing, scores.band
+class TileShape(NamedTuple):
+    """How many sequences, heads, rows and keys a tile has room for."""
+
+    batch: int
+    heads: int
+    rows: int
+    keys: int
+
+
+def tile_shape(scores: Scores, dtype: torch.dtype) -> TileShape:
+    """About 128 rows to a product, at most 1024 keys, and as many heads as there is room for."""
+    _, heads, rows, _ = scores.query.shape
+    keys, sharing = scores.key.shape[2], scores.sharing
     room = tile_elements(dtype, scores.query.device)
     tile_keys = max(1, min(keys, TILE_KEYS))
     tile_rows = max(1, min(rows, max(16, PRODUCT_ROWS // sharing)))
-    tile_groups = min(heads // sharing, max(1, room // (sharing * tile_rows * tile_keys)))
+    tile_heads = min(heads, sharing * max(1, room // (sharing * tile_rows * tile_keys)))
     # Several short sequences go into one tile only as a whole.
-    short = tile_rows == rows and tile_keys == keys and tile_groups * sharing == heads
-    tile_batch = max(1, room // (heads * rows * keys)) if short and rows * keys else 1
+    short = (tile_heads, tile_rows, tile_keys) == (heads, rows, keys)
+    return TileShape(max(1, room // (heads * rows * keys)) if short else 1, tile_heads, tile_rows, tile_keys)
+
+
+def strips(scores: Scores, dtype: torch.dtype) -> Iterator[Strip]:
+    """Cut the pattern into strips of rows, and each strip's visible keys into tiles."""
+    batch, heads, rows, _ = scores.query.shape
+    tile_batch, tile_heads, tile_rows, tile_keys = tile_shape(scores, dtype)
+    keys, band = scores.key.shape[2], scores.band
     for sequences in pieces(0, batch, tile_batch):
-        for head in pieces(0, heads, tile_groups * sharing):
+        for head in pieces(0, heads, tile_heads):
             for row in pieces(0, rows, tile_rows):
                 start, stop = band.visible(row.start, row.stop - 1, keys)
                 yield Strip(sequences, head, row, tuple(pieces(start, stop, tile_keys)))
@@ -116,8 +138,8 @@ class LogPattern:
         if empty:
             return None
         scores, sharing = self.scores, self.scores.sharing
-        q = self.query[tile.batch, tile.head, tile.row]
-        k = self.key[tile.batch, tile.head.start // sharing : tile.head.stop // sharing, tile.key]
+        q = cut(self.query, tile.batch, tile.head, tile.row)
+        k = cut(self.key, tile.batch, slice(tile.head.start // sharing, tile.head.stop // sharing), tile.key)
         sequences, heads, rows, dim = q.shape
         keys = k.shape[2]
         out = self._view("_log", (sequences, heads, rows, keys))
@@ -165,10 +187,10 @@ class LogPattern:
         """What is added to the logits on a tile, and whether the tile is forbidden as a whole."""
         offset = self._edge(tile)
         if self.scores.bias is not None:
-            bias = cut(self.scores.bias.detach(), tile).to(self.dtype).clamp_min(FORBIDDEN)
+            bias = cut(self.scores.bias.detach(), *tile).to(self.dtype).clamp_min(FORBIDDEN)
             offset = bias if offset is None else offset + bias
         if self.scores.allowed is not None:
-            allowed = cut(self.scores.allowed, tile)
+            allowed = cut(self.scores.allowed, *tile)
             if not allowed.any():
                 return None, True
             if not allowed.all():
@@ -253,11 +275,11 @@ def pattern_strips(
     if lse is not None:
         lse = complete_lse(lse.detach().to(dtype), None, query_mask)
     for strip in strips(scores, dtype):
-        live = None if query_mask is None else query_mask[strip.batch, strip.row]
+        live = None if query_mask is None else cut(query_mask, strip.batch, strip.row)
         if scores.pattern is not None:
             yield strip, _given_tiles(scores.pattern, strip, dtype, live)
         else:
-            strip_lse = None if lse is None else lse[strip.batch, strip.head, strip.row]
+            strip_lse = None if lse is None else cut(lse, strip.batch, strip.head, strip.row)
             yield strip, _computed_tiles(source, strip, strip_lse, live)
 
 
@@ -278,7 +300,7 @@ def _given_tiles(
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Tiles of a pattern that the model itself made."""
     for key in strip.keys:
-        tile = pattern.detach()[strip.batch, strip.head, strip.row, key].to(dtype, copy=True)
+        tile = cut(pattern.detach(), strip.batch, strip.head, strip.row, key).to(dtype, copy=True)
         if live is not None:
             tile.masked_fill_(~live[:, None, :, None], 0)
         yield key, tile, tile.log().clamp_min_(FLOOR)

@@ -33,5 +33,5 @@ def norm_growth(
         torch.linalg.vector_norm(tokens, dim=-1, dtype=dtype).clamp_min(tiny).log()
         for tokens in (stream, stream_before)
     )
-    growth = (after - before).masked_fill(~token_mask, 0.0)
+    growth: Tensor = (after - before).masked_fill(~token_mask, 0.0)
     return (growth.sum(dim=-1) / token_mask.sum(dim=-1).clamp_min(1)).exp()

@@ -1,8 +1,8 @@
 """Depth profiles for the page: Altair specifications drawn to SVG while the page is written.
 
-The SVG is drawn in the `page` theme, whose colours are CSS variables, so one drawing serves light, dark and print. Every
-reading carries its sentence (`aria-label`), which is what the page's script shows on hover and reads out on arrow keys:
-the script knows nothing about charts.
+The SVG is drawn in the `page` theme, whose colours are CSS variables, so one drawing serves light, dark and
+print. Every reading carries its sentence (`aria-label`), which is what the page's script shows on hover and
+reads out on arrow keys: the script knows nothing about charts.
 """
 
 from __future__ import annotations
@@ -85,13 +85,20 @@ def _figure(card: Card, panel: Panel, chart: Any, summary: str, kind: str) -> Fi
 
 
 def slim(svg: str) -> str:
-    """Drop what the page's stylesheet says already or what says nothing; let the drawing grow with its column."""
-    svg = re.sub(r' (?:opacity="1"|pointer-events="none"|version="1.1"|xmlns:xlink="[^"]*"|class="marks")', "", svg)
+    """Drop what the stylesheet says already or what says nothing; let the drawing grow with its column."""
+    svg = re.sub(
+        r' (?:opacity="1"|pointer-events="none"|version="1.1"|xmlns:xlink="[^"]*"|class="marks")', "", svg
+    )
     svg = re.sub(r' (?:font-family|aria-roledescription|font-size)="[^"]*"', "", svg)
     svg = re.sub(r' role="graphics-(?:object|symbol)"', "", svg)
     svg = re.sub(r'<path class="(?:background|foreground)"[^>]*/>', "", svg)
     svg = re.sub(r"(\.\d\d)\d+", r"\1", svg)
-    return re.sub(r'(<svg [^>]*?) width="[^"]*" height="[^"]*"', r'\1 aria-hidden="true" focusable="false"', svg, count=1)
+    return re.sub(
+        r'(<svg [^>]*?) width="[^"]*" height="[^"]*"',
+        r'\1 aria-hidden="true" focusable="false"',
+        svg,
+        count=1,
+    )
 
 
 def _summary(table: pd.DataFrame, card: Card, panel: Panel) -> str:
@@ -102,8 +109,5 @@ def _summary(table: pd.DataFrame, card: Card, panel: Panel) -> str:
         return f"{card.title} against depth: no finite number."
     first, last = rows.iloc[0], rows.iloc[-1]
     low, high = rows.loc[rows["mean"].idxmin()], rows.loc[rows["mean"].idxmax()]
-    return (
-        f"{card.title} against depth: {numeral(first['mean'])} at layer {first['depth']:g},"
-        f" {numeral(last['mean'])} at layer {last['depth']:g}; smallest {numeral(low['mean'])} at {low['depth']:g},"
-        f" largest {numeral(high['mean'])} at {high['depth']:g}."
-    )
+    words = [f"{numeral(row['mean'])} at layer {row['depth']:g}" for row in (first, last, low, high)]
+    return f"{card.title} against depth: {words[0]}, {words[1]}; smallest {words[2]}, largest {words[3]}."

@@ -24,7 +24,7 @@ class Headline:
 
 
 def headlines(survey: Survey, table: pandas.DataFrame) -> tuple[Headline, ...]:
-    """What the survey has of: size, residual, rank, sinks, spike, NaN. A measure that was not taken is left out."""
+    """Size, residual, rank, sinks, spike, NaN. A measure that was not taken is left out."""
     found: list[Headline] = []
     for stack in survey.stacks:
         rows = table[table["stack"] == stack]
@@ -60,7 +60,9 @@ def _ends(survey: Survey, rows: pandas.DataFrame, measure: str, label: str, whic
         Headline(
             f"{label}{which}",
             numeral(float(last["mean"])),
-            f"{survey.cards[measure].unit}; {numeral(float(first['mean']))} at layer {first['layer']}".lstrip("; "),
+            f"{survey.cards[measure].unit}; {numeral(float(first['mean']))} at layer {first['layer']}".lstrip(
+                "; "
+            ),
         )
     ]
 
@@ -75,7 +77,11 @@ def _sinks(survey: Survey, rows: pandas.DataFrame, which: str) -> list[Headline]
     alarm = survey.cards["sink_mass"].alarm
     limit = alarm.threshold if alarm else SINK
     share = float((means > limit).mean())
-    return [Headline(f"Heads that sink{which}", f"{share:.0%}", f"put over {limit:g} of their mass on the first token")]
+    return [
+        Headline(
+            f"Heads that sink{which}", f"{share:.0%}", f"put over {limit:g} of their mass on the first token"
+        )
+    ]
 
 
 def _spike(rows: pandas.DataFrame, which: str) -> list[Headline]:

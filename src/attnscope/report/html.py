@@ -1,14 +1,15 @@
 """The report: one HTML file that needs nothing else, opens at once, and can be mailed, printed and kept.
 
-Charts are drawn when the page is written, not when it is read. A page with Vega inside would carry 1.3 MB of script, ask
-for `unsafe-eval` (or an interpreter on top) and take a second to draw what never changes. Here every profile is an Altair
-specification turned into SVG by vl-convert (the specification is in the page too, to be saved from it), and maps of layers
-and heads are plain HTML with a short script for hover, filter and click-through. What comes out for 30 layers x 9 heads is
-well under a megabyte, follows light and dark through CSS variables, and prints.
+Charts are drawn when the page is written, not when it is read. A page with Vega inside would carry 0.9 MB
+of script, ask for `unsafe-eval` (or an interpreter on top) and take a second to draw what never changes.
+Here every profile is an Altair specification turned into SVG by vl-convert (the specification is in the
+page too, to be saved from it), and maps of layers and heads are plain HTML with a short script for hover,
+filter and click-through. What comes out for 30 layers x 9 heads is well under a megabyte, follows light and
+dark through CSS variables, and prints.
 
-Nothing in the page can reach the network or run what a model name or a corpus says: text is escaped by Jinja, data is JSON
-with its angle brackets escaped, and the Content-Security-Policy allows the one script and the one style sheet by their
-SHA-256 and nothing else.
+Nothing in the page can reach the network or run what a model name or a corpus says: text is escaped by
+Jinja, data is JSON with its angle brackets escaped, and the Content-Security-Policy allows the one script
+and the one style sheet by their SHA-256 and nothing else.
 """
 
 from __future__ import annotations
@@ -252,4 +253,6 @@ def _flat(data: Any, name: str = "") -> list[tuple[str, str]]:
         return [row for n, value in enumerate(data) for row in _flat(value, f"{name} {n + 1}")]
     if isinstance(data, list):
         return [(name, ", ".join(str(v) for v in data))]
+    if isinstance(data, int) and not isinstance(data, bool):
+        return [(name, f"{data:,}")]
     return [(name, "not known" if data is None else str(data))]

@@ -1,7 +1,7 @@
 """Maps of layers and heads for the page: numbers for the script, and a drawing of each that needs no script.
 
-A drawing is one SVG path per colour step: a cell costs seven characters, so thirty maps of a thousand heads stay small,
-and they follow light, dark and print through the stylesheet.
+A drawing is one SVG path per colour step: a cell costs seven characters, so thirty maps of a thousand heads
+stay small, and they follow light, dark and print through the stylesheet.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ class HeadMap:
             "alarm": self.card.alarm.threshold if self.card.alarm else None,
             **{name: figures(self.numbers[name]) for name in keep},
             "broken": {int(i): int(self.numbers["nonfinite"].flat[i]) for i in broken},
-            "usual": {_USUAL.get(n, f"mostly {n}"): v.ravel().tolist() for n, v in self.usual.items()} if detail else {},
+            "usual": {_USUAL.get(n, f"mostly {n}"): v.ravel().tolist() for n, v in self.usual.items()}
+            if detail
+            else {},
         }
 
 
@@ -123,7 +125,7 @@ def difference_drawing(change: np.ndarray) -> tuple[str, float]:
 
 
 def draw(steps: np.ndarray, ramp: str) -> str:
-    """An SVG of a [layer, head] array of colour steps. Runs of one colour along the layers become one stroke."""
+    """An SVG of a [layer, head] array of colour steps. A run of one colour along the layers is one stroke."""
     layers, heads = steps.shape
     strokes: defaultdict[int, list[str]] = defaultdict(list)
     for head in range(heads):
@@ -149,9 +151,9 @@ def figures(numbers: np.ndarray) -> list[float | None]:
 
 def _map(here: pd.DataFrame, card: Card, panel: Panel, part: str) -> HeadMap:
     rows = head_rows(here, panel, part).merge(
-        here.loc[(here["part"] == part) & here["head"].notna(), ["layer", "head", "min", "max", "usual"]].astype(
-            {"head": int}
-        ),
+        here.loc[
+            (here["part"] == part) & here["head"].notna(), ["layer", "head", "min", "max", "usual"]
+        ].astype({"head": int}),
         on=["layer", "head"],
     )
     layers, heads = int(rows["layer"].max()) + 1, int(rows["head"].max()) + 1

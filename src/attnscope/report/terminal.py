@@ -1,4 +1,5 @@
-"""A survey in a terminal: headline, findings, depth as sparklines, and where the page is. 80 columns, colour optional.
+"""A survey in a terminal: headline, findings, depth as sparklines, and where the page is. 80 columns,
+colour optional.
 
 Everything is built from `Text`, never from markup: a model called `[red]x` is called just that.
 """
@@ -62,7 +63,8 @@ def summary(survey: Survey, findings: Sequence[Finding]) -> Group:
 def compared(comparison: Comparison) -> Group:
     """What changed, to be printed by a console."""
     before, after = (
-        _clean(str((p.get("model") or {}).get("name", "unnamed model"))) for p in (comparison.before, comparison.after)
+        _clean(str((p.get("model") or {}).get("name", "unnamed model")))
+        for p in (comparison.before, comparison.after)
     )
     parts: list[RenderableType] = [
         Text(""),
@@ -81,7 +83,7 @@ def compared(comparison: Comparison) -> Group:
 
 
 def sparkline(values: Iterable[float], *, log: bool = False, width: int = SPARK_WIDTH) -> str:
-    """Values as a row of blocks, smallest to largest; `?` where there is no number. Long rows are averaged in groups."""
+    """Values as a row of blocks; `?` where there is no number. Long rows are averaged in groups."""
     numbers = np.asarray(list(values), dtype=float)
     numbers[~np.isfinite(numbers)] = np.nan
     if log:
@@ -94,7 +96,9 @@ def sparkline(values: Iterable[float], *, log: bool = False, width: int = SPARK_
         return "?" * len(numbers)
     low, reach = seen.min(), seen.max() - seen.min()
     places = np.zeros(len(numbers)) if reach == 0 else (numbers - low) / reach * (len(BLOCKS) - 1)
-    return "".join("?" if np.isnan(n) else BLOCKS[round(float(p))] for n, p in zip(numbers, places, strict=True))
+    return "".join(
+        "?" if np.isnan(n) else BLOCKS[round(float(p))] for n, p in zip(numbers, places, strict=True)
+    )
 
 
 def _print(what: Group, report: Path | None, console: Console) -> None:
@@ -140,12 +144,16 @@ def _depth_table(survey: Survey) -> Table:
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_row(*(Text(t, style="dim") for t in ("", "first layer to last", "first", "last")))
-    places = sorted({(k.stack, k.site) for k in survey.cells if k.site != "middle"}, key=lambda p: _order(survey, p))
+    places = sorted(
+        {(k.stack, k.site) for k in survey.cells if k.site != "middle"}, key=lambda p: _order(survey, p)
+    )
     for stack, site in places:
         if len(places) > 2:
             table.add_row(Text(_clean(site_title(stack, site)), style="dim"))
         for name, card in survey.cards.items():
-            means = np.array([_mean(cell) for cell in survey.column(name, card.parts[0], stack, site).values()])
+            means = np.array(
+                [_mean(cell) for cell in survey.column(name, card.parts[0], stack, site).values()]
+            )
             if not np.isfinite(means).any():
                 continue
             table.add_row(

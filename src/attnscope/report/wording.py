@@ -69,7 +69,13 @@ def card_range(card: Card) -> str:
 
     low, high = (numeral(v) if abs(v) != float("inf") else None for v in (card.low, card.high))
     if low is None or high is None:
-        return "any number" if low is None and high is None else f"from {low}" if high is None else f"up to {high}"
+        return (
+            "any number"
+            if low is None and high is None
+            else f"from {low}"
+            if high is None
+            else f"up to {high}"
+        )
     return f"{low} to {high}"
 
 

@@ -27,6 +27,7 @@ Tokenizer = Callable[..., Mapping[str, Any]]
 _STRETCH = 1 << 16  # characters tokenized at once, and more for long windows:
 _STRETCH_PER_TOKEN = 64  # about 16 windows of English in a stretch, so that few end short
 _DRAW_FROM = 4  # windows tokenized for each one taken
+_SPREAD = 8  # stretches tokenized at least, so that a few windows come from several places
 _FEWEST = 2  # tokens of text in a window
 
 
@@ -92,7 +93,7 @@ def windows(
         seen += len(ids)
         cut[place] = [surround(part, document, start) for start, part in _cut(ids, room)]
         made += len(cut[place])
-        if samples is not None and made >= _DRAW_FROM * samples:
+        if samples is not None and made >= _DRAW_FROM * samples and len(cut) >= _SPREAD:
             break
     found = [window for place in sorted(cut) for window in cut[place]]
     if not found:

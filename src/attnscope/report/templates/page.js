@@ -32,16 +32,25 @@
 
   /* Tooltip, shared by maps and profiles. */
   const tooltip = byId("tooltip");
-  const tell = (text, box) => {
-    tooltip.textContent = text;
-    tooltip.hidden = false;
-    const own = tooltip.getBoundingClientRect();
+  let told = null;
+  const settle = () => {
+    if (!told) return;
+    const box = told.getBoundingClientRect(), own = tooltip.getBoundingClientRect();
     const left = Math.min(Math.max(8, box.left + box.width / 2 - own.width / 2), innerWidth - own.width - 8);
     const above = box.top - own.height - 10;
     tooltip.style.transform = `translate(${left}px, ${above > 8 ? above : box.bottom + 10}px)`;
   };
-  const hush = () => { tooltip.hidden = true; };
-  addEventListener("scroll", hush, { passive: true });
+  const tell = (text, element) => {
+    told = element;
+    tooltip.textContent = text;
+    tooltip.hidden = false;
+    settle();
+  };
+  const hush = () => {
+    told = null;
+    tooltip.hidden = true;
+  };
+  addEventListener("scroll", settle, { passive: true, capture: true });
 
   /* Light, dark, or as the system has it. */
   const themes = ["system", "light", "dark"];
@@ -78,7 +87,7 @@
       if (readings[at]) readings[at].classList.remove("read");
       at = index;
       readings[at].classList.add("read");
-      tell(readings[at].getAttribute("aria-label"), readings[at].getBoundingClientRect());
+      tell(readings[at].getAttribute("aria-label"), readings[at]);
     };
     const leave = () => {
       if (readings[at]) readings[at].classList.remove("read");
@@ -248,14 +257,14 @@
     });
   }
   const cellOf = (event) => event.target.closest("#grid .cell");
-  grid.addEventListener("pointerover", (event) => {
+  grid.addEventListener("pointermove", (event) => {
     const cell = cellOf(event);
-    if (cell) tell(describe(Number(cell.dataset.layer), Number(cell.dataset.head)), cell.getBoundingClientRect());
+    if (cell && cell !== told) tell(describe(Number(cell.dataset.layer), Number(cell.dataset.head)), cell);
   });
   grid.addEventListener("pointerleave", hush);
   grid.addEventListener("focusin", (event) => {
     const cell = cellOf(event);
-    if (cell && cell.matches(":focus-visible")) tell(describe(Number(cell.dataset.layer), Number(cell.dataset.head)), cell.getBoundingClientRect());
+    if (cell && cell.matches(":focus-visible")) tell(describe(Number(cell.dataset.layer), Number(cell.dataset.head)), cell);
   });
   grid.addEventListener("focusout", hush);
   grid.addEventListener("click", (event) => {
@@ -310,8 +319,8 @@
     state.cells[layer][head].classList.add("chosen");
     byId("drawer-title").textContent = `Layer ${layer}, head ${head}`;
     byId("drawer-place").textContent = now.place;
-    const told = data.findings.filter((f) => f.stack === now.stack && (!f.site || f.site === now.site) && f.heads.some(([l, h]) => l === layer && h === head));
-    byId("drawer-findings").replaceChildren(...told.map((f) => make("p", { className: f.severity }, f.sentence)));
+    const concerned = data.findings.filter((f) => f.stack === now.stack && (!f.site || f.site === now.site) && f.heads.some(([l, h]) => l === layer && h === head));
+    byId("drawer-findings").replaceChildren(...concerned.map((f) => make("p", { className: f.severity }, f.sentence)));
     byId("portrait").replaceChildren(...maps.flatMap((map, i) => {
       if (where(map) !== where(now) || layer >= map.layers || head >= map.heads) return [];
       const index = layer * map.heads + head, change = data.changes[i];

@@ -1,0 +1,105 @@
+"""The verifier finds what is wrong, and says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from families import FAMILIES
+
+from attnscope.core.errors import RefusalError
+from attnscope.hf import tap as tap_module
+from attnscope.hf import verify as verify_module
+from attnscope.hf.anatomy import anatomy
+from attnscope.hf.verify import verify
+from attnscope.trace.frame import AttentionFrame
+
+
+def family(name: str) -> Any:
+    return next(f for f in FAMILIES if f.name == name)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "check"),
+    [
+        (lambda s: replace(s, scale=s.scale * 1.1), "mixed"),
+        (lambda s: replace(s, causal=False), "mixed"),
+        (lambda s: replace(s, query=s.query.flip(1)), "mixed"),
+        (lambda s: replace(s, allowed=None), "padding"),
+        (lambda s: replace(s, pattern=torch.full((2, 4, 11, 11), 1 / 11)), "future"),
+        (lambda s: replace(s, pattern=torch.full((2, 4, 11, 11), 0.2)), "row sums"),
+    ],
+)
+def test_wrong_scores_are_caught(monkeypatch: pytest.MonkeyPatch, wrong: Any, check: str) -> None:
+    case = family("Llama")
+    original = tap_module.AttentionFrame
+
+    def bent(**fields: Any) -> AttentionFrame:
+        return original(**{**fields, "scores": wrong(fields["scores"])})
+
+    monkeypatch.setattr(tap_module, "AttentionFrame", bent)
+    result = verify(case.model(), case.batch("left"))
+    assert not result.passed
+    assert not result.checks[check].passed
+    assert "NOT verified" in result.sentence
+    assert check in result.sentence
+
+
+def test_a_changed_output_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = family("BERT")
+    model = case.model()
+    original = verify_module.run
+    runs = 0
+
+    def drifting(model: Any, batch: Any) -> Any:
+        nonlocal runs
+        runs += 1
+        output = original(model, batch)
+        return {"x": output[0] + (1e-7 if runs == 2 else 0.0)}
+
+    monkeypatch.setattr(verify_module, "run", drifting)
+    result = verify(model, case.batch(), anatomy(model))
+    assert 0 < result.checks["output"].largest < 1e-6
+    assert not result.passed
+
+
+def test_a_wrong_residual_identity_is_caught() -> None:
+    case = family("GPT-2")
+    model = case.model()
+    found = anatomy(model)
+    stack = found.stacks[0]
+    block = stack.blocks[1]
+    doubled = replace(
+        block.writes, identities=tuple(replace(i, multiplier=2.0) for i in block.writes.identities)
+    )
+    bent = replace(stack, blocks=(stack.blocks[0], replace(block, writes=doubled)))
+    result = verify(model, case.batch(), replace(found, stacks=(bent,)))
+    assert not result.checks["residual identity"].passed
+    assert result.checks["mixed"].passed
+
+
+def test_attention_that_does_not_happen_is_refused() -> None:
+    clip = family("CLIP")
+    model, batch = clip.model(), clip.batch()
+    found = anatomy(model)
+    text = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with pytest.raises(RefusalError, match="did not attend where its probe run did"):
+        verify(model.text_model, text, replace(anatomy(model.text_model, text), sites=found.sites[:1]))
+
+
+def test_the_fused_path_of_torch_is_mentioned() -> None:
+    case = family("torch nn.TransformerEncoder")
+    result = verify(case.model(), case.batch("right"), anatomy(case.model(), case.example()))
+    assert result.passed
+    (note,) = result.notes
+    assert "fused encoder path" in note
+    assert float(note.rsplit(" ", 1)[1]) < 1e-5
+
+
+def test_verify_probes_by_itself() -> None:
+    case = family("Bloom")
+    result = verify(case.model(), case.batch())
+    assert result.passed
+    assert result.routes == ("softmax",)

@@ -1,0 +1,155 @@
+"""pocket as it is shipped: it loads in silence, is what its card says it is, and has learned English."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+import attnscope
+
+FOLDER = Path(attnscope.__file__).parent / "pocket"
+TOOLS = Path(__file__).parents[2] / "tools"
+
+# The opening of Pride and Prejudice (Jane Austen, 1813), a book that is not in the training data.
+PASSAGE = (
+    "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want "
+    "of a wife.\n\n"
+    "However little known the feelings or views of such a man may be on his first entering a neighbourhood, this "
+    "truth is so well fixed in the minds of the surrounding families, that he is considered as the rightful "
+    "property of some one or other of their daughters.\n\n"
+    '"My dear Mr. Bennet," said his lady to him one day, "have you heard that Netherfield Park is let at last?"'
+    "\n\nMr. Bennet replied that he had not."
+)
+
+
+class Recorder(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@pytest.fixture
+def transformers_log() -> Iterator[list[str]]:
+    recorder, logger = Recorder(), logging.getLogger("transformers")
+    logger.addHandler(recorder)
+    yield recorder.lines
+    logger.removeHandler(recorder)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(FOLDER)
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(FOLDER).eval()
+
+
+@pytest.fixture(scope="module")
+def card() -> str:
+    return (FOLDER / "MODEL_CARD.md").read_text(encoding="utf-8")
+
+
+@torch.no_grad()
+def nats_per_token(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> float:
+    ids = tokenizer(text, return_tensors="pt").input_ids
+    return model(input_ids=ids, labels=ids).loss.item()
+
+
+def test_it_loads_without_a_warning_or_a_missing_weight(transformers_log: list[str]) -> None:
+    AutoTokenizer.from_pretrained(FOLDER)
+    model, found = AutoModelForCausalLM.from_pretrained(FOLDER, output_loading_info=True)
+    assert not any(found.values())
+    assert transformers_log == []
+    assert type(model).__name__ == "LlamaForCausalLM"
+    assert model.dtype == torch.float32
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+def test_it_is_small(model: PreTrainedModel) -> None:
+    assert 1_000_000 <= model.num_parameters() <= 2_000_000
+    assert (FOLDER / "model.safetensors").stat().st_size <= 5_000_000
+    assert all(weight.isfinite().all() for weight in model.parameters())
+
+
+def test_the_card_is_the_card_of_these_weights(card: str, model: PreTrainedModel) -> None:
+    assert hashlib.sha256((FOLDER / "model.safetensors").read_bytes()).hexdigest() in card
+    assert f"{model.num_parameters():,} parameters in float32" in card
+    params = json.loads(re.search(r"All parameters: `(\{.*\})`", card)[1])
+    config = model.config
+    told = [params[name] for name in ("vocab", "width", "layers", "heads", "hidden", "context")]
+    assert told == [
+        config.vocab_size,
+        config.hidden_size,
+        config.num_hidden_layers,
+        config.num_attention_heads,
+        config.intermediate_size,
+        config.max_position_embeddings,
+    ]
+    for word in (
+        "Apache-2.0",
+        "public domain",
+        "Intended use",
+        "held-out part",
+        "## Sample",
+        f"seed {params['seed']}",
+    ):
+        assert word in card
+
+
+@pytest.mark.parametrize("text", ["", "Call me Ishmael.", "  two spaces", "\n\n", "naïve — 日本語 🙂"])
+def test_bos_is_first_and_only_first(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    ids = tokenizer(text).input_ids
+    assert ids[0] == tokenizer.bos_token_id
+    assert tokenizer.bos_token_id not in ids[1:]
+
+
+def test_bos_is_first_in_padded_batches_and_pairs(tokenizer: PreTrainedTokenizerBase) -> None:
+    batch = tokenizer(["one", "one two three four"], padding=True, return_tensors="pt")
+    assert (batch.input_ids[:, 0] == tokenizer.bos_token_id).all()
+    assert batch.attention_mask[0].tolist() == sorted(batch.attention_mask[0].tolist(), reverse=True)
+    assert tokenizer("one", "two").input_ids.count(tokenizer.bos_token_id) == 1
+    assert tokenizer("one", "two").input_ids[0] == tokenizer.bos_token_id
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs"])).filter(
+        lambda text: "<bos>" not in text and "<pad>" not in text
+    )
+)
+def test_any_text_comes_back_unchanged(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    ids = tokenizer(text).input_ids
+    assert tokenizer.decode(ids[1:], clean_up_tokenization_spaces=False) == text
+
+
+def test_it_has_learned_english(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Measured: PLACE nats per token; a uniform guess has 6.931, the same architecture before training RANDOM."""
+    torch.manual_seed(0)
+    untrained = AutoModelForCausalLM.from_config(model.config).eval()
+    trained_loss = nats_per_token(model, tokenizer, PASSAGE)
+    assert trained_loss < BOUND
+    assert trained_loss < 0.55 * math.log(model.config.vocab_size)
+    assert nats_per_token(untrained, tokenizer, PASSAGE) > 0.98 * math.log(model.config.vocab_size)
+
+
+def test_it_uses_the_order_of_the_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    words = PASSAGE.split()
+    backwards = " ".join(reversed(words))
+    assert nats_per_token(model, tokenizer, " ".join(words)) + 0.5 < nats_per_token(
+        model, tokenizer, backwards
+    )
