@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from tools.fetch_models import path as weights
+
 from attnscope.core.registry import choose
 from attnscope.hf.anatomy import Anatomy, anatomy
 from attnscope.hf.in_memory import in_memory
@@ -18,7 +20,6 @@ from attnscope.scanning.observer import Observer
 from attnscope.scanning.scan import observe_batch
 from attnscope.survey.ledger import Ledger
 from attnscope.trace.batches import Batches
-from tools.fetch_models import path as weights
 
 
 @dataclass(frozen=True)
@@ -111,9 +112,7 @@ def smollm2() -> Subject:
 
 
 def _text_batches(loaded: Loaded, *, sequences: int, tokens: int, batch_size: int) -> Batches:
-    return batches_for(
-        loaded, [wikitext()], field="text", samples=sequences, max_tokens=tokens, batch_size=batch_size, seed=0
-    )
+    return batches_for(loaded, [wikitext()], samples=sequences, max_tokens=tokens, batch_size=batch_size)
 
 
 def wikitext() -> str:

@@ -11,6 +11,10 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 
 torch.set_num_threads(1)
 settings.register_profile(
-    "attnscope", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    "attnscope",
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
 )
 settings.load_profile("attnscope")

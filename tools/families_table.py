@@ -28,14 +28,16 @@ INTRODUCTION = """# Families
 Written by `python tools/families_table.py`, which builds a tiny random model of every family in
 `tests/hf/families.py`, probes it, and verifies it with and without padding.
 
-- **route**: how attention is seen. `interface`: through the attention registry of transformers; `sdpa`: a call of
-  `scaled_dot_product_attention` that no registry knows of; `softmax`: the model writes attention out and makes its own
-  maps.
-- **norm**: where norms stand in a block, found by arithmetic (`parallel`: attention and MLP write side by side).
+- **route**: how attention is seen. `interface`: through the attention registry of transformers; `sdpa`: a
+  call of `scaled_dot_product_attention` that no registry knows of; `softmax`: the model writes attention out
+  and makes its own maps.
+- **norm**: where norms stand in a block, found by arithmetic (`parallel`: attention and MLP write side by
+  side).
 - **writes separable**: the stream between attention and MLP can be read.
 - **weights found**: the projections of queries, keys, values and outputs that were recognised.
-- **largest difference**: between A V recomputed in float64 and what the module really passed on, relative to its
-  largest entry, over all layers and paddings. The model's output is equal bit for bit in every one of these runs.
+- **largest difference**: between A V recomputed in float64 and what the module really passed on, relative to
+  its largest entry, over all layers and paddings. The model's output is equal bit for bit in every one of
+  these runs.
 
 """
 

@@ -20,7 +20,7 @@ _HOMES = {
     "compare": "attnscope.survey.compare:compare",
     "catalog": "attnscope.core.registry:measures",
     "diagnose": "attnscope.survey.diagnose:diagnose",
-    "Thresholds": "attnscope.survey.diagnose:Thresholds",
+    "Thresholds": "attnscope.survey.thresholds:Thresholds",
     "Survey": "attnscope.survey.survey:Survey",
     "RefusalError": "attnscope.core.errors:RefusalError",
 }
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from attnscope.report.html import write_report as report
     from attnscope.scanning.scan import scan as scan
     from attnscope.survey.compare import compare as compare
-    from attnscope.survey.diagnose import Thresholds as Thresholds
     from attnscope.survey.diagnose import diagnose as diagnose
     from attnscope.survey.survey import Survey as Survey
+    from attnscope.survey.thresholds import Thresholds as Thresholds
 
 
 def __getattr__(name: str) -> Any:

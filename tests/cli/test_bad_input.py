@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-
 from tests.cli.test_commands import SMALL, attnscope
 from tests.specimens import TEXT, save_specimen
 

@@ -11,13 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
-
 from tests.specimens import TEXT, save_specimen
 
 SMALL = ("--samples", "4", "--max-tokens", "24", "--batch-size", "2")
 
 
-def attnscope(*words: str | Path, stdin: str | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def attnscope(
+    *words: str | Path, stdin: str | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "attnscope.cli.main", *map(str, words)],
         capture_output=True,
@@ -71,7 +72,9 @@ def test_the_default_folder_is_named_after_the_model(model: Path, tmp_path: Path
 
 
 def test_random_weights_from_a_bare_config(model: Path, tmp_path: Path) -> None:
-    done = attnscope("scan", model / "config.json", "--random-init", *SMALL, "--out", tmp_path / "o", "--json")
+    done = attnscope(
+        "scan", model / "config.json", "--random-init", *SMALL, "--out", tmp_path / "o", "--json"
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["provenance"]["model"]["weights"] == "random"
 

@@ -1,4 +1,4 @@
-"""Every family: the probe finds what is known about it, frames are complete, nothing is changed, all is restored."""
+"""Every family: the probe finds what is known, frames are complete, nothing changes, all is restored."""
 
 from __future__ import annotations
 

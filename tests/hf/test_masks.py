@@ -33,7 +33,9 @@ def spelled_out(rule: Rule, queries: int, keys: int) -> Tensor:
     st.sampled_from(["none", "left", "right"]),
     st.sampled_from([torch.bool, torch.float32, torch.bfloat16]),
 )
-def test_every_rule_is_read_back(tokens, causal, window, short, side, dtype):  # type: ignore[no-untyped-def]
+def test_every_rule_is_read_back(  # noqa: PLR0917 (hypothesis fills them in order)
+    tokens: int, causal: bool, window: int | None, short: int, side: str, dtype: torch.dtype
+) -> None:
     distance = torch.arange(tokens)[:, None] - torch.arange(tokens)
     allowed = (distance >= 0) if causal else torch.ones(tokens, tokens, dtype=torch.bool)
     if window is not None:

@@ -1,9 +1,10 @@
-"""What the tap promises beyond the families: shared blocks, odd layouts, low precision, refusals, no leftovers."""
+"""What the tap promises beyond the families: odd layouts, low precision, refusals, no leftovers."""
 
 from __future__ import annotations
 
 import gc
 import weakref
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy import anatomy, weights
-from attnscope.hf.recompute import dense_mixed
+from attnscope.hf.recompute import dense_mixed, dense_pattern
 from attnscope.hf.tap import Frame, tap
 from attnscope.hf.verify import verify
 from attnscope.trace.frame import AttentionFrame, StreamFrame
@@ -22,6 +23,19 @@ from attnscope.trace.frame import AttentionFrame, StreamFrame
 
 def family(name: str) -> Any:
     return next(f for f in FAMILIES if f.name == name)
+
+
+class Repeated(nn.Module):
+    """One layer, as deep as the caller wants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
+
+    def forward(self, x: Tensor, times: int = 1) -> Tensor:
+        for _ in range(times):
+            x = self.layer(x)
+        return x
 
 
 def frames_of(model: nn.Module, batch: dict[str, Any], **more: Any) -> list[Frame]:
@@ -45,9 +59,8 @@ def test_patterns_are_those_of_eager_attention() -> None:
     model, batch = family("Llama").model(), family("Llama").batch("left")
     seen = [f for f in frames_of(model, batch) if isinstance(f, AttentionFrame)]
     model.set_attn_implementation("eager")
-    maps = model(**batch, output_attentions=True).attentions
-    from attnscope.hf.recompute import dense_pattern
-
+    with torch.no_grad():
+        maps = model(**batch, output_attentions=True).attentions
     for frame, expected in zip(seen, maps, strict=True):
         difference = (dense_pattern(frame.scores) - expected).transpose(1, 2)[frame.query_mask]
         assert float(difference.abs().max()) < 1e-6
@@ -153,7 +166,8 @@ def test_other_precisions(name: str, dtype: torch.dtype) -> None:
     found = anatomy(model)
     assert {b.writes.norm for s in found.stacks for b in s.blocks} == {case.norm}
     assert {str(s.projections) for s in found.sites} == {case.weights}
-    result = verify(model, case.batch("left"), found)
+    # Left padding in float64 makes NaN in some models themselves: the lowest float64 plus a mask overflows.
+    result = verify(model, case.batch("left" if dtype == torch.bfloat16 else "none"), found)
     assert result.passed, result.sentence
 
 
@@ -238,27 +252,24 @@ def test_other_models_are_left_alone() -> None:
 
 
 def test_attention_the_probe_did_not_see_is_refused() -> None:
-    model = family("CLIP").model()
-    batch = family("CLIP").batch()
-    found = anatomy(model.text_model, {k: batch[k] for k in ("input_ids", "attention_mask")})
-    assert found.stacks[0].name == "model"
+    model = Repeated().eval()
+    once = anatomy(model, {"x": torch.randn(2, 5, 16)})
+    frames: list[Frame] = []
+    with torch.no_grad(), tap(model, once, frames.append):
+        model(torch.randn(2, 5, 16))
+        refused = pytest.raises(
+            RefusalError, match=r"Repeated attended in layer\.self_attn where its probe run"
+        )
+        with refused:
+            model(torch.randn(2, 5, 16), times=2)
 
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
 
-        def forward(self, x: Tensor, times: int = 1) -> Tensor:
-            for _ in range(times):
-                x = self.layer(x)
-            return x
-
-    twice = Twice().eval()
-    once = anatomy(twice, {"x": torch.randn(2, 5, 16)})
-    with pytest.raises(RefusalError, match="Twice attended in layer.self_attn where its probe run did not"):
-        frames: list[Frame] = []
-        with torch.no_grad(), tap(twice, once, frames.append):
-            twice(torch.randn(2, 5, 16), times=2)
+def test_attention_that_does_not_happen_is_refused() -> None:
+    model = Repeated().eval()
+    twice = anatomy(model, {"x": torch.randn(2, 5, 16), "times": 2})
+    assert [s.layer for s in twice.sites] == [0, 1]
+    with pytest.raises(RefusalError, match="did not attend where its probe run did"):
+        verify(model, {"x": torch.randn(2, 5, 16)}, twice)
 
 
 @pytest.mark.parametrize("name", ["Mamba", "RWKV"])
@@ -363,7 +374,7 @@ def test_a_block_that_overwrites_its_input_keeps_the_state_before_it() -> None:
     with torch.no_grad(), tap(model, found, receive):
         model(x)
     assert torch.equal(frames[0].stream, x)
-    for before, after in zip(frames[:-1], frames[1:], strict=True):
+    for before, after in pairwise(frames):
         assert after.stream_before is not None
         assert torch.equal(after.stream_before, before.stream)
         assert not torch.equal(after.stream, before.stream)
@@ -374,16 +385,19 @@ def test_importing_changes_nothing() -> None:
     import subprocess
     import sys
 
-    code = (
-        "import torch, torch.nn.functional as F\n"
-        "from transformers.modeling_utils import AttentionInterface as A\n"
-        "before = (A.get_interface, dict(A._global_mapping), F.scaled_dot_product_attention, F.softmax,\n"
-        "          torch.nn.Module.__call__, torch.nn.MultiheadAttention.forward, torch._C._len_torch_function_stack())\n"
-        "import attnscope.hf.tap, attnscope.hf.verify\n"
-        "after = (A.get_interface, dict(A._global_mapping), F.scaled_dot_product_attention, F.softmax,\n"
-        "         torch.nn.Module.__call__, torch.nn.MultiheadAttention.forward, torch._C._len_torch_function_stack())\n"
-        "assert before == after\n"
-    )
+    code = """
+import torch, torch.nn.functional as F
+from transformers.modeling_utils import AttentionInterface as A
+
+def state():
+    layers = torch.nn.Module.__call__, torch.nn.MultiheadAttention.forward
+    return (A.get_interface, dict(A._global_mapping), F.scaled_dot_product_attention, F.softmax, *layers,
+            torch._C._len_torch_function_stack(), torch.backends.mha.get_fastpath_enabled())
+
+before = state()
+import attnscope.hf.tap, attnscope.hf.verify
+assert before == state()
+"""
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import attnscope
 import numpy as np
 import pytest
 import torch
+from tests.specimens import TEXT, byte_tokenizer, tiny_llama, tiny_t5
+
+import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.scanning import scan as scan_module
 from attnscope.scanning.scan import scan
 from attnscope.survey.survey import Survey
 from attnscope.trace.batches import Batch
-
-from tests.specimens import TEXT, byte_tokenizer, tiny_llama, tiny_t5
 
 
 def _same(a: Survey, b: Survey) -> bool:
@@ -23,7 +23,9 @@ def _same(a: Survey, b: Survey) -> bool:
 
 
 def _scan(**options: Any) -> Survey:
-    return scan(tiny_llama(), [TEXT], tokenizer=byte_tokenizer(), **{"max_tokens": 24, "samples": 6, **options})
+    return scan(
+        tiny_llama(), [TEXT], tokenizer=byte_tokenizer(), **{"max_tokens": 24, "samples": 6, **options}
+    )
 
 
 def test_numbers_equal_those_of_dense_maps() -> None:
@@ -41,7 +43,9 @@ def test_numbers_equal_those_of_dense_maps() -> None:
     place = torch.arange(20.0, dtype=torch.float64)
     distance = (maps * (place[:, None] - place)).sum(-1).mean(dim=(1, 3))
     np.testing.assert_allclose(survey.values("mean_distance"), distance, rtol=2e-6)
-    largest = [h.abs().amax(dim=(1, 2)).mean() for h in out.hidden_states[:-1]]  # the last one is after the norm
+    largest = [
+        h.abs().amax(dim=(1, 2)).mean() for h in out.hidden_states[:-1]
+    ]  # the last one is after the norm
     np.testing.assert_allclose(survey.values("spike", site="stream")[:3], largest, rtol=1e-6)
 
 

@@ -12,7 +12,9 @@ def compare(
     a: Annotated[Path, typer.Argument(help="A survey.json, or the folder a scan wrote.")],
     b: Annotated[Path, typer.Argument(help="The one to set beside it.")],
     out: Annotated[Path | None, typer.Option(help="Also write a page with both.", metavar="FILE")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the differences as JSON, and nothing else.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the differences as JSON, and nothing else.")
+    ] = False,
 ) -> None:
     """Set survey A beside survey B: checkpoints, variants, models."""
     from attnscope.cli.output import print_json, survey_path

@@ -11,23 +11,30 @@ import typer
 def report(
     survey: Annotated[Path, typer.Argument(help="A survey.json, or the folder a scan wrote.")],
     out: Annotated[
-        Path | None, typer.Option(help="Where the page goes. Default: report.html beside the survey.", metavar="FILE")
+        Path | None,
+        typer.Option(help="Where the page goes. Default: report.html beside the survey.", metavar="FILE"),
     ] = None,
     charts: Annotated[
         Path | None,
-        typer.Option(help="Also write every chart into this folder, as PNG, SVG and specification.", metavar="FOLDER"),
+        typer.Option(
+            help="Also write every chart into this folder, as PNG, SVG and specification.", metavar="FOLDER"
+        ),
     ] = None,
     threshold: Annotated[
-        list[str] | None, typer.Option(help="Change a threshold of the findings; repeatable.", metavar="NAME=VALUE")
+        list[str] | None,
+        typer.Option(help="Change a threshold of the findings; repeatable.", metavar="NAME=VALUE"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")
+    ] = False,
 ) -> None:
     """Draw the report of SURVEY again."""
     from attnscope.cli.output import print_json, survey_path
     from attnscope.report.html import write_report
     from attnscope.report.terminal import print_summary
-    from attnscope.survey.diagnose import Thresholds, diagnose
+    from attnscope.survey.diagnose import diagnose
     from attnscope.survey.survey import Survey
+    from attnscope.survey.thresholds import Thresholds
 
     path = survey_path(survey)
     thresholds = Thresholds.parse(threshold or [])

@@ -26,7 +26,9 @@ def scan(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for survey.json and report.html. Default: attnscope-MODEL.", metavar="FOLDER"),
+        typer.Option(
+            help="Folder for survey.json and report.html. Default: attnscope-MODEL.", metavar="FOLDER"
+        ),
     ] = None,
     measures: Annotated[
         str, typer.Option(help="Sets (default, deep, all) and names, separated by commas.", metavar="LIST")
@@ -46,12 +48,16 @@ def scan(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")] = "cpu",
     field: Annotated[str, typer.Option(help="The text field of .jsonl and .parquet corpora.")] = "text",
     threshold: Annotated[
-        list[str] | None, typer.Option(help="Change a threshold of the findings; repeatable.", metavar="NAME=VALUE")
+        list[str] | None,
+        typer.Option(help="Change a threshold of the findings; repeatable.", metavar="NAME=VALUE"),
     ] = None,
     fail_on: Annotated[
-        FailOn | None, typer.Option(help="Exit with code 1 when a finding is this severe or worse (for CI gates).")
+        FailOn | None,
+        typer.Option(help="Exit with code 1 when a finding is this severe or worse (for CI gates)."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted scan in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted scan in --out.")
+    ] = False,
     random_init: Annotated[
         bool, typer.Option("--random-init", help="Use the configuration alone, with seeded random weights.")
     ] = False,
@@ -66,9 +72,10 @@ def scan(
     ] = False,
 ) -> None:
     """Measure every layer and head of MODEL over CORPUS; write a survey and an HTML report."""
-    from attnscope.cli.output import folder_for, print_json, prepare_folder
+    from attnscope.cli.output import folder_for, prepare_folder, print_json
     from attnscope.cli.progress import reporting
-    from attnscope.survey.diagnose import Thresholds, diagnose
+    from attnscope.survey.diagnose import diagnose
+    from attnscope.survey.thresholds import Thresholds
 
     thresholds = Thresholds.parse(threshold or [])
     folder = prepare_folder(out or folder_for(model, random_init))
@@ -96,7 +103,9 @@ def scan(
             )
         except KeyboardInterrupt:
             kept = (folder / "survey.partial.json").exists()
-            hint = "what is done is kept: run the same command with --resume" if kept else "nothing was done yet"
+            hint = (
+                "what is done is kept: run the same command with --resume" if kept else "nothing was done yet"
+            )
             typer.echo(f"attnscope: interrupted; {hint}.", err=True)
             raise typer.Exit(130) from None
 

@@ -114,7 +114,7 @@ def anatomy(model: nn.Module, example_inputs: Batch | None = None) -> Anatomy:
     """Probe a model. `example_inputs` is any batch it can run on; transformers models need none."""
     batch = example_batch(model) if example_inputs is None else cut_down(model, example_inputs)
     with evaluating(model):
-        census = take_census(model, batch)
+        census = _first_look(model, batch, made=example_inputs is None)
         _refuse_without_attention(model, census)
         placed = place(census)
         found = dissect(model, batch, placed, census.fast_path)
@@ -144,6 +144,20 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in before.items():
             module.training = training
+
+
+def _first_look(model: nn.Module, batch: Batch, made: bool) -> Census:
+    try:
+        return take_census(model, batch)
+    except RefusalError:
+        raise
+    except Exception as error:
+        if not made:
+            raise  # the model does not run on its own user's batch: that is for the user to see
+        raise RefusalError(
+            f"{type(model).__name__} does not run on the probe input that was made for it ({error}): "
+            "pass example_inputs, a small batch it can run on."
+        ) from error
 
 
 def _refuse_without_attention(model: nn.Module, census: Census) -> None:

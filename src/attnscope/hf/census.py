@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnscope.core.errors import RefusalError
 from attnscope.hf.example import Batch, run
 from attnscope.hf.interface import watched_interface
 from attnscope.hf.masks import MaskReader
 from attnscope.hf.primitives import FusedCall, Seen, SoftmaxWatch
-from attnscope.hf.recompute import dense_pattern
+from attnscope.hf.recompute import dense_mixed
 from attnscope.hf.sighting import Sighting, sight_fused, sight_written_out
 from attnscope.hf.tensors import Slot, arguments, float_tensors
 
@@ -83,6 +84,7 @@ def without_fast_path(needed: bool = True) -> Iterator[None]:
 
 class _Enumerator:
     def __init__(self, model: nn.Module) -> None:
+        self.model_class = type(model).__name__
         self.paths = {module: path for path, module in model.named_modules()}
         containers = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
         self.listed = {
@@ -120,20 +122,27 @@ class _Enumerator:
         )
 
     def saw(self, call: Seen) -> None:
-        """A torch-level attention call: its owner is the innermost module running."""
+        """A torch-level attention call: its owner is the innermost module that ran all of it."""
         if isinstance(call, FusedCall):
-            sighting = sight_fused(call, self.masks)
-        else:
-            sighting = sight_written_out(call, heads=None, batch=self._batch_of(call.pattern.shape[-2]))
-        self._note(self.calls[self.open[-1][0]].path, sighting, rebuilt=isinstance(call, FusedCall))
+            self._note(self.calls[self.open[-1][0]].path, sight_fused(call, self.masks), rebuilt=True)
+            return
+        sighting = sight_written_out(call, heads=None, batch=self._batch_of(call.pattern.shape[-2]))
+        self._note(self.calls[shared(call.begun, self.scope())].path, sighting, rebuilt=False)
+
+    def scope(self) -> tuple[int, ...]:
+        return tuple(number for number, *_ in self.open)
 
     def saw_interface(self, module: nn.Module, sighting: Sighting) -> None:
-        maps = sighting.scores.pattern
-        rebuilt = maps is None or _agree(dense_pattern(replace(sighting.scores, pattern=None)), maps)
+        rebuilt = follows_from_queries_and_keys(sighting)
+        if rebuilt is None:
+            raise RefusalError(
+                f"{self.model_class} computes attention in {self.paths[module]} in a way that follows neither "
+                "from its queries and keys nor from the map it returns: it cannot be measured."
+            )
         self._note(self.paths[module], sighting, rebuilt)
 
     def _batch_of(self, queries: int) -> int | None:
-        """The batch, where heads may be melted into it: the other axis of an input with those tokens."""
+        """The batch, where heads may be melted into it: the other axis of an input of those tokens."""
         for number, *_ in reversed(self.open):
             for _, shape in self.calls[number].takes:
                 if len(shape) == 3 and queries in shape[:2]:
@@ -146,7 +155,7 @@ class _Enumerator:
             AttentionSeen(
                 owner=owner,
                 nth=self.attended[owner],
-                inside=tuple(number for number, *_ in self.open),
+                inside=self.scope(),
                 route=sighting.route,
                 rebuilt=rebuilt,
                 batch=scores.query.shape[0],
@@ -165,7 +174,7 @@ class _Enumerator:
 def take_census(model: nn.Module, batch: Batch) -> Census:
     """Run the model once on a small batch and note every module call and every attention call."""
     noted = _Enumerator(model)
-    watch = SoftmaxWatch(noted.saw)
+    watch = SoftmaxWatch(noted.saw, noted.scope)
     with ExitStack() as stack:
         for module in noted.paths:
             stack.callback(module.register_forward_pre_hook(noted.enter, with_kwargs=True).remove)
@@ -184,6 +193,11 @@ def take_census(model: nn.Module, batch: Batch) -> Census:
     return Census(tuple(noted.calls), tuple(noted.attention), fast_path)
 
 
+def shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """The innermost of the module calls that two moments have in common."""
+    return max(set(one) & set(other))
+
+
 def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
@@ -195,8 +209,18 @@ def _looks_back(pattern: Tensor | None) -> bool:
     return not bool(pattern.triu(1).any())
 
 
-def _agree(rebuilt: Tensor, made: Tensor) -> bool:
-    """Whether a rebuilt pattern is the one the model made, up to the precision the model worked in."""
-    if rebuilt.shape != made.shape:
-        return False
-    return bool((rebuilt - made).abs().max() <= 32 * torch.finfo(made.dtype).eps)
+def follows_from_queries_and_keys(sighting: Sighting) -> bool | None:
+    """Whether the pattern can be rebuilt; False where only the map that the model made gives its values.
+
+    A fused kernel does what its arguments say. A written-out function may do anything (and return maps from
+    before its last twist): what decides is which of the two gives the mixed values. None: neither does.
+    """
+    scores, mixed = sighting.scores, sighting.mixed.double()
+    if scores.pattern is None:
+        return True
+    allowed = 64 * torch.finfo(sighting.mixed.dtype).eps * sighting.value.double().abs().max()
+    for pattern in (None, scores.pattern):
+        again = dense_mixed(replace(scores, pattern=pattern), sighting.value)
+        if again.shape == mixed.shape and bool((again - mixed).abs().max() <= allowed):
+            return pattern is None
+    return None

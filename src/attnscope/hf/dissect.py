@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attnscope.hf.census import without_fast_path
+from attnscope.hf.census import shared, without_fast_path
 from attnscope.hf.example import Batch, run
 from attnscope.hf.interface import watched_interface
 from attnscope.hf.masks import MaskReader
@@ -52,8 +52,8 @@ class LinearWatch(TorchFunctionMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
-        if name == "linear":
-            self._seen(args[1], True, args[0], result)
+        if name == "linear" and args:
+            self._seen(args[1] if len(args) > 1 else (kwargs or {}).get("weight"), True, args[0], result)
         elif name == "addmm" and len(args) == 3:
             self._seen(args[2], False, args[1], result)
         elif name in ("matmul", "__matmul__") and len(args) == 2:
@@ -91,7 +91,8 @@ class _Dissection:
         self.called: Counter[str] = Counter()
         self.attended: Counter[str] = Counter()
         self.order = 0
-        self.open: list[tuple[str, int]] = []
+        self.open: list[tuple[str, int, int]] = []  # path, which call of it, number in the run
+        self.started = 0
         self.tapes: list[Tape] = []
         self.entered: list[Tensor] = []
         self.left: dict[str, Tensor] = {}
@@ -104,7 +105,8 @@ class _Dissection:
         path = self.paths[module]
         call = (path, self.called[path])
         self.called[path] += 1
-        self.open.append(call)
+        self.open.append((*call, self.started))
+        self.started += 1
         taken = arguments(args, kwargs)
         block = self.blocks.get(call)
         if block is not None:
@@ -113,14 +115,15 @@ class _Dissection:
             stream = self.tapes[-1].stream(taken[block.enters])
             assert stream is not None
             before = self.left.get(block.stack)
-            same = before is None or (before.shape == stream.shape and torch.equal(before, stream))
+            # Another width begins another stage: what happened between them is no block's doing.
+            same = before is None or before.shape != stream.shape or torch.equal(before, stream)
             self.chained[block.stack] = self.chained.get(block.stack, True) and same
             self.entered.append(stream)
         elif self.tapes:
             self._record(module, call, "input", taken)
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        call = self.open.pop()
+        call = self.open.pop()[:2]
         block = self.blocks.get(call)
         if block is not None:
             self._finish(block, output)
@@ -152,8 +155,13 @@ class _Dissection:
             pairs = zip(tape.first_token(taken), tape.first_token(given), strict=False)
             tape.maps.extend(LinearMap(matrix, a.clone(), b.clone()) for a, b in pairs)
 
+    def scope(self) -> tuple[int, ...]:
+        return tuple(number for *_, number in self.open)
+
     def saw(self, call: Seen) -> None:
-        owner = self.open[-1][0]
+        begun = self.scope() if isinstance(call, FusedCall) else call.begun
+        innermost = shared(begun, self.scope())
+        owner = next(path for path, _, number in self.open if number == innermost)
         seen = self.placed[self.sites[owner, self.attended[owner]]].seen
         if isinstance(call, FusedCall):
             self._attended(owner, sight_fused(call, self.masks))
@@ -192,7 +200,7 @@ class _Dissection:
 def dissect(model: nn.Module, batch: Batch, placed: tuple[Placed, ...], fast_path: bool) -> Dissected:
     """Run the model once more on the probe batch and settle every block as it finishes."""
     work = _Dissection(model, placed)
-    watch = SoftmaxWatch(work.saw)
+    watch = SoftmaxWatch(work.saw, work.scope)
     outside = Tape(placed[0].seen.batch, None, sequence_first=False)
     if any(p.block is None for p in placed):
         work.tapes.append(outside)  # attention without a block around it is matched against the whole run

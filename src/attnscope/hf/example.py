@@ -47,7 +47,8 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
         batch["pixel_values"] = _pixels(config, generator)
     if "input_features" in takes and main == "input_features":
         length = 2 * getattr(config, "max_source_positions", 500)
-        batch["input_features"] = torch.randn(BATCH, config.num_mel_bins, length, generator=generator)
+        bins = getattr(config, "num_mel_bins", 80)
+        batch["input_features"] = torch.randn(BATCH, bins, length, generator=generator)
     if "input_values" in takes and main == "input_values":
         batch["input_values"] = torch.randn(BATCH, 4000, generator=generator)
     if "decoder_input_ids" in takes and getattr(config, "is_encoder_decoder", False):
@@ -63,8 +64,11 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
 
 
 def cut_down(model: nn.Module, batch: Batch) -> Batch:
-    """A user's batch, made small: two sequences, seven tokens; images and sounds keep their size."""
-    if not isinstance(batch, Mapping):
+    """A user's batch, made small: two sequences, seven tokens; images and sounds keep their size.
+
+    Only for models of transformers: what the axes of another model's inputs mean is not known.
+    """
+    if not isinstance(batch, Mapping) or getattr(model, "config", None) is None:
         return batch
     small: dict[str, Any] = {name: _cut(name, value) for name, value in batch.items()}
     takes = inspect.signature(model.forward).parameters

@@ -34,6 +34,7 @@ def in_memory(model: nn.Module, tokenizer: Any | None = None, name: str | None =
         bos=getattr(config, "bos_token_id", None),
         decoder_start=classes.decoder_start_of(model) if known else None,
         accepts=classes.accepted_by(model),
+        reads_text=known and classes.reads_text(model),
         provenance={
             "model": title,
             "source": "memory",

@@ -68,7 +68,10 @@ def watched_interface(
             mixed = result[0].detach()
             if mixed.ndim == 3:
                 mixed = mixed.unflatten(-1, (query.shape[1], -1))
-            seen(module, Sighting(scores, value.detach()[:, :, : scores.key.shape[2]], mixed, "interface"))
+            with muted(outer):
+                seen(
+                    module, Sighting(scores, value.detach()[:, :, : scores.key.shape[2]], mixed, "interface")
+                )
             return result
 
         return attend

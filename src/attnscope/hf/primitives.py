@@ -51,6 +51,7 @@ class WrittenOutCall:
     value: Float[Tensor, "..."]
     output: Float[Tensor, "..."]
     logits: Product | None  # the product of queries and keys the logits began with, where it was seen
+    begun: tuple[int, ...] = ()  # numbers of the module calls that were open when the softmax was taken
 
 
 @dataclass(frozen=True)
@@ -143,10 +144,11 @@ _TRANSPARENT = frozenset(  # what happens to probabilities between their softmax
 class SoftmaxWatch(TorchFunctionMode):
     """While active, tells `seen` of fused calls and of softmaxes whose result multiplies values."""
 
-    def __init__(self, seen: Callable[[Seen], None]) -> None:
+    def __init__(self, seen: Callable[[Seen], None], scope: Callable[[], tuple[int, ...]] = tuple) -> None:
         super().__init__()
         self._seen = seen
-        self._followed: dict[int, Tensor] = {}
+        self._scope = scope  # which module calls are open
+        self._followed: dict[int, tuple[Tensor, tuple[int, ...]]] = {}
         self._products: dict[tuple[int, ...], Product] = {}
         self.muted = False  # set by a route that sees the same calls from further out
 
@@ -178,14 +180,16 @@ class SoftmaxWatch(TorchFunctionMode):
             self._begin(result, args, kwargs)
         elif name in _PRODUCTS:
             self._multiply(name, args, kwargs, result)
-        elif self._followed and name in _TRANSPARENT and any(id(a) in self._followed for a in args):
-            self._followed[id(result)] = result
+        elif self._followed and name in _TRANSPARENT:
+            source = next((id(a) for a in args if id(a) in self._followed), None)
+            if source is not None:
+                self._followed[id(result)] = (result, self._followed[source][1])
         return result
 
     def _begin(self, result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         axis = args[1] if len(args) > 1 else kwargs.get("dim")
         if result.ndim >= 3 and axis in (-1, result.ndim - 1):
-            self._followed[id(result)] = result
+            self._followed[id(result)] = (result, self._scope())
 
     def _multiply(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
         named = [kwargs[word] for word in ("input", "batch1", "mat2", "other", "batch2") if word in kwargs]
@@ -200,7 +204,8 @@ class SoftmaxWatch(TorchFunctionMode):
             return
         if id(left) in self._followed and mixing_axes(equation) is not None:
             logits = self._products.get(tuple(left.shape)) or self._by_size(left)
-            self._seen(WrittenOutCall(equation, left, right, result, logits))
+            begun = self._followed[id(left)][1]
+            self._seen(WrittenOutCall(equation, left, right, result, logits, begun))
             self.forget()
         else:
             self._products.setdefault(tuple(result.shape), Product(equation, left, right))

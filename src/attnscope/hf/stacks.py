@@ -67,8 +67,10 @@ def place(census: Census) -> tuple[Placed, ...]:
 
 
 def _block_of(seen: AttentionSeen, census: Census) -> int | None:
+    # Two calls within one call of their module (differential attention) are one attention of the block.
+    apart = {(other.inside, other.crossing) for other in census.attention}
     held: Counter[tuple[int, bool]] = Counter(
-        (number, other.crossing) for other in census.attention for number in other.inside
+        (number, crossing) for inside, crossing in apart for number in inside
     )
     small = [n for n in seen.inside if held[n, False] <= 1 and held[n, True] <= 1]
     streaming = [n for n in small if _stream(census.calls[n], seen) is not None]

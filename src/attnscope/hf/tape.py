@@ -103,7 +103,7 @@ class Tape:
         if tensor.ndim < 2:
             return []
         if tensor.ndim == 2:
-            if tensor.shape[0] % self.batch:
+            if tensor.shape[0] % self.batch or not tensor.numel():
                 return []
             tokens = tensor.shape[0] // self.batch
             return [tensor[::tokens], tensor[: self.batch]]

@@ -209,15 +209,15 @@ def _is_norm(gave: StreamRecord, records: list[StreamRecord]) -> bool:
         for r in records
         if r.place.side == "input" and (r.place.path, r.place.nth) == (gave.place.path, gave.place.nth)
     ]
-    if len(mine) != 1 or not mine[0].alone or not any(True for _ in gave.module.parameters(recurse=False)):
+    if len(mine) != 1 or not mine[0].alone or any(True for _ in gave.module.children()):
         return False
     taken = mine[0].tensor
     return not torch.equal(taken, gave.tensor) and _scale_free(gave.module, taken)
 
 
 def _scale_free(module: nn.Module, taken: State) -> bool:
-    parameter = next(module.parameters())
-    one = (taken / taken.std().clamp_min(1e-30) * 100).to(parameter.dtype)
+    dtype = next((p.dtype for p in module.parameters()), torch.float32)
+    one = (taken / taken.std().clamp_min(1e-30) * 100).to(dtype)
     try:
         small, large = module.forward(one), module.forward(one * 10)
     except (RuntimeError, TypeError, ValueError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -59,9 +60,9 @@ def blocked_statistics(
             if "row_entropy" in row:
                 # -sum_j A_ij ln A_ij; with learned sinks over the real keys only, of a row that sums to less
                 # than 1
-                row["row_entropy"].sub_(torch.mul(pattern, log, out=log).sum(-1))
+                row["row_entropy"].sub_(row_dot(pattern, log))
             if "row_sum_squares" in row:
-                row["row_sum_squares"].add_(torch.linalg.vector_norm(pattern, dim=-1).square_())
+                row["row_sum_squares"].add_(row_dot(pattern, pattern))
             if "row_mass" in row:
                 row["row_mass"].add_(pattern.sum(-1))
             if "row_peak" in row:
@@ -75,7 +76,7 @@ def blocked_statistics(
             if "previous_mass" in row:
                 _add_diagonal(row["previous_mass"], pattern, strip.row.start - key.start - 1)
             if "mean_distance" in row:
-                distances.add(row["mean_distance"], pattern, strip.row, key, spare=log)
+                row["mean_distance"].add_(distances.dot(pattern, strip.row, key))
             if "received" in want:
                 cut(received, strip.batch, strip.head, key).add_(pattern.sum(-2))
             if compare is not None:
@@ -89,6 +90,15 @@ def blocked_statistics(
     elif "head_overlap" in want:
         found["head_overlap"] = head_overlap(scores, query_mask=query_mask, dtype=dtype, lse=lse)
     return found
+
+
+def row_dot(
+    a: Float[Tensor, "batch heads rows keys"], b: Float[Tensor, "... rows keys"]
+) -> Float[Tensor, "batch heads rows"]:
+    """sum_j a_ij b_ij. NumPy has it in one pass over the cache, where torch needs a product and a sum."""
+    if a.device.type == "cpu":
+        return torch.from_numpy(np.vecdot(a.numpy(), b.numpy()))
+    return (a * b).sum(-1)
 
 
 def _add_diagonal(
@@ -122,53 +132,29 @@ class _Comparison:
 
 
 class _Distances:
-    """sum_j A_ij |i - j| over tiles.
+    """|i - j| on a tile. It depends on j - i alone, so one vector of 2 n numbers holds it for every tile.
 
-    |i - j| is a row number minus a key number, or the reverse, wherever the sign of i - j is the same in the
-    whole tile: there the sum is a matrix-vector product. With i0 the first row, |i - j| = (i0 - j) + (i - i0)
-    before the rows' own keys and (j - i0) - (i - i0) after them; both count from nearby, so no large numbers
-    cancel. Only the keys that face the rows themselves need the product with the matrix |i - j|, and under a
-    causal band not even those: there |i - j| = i - j everywhere.
+    Row i of the tile reads that vector from place j - i on: a view whose rows step back by one number each.
     """
 
     def __init__(self, scores: Scores, dtype: torch.dtype) -> None:
-        self._size = max(scores.query.shape[2], scores.key.shape[2])
-        self._signed = scores.band.ahead == 0
-        self._count = torch.arange(-self._size, self._size + 1, dtype=dtype, device=scores.query.device)
-        self._back = self._count.flip(0)
-        self._facing: dict[tuple[int, int, int], Tensor] = {}
+        self._zero = max(scores.query.shape[2], scores.key.shape[2])
+        apart = torch.arange(-self._zero, self._zero + 1, dtype=dtype, device=scores.query.device).abs_()
+        self._apart = apart.numpy() if apart.device.type == "cpu" else apart
 
-    def add(
-        self,
-        total: Float[Tensor, "batch heads rows"],
-        pattern: Float[Tensor, "batch heads rows keys"],
-        row: slice,
-        key: slice,
-        *,
-        spare: Float[Tensor, "batch heads rows keys"],
-    ) -> None:
-        stop = min(key.stop, row.stop)
-        left = stop if self._signed else min(max(row.start, key.start), key.stop)
-        right = max(stop, key.start)
-        into = self._count[self._size : self._size + width(row)]
-        if key.start < left:
-            before = pattern[..., : left - key.start]
-            away = self._back[self._size - row.start + key.start :][: left - key.start]
-            total.add_(before @ away).addcmul_(before.sum(-1), into)
-        if left < right:
-            facing = slice(left - key.start, right - key.start)
-            apart = self._apart(width(row), left - row.start, right - left)
-            total.add_(torch.mul(pattern[..., facing], apart, out=spare[..., facing]).sum(-1))
-        if right < key.stop and not self._signed:
-            after = pattern[..., right - key.start :]
-            away = self._count[self._size + right - row.start :][: key.stop - right]
-            total.add_(after @ away).addcmul_(after.sum(-1), into, value=-1)
-
-    def _apart(self, rows: int, start: int, keys: int) -> Float[Tensor, "rows keys"]:
-        """|i - j| for i = 0.. and j = start.., made once for each shape."""
-        shape = (rows, start, keys)
-        if shape not in self._facing:
-            zero = self._size
-            i, j = self._count[zero : zero + rows], self._count[zero + start : zero + start + keys]
-            self._facing[shape] = (i[:, None] - j).abs_()
-        return self._facing[shape]
+    def dot(
+        self, pattern: Float[Tensor, "batch heads rows keys"], row: slice, key: slice
+    ) -> Float[Tensor, "batch heads rows"]:
+        """sum_j A_ij |i - j|"""
+        if isinstance(self._apart, Tensor):
+            i = torch.arange(row.start, row.stop, device=pattern.device)[:, None]
+            j = torch.arange(key.start, key.stop, device=pattern.device)
+            return row_dot(pattern, self._apart[self._zero + j - i])
+        step = self._apart.itemsize
+        view = np.lib.stride_tricks.as_strided(
+            self._apart[self._zero + key.start - row.start :],
+            (width(row), width(key)),
+            (-step, step),
+            writeable=False,
+        )
+        return torch.from_numpy(np.vecdot(pattern.numpy(), view))

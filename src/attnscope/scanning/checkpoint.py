@@ -33,8 +33,12 @@ class Checkpoint:
         partial = Survey.load(self.path)
         resume = partial.provenance.get("resume")
         if not isinstance(resume, dict):
-            raise RefusalError(f"'{self.path}' is not an interrupted scan: remove it or scan without --resume.")
-        changed = sorted(k for k in {*self.plan, *resume["plan"]} if self.plan.get(k) != resume["plan"].get(k))
+            raise RefusalError(
+                f"'{self.path}' is not an interrupted scan: remove it or scan without --resume."
+            )
+        changed = sorted(
+            k for k in {*self.plan, *resume["plan"]} if self.plan.get(k) != resume["plan"].get(k)
+        )
         if changed:
             raise RefusalError(
                 f"The interrupted scan in '{self.path}' had another {', '.join(changed)}: "
@@ -52,7 +56,7 @@ class Checkpoint:
         if self.path is None:
             return
         resume = {"plan": dict(self.plan), "sequences": sequences, "tokens": tokens}
-        Survey(provenance={**survey.provenance, "resume": resume}, cards=survey.cards, cells=survey.cells).save(
-            self.path
-        )
+        Survey(
+            provenance={**survey.provenance, "resume": resume}, cards=survey.cards, cells=survey.cells
+        ).save(self.path)
         self._saved_at = time.monotonic()
