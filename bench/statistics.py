@@ -2,8 +2,8 @@
 
 Run: python bench/statistics.py [--threads 1] [--repeat 10] [--longest 16384]
 
-Rounds are interleaved and the quickest of each is kept, so that ratios hold on a busy machine. The log-sum-exp of
-the model's own call is at hand, as it is in a scan, except where `no lse` is said.
+Rounds are interleaved and the quickest of each is kept, so that ratios hold on a busy machine. The log-sum-exp
+of the model's own call is at hand, as it is in a scan, except where `no lse` is said.
 """
 
 from __future__ import annotations
@@ -52,9 +52,7 @@ def heads_of(batch: int, tokens: int, heads: int, dim: int) -> Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument("--longest", type=int, default=16384)
@@ -90,9 +88,7 @@ def main() -> None:
             works["dense"] = lambda s=known: measure(s, "dense")
         best = quickest(works, options.repeat if n < 10000 else max(1, options.repeat // 5))
         bare = best["fused call"]
-        cells = [f"{bare * 1e3:.0f} ms = 1"] + [
-            f"{best[c] / bare:.2f}" if c in best else "-" for c in columns[1:]
-        ]
+        cells = [f"{bare * 1e3:.0f} ms = 1"] + [f"{best[c] / bare:.2f}" if c in best else "-" for c in columns[1:]]
         print(f"{name:26}" + "".join(f"{cell:>17}" for cell in cells), flush=True)
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
 

@@ -10,17 +10,14 @@ Every name is mapped, and loading is strict: a parameter that is missing or left
 from __future__ import annotations
 
 import re
-import sys
 import wave
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-import fetch_models
+from tools import fetch_models
 
 _DINOV2_NAMES = (
     (r"^(cls_token|mask_token|register_tokens)$", r"embeddings.\1"),

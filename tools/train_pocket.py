@@ -3,7 +3,7 @@
     python tools/train_pocket.py     # about 20 minutes on two free cores; run it again after a break
 
 Everything is in this file: the books are cleaned and split, a byte-level BPE is learned on the training
-part, a transformers LlamaForCausalLM is trained with AdamW and a cosine schedule, and the model folder is
+part, a transformers LlamaForCausalLM is trained with AdamW, and the model folder is
 written together with its MODEL_CARD.md, whose numbers come from the run. The batches are a function of
 (seed, step) alone, so a run that was interrupted and resumed ends in the same weights as an unbroken one;
 another machine or number of threads adds in another order and ends near them, not in the same bits.
@@ -46,11 +46,13 @@ class Params:
     hidden: int = 304
     context: int = 256
 
-    steps: int = 4800
+    steps: int = 2600
     batch: int = 8
     peak_rate: float = 3e-3
     last_rate: float = 3e-5
     warmup: int = 300
+    horizon: int = 4800  # where the cosine would reach last_rate
+    cooldown: int = 600  # the last steps, which fall in a line from the cosine to zero
     weight_decay: float = 0.1  # on matrices; there is no dropout
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0
@@ -124,8 +126,9 @@ def build(params: Params) -> LlamaForCausalLM:
 def rate(step: int, params: Params) -> float:
     if step < params.warmup:
         return params.peak_rate * (step + 1) / params.warmup
-    progress = (step - params.warmup) / max(1, params.steps - params.warmup)
-    return params.last_rate + (params.peak_rate - params.last_rate) * 0.5 * (1 + math.cos(math.pi * progress))
+    progress = (step - params.warmup) / (params.horizon - params.warmup)
+    cosine = params.last_rate + (params.peak_rate - params.last_rate) * 0.5 * (1 + math.cos(math.pi * progress))
+    return cosine * min(1.0, (params.steps - step) / params.cooldown)
 
 
 @torch.no_grad()
@@ -185,9 +188,7 @@ def train(stream: torch.Tensor, held: torch.Tensor, params: Params, run: Path, e
         if done % 50 == 0 or done == end:
             pace = (done - first) / (time.monotonic() - began)
             speed, left = pace * params.batch * params.context, (params.steps - done) / pace / 60
-            print(
-                f"step {done:5d}/{params.steps}  loss {loss.item():.3f}  gradient {norm.item():.2f}", end="  "
-            )
+            print(f"step {done:5d}/{params.steps}  loss {loss.item():.3f}  gradient {norm.item():.2f}", end="  ")
             print(f"rate {rate(step, params):.1e}  {speed:,.0f} tokens/s  {left:.0f} min left", flush=True)
         if done % 250 == 0 or done == end:
             print(f"held-out loss {evaluate(model, held, params.context, 64):.3f}", flush=True)
@@ -211,7 +212,7 @@ a trained specimen to look at without a download. `tools/train_pocket.py` traine
 ## Training
 
 {steps:,} steps of {batch} windows (`{bos}` and tokens from a random place up to length {context}): {seen:,}
-tokens seen, {epochs:.1f} times the training part. AdamW with warmup and a cosine schedule; seed {seed}.
+tokens seen, {epochs:.1f} times the training part. AdamW with warmup, cosine and cooldown; seed {seed}.
 All parameters: `{params}`
 
 | with the final weights | nats per token | bits per byte |

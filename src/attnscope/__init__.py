@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "scan": "attnscope.scanning.scan:scan",
-    "report": "attnscope.report.html:write_report",
+    "report": "attnscope.pages.html:write_report",
     "compare": "attnscope.survey.compare:compare",
     "catalog": "attnscope.core.registry:measures",
     "diagnose": "attnscope.survey.diagnose:diagnose",
@@ -28,8 +28,8 @@ __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
 
 if TYPE_CHECKING:
     from attnscope.core.errors import RefusalError as RefusalError
-    from attnscope.core.registry import measures as catalog
-    from attnscope.report.html import write_report as report
+    from attnscope.core.registry import measures as catalog  # noqa: F401
+    from attnscope.pages.html import write_report as report  # noqa: F401
     from attnscope.scanning.scan import scan as scan
     from attnscope.survey.compare import compare as compare
     from attnscope.survey.diagnose import diagnose as diagnose

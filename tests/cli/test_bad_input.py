@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -141,15 +143,12 @@ def test_surveys_that_cannot_be_compared(model: Path, tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_nothing_behind(model: Path, tmp_path: Path) -> None:
     """A file-size limit stands in for the full disk: the operating system refuses the write in both cases."""
-    import subprocess
-    import sys
-
     words = ["scan", str(model), *SMALL, "--out", str(tmp_path / "o")]
     program = (
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "import sys; sys.argv = ['attnscope', *%r]\n"
+        f"import sys; sys.argv = ['attnscope', *{words!r}]\n"
         "from attnscope.cli.main import run\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\nrun()" % (words,)
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\nrun()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr

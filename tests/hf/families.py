@@ -101,9 +101,7 @@ class Family:
         if self.inputs == "sound":
             batch["input_features"] = torch.randn(BATCH, 8, 40, generator=generator)
         if self.inputs in ("pair", "sound"):
-            batch["decoder_input_ids"] = torch.randint(
-                3, VOCABULARY, (BATCH, DECODER_TOKENS), generator=generator
-            )
+            batch["decoder_input_ids"] = torch.randint(3, VOCABULARY, (BATCH, DECODER_TOKENS), generator=generator)
         return batch
 
 
@@ -140,9 +138,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("RoBERTa", lambda: hf.RobertaModel(hf.RobertaConfig(**TEXT)), "interface", "post"),
     Family(
         "DistilBERT",
-        lambda: hf.DistilBertModel(
-            hf.DistilBertConfig(vocab_size=64, dim=32, n_layers=2, n_heads=4, hidden_dim=48)
-        ),
+        lambda: hf.DistilBertModel(hf.DistilBertConfig(vocab_size=64, dim=32, n_layers=2, n_heads=4, hidden_dim=48)),
         "interface",
         "post",
     ),
@@ -158,9 +154,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "GPT-2",
-        lambda: hf.GPT2LMHeadModel(
-            hf.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64)
-        ),
+        lambda: hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64)),
         "interface",
         "pre",
         causal=("model",),
@@ -261,9 +255,7 @@ FAMILIES: tuple[Family, ...] = (
         "pre",
         causal=("model",),
     ),
-    Family(
-        "Phi", lambda: hf.PhiForCausalLM(hf.PhiConfig(**TEXT)), "interface", "parallel", causal=("model",)
-    ),
+    Family("Phi", lambda: hf.PhiForCausalLM(hf.PhiConfig(**TEXT)), "interface", "parallel", causal=("model",)),
     Family(
         "T5",
         lambda: hf.T5ForConditionalGeneration(
@@ -316,9 +308,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "CLIP",
-        lambda: hf.CLIPModel(
-            hf.CLIPConfig(text_config={**TEXT, **IDS}, vision_config={**VISION}, projection_dim=16)
-        ),
+        lambda: hf.CLIPModel(hf.CLIPConfig(text_config={**TEXT, **IDS}, vision_config={**VISION}, projection_dim=16)),
         "interface",
         "pre",
         inputs="both",
@@ -330,9 +320,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "DeBERTa-v2",
         lambda: hf.DebertaV2Model(
-            hf.DebertaV2Config(
-                **TEXT, relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=4
-            )
+            hf.DebertaV2Config(**TEXT, relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=4)
         ),
         "softmax",
         "post",
@@ -383,9 +371,7 @@ FAMILIES: tuple[Family, ...] = (
 REFUSED: tuple[Family, ...] = (
     Family(
         "Mamba",
-        lambda: hf.MambaForCausalLM(
-            hf.MambaConfig(vocab_size=64, hidden_size=32, state_size=4, num_hidden_layers=2)
-        ),
+        lambda: hf.MambaForCausalLM(hf.MambaConfig(vocab_size=64, hidden_size=32, state_size=4, num_hidden_layers=2)),
         "refused",
         "none",
     ),

@@ -10,11 +10,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
 
 
 def test_every_family_is_listed_with_its_route() -> None:
-    rows = [
-        line.strip("| ").split(" | ")
-        for line in PAGE.read_text(encoding="utf-8").splitlines()
-        if line[:1] == "|"
-    ]
+    rows = [line.strip("| ").split(" | ") for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
     listed = {cells[0]: cells for cells in rows[2:]}
     assert list(listed) == [family.name for family in (*FAMILIES, *REFUSED)]
     for family in FAMILIES:

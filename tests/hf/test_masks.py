@@ -33,7 +33,7 @@ def spelled_out(rule: Rule, queries: int, keys: int) -> Tensor:
     st.sampled_from(["none", "left", "right"]),
     st.sampled_from([torch.bool, torch.float32, torch.bfloat16]),
 )
-def test_every_rule_is_read_back(  # noqa: PLR0917 (hypothesis fills them in order)
+def test_every_rule_is_read_back(
     tokens: int, causal: bool, window: int | None, short: int, side: str, dtype: torch.dtype
 ) -> None:
     distance = torch.arange(tokens)[:, None] - torch.arange(tokens)

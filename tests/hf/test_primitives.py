@@ -115,9 +115,7 @@ def test_einsum_and_melted_heads_give_one_layout() -> None:
         torch.einsum("bnij,jbnd->ibnd", logits.softmax(-1), value)
         flat = [t.permute(1, 2, 0, 3).reshape(8, 5, 8) for t in (query, key, value)]
         torch.bmm(torch.bmm(flat[0], flat[1].transpose(1, 2)).softmax(-1), flat[2])
-    one, two = (
-        sight_written_out(call, heads=4, batch=2) for call in seen if isinstance(call, WrittenOutCall)
-    )
+    one, two = (sight_written_out(call, heads=4, batch=2) for call in seen if isinstance(call, WrittenOutCall))
     for left, right in ((one.value, two.value), (one.mixed, two.mixed), (one.scores.query, two.scores.query)):
         assert torch.allclose(left, right, atol=1e-6)
     assert one.scores.pattern is not None

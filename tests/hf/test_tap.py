@@ -72,9 +72,7 @@ def test_the_implementation_makes_no_difference() -> None:
     model.set_attn_implementation("eager")
     eager = [f for f in frames_of(model, batch) if isinstance(f, AttentionFrame)]
     for one, other in zip(fused, eager, strict=True):
-        assert (
-            (one.scores.causal, one.scores.window) == (other.scores.causal, other.scores.window) == (True, 4)
-        )
+        assert (one.scores.causal, one.scores.window) == (other.scores.causal, other.scores.window) == (True, 4)
         assert one.scores.lse is not None
         assert other.scores.lse is None
         difference = dense_mixed(one.scores, one.value) - dense_mixed(other.scores, other.value)
@@ -179,11 +177,7 @@ def test_frames_with_gradients_on_are_detached() -> None:
         logits = model(**batch).logits
     assert logits.requires_grad
     for frame in frames:
-        held = (
-            [frame.stream]
-            if isinstance(frame, StreamFrame)
-            else [frame.scores.query, frame.value, frame.mixed]
-        )
+        held = [frame.stream] if isinstance(frame, StreamFrame) else [frame.scores.query, frame.value, frame.mixed]
         assert not any(t.requires_grad for t in held)
     logits.sum().backward()
     assert all(p.grad is not None for p in model.transformer.h.parameters())
@@ -257,9 +251,7 @@ def test_attention_the_probe_did_not_see_is_refused() -> None:
     frames: list[Frame] = []
     with torch.no_grad(), tap(model, once, frames.append):
         model(torch.randn(2, 5, 16))
-        refused = pytest.raises(
-            RefusalError, match=r"Repeated attended in layer\.self_attn where its probe run"
-        )
+        refused = pytest.raises(RefusalError, match=r"Repeated attended in layer\.self_attn where its probe run")
         with refused:
             model(torch.randn(2, 5, 16), times=2)
 
@@ -279,6 +271,57 @@ def test_models_without_attention_are_refused_by_name(name: str) -> None:
     model = next(f for f in REFUSED if f.name == name).model()
     with pytest.raises(RefusalError, match=type(model).__name__):
         anatomy(model)
+
+
+def test_attention_that_is_only_partly_seen_is_refused() -> None:
+    config = hf.LongT5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)
+    with pytest.raises(RefusalError, match="LongT5Model mixes values in"):
+        anatomy(hf.LongT5Model(config))
+
+
+def test_a_probe_input_that_does_not_fit_is_said_so() -> None:
+    class Picky(hf.BertModel):
+        def forward(self, input_ids: Tensor, colour: str) -> Tensor:
+            return super().forward(input_ids)[0]
+
+    with pytest.raises(RefusalError, match="Picky does not run on the probe input"):
+        anatomy(Picky(hf.BertConfig(**TEXT)))
+
+
+def test_products_in_modules_of_their_own_belong_to_the_module_around_them() -> None:
+    config = hf.SqueezeBertConfig(**TEXT, embedding_size=32)
+    torch.manual_seed(0)
+    model = hf.SqueezeBertModel(config).eval()
+    found = anatomy(model)
+    assert [s.path for s in found.sites] == ["encoder.layers.0.attention", "encoder.layers.1.attention"]
+    assert verify(model, family("BERT").batch("right"), found).passed
+
+
+def test_models_that_draw_random_numbers_are_verified() -> None:
+    config = hf.ViTMAEConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, image_size=24, patch_size=8
+    )
+    model = hf.ViTMAEModel(config).eval()
+    before = torch.get_rng_state()
+    assert verify(model, family("ViT").batch()).passed
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_sinks_that_scale_the_output_are_sinks() -> None:
+    """Maps from before the last twist are not believed: what gives the mixed values is."""
+    torch.manual_seed(0)
+    model = hf.GraniteSWAForCausalLM(hf.GraniteSWAConfig(**GROUPED, sliding_window=4)).eval()
+    found = anatomy(model)
+    assert all(site.rebuilt for site in found.sites)
+    assert verify(model, family("Llama").batch("left"), found).passed
+
+
+def test_a_pooling_head_beside_two_towers() -> None:
+    vision = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = hf.SiglipConfig(text_config=TEXT, vision_config={**vision, "image_size": 24, "patch_size": 8})
+    found = anatomy(hf.SiglipModel(config).eval())
+    assert {stack.name for stack in found.stacks} == {"text", "vision"}
+    assert [(s.stack, s.site, s.keys_from) for s in found.sites if s.stack == "head"] == [("head", "cross", "vision")]
 
 
 def test_models_without_a_configuration_need_example_inputs() -> None:
@@ -401,8 +444,8 @@ assert before == state()
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_text_size_of_the_table_is_not_the_probe_size() -> None:
-    """Long probes and short batches, and the other way round, take the same anatomy."""
+def test_batches_of_any_length_take_the_same_anatomy() -> None:
+    """The probe has seven tokens; one anatomy serves one token and forty."""
     model = hf.BertModel(hf.BertConfig(**TEXT)).eval()
     found = anatomy(model)
     for tokens in (1, 2, 7, 40):

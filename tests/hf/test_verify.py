@@ -70,9 +70,7 @@ def test_a_wrong_residual_identity_is_caught() -> None:
     found = anatomy(model)
     stack = found.stacks[0]
     block = stack.blocks[1]
-    doubled = replace(
-        block.writes, identities=tuple(replace(i, multiplier=2.0) for i in block.writes.identities)
-    )
+    doubled = replace(block.writes, identities=tuple(replace(i, multiplier=2.0) for i in block.writes.identities))
     bent = replace(stack, blocks=(stack.blocks[0], replace(block, writes=doubled)))
     result = verify(model, case.batch(), replace(found, stacks=(bent,)))
     assert not result.checks["residual identity"].passed

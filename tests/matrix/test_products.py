@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.matrix import tiles
+from attnscope.matrix import tiling
 from attnscope.matrix.dense import dense_pattern
 from attnscope.matrix.products import apply, apply_transposed, with_lse
 from attnscope.matrix.scores import Scores
@@ -39,8 +39,8 @@ def test_products_equal_the_dense_ones(
     monkeypatch: pytest.MonkeyPatch, rule: dict[str, object], small_tiles: bool
 ) -> None:
     if small_tiles:
-        monkeypatch.setattr(tiles, "TILE_BYTES", 1024)
-        monkeypatch.setattr(tiles, "TILE_KEYS", 8)
+        monkeypatch.setattr(tiling, "TILE_BYTES", 1024)
+        monkeypatch.setattr(tiling, "TILE_KEYS", 8)
     scores = make(0, 30, 21, **rule)
     A = dense_pattern(scores)
     x, y = torch.randn(2, 4, 21, 3), torch.randn(2, 4, 30, 3)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
-from attnscope.matrix import tiles
+from attnscope.matrix import tiles, tiling
 from attnscope.matrix.attend import attend_with_lse
 from attnscope.matrix.fused import FUSED_STATISTICS
 from attnscope.matrix.overlap import OVERLAP_ROWS, sample_rows
@@ -140,9 +140,9 @@ def test_bias_of_minus_infinity_forbids() -> None:
 @pytest.mark.parametrize("lse_from", ["kernel", "nobody"])
 def test_many_tiles(monkeypatch: pytest.MonkeyPatch, lse_from: str) -> None:
     """Tiles far smaller than the pattern, so that every kind of edge falls inside one."""
-    monkeypatch.setattr(tiles, "TILE_BYTES", 2048)
-    monkeypatch.setattr(tiles, "TILE_KEYS", 11)
-    monkeypatch.setattr(tiles, "PRODUCT_ROWS", 32)
+    monkeypatch.setattr(tiling, "TILE_BYTES", 2048)
+    monkeypatch.setattr(tiling, "TILE_KEYS", 11)
+    monkeypatch.setattr(tiling, "PRODUCT_ROWS", 32)
     for rule in KINDS.values():
         for keys in (40, 23, 61):
             scores, query_mask, key_mask = make(kv_heads=2, keys=keys, size=5.0, **rule)
@@ -175,9 +175,7 @@ def test_a_given_pattern_is_read() -> None:
 
 def test_float32_with_the_kernels_lse_is_as_good_on_ordinary_logits() -> None:
     scores, query_mask, key_mask = make(rows=200, size=8.0, causal=True, kv_heads=2)
-    _, lse = attend_with_lse(
-        scores.query, scores.key, scores.key, is_causal=True, scale=scores.scale, enable_gqa=True
-    )
+    _, lse = attend_with_lse(scores.query, scores.key, scores.key, is_causal=True, scale=scores.scale, enable_gqa=True)
     masks = {"query_mask": query_mask, "key_mask": key_mask}
     fast = attention_statistics(replace(scores, lse=lse), STATISTICS, accumulate=torch.float32, **masks)
     assert all(value.dtype == torch.float32 for value in fast.values())
@@ -199,9 +197,7 @@ def test_fully_padded_sequences_are_zero(route: str) -> None:
     scores, query_mask, key_mask = make(padding="none", causal=True)
     query_mask[1], key_mask[1] = False, False
     scores = replace(scores, allowed=key_mask[:, None, None, :])
-    found = attention_statistics(
-        scores, FUSED_STATISTICS, query_mask=query_mask, key_mask=key_mask, route=route
-    )
+    found = attention_statistics(scores, FUSED_STATISTICS, query_mask=query_mask, key_mask=key_mask, route=route)
     for name, value in found.items():
         assert (value[1] == 0).all(), name
         assert torch.isfinite(value).all(), name
@@ -227,16 +223,12 @@ def test_uniform_causal_attention_in_closed_form() -> None:
     n = 300
     zero = torch.zeros(1, 2, n, 4)
     mask = torch.ones(1, n, dtype=torch.bool)
-    found = attention_statistics(
-        Scores(zero, zero, 1.0, causal=True), STATISTICS, query_mask=mask, key_mask=mask
-    )
+    found = attention_statistics(Scores(zero, zero, 1.0, causal=True), STATISTICS, query_mask=mask, key_mask=mask)
     seen = torch.arange(1, n + 1).float()
     torch.testing.assert_close(found["row_entropy"][0, 0], seen.log(), rtol=0, atol=1e-5)
     torch.testing.assert_close(found["row_sum_squares"][0, 0], 1 / seen, rtol=0, atol=1e-6)
     torch.testing.assert_close(found["mean_distance"][0, 0], (seen - 1) / 2, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(
-        found["received"][0, 0], (1 / seen).flip(0).cumsum(0).flip(0), rtol=1e-5, atol=0
-    )
+    torch.testing.assert_close(found["received"][0, 0], (1 / seen).flip(0).cumsum(0).flip(0), rtol=1e-5, atol=0)
     torch.testing.assert_close(found["head_overlap"][0], torch.ones(2, 2))
 
 
@@ -254,9 +246,7 @@ def test_padding_is_invisible(
 ) -> None:
     """Whatever stands in the padding, on whichever side, every number of every real token stays the same."""
     n = 11
-    scores, query_mask, key_mask = make(
-        seed=seed, rows=n, kv_heads=kv_heads, size=6.0, causal=causal, window=window
-    )
+    scores, query_mask, key_mask = make(seed=seed, rows=n, kv_heads=kv_heads, size=6.0, causal=causal, window=window)
     want = (*FUSED_STATISTICS, "head_overlap")
     bare = attention_statistics(scores, want, query_mask=query_mask, key_mask=key_mask, route=route)
     generator = torch.Generator().manual_seed(seed + 1)

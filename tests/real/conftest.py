@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-TOOLS = str(Path(__file__).resolve().parents[2] / "tools")
-if TOOLS not in sys.path:
-    sys.path.insert(0, TOOLS)
+from tools.fetch_models import path
 
 
 @pytest.fixture(scope="session")
 def material() -> Callable[[str], Path]:
     """`material("minilm")` is where that model or text is."""
-    import fetch_models
-
-    return fetch_models.path
+    return path

@@ -18,8 +18,8 @@ def compare(
 ) -> None:
     """Set survey A beside survey B: checkpoints, variants, models."""
     from attnscope.cli.output import print_json, survey_path
-    from attnscope.report.html import write_report
-    from attnscope.report.terminal import print_comparison
+    from attnscope.pages.html import write_report
+    from attnscope.pages.terminal import print_comparison
     from attnscope.survey.compare import compare as compare_surveys
     from attnscope.survey.survey import Survey
 

@@ -30,8 +30,8 @@ def report(
 ) -> None:
     """Draw the report of SURVEY again."""
     from attnscope.cli.output import print_json, survey_path
-    from attnscope.report.html import write_report
-    from attnscope.report.terminal import print_summary
+    from attnscope.pages.html import write_report
+    from attnscope.pages.terminal import print_summary
     from attnscope.survey.diagnose import diagnose
     from attnscope.survey.survey import Survey
     from attnscope.survey.thresholds import Thresholds

@@ -109,7 +109,7 @@ def scan(
             typer.echo(f"attnscope: interrupted; {hint}.", err=True)
             raise typer.Exit(130) from None
 
-    from attnscope.report.html import write_report
+    from attnscope.pages.html import write_report
 
     survey.save(folder / "survey.json")
     (folder / "survey.partial.json").unlink(missing_ok=True)
@@ -125,7 +125,7 @@ def scan(
             }
         )
     else:
-        from attnscope.report.terminal import print_summary
+        from attnscope.pages.terminal import print_summary
 
         print_summary(survey, findings, report=folder / "report.html")
     if fail_on and any(finding.at_least(fail_on) for finding in findings):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.hf.census import Census, take_census
 from attnscope.hf.dissect import Dissected, dissect
-from attnscope.hf.example import Batch, cut_down, example_batch
+from attnscope.hf.example import Batch, cut_down, example_batch, same_chance
 from attnscope.hf.projections import Projections, weights_frame
 from attnscope.hf.stacks import Placed, place
 from attnscope.hf.tensors import Slot
@@ -94,11 +94,7 @@ class Anatomy:
             norms = ", ".join(dict.fromkeys(block.writes.norm for block in stack.blocks))
             first, last = stack.blocks[0].path, stack.blocks[-1].path
             span = first if first == last else f"{first} .. {last}"
-            separable = (
-                "writes separable"
-                if all(b.writes.separable for b in stack.blocks)
-                else "writes not separable"
-            )
+            separable = "writes separable" if all(b.writes.separable for b in stack.blocks) else "writes not separable"
             lines.append(f"  stack {stack.name}: {len(stack.blocks)} blocks of width {stack.width} ({span}),")
             lines.append(f"    norm {norms}, {separable}, padding from {stack.mask or 'nowhere'}")
         for site in self.sites:
@@ -113,7 +109,7 @@ class Anatomy:
 def anatomy(model: nn.Module, example_inputs: Batch | None = None) -> Anatomy:
     """Probe a model. `example_inputs` is any batch it can run on; transformers models need none."""
     batch = example_batch(model) if example_inputs is None else cut_down(model, example_inputs)
-    with evaluating(model):
+    with evaluating(model), same_chance(model):
         census = _first_look(model, batch, made=example_inputs is None)
         _refuse_without_attention(model, census)
         placed = place(census)
@@ -129,8 +125,7 @@ def anatomy(model: nn.Module, example_inputs: Batch | None = None) -> Anatomy:
 def weights(model: nn.Module, found: Anatomy) -> tuple[WeightsFrame, ...]:
     """The projections of every attention call, split by head: parameters as they are now."""
     return tuple(
-        weights_frame(model, s.projections, s.heads, stack=s.stack, site=s.site, layer=s.layer)
-        for s in found.sites
+        weights_frame(model, s.projections, s.heads, stack=s.stack, site=s.site, layer=s.layer) for s in found.sites
     )
 
 
@@ -206,17 +201,13 @@ def _stacks(placed: tuple[Placed, ...], batch: Batch, found: Dissected) -> tuple
             block = member.block
             assert block is not None
             writes = found.writes[name, layer]
-            blocks.append(
-                Block(block.path, block.nth, layer, block.enters, block.leaves, block.overwrites, writes)
-            )
+            blocks.append(Block(block.path, block.nth, layer, block.enters, block.leaves, block.overwrites, writes))
         first = members[min(members)].block
         assert first is not None
         tokens = first.shape[0] if first.sequence_first else first.shape[1]
         mask = _mask_argument(name, tokens, batch)
         stacks.append(
-            Stack(
-                name, tuple(blocks), first.shape[2], first.sequence_first, mask, found.chained.get(name, True)
-            )
+            Stack(name, tuple(blocks), first.shape[2], first.sequence_first, mask, found.chained.get(name, True))
         )
     return tuple(stacks)
 

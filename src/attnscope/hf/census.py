@@ -87,9 +87,7 @@ class _Enumerator:
         self.model_class = type(model).__name__
         self.paths = {module: path for path, module in model.named_modules()}
         containers = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
-        self.listed = {
-            child for module in self.paths if isinstance(module, containers) for child in module.children()
-        }
+        self.listed = {child for module in self.paths if isinstance(module, containers) for child in module.children()}
         self.calls: list[ModuleCall] = []
         self.open: list[tuple[int, Tensor | None, int]] = []
         self.called: Counter[str] = Counter()
@@ -136,8 +134,8 @@ class _Enumerator:
         rebuilt = follows_from_queries_and_keys(sighting)
         if rebuilt is None:
             raise RefusalError(
-                f"{self.model_class} computes attention in {self.paths[module]} in a way that follows neither "
-                "from its queries and keys nor from the map it returns: it cannot be measured."
+                f"{self.model_class} computes attention in {self.paths[module]} in a way that follows "
+                "neither from its queries and keys nor from the map it returns: it cannot be measured."
             )
         self._note(self.paths[module], sighting, rebuilt)
 
@@ -189,6 +187,12 @@ def take_census(model: nn.Module, batch: Batch) -> Census:
         stack.enter_context(watch)
         run(model, batch)
     watch.forget()
+    if watch.lost:
+        path = noted.calls[watch.lost[0][-1]].path
+        raise RefusalError(
+            f"{noted.model_class} mixes values in {path} in a way that is not understood (blocks of keys, or an "
+            "axis order of its own): part of its attention would be missing, so it is not measured at all."
+        )
     fast_path = any(isinstance(module, nn.MultiheadAttention) for module in noted.paths)
     return Census(tuple(noted.calls), tuple(noted.attention), fast_path)
 

@@ -69,9 +69,7 @@ class LinearWatch(TorchFunctionMode):
         kept = [c for c in right if c not in left]
         # A weight whose summed axes come first maps [in, out]; one whose summed axes come last [out, in].
         if kept and summed and right == "".join(summed + kept):
-            self._seen(
-                weight, False, taken.flatten(left.index(summed[0])), result.flatten(out.index(kept[0]))
-            )
+            self._seen(weight, False, taken.flatten(left.index(summed[0])), result.flatten(out.index(kept[0])))
         elif kept and summed and right == "".join(kept + summed):
             self._seen(weight, True, taken.flatten(left.index(summed[0])), result.flatten(out.index(kept[0])))
 
@@ -187,9 +185,7 @@ class _Dissection:
         self.left[block.stack] = left
         attended = [when for _, when, _ in tape.sightings]
         with torch._C.DisableTorchFunction():  # our own arithmetic is not the model's
-            self.writes[block.stack, block.layer] = find_writes(
-                entered, left, tape.streams, attended, self.eps
-            )
+            self.writes[block.stack, block.layer] = find_writes(entered, left, tape.streams, attended, self.eps)
             self.settle(tape)
 
     def settle(self, tape: Tape) -> None:
@@ -210,15 +206,11 @@ def dissect(model: nn.Module, batch: Batch, placed: tuple[Placed, ...], fast_pat
             stack.callback(module.register_forward_hook(work.leave, with_kwargs=True).remove)
         stack.enter_context(without_fast_path(fast_path))
         stack.enter_context(
-            watched_interface(
-                work.paths.__contains__, work.masks, work.saw_interface, lambda module: True, outer=watch
-            )
+            watched_interface(work.paths.__contains__, work.masks, work.saw_interface, lambda module: True, outer=watch)
         )
         stack.enter_context(torch.no_grad())
         stack.enter_context(LinearWatch(work.multiplied))
         stack.enter_context(watch)
         run(model, batch)
     work.settle(outside)
-    return Dissected(
-        work.writes, tuple(work.projections[index] for index in range(len(placed))), work.chained
-    )
+    return Dissected(work.writes, tuple(work.projections[index] for index in range(len(placed))), work.chained)

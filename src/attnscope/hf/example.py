@@ -6,7 +6,8 @@ Lengths are chosen to be told apart: two sequences, seven tokens, five decoder t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,6 +24,15 @@ def run(model: nn.Module, batch: Batch) -> Any:
     return model(**batch) if isinstance(batch, Mapping) else model(*batch)
 
 
+@contextmanager
+def same_chance(model: nn.Module) -> Iterator[None]:
+    """Models that draw random numbers draw the same ones inside; the generators outside are left alone."""
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    with torch.random.fork_rng(devices=list(devices)):
+        torch.manual_seed(0)
+        yield
+
+
 def example_batch(model: nn.Module) -> dict[str, Tensor]:
     """Inputs for a transformers model, from what its forward takes and what its configuration says."""
     takes = inspect.signature(model.forward).parameters
@@ -35,9 +45,7 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     main = getattr(model, "main_input_name", "input_ids")
     required = {n for n, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
-    towers = {"vision_config", "text_config"} <= set(vars(config)) and "logit_scale" in dict(
-        model.named_parameters()
-    )
+    towers = {"vision_config", "text_config"} <= set(vars(config)) and "logit_scale" in dict(model.named_parameters())
     batch: dict[str, Tensor] = {}
     if "input_ids" in takes and (main == "input_ids" or "input_ids" in required or towers):
         batch["input_ids"] = _ids(model, config, TOKENS, generator)

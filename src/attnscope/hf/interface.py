@@ -58,9 +58,7 @@ def watched_interface(
             with FusedWatch(calls.append), muted(outer):
                 result = function(module, query, key, value, attention_mask, *rest, **more)
             inner = calls[0] if len(calls) == 1 else None
-            asked = more | {
-                "flash": inner is None and function is not default and "flash" in str(implementation)
-            }
+            asked = more | {"flash": inner is None and function is not default and "flash" in str(implementation)}
             maps = result[1] if as_pattern(module) else None
             scores = interface_scores(
                 module, query, key, attention_mask, inner=inner, asked=asked, masks=masks, maps=maps
@@ -69,9 +67,7 @@ def watched_interface(
             if mixed.ndim == 3:
                 mixed = mixed.unflatten(-1, (query.shape[1], -1))
             with muted(outer):
-                seen(
-                    module, Sighting(scores, value.detach()[:, :, : scores.key.shape[2]], mixed, "interface")
-                )
+                seen(module, Sighting(scores, value.detach()[:, :, : scores.key.shape[2]], mixed, "interface"))
             return result
 
         return attend
@@ -100,9 +96,7 @@ def interface_scores(
     scale = asked.get("scaling")
     if inner is not None:
         causal, lse = inner.causal, inner.lse
-        key = key[
-            :, :, : inner.key.shape[2]
-        ]  # a cache longer than the queries is cut before a causal fused call
+        key = key[:, :, : inner.key.shape[2]]  # a cache longer than the queries is cut before a causal fused call
         scale = inner.scale if scale is None else scale
         if mask is None and inner.mask is not None and query.shape[2] > 1:
             # Causality that was asked for beside a position bias is melted into the mask of the fused call.

@@ -64,7 +64,7 @@ class Product:
 Seen = FusedCall | WrittenOutCall
 
 
-def fused_attention(  # noqa: PLR0917 (the signature is torch's)
+def fused_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -76,21 +76,14 @@ def fused_attention(  # noqa: PLR0917 (the signature is torch's)
 ) -> FusedCall:
     """`scaled_dot_product_attention`: same arguments, same bits, and log-sum-exps where possible."""
     lse = None
-    if (
-        query.device.type == "cpu"
-        and query.ndim == 4
-        and not dropout_p
-        and query.shape[-1] == value.shape[-1]
-    ):
+    if query.device.type == "cpu" and query.ndim == 4 and not dropout_p and query.shape[-1] == value.shape[-1]:
         choice = torch._fused_sdp_choice(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
         if choice == SDPBackend.FLASH_ATTENTION.value:
             mask = attn_mask
             if mask is not None and mask.dtype == torch.bool:
-                mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(
-                    mask.logical_not(), float("-inf")
-                )
+                mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
             output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                 query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale
             )
@@ -125,9 +118,7 @@ class FusedWatch(TorchFunctionMode):
 def _opened(function: Any) -> FunctionType:
     """The same code, not offered to function modes as a whole: what it calls is seen one by one."""
     names = {**function.__globals__, "has_torch_function": lambda tensors: False}
-    opened = FunctionType(
-        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
-    )
+    opened = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     opened.__kwdefaults__ = function.__kwdefaults__
     return opened
 
@@ -150,6 +141,7 @@ class SoftmaxWatch(TorchFunctionMode):
         self._scope = scope  # which module calls are open
         self._followed: dict[int, tuple[Tensor, tuple[int, ...]]] = {}
         self._products: dict[tuple[int, ...], Product] = {}
+        self.lost: list[tuple[int, ...]] = []  # where probabilities went into a product that was not understood
         self.muted = False  # set by a route that sees the same calls from further out
 
     def forget(self) -> None:
@@ -200,9 +192,14 @@ class SoftmaxWatch(TorchFunctionMode):
             return
         left, right = factors[:2]
         equation = args[0].replace(" ", "") if name == "einsum" else _product_equation(left, right)
-        if equation is None or "." in equation or "->" not in equation:
+        readable = equation is not None and "." not in equation and "->" in equation
+        axes = mixing_axes(equation) if equation is not None and readable else None
+        followed = left if id(left) in self._followed else right if id(right) in self._followed else None
+        if followed is not None and followed.ndim >= 4 and (axes is None or followed is right):
+            self.lost.append((*self._scope(),))
+        if equation is None or not readable:
             return
-        if id(left) in self._followed and mixing_axes(equation) is not None:
+        if id(left) in self._followed and axes is not None:
             logits = self._products.get(tuple(left.shape)) or self._by_size(left)
             begun = self._followed[id(left)][1]
             self._seen(WrittenOutCall(equation, left, right, result, logits, begun))

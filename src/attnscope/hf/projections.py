@@ -117,9 +117,7 @@ def _logit_scale(sighting: Sighting) -> float:
     seen = scores.pattern > 1e-12
     count = seen.sum(-1, keepdim=True).clamp_min(1)
     logits = torch.where(seen, scores.pattern.double().clamp_min(1e-30).log(), 0.0)
-    centred = [
-        torch.where(seen, t - (t * seen).sum(-1, keepdim=True) / count, 0.0) for t in (logits, product)
-    ]
+    centred = [torch.where(seen, t - (t * seen).sum(-1, keepdim=True) / count, 0.0) for t in (logits, product)]
     slope = float((centred[0] * centred[1]).sum() / centred[1].square().sum().clamp_min(1e-300))
     left_over = float((centred[0] - slope * centred[1]).abs().max())
     return slope if left_over <= 1e-2 * float(centred[0].abs().max()) and slope > 0 else scores.scale

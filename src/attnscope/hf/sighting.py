@@ -82,9 +82,7 @@ def _permute(tensor: Shaped[Tensor, "..."], have: str, want: str) -> Shaped[Tens
     return tensor.permute([have.index(letter) for letter in want])
 
 
-def _unfold(
-    tensor: Shaped[Tensor, "..."], heads: int | None, batch: int | None
-) -> Shaped[Tensor, "batch head a b"]:
+def _unfold(tensor: Shaped[Tensor, "..."], heads: int | None, batch: int | None) -> Shaped[Tensor, "batch head a b"]:
     """Exactly one batch and one head axis: melted ones are split, several head axes are melted."""
     if tensor.ndim == 4:
         return tensor

@@ -52,7 +52,10 @@ def place(census: Census) -> tuple[Placed, ...]:
         _container(census.calls[number].path if number is not None else seen.owner)
         for number, seen in zip(chosen, census.attention, strict=True)
     ]
-    names = stack_names(dict.fromkeys(containers))
+    streaming = dict.fromkeys(c for number, c in zip(chosen, containers, strict=True) if number is not None)
+    names = stack_names(dict.fromkeys(containers)) | (stack_names(streaming) if streaming else {})
+    if len(set(names.values())) < len(names):
+        names = {container: ".".join(container) or "model" for container in names}
     layers: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
     placed = []
     for index, (number, container, seen) in enumerate(zip(chosen, containers, census.attention, strict=True)):
@@ -69,9 +72,7 @@ def place(census: Census) -> tuple[Placed, ...]:
 def _block_of(seen: AttentionSeen, census: Census) -> int | None:
     # Two calls within one call of their module (differential attention) are one attention of the block.
     apart = {(other.inside, other.crossing) for other in census.attention}
-    held: Counter[tuple[int, bool]] = Counter(
-        (number, crossing) for inside, crossing in apart for number in inside
-    )
+    held: Counter[tuple[int, bool]] = Counter((number, crossing) for inside, crossing in apart for number in inside)
     small = [n for n in seen.inside if held[n, False] <= 1 and held[n, True] <= 1]
     streaming = [n for n in small if _stream(census.calls[n], seen) is not None]
     for number in streaming:
@@ -101,9 +102,7 @@ def _describe(call: ModuleCall, number: int, stack: str, layer: int, seen: Atten
     assert stream is not None
     enters, leaves, shape = stream
     flipped = shape[:2] == (seen.queries, seen.batch) and seen.queries != seen.batch
-    return BlockSeen(
-        stack, layer, call.path, call.nth, number, enters, leaves, shape, flipped, call.overwrites
-    )
+    return BlockSeen(stack, layer, call.path, call.nth, number, enters, leaves, shape, flipped, call.overwrites)
 
 
 def _container(path: str) -> tuple[str, ...]:

@@ -39,9 +39,7 @@ TokenMasks = Mapping[str, Bool[Tensor, "batch token"]]
 
 
 @contextmanager
-def tap(
-    model: nn.Module, found: Anatomy, receive: Receive, token_masks: TokenMasks | None = None
-) -> Iterator[None]:
+def tap(model: nn.Module, found: Anatomy, receive: Receive, token_masks: TokenMasks | None = None) -> Iterator[None]:
     """Call `receive` with every frame of every forward pass of `model` inside the context.
 
     `token_masks` says by stack which tokens are real; without it the masks in the model's own arguments do.
@@ -58,9 +56,7 @@ def tap(
             stack.enter_context(_watched(model.get_submodule(path), path, running))
         if "interface" in found.routes:
             stack.enter_context(
-                watched_interface(
-                    running.paths.__contains__, running.masks, running.interface, running.as_pattern
-                )
+                watched_interface(running.paths.__contains__, running.masks, running.interface, running.as_pattern)
             )
         stack.enter_context(without_fast_path(found.fast_path))
         stack.callback(running.forget)
@@ -92,9 +88,7 @@ def _watched(module: nn.Module, path: str, running: _Tap) -> Iterator[None]:
 
 
 class _Tap:
-    def __init__(
-        self, model: nn.Module, found: Anatomy, receive: Receive, token_masks: TokenMasks | None
-    ) -> None:
+    def __init__(self, model: nn.Module, found: Anatomy, receive: Receive, token_masks: TokenMasks | None) -> None:
         self.model_class = type(model).__name__
         self.found = found
         self.receive = receive
@@ -122,8 +116,8 @@ class _Tap:
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.forget()
-        self.arguments = self.signature.bind_partial(*args, **kwargs).arguments
-        self.arguments = {**self.arguments, **self.arguments.get("kwargs", {})}
+        named = self.signature.bind_partial(*args).arguments
+        self.arguments = {**named, **kwargs}
 
     # streams
 
@@ -249,9 +243,7 @@ class _Tap:
 
     # padding
 
-    def _token_mask(
-        self, stack: str, stream: Float[Tensor, "batch token width"]
-    ) -> Bool[Tensor, "batch token"]:
+    def _token_mask(self, stack: str, stream: Float[Tensor, "batch token width"]) -> Bool[Tensor, "batch token"]:
         return self._mask(stack, stream.shape[0], stream.shape[1], stream.device)
 
     def _mask(self, stack: str, batch: int, tokens: int, device: torch.device) -> Bool[Tensor, "batch token"]:
@@ -269,9 +261,7 @@ class _Tap:
         if stack in self.given_masks:
             return self.given_masks[stack]
         described = self.found.stack(stack)
-        names = (
-            [f"{stack}_key_padding_mask"] if described is None or described.mask is None else [described.mask]
-        )
+        names = [f"{stack}_key_padding_mask"] if described is None or described.mask is None else [described.mask]
         if len(self.found.stacks) <= 1 and stack != "memory":
             names += self.arguments  # one stack: any mask of its size is its own, though the probe had none
         for name in names:

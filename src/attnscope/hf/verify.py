@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +19,7 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy import Anatomy, anatomy, evaluating
 from attnscope.hf.census import without_fast_path
-from attnscope.hf.example import Batch, run
+from attnscope.hf.example import Batch, run, same_chance
 from attnscope.hf.identity import residual_identities
 from attnscope.hf.recompute import dense_pattern, one_sequence
 from attnscope.hf.tap import Frame, TokenMasks, tap
@@ -67,9 +65,7 @@ class Verification:
     def sentence(self) -> str:
         seen = f"{self.model_class}, seen by {' and '.join(self.routes)}"
         if self.passed:
-            return (
-                f"{seen}: recomputed attention agrees with the model to {self.largest:.1e}, output unchanged."
-            )
+            return f"{seen}: recomputed attention agrees with the model to {self.largest:.1e}, output unchanged."
         wrong = ", ".join(
             f"{name} differs by {c.largest:.1e} (allowed {c.allowed:.1e})"
             for name, c in self.checks.items()
@@ -123,22 +119,19 @@ def verify(
     found = anatomy(model, batch) if found is None else found
     compared = _Comparison()
     with evaluating(model), torch.no_grad():
-        with without_fast_path(found.fast_path), _same_chance():
+        with without_fast_path(found.fast_path), same_chance(model):
             untouched = [t.clone() for t in every_tensor(run(model, batch))]
-        with tap(model, found, compared.receive, token_masks), _same_chance():
+        with tap(model, found, compared.receive, token_masks), same_chance(model):
             tapped = list(every_tensor(run(model, batch)))
         with (
+            same_chance(model),
             without_fast_path(found.fast_path),
-            residual_identities(
-                model, found, lambda difference: compared.note("residual identity", difference)
-            ),
+            residual_identities(model, found, lambda difference: compared.note("residual identity", difference)),
         ):
             run(model, batch)
         notes = _notes(model, batch, found, untouched, compared.tokens)
     missing = [
-        f"{s.stack} layer {s.layer} {s.site}"
-        for s in found.sites
-        if (s.stack, s.site, s.layer) not in compared.seen
+        f"{s.stack} layer {s.layer} {s.site}" for s in found.sites if (s.stack, s.site, s.layer) not in compared.seen
     ]
     if missing:
         raise RefusalError(
@@ -155,14 +148,6 @@ def verify(
         "output": Check(_largest_difference(untouched, tapped), 0.0),
     }
     return Verification(found.model_class, found.routes, checks, notes)
-
-
-@contextmanager
-def _same_chance() -> Iterator[None]:
-    """Models that draw random numbers draw the same ones inside; the outside keeps its own."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
 
 
 def _largest_difference(left: list[Tensor], right: list[Tensor]) -> float:
@@ -183,7 +168,7 @@ def _notes(
 ) -> tuple[str, ...]:
     notes = []
     if found.fast_path:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), same_chance(model):
             warnings.simplefilter("ignore")  # torch warns of nested tensors, which its fused path uses
             fused = list(every_tensor(run(model, batch)))
         pairs = [(_real(a, tokens), _real(b, tokens)) for a, b in zip(fused, untouched, strict=True)]
@@ -193,9 +178,7 @@ def _notes(
             f"with it the output of this batch differs by {difference:.1e}"
         )
     if any(not stack.chained for stack in found.stacks):
-        notes.append(
-            "blocks do not pass their stream on directly: the stream that leaves the last one is not shown"
-        )
+        notes.append("blocks do not pass their stream on directly: the stream that leaves the last one is not shown")
     return tuple(notes)
 
 

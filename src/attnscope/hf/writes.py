@@ -57,9 +57,7 @@ class _Step:
 State = Float[Tensor, "batch token width"]
 
 
-def find_writes(
-    entered: State, left: State, records: list[StreamRecord], attended: list[int], eps: float
-) -> Writes:
+def find_writes(entered: State, left: State, records: list[StreamRecord], attended: list[int], eps: float) -> Writes:
     """Walk back from `left` to `entered`. `attended` says when, in record order, attention happened."""
     gave = [r for r in records if r.place.side == "output"]
     distinct = _distinct(records)
@@ -106,8 +104,7 @@ def _sequential(
         reads = [_taken(n, records).tensor for n in norms]
         norm = "pre" if any(torch.equal(read, state) for read in reads for state in states) else "none"
     identities = tuple(
-        Identity(s.result, None if s.before is None else s.before.place, (s.write.place,), s.multiplier)
-        for s in steps
+        Identity(s.result, None if s.before is None else s.before.place, (s.write.place,), s.multiplier) for s in steps
     )
     return Writes(norm, len(steps), middle, None, identities)
 

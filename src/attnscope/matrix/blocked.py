@@ -15,7 +15,8 @@ from torch import Tensor
 
 from attnscope.matrix.overlap import cosines, head_overlap, sample_rows
 from attnscope.matrix.scores import Scores
-from attnscope.matrix.tiles import VANISHING, cut, pattern_strips, tile_shape, width
+from attnscope.matrix.tiles import VANISHING, pattern_strips
+from attnscope.matrix.tiling import cut, tile_shape, width
 
 ROW_STATISTICS = (
     "row_entropy",
@@ -116,9 +117,7 @@ class _Comparison:
 
     def __init__(self, query_mask: Bool[Tensor, "batch query"], heads: int, dtype: torch.dtype) -> None:
         self.gram = torch.zeros(len(query_mask), heads, heads, dtype=dtype, device=query_mask.device)
-        self._rows = [
-            row[real].tolist() for row, real in zip(*(x.cpu() for x in sample_rows(query_mask)), strict=True)
-        ]
+        self._rows = [row[real].tolist() for row, real in zip(*(x.cpu() for x in sample_rows(query_mask)), strict=True)]
 
     def add(self, pattern: Float[Tensor, "some_batch heads rows keys"], batch: slice) -> None:
         for place, rows in enumerate(self._rows[batch]):

@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnscope.matrix.scores import Scores
-from attnscope.matrix.tiles import LogPattern, Tile, complete_lse, pieces, row_lse, tile_elements
+from attnscope.matrix.tiles import LogPattern, complete_lse, row_lse
+from attnscope.matrix.tiling import Tile, pieces, tile_elements
 
 OVERLAP_ROWS = 32
 
@@ -49,9 +50,7 @@ def rows_of(scores: Scores, rows: Int[Tensor, "batch rows"]) -> Scores:
         if tensor.shape[2] == 1 and scores.query.shape[2] != 1:
             return tensor
         sequence = torch.arange(rows.shape[0], device=rows.device)[:, None]
-        return (
-            tensor.detach().expand(rows.shape[0], -1, -1, -1).transpose(1, 2)[sequence, rows].transpose(1, 2)
-        )
+        return tensor.detach().expand(rows.shape[0], -1, -1, -1).transpose(1, 2)[sequence, rows].transpose(1, 2)
 
     allowed = None if scores.allowed is None else pick(scores.allowed)
     if not scores.band.open:

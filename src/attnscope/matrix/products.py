@@ -22,9 +22,7 @@ def with_lse(scores: Scores, dtype: torch.dtype = torch.float32) -> Scores:
     return replace(scores, lse=row_lse(scores, dtype))
 
 
-def apply(
-    scores: Scores, x: Float[Tensor, "batch heads key columns"]
-) -> Float[Tensor, "batch heads query columns"]:
+def apply(scores: Scores, x: Float[Tensor, "batch heads key columns"]) -> Float[Tensor, "batch heads query columns"]:
     """A x, in the precision of x (float32 at least). Rows that may see nothing give 0."""
     dtype = torch.promote_types(x.dtype, torch.float32)
     x = x.to(dtype)

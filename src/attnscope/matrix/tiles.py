@@ -2,8 +2,8 @@
 
 With each row's log-sum-exp known, a tile of A needs nothing from its neighbours: A_ij = exp(s_ij - lse_i). So
 every sum over rows or columns of A is a sum over tiles, in memory that does not grow with the sequence,
-whatever is done to the logits. One tile costs one matrix product (the log-sum-exp and the bias are what it is
-added to) and one exponential. Tiles that position or mask forbid as a whole are never computed; query heads
+whatever is done to the logits. One tile costs one matrix product (added to the bias, if there is one) and one
+exponential. Tiles that position or mask forbid as a whole are never computed; query heads
 that share a key head share the product.
 
 Where the log-sum-exp is not known it is found first, from the same tiles: in place when a row's keys fit in
@@ -13,14 +13,13 @@ one tile, by a sweep of its own otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.matrix.scores import Scores
+from attnscope.matrix.tiling import Strip, Tile, cut, strips, width
 
 # Finite stand-in for a logit of -inf, so that differences and products with it are never NaN.
 FORBIDDEN = -1e30
@@ -29,92 +28,6 @@ FORBIDDEN = -1e30
 # VANISHING are 0.
 FLOOR = -80.0
 VANISHING = 1e-28
-# Two tiles of this size and the operands of the product stay in a second-level cache of 2 MB; measured best
-# of 0.25-4 MB at 128, 512, 4096 and 16384 keys. An accelerator wants few large tiles instead.
-TILE_BYTES = 768 * 1024
-ACCELERATOR_TILE_BYTES = 256 * 1024**2
-TILE_KEYS = 1024
-PRODUCT_ROWS = 128
-
-
-class Tile(NamedTuple):
-    """A rectangle of the pattern of some heads of some sequences."""
-
-    batch: slice
-    head: slice
-    row: slice
-    key: slice
-
-
-@dataclass(frozen=True)
-class Strip:
-    """Rows of some heads of some sequences, and the key ranges that together hold all they may see."""
-
-    batch: slice
-    head: slice
-    row: slice
-    keys: tuple[slice, ...]
-
-
-def width(piece: slice) -> int:
-    return int(piece.stop - piece.start)
-
-
-def pieces(start: int, stop: int, size: int) -> Iterator[slice]:
-    for begin in range(start, stop, size):
-        yield slice(begin, min(begin + size, stop))
-
-
-def tile_elements(dtype: torch.dtype, device: torch.device) -> int:
-    """How many numbers a tile may hold."""
-    return (TILE_BYTES if device.type == "cpu" else ACCELERATOR_TILE_BYTES) // dtype.itemsize
-
-
-def cut(tensor: Tensor, *pieces: slice) -> Tensor:
-    """The part of a tensor under a tile, leading axes first; axes of size 1 stay whole, to be broadcast.
-
-    A short sequence has many small tiles that span whole axes, where plain slicing would cost as much as the
-    sums.
-    """
-    for axis, piece in enumerate(pieces):
-        size = tensor.shape[axis]
-        if size != 1 and width(piece) != size:
-            tensor = tensor.narrow(axis, piece.start, width(piece))
-    return tensor
-
-
-class TileShape(NamedTuple):
-    """How many sequences, heads, rows and keys a tile has room for."""
-
-    batch: int
-    heads: int
-    rows: int
-    keys: int
-
-
-def tile_shape(scores: Scores, dtype: torch.dtype) -> TileShape:
-    """About 128 rows to a product, at most 1024 keys, and as many heads as there is room for."""
-    _, heads, rows, _ = scores.query.shape
-    keys, sharing = scores.key.shape[2], scores.sharing
-    room = tile_elements(dtype, scores.query.device)
-    tile_keys = max(1, min(keys, TILE_KEYS))
-    tile_rows = max(1, min(rows, max(16, PRODUCT_ROWS // sharing)))
-    tile_heads = min(heads, sharing * max(1, room // (sharing * tile_rows * tile_keys)))
-    # Several short sequences go into one tile only as a whole.
-    short = (tile_heads, tile_rows, tile_keys) == (heads, rows, keys)
-    return TileShape(max(1, room // (heads * rows * keys)) if short else 1, tile_heads, tile_rows, tile_keys)
-
-
-def strips(scores: Scores, dtype: torch.dtype) -> Iterator[Strip]:
-    """Cut the pattern into strips of rows, and each strip's visible keys into tiles."""
-    batch, heads, rows, _ = scores.query.shape
-    tile_batch, tile_heads, tile_rows, tile_keys = tile_shape(scores, dtype)
-    keys, band = scores.key.shape[2], scores.band
-    for sequences in pieces(0, batch, tile_batch):
-        for head in pieces(0, heads, tile_heads):
-            for row in pieces(0, rows, tile_rows):
-                start, stop = band.visible(row.start, row.stop - 1, keys)
-                yield Strip(sequences, head, row, tuple(pieces(start, stop, tile_keys)))
 
 
 class LogPattern:

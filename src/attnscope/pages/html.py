@@ -71,10 +71,10 @@ def render_report(
 ) -> str:
     """The page as text. Equal surveys give equal pages."""
     from attnscope.charts.palette import SERIES, STEPS, diverging, sequential
-    from attnscope.report.figures import profiles
-    from attnscope.report.headlines import headlines
-    from attnscope.report.maps import FULL_DETAIL, head_maps
-    from attnscope.report.wording import corpus_words, model_name
+    from attnscope.pages.figures import profiles
+    from attnscope.pages.headlines import headlines
+    from attnscope.pages.maps import FULL_DETAIL, head_maps
+    from attnscope.pages.wording import corpus_words, model_name
 
     findings = diagnose(survey, thresholds) if findings is None else findings
     table = survey.table()
@@ -86,7 +86,7 @@ def render_report(
     style = environment.get_template("page.css").render(
         steps=range(STEPS), sequential=sequential, diverging=diverging, series=SERIES
     )
-    script = files("attnscope.report").joinpath("templates/page.js").read_text("utf-8")
+    script = files("attnscope.pages").joinpath("templates/page.js").read_text("utf-8")
     drawn = (*figures, *(comparison.figures if comparison else ()))
     data = {
         "maps": [m.to_json(detail) for m in maps],
@@ -139,7 +139,7 @@ class _Shown:
 
 def _shown(finding: Finding) -> _Shown:
     from attnscope.charts.numerals import numeral
-    from attnscope.report.wording import place
+    from attnscope.pages.wording import place
 
     measure = finding.details.get("measure") or MEASURE_BEHIND.get(finding.threshold_name)
     return _Shown(
@@ -183,9 +183,9 @@ class _Compared:
 def _compared(
     survey: Survey, other: Survey, table: Any, maps: tuple[Any, ...], thresholds: Thresholds | None
 ) -> _Compared:
-    from attnscope.report.figures import paired_profiles
-    from attnscope.report.maps import difference_drawing, differences, figures, head_maps
-    from attnscope.report.wording import names
+    from attnscope.pages.figures import paired_profiles
+    from attnscope.pages.maps import difference_drawing, differences, figures, head_maps
+    from attnscope.pages.wording import names
 
     found = compare(survey, other, thresholds)
     second = other.table()
@@ -218,10 +218,10 @@ def _environment() -> jinja2.Environment:
     import jinja2
 
     from attnscope.charts.numerals import numeral
-    from attnscope.report.wording import card_range, citation, site_title
+    from attnscope.pages.wording import card_range, citation, site_title
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("attnscope.report", "templates"),
+        loader=jinja2.PackageLoader("attnscope.pages", "templates"),
         autoescape=lambda name: name is None or name.endswith(".html"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -8,7 +8,7 @@ from rich.console import Console
 from tests.charts.sample_model import encoder_decoder, made_survey, observations
 from tests.survey.sample import sample_survey
 
-from attnscope.report.terminal import BLOCKS, print_comparison, print_summary, sparkline
+from attnscope.pages.terminal import BLOCKS, print_comparison, print_summary, sparkline
 from attnscope.survey.compare import compare
 from attnscope.survey.diagnose import diagnose
 

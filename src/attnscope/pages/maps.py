@@ -17,7 +17,7 @@ import pandas as pd
 from attnscope.charts.palette import STEPS
 from attnscope.charts.rows import Panel, head_rows, panel_rows, panels, part_title, value_domain
 from attnscope.core.card import Card
-from attnscope.report.wording import site_title
+from attnscope.pages.wording import site_title
 from attnscope.survey.survey import Survey
 
 FULL_DETAIL = 60_000

@@ -21,7 +21,7 @@ from attnscope.charts.numerals import numeral
 from attnscope.charts.rows import Panel, depth_rows, panels
 from attnscope.charts.theme import configuration, specification
 from attnscope.core.card import Card
-from attnscope.report.wording import site_title
+from attnscope.pages.wording import site_title
 from attnscope.survey.survey import Survey
 
 WIDTH, HEIGHT = 340, 150

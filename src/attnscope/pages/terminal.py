@@ -18,8 +18,8 @@ from rich.text import Text
 
 from attnscope.charts.numerals import numeral
 from attnscope.core.finding import SEVERITIES, Finding, Severity
-from attnscope.report.headlines import headlines
-from attnscope.report.wording import corpus_words, model_name, site_title
+from attnscope.pages.headlines import headlines
+from attnscope.pages.wording import corpus_words, model_name, site_title
 from attnscope.survey.compare import Change, Comparison
 from attnscope.survey.survey import Survey
 

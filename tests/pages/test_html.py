@@ -17,8 +17,8 @@ from tests.survey.sample import sample_survey
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Finding
-from attnscope.report.html import gauge, render_report, write_report
-from attnscope.report.maps import FULL_DETAIL, draw, head_maps
+from attnscope.pages.html import gauge, render_report, write_report
+from attnscope.pages.maps import FULL_DETAIL, draw, head_maps
 from attnscope.survey import Survey
 from attnscope.survey.thresholds import Thresholds
 
@@ -298,7 +298,7 @@ def test_writing_replaces_the_page_and_leaves_nothing_else(tmp_path: Path) -> No
 
 def test_reports_import_neither_torch_nor_altair_until_needed() -> None:
     code = (
-        "import sys, attnscope.report.html, attnscope.report.terminal;"
+        "import sys, attnscope.pages.html, attnscope.pages.terminal;"
         "assert not {'torch', 'altair', 'vl_convert', 'jinja2', 'pandas'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
