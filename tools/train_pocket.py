@@ -1,12 +1,13 @@
 """Train pocket, the small Llama-format language model that ships inside attnscope.
 
-    python tools/train_pocket.py     # about 20 minutes on two free cores; run it again after a break
+    python tools/train_pocket.py     # about 10 minutes on two free cores; run it again after a break
 
 Everything is in this file: the books are cleaned and split, a byte-level BPE is learned on the training
-part, a transformers LlamaForCausalLM is trained with AdamW, and the model folder is
-written together with its MODEL_CARD.md, whose numbers come from the run. The batches are a function of
-(seed, step) alone, so a run that was interrupted and resumed ends in the same weights as an unbroken one;
-another machine or number of threads adds in another order and ends near them, not in the same bits.
+part, a transformers LlamaForCausalLM is trained with AdamW, and the model folder is written together with
+its MODEL_CARD.md, whose numbers come from the run. The rate is a cosine cut short by a linear cooldown: a
+longer run is a larger `steps`, up to `horizon`. The batches are a function of (seed, step) alone, so a run
+that was interrupted and resumed ends in the same weights as an unbroken one; another machine or number of
+threads adds in another order and ends near them, not in the same bits.
 """
 
 from __future__ import annotations

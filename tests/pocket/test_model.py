@@ -128,9 +128,7 @@ def test_bos_is_first_in_padded_batches_and_pairs(tokenizer: PreTrainedTokenizer
 
 
 @given(
-    st.text(st.characters(exclude_categories=["Cs"])).filter(
-        lambda text: "<bos>" not in text and "<pad>" not in text
-    )
+    st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: "<bos>" not in text and "<pad>" not in text)
 )
 def test_any_text_comes_back_unchanged(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
     ids = tokenizer(text).input_ids
@@ -150,6 +148,4 @@ def test_it_has_learned_english(model: PreTrainedModel, tokenizer: PreTrainedTok
 def test_it_uses_the_order_of_the_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     words = PASSAGE.split()
     backwards = " ".join(reversed(words))
-    assert nats_per_token(model, tokenizer, " ".join(words)) + 0.5 < nats_per_token(
-        model, tokenizer, backwards
-    )
+    assert nats_per_token(model, tokenizer, " ".join(words)) + 0.5 < nats_per_token(model, tokenizer, backwards)

@@ -30,7 +30,18 @@ def script() -> ModuleType:
 @pytest.fixture
 def toy(script: ModuleType):
     return script.Params(
-        vocab=300, width=16, layers=2, heads=2, hidden=24, context=16, steps=8, batch=2, warmup=3, threads=1
+        vocab=300,
+        width=16,
+        layers=2,
+        heads=2,
+        hidden=24,
+        context=16,
+        steps=8,
+        batch=2,
+        warmup=3,
+        horizon=10,
+        cooldown=4,
+        threads=1,
     )
 
 
@@ -71,12 +82,17 @@ def test_the_rate_rises_to_its_peak_and_falls_to_its_last_value(script: ModuleTy
     assert rates[params.warmup - 1] == rates[params.warmup] == max(rates) == params.peak_rate
     assert rates[: params.warmup] == sorted(rates[: params.warmup])
     assert rates[params.warmup :] == sorted(rates[params.warmup :], reverse=True)
-    assert rates[-1] == pytest.approx(params.last_rate)
+    assert rates[-1] == 0
 
 
-def test_an_interrupted_run_ends_in_the_bits_of_an_unbroken_one(
-    script: ModuleType, toy, tmp_path: Path
-) -> None:
+def test_without_cooldown_the_rate_is_a_cosine(script: ModuleType) -> None:
+    params = script.Params(steps=1000, horizon=1000, warmup=100, cooldown=1)
+    middle = (params.peak_rate + params.last_rate) / 2
+    assert script.rate(550, params) == pytest.approx(middle)
+    assert script.rate(999, params) == pytest.approx(params.last_rate, rel=0.02)
+
+
+def test_an_interrupted_run_ends_in_the_bits_of_an_unbroken_one(script: ModuleType, toy, tmp_path: Path) -> None:
     train_text, held_text = script.split(PROSE, 0.2)
     tokenizer = script.learn_tokenizer([train_text], toy)
     stream, held = script.encode(tokenizer, [train_text]), script.encode(tokenizer, [held_text])
@@ -102,12 +118,8 @@ def test_main_writes_a_folder_and_a_card_that_fit_each_other(
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "bottles.txt").write_text(f"[Green Bottles]\n\n{PROSE}")
     monkeypatch.setattr(script, "Params", lambda: toy)
-    folders = {f"--{name}": str(tmp_path / name) for name in ("run", "out")} | {
-        "--corpus": str(tmp_path / "books")
-    }
-    monkeypatch.setattr(
-        sys, "argv", ["train_pocket.py", *(word for pair in folders.items() for word in pair)]
-    )
+    folders = {f"--{name}": str(tmp_path / name) for name in ("run", "out")} | {"--corpus": str(tmp_path / "books")}
+    monkeypatch.setattr(sys, "argv", ["train_pocket.py", *(word for pair in folders.items() for word in pair)])
     script.main()
     out = tmp_path / "out"
     names = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "MODEL_CARD.md"}

@@ -39,7 +39,7 @@ def trusted(survey: Survey) -> Survey:
 
 @pytest.fixture(scope="module")
 def smollm2(material: Material) -> Survey:
-    return trusted(attnscope.scan(material("smollm2"), [wikitext()], samples=4, max_tokens=96, batch_size=4))
+    return trusted(attnscope.scan(material("smollm2"), [wikitext()], samples=3, max_tokens=256, batch_size=3))
 
 
 def test_smollm2_has_a_massive_activation_at_layer_12_on_token_0(smollm2: Survey) -> None:

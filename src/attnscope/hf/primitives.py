@@ -22,8 +22,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor
-from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
+
+from attnscope.matrix.attend import attend_with_lse
 
 Function = Callable[..., Any]
 
@@ -75,22 +76,16 @@ def fused_attention(
     enable_gqa: bool = False,
 ) -> FusedCall:
     """`scaled_dot_product_attention`: same arguments, same bits, and log-sum-exps where possible."""
-    lse = None
-    if query.device.type == "cpu" and query.ndim == 4 and not dropout_p and query.shape[-1] == value.shape[-1]:
-        choice = torch._fused_sdp_choice(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
-        if choice == SDPBackend.FLASH_ATTENTION.value:
-            mask = attn_mask
-            if mask is not None and mask.dtype == torch.bool:
-                mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
-            output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale
-            )
-    if lse is None:
-        output = F.scaled_dot_product_attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
+    output, lse = attend_with_lse(
+        query,
+        key,
+        value,
+        attn_mask=attn_mask,
+        dropout_p=dropout_p,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=enable_gqa,
+    )
     return FusedCall(query, key, value, attn_mask, is_causal, scale, output, lse)
 
 

@@ -81,6 +81,7 @@ class _Comparison:
         self.largest: dict[str, float] = defaultdict(float)
         self.seen: set[tuple[str, str, int]] = set()
         self.loosest = 0.0
+        self.broken: set[tuple[str, str, int]] = set()  # where the model itself made NaN or infinity
         self.tokens: Tensor | None = None  # which tokens of the last stream are real
 
     def note(self, name: str, difference: Tensor) -> None:
@@ -98,6 +99,9 @@ class _Comparison:
 
     def _one(self, frame: AttentionFrame, index: int) -> None:
         queries = frame.query_mask[index]
+        if not bool(frame.mixed[index][queries].isfinite().all()):
+            self.broken.add((frame.stack, frame.site, frame.layer))
+            return
         pattern = dense_pattern(one_sequence(frame.scores, index))[0]  # [head, query, key]
         value = frame.value[index].double().repeat_interleave(pattern.shape[0] // frame.value.shape[1], dim=0)
         mixed = frame.mixed[index].double()  # [query, head, channel]
@@ -130,6 +134,9 @@ def verify(
         ):
             run(model, batch)
         notes = _notes(model, batch, found, untouched, compared.tokens)
+    if compared.broken:
+        stack, site, layer = min(compared.broken)
+        notes = (*notes, f"the model makes NaN or infinity: not compared from {stack} layer {layer} ({site}) on")
     missing = [
         f"{s.stack} layer {s.layer} {s.site}" for s in found.sites if (s.stack, s.site, s.layer) not in compared.seen
     ]
