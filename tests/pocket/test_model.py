@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import logging
 import math
@@ -136,16 +137,44 @@ def test_any_text_comes_back_unchanged(tokenizer: PreTrainedTokenizerBase, text:
 
 
 def test_it_has_learned_english(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Measured: PLACE nats per token; a uniform guess has 6.931, the same architecture before training RANDOM."""
+    """Measured: 3.168 nats per token trained, 6.967 untrained; a uniform guess has log(1024) = 6.931."""
+    uniform = math.log(model.config.vocab_size)
     torch.manual_seed(0)
     untrained = AutoModelForCausalLM.from_config(model.config).eval()
     trained_loss = nats_per_token(model, tokenizer, PASSAGE)
-    assert trained_loss < BOUND
-    assert trained_loss < 0.55 * math.log(model.config.vocab_size)
-    assert nats_per_token(untrained, tokenizer, PASSAGE) > 0.98 * math.log(model.config.vocab_size)
+    assert trained_loss < 3.18
+    assert trained_loss < 0.5 * uniform
+    assert nats_per_token(untrained, tokenizer, PASSAGE) > 0.98 * uniform
 
 
 def test_it_uses_the_order_of_the_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Measured: 3.307 nats per token forwards, 5.127 backwards."""
     words = PASSAGE.split()
     backwards = " ".join(reversed(words))
-    assert nats_per_token(model, tokenizer, " ".join(words)) + 0.5 < nats_per_token(model, tokenizer, backwards)
+    assert nats_per_token(model, tokenizer, " ".join(words)) + 1.5 < nats_per_token(model, tokenizer, backwards)
+
+
+@torch.no_grad()
+def test_bos_carries_the_spike_that_the_random_model_lacks(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Measured between the blocks: the norm of BOS is 4.4 to 8.3 times the median of the other tokens."""
+    states = model(**tokenizer(PASSAGE, return_tensors="pt"), output_hidden_states=True).hidden_states
+    for state in states[1:-1]:
+        norms = state[0].norm(dim=-1)
+        assert norms.argmax() == 0
+        assert norms[0] > 3 * norms[1:].median()
+
+
+@pytest.mark.real
+def test_the_held_out_loss_of_the_card_is_measured_again(
+    card: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(TOOLS)
+    fetch_models, script = (importlib.import_module(name) for name in ("fetch_models", "train_pocket"))
+    books = [script.read_book(path)[1] for path in sorted(fetch_models.path("gutenberg").glob("*.txt"))]
+    held = script.encode(tokenizer, [script.split(text, script.Params().held_out)[1] for text in books])
+    told = float(re.search(r"held-out part, all windows \| ([0-9.]+)", card)[1])
+    assert script.evaluate(model, held, model.config.max_position_embeddings, len(held)) == pytest.approx(
+        told, abs=6e-4
+    )

@@ -56,11 +56,12 @@ def test_smollm2_has_a_massive_activation_at_layer_12_on_token_0(smollm2: Survey
 
 def test_smollm2_heads_sink_from_layer_12(smollm2: Survey) -> None:
     mass = smollm2.values("sink_mass")
-    assert (mass[12:] > 0.3).mean() > 0.5
-    assert (mass[:12] > 0.3).mean() < 0.1
+    late, early = (mass[12:] > 0.3).mean(), (mass[:12] > 0.3).mean()
+    assert late > 0.5
+    assert early < late / 2
     sinks = [f for f in attnscope.diagnose(smollm2) if f.kind == "sink"]
     assert len(sinks) == 1
-    assert min(sinks[0].layers) >= 12
+    assert {*range(12, 30)} <= {*sinks[0].layers}
 
 
 def test_minilm_rests_on_cls(material: Material) -> None:
