@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -180,3 +184,27 @@ def test_a_closed_pipe_is_no_error() -> None:
         running.stdout.read(10)
         running.stdout.close()
         assert b"Traceback" not in running.stderr.read()
+
+
+def test_a_terminal_sees_a_bar_with_speed_and_time_left(model: Path, tmp_path: Path) -> None:
+    """A real pseudo-terminal: the bar draws, and the sequences and tokens per second are on it."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+    words = ("scan", model, "--samples", "40", "--max-tokens", "40", "--batch-size", "1", "--out", tmp_path / "o")
+    command = [sys.executable, "-m", "attnscope.cli.main", *map(str, words)]
+    seen = b""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=follower, env={**os.environ, "TERM": "xterm"}) as run:
+        os.close(follower)
+        while True:
+            try:
+                part = os.read(leader, 4096)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            seen += part
+    os.close(leader)
+    assert run.returncode == 0, seen.decode()
+    assert b"Traceback" not in seen
+    assert b"/40 sequences" in seen
+    assert b"tokens/s" in seen

@@ -100,7 +100,8 @@ def test_a_register_of_dinov2_stands_out() -> None:
 
 
 def test_whisper_shows_encoder_decoder_and_cross_attention() -> None:
-    survey = trusted(attnscope.scan(whisper(), [{**speech(), "decoder_input_ids": torch.tensor([[50257, 50362, 843, 523]])}]))
+    batch = {**speech(), "decoder_input_ids": torch.tensor([[50257, 50362, 843, 523]])}
+    survey = trusted(attnscope.scan(whisper(), [batch]))
     assert survey.values("entropy", stack="encoder").shape == (4, 6)
     assert survey.values("entropy", stack="decoder", site="self").shape == (4, 6)
     assert survey.values("entropy", stack="decoder", site="cross").shape == (4, 6)

@@ -12,6 +12,9 @@ def compare(
     a: Annotated[Path, typer.Argument(help="A survey.json, or the folder a scan wrote.")],
     b: Annotated[Path, typer.Argument(help="The one to set beside it.")],
     out: Annotated[Path | None, typer.Option(help="Also write a page with both.", metavar="FILE")] = None,
+    threshold: Annotated[
+        list[str] | None, typer.Option(help="Change a threshold of the findings; repeatable.", metavar="NAME=VALUE")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the differences as JSON, and nothing else.")
     ] = False,
@@ -22,11 +25,13 @@ def compare(
     from attnscope.pages.terminal import print_comparison
     from attnscope.survey.compare import compare as compare_surveys
     from attnscope.survey.survey import Survey
+    from attnscope.survey.thresholds import Thresholds
 
+    thresholds = Thresholds.parse(threshold or [])
     first, second = Survey.load(survey_path(a)), Survey.load(survey_path(b))
-    comparison = compare_surveys(first, second)
+    comparison = compare_surveys(first, second, thresholds)
     if out is not None:
-        write_report(first, out, other=second)
+        write_report(first, out, other=second, thresholds=thresholds)
     if as_json:
         print_json(comparison.to_json())
     else:

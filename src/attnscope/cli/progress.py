@@ -25,14 +25,14 @@ def reporting() -> Iterator[Report]:
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(bar_width=None),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} sequences"),
+        TextColumn("{task.fields[count]}"),
         TextColumn("{task.fields[speed]}"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("loading", total=None, speed="")
+        task = bar.add_task("loading", total=None, count="", speed="")
         started: list[float] = []
 
         def report(stage: str, done: int, total: int, tokens: int) -> None:
@@ -40,7 +40,8 @@ def reporting() -> Iterator[Report]:
                 started.append(time.monotonic())
             elapsed = time.monotonic() - started[0] if started else 0.0
             speed = f"{tokens / elapsed:,.0f} tokens/s" if tokens and elapsed > 0 else ""
-            bar.update(task, description=stage, completed=done, total=total or None, speed=speed)
+            count = f"{done}/{total} sequences" if total else ""
+            bar.update(task, description=stage, completed=done, total=total or None, count=count, speed=speed)
 
         yield report
 

@@ -79,10 +79,11 @@ def scan(
 
     thresholds = Thresholds.parse(threshold or [])
     folder = prepare_folder(out or folder_for(model, random_init))
-    from attnscope.scanning.scan import scan as run_scan
-
     with reporting() as progress:
         try:
+            progress("loading", 0, 0, 0)  # torch and transformers take seconds to import: say so first
+            from attnscope.scanning.scan import scan as run_scan
+
             survey = run_scan(
                 model,
                 corpus,

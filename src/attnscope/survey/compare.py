@@ -132,9 +132,10 @@ def _without(findings: tuple[Finding, ...], others: tuple[Finding, ...]) -> tupl
 
 
 def _identity(finding: Finding) -> tuple[Any, ...]:
-    """A finding is the same one if it is of the same kind at the same place, however its numbers moved."""
+    """A finding is the same one if it is of the same kind and severity at the same place."""
     details = finding.details
-    return (finding.kind, finding.stack, details.get("site"), details.get("step"), details.get("measure"))
+    place = (finding.stack, details.get("site"), details.get("step"), details.get("measure"))
+    return (finding.kind, finding.severity, *place)
 
 
 def _contents(survey: Survey) -> str:
