@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnscope.matrix.overlap import cosines, head_overlap, sample_rows
 from attnscope.matrix.scores import Scores
-from attnscope.matrix.tiles import VANISHING, pattern_strips
+from attnscope.matrix.tiles import VANISHING, pattern_strips, sees_any
 from attnscope.matrix.tiling import cut, tile_shape, width
 
 ROW_STATISTICS = (
@@ -42,7 +42,10 @@ def blocked_statistics(
     """The wanted statistics (any of ROW_STATISTICS, `received`, `head_overlap`), added up tile by tile."""
     batch, heads, rows, _ = scores.query.shape
     device = scores.query.device
-    names = [name for name in ROW_STATISTICS if name in want]
+    # The log-sum-exp is what makes rows sum to 1; only beside a learned sink is their mass not known with it.
+    known = lse is not None and scores.sinks is None and scores.pattern is None
+    mass = sees_any(lse, query_mask).to(dtype) if lse is not None and known else None
+    names = [name for name in ROW_STATISTICS if name in want and not (known and name == "row_mass")]
     table = torch.zeros(len(names), batch, heads, rows, dtype=dtype, device=device)
     # A column is a sum of as many parts as there are strips: float64 keeps that sum as good as its parts.
     received = torch.zeros(batch, heads, key_mask.shape[1], dtype=torch.float64, device=device)
@@ -83,6 +86,8 @@ def blocked_statistics(
             if compare is not None:
                 compare.add(pattern, strip.batch)
     found = dict(zip(names, table.unbind(0), strict=True))
+    if mass is not None and "row_mass" in want:
+        found["row_mass"] = mass
     if "received" in want:
         found["received"] = received.to(dtype)
     found = {name: torch.where(value > VANISHING, value, 0.0) for name, value in found.items()}
@@ -140,6 +145,7 @@ class _Distances:
         self._zero = max(scores.query.shape[2], scores.key.shape[2])
         apart = torch.arange(-self._zero, self._zero + 1, dtype=dtype, device=scores.query.device).abs_()
         self._apart = apart.numpy() if apart.device.type == "cpu" else apart
+        self._views: dict[tuple[int, int, int], np.ndarray] = {}
 
     def dot(
         self, pattern: Float[Tensor, "batch heads rows keys"], row: slice, key: slice
@@ -149,11 +155,9 @@ class _Distances:
             i = torch.arange(row.start, row.stop, device=pattern.device)[:, None]
             j = torch.arange(key.start, key.stop, device=pattern.device)
             return row_dot(pattern, self._apart[self._zero + j - i])
-        step = self._apart.itemsize
-        view = np.lib.stride_tricks.as_strided(
-            self._apart[self._zero + key.start - row.start :],
-            (width(row), width(key)),
-            (-step, step),
-            writeable=False,
-        )
-        return torch.from_numpy(np.vecdot(pattern.numpy(), view))
+        place = (width(row), width(key), key.start - row.start)
+        if place not in self._views:
+            step = self._apart.itemsize
+            start = self._apart[self._zero + place[2] :]
+            self._views[place] = np.lib.stride_tricks.as_strided(start, place[:2], (-step, step), writeable=False)
+        return torch.from_numpy(np.vecdot(pattern.numpy(), self._views[place]))

@@ -1,7 +1,7 @@
 """How alike the heads of a layer look: cosine similarity of their patterns, on a sample of rows.
 
-Two heads with the same pattern are redundant. The cosine <A_g, A_h> / (|A_g| |A_h|) over 32 rows of each
-sequence, evenly spaced over its real tokens, costs as much as 32 rows of attention, however long the
+Two heads with the same pattern are redundant. The cosine <A_g, A_h> / (|A_g| |A_h|) over 16 rows of each
+sequence, evenly spaced over its real tokens, costs as much as 16 rows of attention, however long the
 sequence.
 """
 
@@ -18,7 +18,7 @@ from attnscope.matrix.scores import Scores
 from attnscope.matrix.tiles import LogPattern, complete_lse, row_lse
 from attnscope.matrix.tiling import Tile, pieces, tile_elements
 
-OVERLAP_ROWS = 32
+OVERLAP_ROWS = 16
 
 
 def sample_rows(

@@ -39,7 +39,11 @@ def largest_row_sum(matrix: Float[Tensor, "*batch row column"]) -> Float[Tensor,
 
 def composite_norm(matrix: Float[Tensor, "*batch row column"]) -> Float[Tensor, "*batch"]:
     """||M||_{1,inf} = sqrt(||M||_1 ||M||_inf), the paper's yardstick; not a norm (no triangle inequality)."""
-    size = matrix.abs()
+    return _composite(matrix.abs())
+
+
+def _composite(size: Float[Tensor, "*batch row column"]) -> Float[Tensor, "*batch"]:
+    """The composite norm of a matrix whose absolute values are these."""
     # The two square roots are taken first: their product cannot overflow where the norms themselves do not.
     return size.sum(dim=-2).amax(dim=-1).sqrt() * size.sum(dim=-1).amax(dim=-1).sqrt()
 
@@ -117,6 +121,6 @@ def relative_residual(stream: Stream, token_mask: Mask | None = None) -> Float[T
     parts = []
     for some in sequences(stream, token_mask):
         whole = composite_norm(some.tokens)
-        rest = composite_norm(some.residual())
+        rest = _composite(some.residual().abs_())
         parts.append(rest / whole.clamp_min(torch.finfo(whole.dtype).tiny))
     return torch.cat(parts)

@@ -16,7 +16,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 CACHE_BYTES = 1 << 20
-WHOLE_BYTES = 1 << 24  # for formulas that make no copy of the stream: fewer, larger calls
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,6 @@ def sequences(
     batch, tokens, width = stream.shape
     dtype = accumulation_dtype(stream)
     mask = None if token_mask is None or bool(token_mask.all()) else token_mask
-    if mask is not None:
-        most_bytes = min(
-            most_bytes, CACHE_BYTES
-        )  # padding is cleared in a copy, which had better stay in the cache
     group = max(1, most_bytes // max(1, tokens * width * dtype.itemsize))
     for start in range(0, batch, group):
         some = stream[start : start + group].to(dtype)
@@ -94,18 +89,14 @@ def row_mean(
     return kept.sum(dim=-1) / query_mask.sum(dim=-1).clamp_min(1)[:, None]
 
 
-def spread_tokens(
-    token_mask: Bool[Tensor, "batch token"], most: int
-) -> tuple[Tensor, Bool[Tensor, "batch sample"]]:
+def spread_tokens(token_mask: Bool[Tensor, "batch token"], most: int) -> tuple[Tensor, Bool[Tensor, "batch sample"]]:
     """Indices of at most `most` evenly spaced real tokens a sequence, and which of them are in use.
 
     A sequence of c tokens gives its tokens of rank floor(j c / m), j < m = min(c, most); short ones leave
     slots unused.
     """
     slots = min(most, token_mask.shape[-1])
-    order = token_mask.to(torch.uint8).argsort(
-        dim=-1, descending=True, stable=True
-    )  # real tokens first, in order
+    order = token_mask.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)  # real tokens first, in order
     count = token_mask.sum(dim=-1, keepdim=True)
     taken = count.clamp_max(slots)
     slot = torch.arange(slots, device=token_mask.device)[None, :]

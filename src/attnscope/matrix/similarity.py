@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnscope.matrix.sequences import WHOLE_BYTES, sequences
+from attnscope.matrix.sequences import sequences
 
 _BLOCK = 256
 
@@ -21,11 +21,9 @@ def token_cosine(
     everything. A single token has no pair; it agrees with itself, which is the limit of n equal tokens: 1.
     """
     parts = []
-    for some in sequences(stream, token_mask, WHOLE_BYTES):
+    for some in sequences(stream, token_mask):
         length = torch.linalg.vector_norm(some.tokens, dim=-1)
-        inverse = torch.where(
-            length == 0, 0.0, 1.0 / length
-        )  # padding rows are zero, so they drop out as well
+        inverse = torch.where(length == 0, 0.0, 1.0 / length)  # padding rows are zero, so they drop out as well
         total = (inverse[:, None, :] @ some.tokens).squeeze(-2)
         own = (length * inverse).square().sum(dim=-1)
         pairs = some.count * (some.count - 1.0)

@@ -38,8 +38,7 @@ class LogPattern:
         self.dtype = dtype
         self.query = scores.query.detach().to(dtype)
         self.key = scores.key.detach().to(dtype)
-        self._log = torch.empty(0, dtype=dtype, device=self.query.device)
-        self._exp = torch.empty(0, dtype=dtype, device=self.query.device)
+        self._buffers: dict[str, Tensor] = {}
         self._zero = torch.zeros((), dtype=dtype, device=self.query.device)
         self._edges: dict[tuple[int, int, int], Tensor] = {}
 
@@ -55,7 +54,7 @@ class LogPattern:
         k = cut(self.key, tile.batch, slice(tile.head.start // sharing, tile.head.stop // sharing), tile.key)
         sequences, heads, rows, dim = q.shape
         keys = k.shape[2]
-        out = self._view("_log", (sequences, heads, rows, keys))
+        out = self._buffer("log", q.shape[:3] + k.shape[2:3])
         groups = sequences * heads // sharing
         product = out.view(groups, sharing * rows, keys)
         q, k = q.reshape(groups, sharing * rows, dim), k.reshape(groups, keys, dim).mT
@@ -75,7 +74,7 @@ class LogPattern:
 
     def exponential(self, log: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """exp of a tile, in a second buffer; the tile itself is cut off at FLOOR."""
-        return torch.exp(log.clamp_min_(FLOOR), out=self._view("_exp", tuple(log.shape)))
+        return torch.exp(log.clamp_min_(FLOOR), out=self._buffer("exp", log.shape))
 
     def normalised(
         self, log: Float[Tensor, "some_batch some_heads rows keys"], strip: Strip, live: Tensor | None
@@ -88,13 +87,16 @@ class LogPattern:
         log.sub_(above)
         return pattern.mul_(torch.exp(-above))
 
-    def _view(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        buffer: Tensor = getattr(self, name)
-        size = int(torch.Size(shape).numel())
-        if buffer.numel() < size:
-            buffer = torch.empty(size, dtype=self.dtype, device=self.query.device)
-            setattr(self, name, buffer)
-        return buffer[:size].view(shape)
+    def _buffer(self, name: str, shape: torch.Size) -> Tensor:
+        """Room for a tile: the same as for the tile before, which is most often of the same shape."""
+        last = self._buffers.get(name)
+        if last is not None and last.shape == shape:
+            return last
+        whole = f"whole {name}"
+        if whole not in self._buffers or self._buffers[whole].numel() < shape.numel():
+            self._buffers[whole] = torch.empty(shape.numel(), dtype=self.dtype, device=self.query.device)
+        self._buffers[name] = self._buffers[whole][: shape.numel()].view(shape)
+        return self._buffers[name]
 
     def _offset(self, tile: Tile) -> tuple[Tensor | None, bool]:
         """What is added to the logits on a tile, and whether the tile is forbidden as a whole."""
@@ -154,12 +156,18 @@ def complete_lse(
     live: Bool[Tensor, "batch query"] | None,
 ) -> Float[Tensor, "batch heads query"]:
     """Add the learned sinks; rows that see nothing or are not wanted get a value that empties them."""
-    blind = ~(log_sum > FORBIDDEN / 10)  # NaN counts as blind
+    seen = sees_any(log_sum, live)
     if sinks is not None:
         log_sum = torch.logaddexp(log_sum, sinks.detach().to(log_sum.dtype)[:, None])
-    if live is not None:
-        blind = blind | ~live[:, None]
-    return log_sum.masked_fill(blind, -FORBIDDEN)
+    return log_sum.masked_fill(~seen, -FORBIDDEN)
+
+
+def sees_any(
+    log_sum: Float[Tensor, "batch heads query"], live: Bool[Tensor, "batch query"] | None
+) -> Bool[Tensor, "batch heads query"]:
+    """Which rows are wanted and see a key; NaN sees none."""
+    seen = log_sum > FORBIDDEN / 10
+    return seen if live is None else seen & live[:, None]
 
 
 def row_lse(scores: Scores, dtype: torch.dtype = torch.float32) -> Float[Tensor, "batch heads query"]:

@@ -59,10 +59,11 @@ def cut(tensor: Tensor, *pieces: slice) -> Tensor:
     A short sequence has many small tiles that span whole axes, where plain slicing would cost as much as the
     sums.
     """
+    shape = tensor.shape
     for axis, piece in enumerate(pieces):
-        size = tensor.shape[axis]
-        if size != 1 and width(piece) != size:
-            tensor = tensor.narrow(axis, piece.start, width(piece))
+        size, length = shape[axis], piece.stop - piece.start
+        if size not in (1, length):
+            tensor = tensor.narrow(axis, piece.start, length)
     return tensor
 
 

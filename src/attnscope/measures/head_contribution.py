@@ -12,12 +12,12 @@ from attnscope.matrix.sequences import accumulation_dtype, spread_tokens
 
 # One token costs heads x value_dim x width products, as much as the output projection itself: evenly spaced
 # tokens of each sequence give the median at a small part of that.
-CONTRIBUTION_TOKENS = 16
+CONTRIBUTION_TOKENS = 8
 
 
 @measure(
     title="Head contribution",
-    summary="The share of a head in what its layer writes into the stream, at the median token.",
+    summary="The share of a head in what its layer writes into the stream, at the median of eight tokens.",
     unit="share",
     low=0.0,
     high=1.0,
@@ -33,15 +33,16 @@ def head_contribution(
     # c_h(t) = ||z_h(t) W_O^h||_1 / sum_g ||z_g(t) W_O^g||_1, the median over tokens t. Sums to one over
     # heads at each token.
     token, used = spread_tokens(query_mask, CONTRIBUTION_TOKENS)
-    rows = mixed[torch.arange(len(mixed), device=mixed.device)[:, None], token]
     dtype = accumulation_dtype(mixed)
-    written = torch.stack(  # a head at a time: the writes of all of them together are large
-        [
-            (rows[:, :, head].to(dtype) @ weight.to(dtype)).abs().sum(dim=-1)
-            for head, weight in enumerate(output_weight)
-        ],
-        dim=1,
-    )
+    rows = mixed.detach()[torch.arange(len(mixed), device=mixed.device)[:, None], token].to(dtype)
+    heads_first = rows.flatten(0, 1).transpose(0, 1).contiguous()
+    # A head at a time, into one buffer: the writes of all of them together are large.
+    write = heads_first.new_empty(heads_first.shape[1], output_weight.shape[-1])
+    sizes = [
+        torch.mm(z, weight, out=write).abs_().sum(dim=-1)
+        for z, weight in zip(heads_first, output_weight.detach().to(dtype), strict=True)
+    ]
+    written = torch.stack(sizes).view(-1, *token.shape).transpose(0, 1)
     share = written / written.sum(dim=1, keepdim=True).clamp_min(torch.finfo(dtype).tiny)
     return _median(share, used)
 

@@ -12,7 +12,7 @@ from attnscope.core.measure import Located, measure
 
 @measure(
     title="Head overlap",
-    summary="The cosine similarity of a head's pattern to the most similar other head of its layer.",
+    summary="The cosine similarity of a head's pattern to that of the most similar head of its layer, over 16 rows.",
     unit="cosine",
     low=0.0,
     high=1.0,

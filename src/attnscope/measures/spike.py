@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attnscope.core.card import Alarm
 from attnscope.core.measure import Located, measure
-from attnscope.matrix.sequences import WHOLE_BYTES, sequences
+from attnscope.matrix.sequences import sequences
 
 
 @measure(
@@ -22,12 +22,10 @@ from attnscope.matrix.sequences import WHOLE_BYTES, sequences
     alarm=Alarm(">", 1000.0, "a massive activation"),
     log=True,
 )
-def spike(
-    stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"]
-) -> dict[str, Located]:
+def spike(stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"]) -> dict[str, Located]:
     sizes, channels, tokens = [], [], []
-    for some in sequences(stream, token_mask, WHOLE_BYTES):
-        # Two reductions read the stream once each; |X| would be a copy of it.
+    for some in sequences(stream, token_mask):
+        # Two reductions, the second of them from the cache; |X| would be a copy of the stream.
         channel_size = torch.maximum(some.tokens.amax(dim=-2), -some.tokens.amin(dim=-2))
         size, channel = channel_size.topk(3, dim=-1)
         column = some.tokens.gather(-1, channel[:, None, :1].expand(-1, some.tokens.shape[1], 1)).squeeze(-1)

@@ -44,6 +44,12 @@ class Peak:
         flat = np.where(np.isfinite(flat), flat, -np.inf) + 0.0  # -0.0 becomes 0.0
         value = flat.max(axis=0)
         tied = flat == value
+        if np.count_nonzero(tied) == len(value):  # one winner each, as nearly always: nothing to decide
+            row, column = flat.argmax(axis=0), np.arange(len(value))
+            seen = ~np.isneginf(value)
+            labels = {n: np.broadcast_to(where[n], values.shape).reshape(flat.shape) for n in sorted(where)}
+            found = {n: np.where(seen, label[row, column], NOWHERE) for n, label in labels.items()}
+            return cls(value.reshape(shape), {n: label.reshape(shape) for n, label in found.items()})
         found = {}
         for name in sorted(where):
             label = np.broadcast_to(where[name], values.shape).reshape(flat.shape)
@@ -79,9 +85,7 @@ class Peak:
         """
         rows = []
         for cell, value in enumerate(self.value.flat):
-            known = {
-                n: int(label.flat[cell]) for n, label in self.where.items() if label.flat[cell] != NOWHERE
-            }
+            known = {n: int(label.flat[cell]) for n, label in self.where.items() if label.flat[cell] != NOWHERE}
             rows.append(known if known and np.isfinite(value) else None)
         return rows
 

@@ -35,19 +35,19 @@ class Tally:
         return cls(shape, np.empty(0, np.int64), np.empty(0, np.int64))
 
     @classmethod
-    def of(
-        cls, labels: Int[np.ndarray, "batch *shape"], keep: Bool[np.ndarray, "batch *shape"] | None = None
-    ) -> Tally:
+    def of(cls, labels: Int[np.ndarray, "batch *shape"], keep: Bool[np.ndarray, "batch *shape"] | None = None) -> Tally:
         """Count labels; where `keep` is False they are left out."""
         shape = labels.shape[1:]
         flat = labels.astype(np.int64).reshape(len(labels), math.prod(shape))
         codes = (np.arange(flat.shape[1], dtype=np.int64) << _LABEL_BITS) + (flat + _OFFSET)
-        chosen = codes.ravel() if keep is None else codes[keep.reshape(flat.shape)]
-        labelled = flat.ravel() if keep is None else flat[keep.reshape(flat.shape)]
+        chosen, labelled = codes.ravel(), flat.ravel()
+        if keep is not None and not keep.all():
+            chosen, labelled = chosen[keep.ravel()], labelled[keep.ravel()]
         if labelled.size and (labelled.min() < -_OFFSET or labelled.max() >= _OFFSET):
             raise ValueError(f"labels must fit in {_LABEL_BITS} bits")
-        unique, counts = np.unique(chosen, return_counts=True)
-        return cls(shape, unique, counts.astype(np.int64))
+        chosen.sort()  # what np.unique does, with less ado: a scan makes hundreds of small tallies
+        first = np.flatnonzero(np.diff(chosen, prepend=chosen[:1] - 1))
+        return cls(shape, chosen[first], np.diff(first, append=len(chosen)))
 
     def merge(self, other: Tally) -> Tally:
         if self.shape != other.shape:
