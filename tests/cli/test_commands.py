@@ -14,6 +14,7 @@ import termios
 from pathlib import Path
 
 import pytest
+
 from tests.specimens import TEXT, save_specimen
 
 SMALL = ("--samples", "4", "--max-tokens", "24", "--batch-size", "2")
@@ -75,9 +76,7 @@ def test_the_default_folder_is_named_after_the_model(model: Path, tmp_path: Path
 
 
 def test_random_weights_from_a_bare_config(model: Path, tmp_path: Path) -> None:
-    done = attnscope(
-        "scan", model / "config.json", "--random-init", *SMALL, "--out", tmp_path / "o", "--json"
-    )
+    done = attnscope("scan", model / "config.json", "--random-init", *SMALL, "--out", tmp_path / "o", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["provenance"]["model"]["weights"] == "random"
 
@@ -193,7 +192,9 @@ def test_a_terminal_sees_a_bar_with_speed_and_time_left(model: Path, tmp_path: P
     words = ("scan", model, "--samples", "40", "--max-tokens", "40", "--batch-size", "1", "--out", tmp_path / "o")
     command = [sys.executable, "-m", "attnscope.cli.main", *map(str, words)]
     seen = b""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=follower, env={**os.environ, "TERM": "xterm"}) as run:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=follower, env={**os.environ, "TERM": "xterm"}
+    ) as run:
         os.close(follower)
         while True:
             try:

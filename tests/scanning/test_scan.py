@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.specimens import TEXT, byte_tokenizer, tiny_llama, tiny_t5
 
 import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.scanning import scan as scan_module
 from attnscope.scanning.scan import scan
+from attnscope.survey.ledger import Ledger
 from attnscope.survey.survey import Survey
 from attnscope.trace.batches import Batch
+from tests.specimens import TEXT, byte_tokenizer, tiny_llama, tiny_t5
 
 
 def _same(a: Survey, b: Survey) -> bool:
@@ -23,9 +25,7 @@ def _same(a: Survey, b: Survey) -> bool:
 
 
 def _scan(**options: Any) -> Survey:
-    return scan(
-        tiny_llama(), [TEXT], tokenizer=byte_tokenizer(), **{"max_tokens": 24, "samples": 6, **options}
-    )
+    return scan(tiny_llama(), [TEXT], tokenizer=byte_tokenizer(), **{"max_tokens": 24, "samples": 6, **options})
 
 
 def test_numbers_equal_those_of_dense_maps() -> None:
@@ -43,9 +43,7 @@ def test_numbers_equal_those_of_dense_maps() -> None:
     place = torch.arange(20.0, dtype=torch.float64)
     distance = (maps * (place[:, None] - place)).sum(-1).mean(dim=(1, 3))
     np.testing.assert_allclose(survey.values("mean_distance"), distance, rtol=2e-6)
-    largest = [
-        h.abs().amax(dim=(1, 2)).mean() for h in out.hidden_states[:-1]
-    ]  # the last one is after the norm
+    largest = [h.abs().amax(dim=(1, 2)).mean() for h in out.hidden_states[:-1]]  # the last one is after the norm
     np.testing.assert_allclose(survey.values("spike", site="stream")[:3], largest, rtol=1e-6)
 
 
@@ -95,9 +93,7 @@ class _Stopped(KeyboardInterrupt):
     pass
 
 
-def test_an_interrupted_scan_goes_on_to_the_same_survey(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_scan_goes_on_to_the_same_survey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in the middle of the third batch: two are kept, the half-done one leaves no trace."""
     whole = _scan(batch_size=1)
     kept = tmp_path / "partial.json"
@@ -151,7 +147,7 @@ def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None
             batch = (frame.stream if hasattr(frame, "stream") else frame.mixed).shape[0]
             sizes.append(batch)
             if batch > 2 and frame.layer == 2:
-                raise torch.OutOfMemoryError("no memory")
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
 
         return honest(model, found, fail)
 
@@ -171,6 +167,73 @@ def test_one_sequence_too_large_for_memory_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(scan_module, "tap", no_memory)
     with pytest.raises(RefusalError, match="--max-tokens"):
         _scan(batch_size=1)
+
+
+@pytest.mark.parametrize("call", [1, 30, 100, 170])
+def test_ctrl_c_while_a_batch_is_entered_waits_for_it(
+    call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real SIGINT in the middle of the ledger's work: the batch is entered whole, then the scan stops."""
+    whole = _scan(batch_size=2)
+    honest, calls = Ledger.observe, []
+
+    def interrupted(self: Ledger, *words: Any) -> None:
+        calls.append(0)
+        if len(calls) == call:
+            signal.raise_signal(signal.SIGINT)
+        honest(self, *words)
+
+    monkeypatch.setattr(Ledger, "observe", interrupted)
+    kept = tmp_path / "partial.json"
+    try:
+        _scan(batch_size=2, checkpoint=kept)
+    except KeyboardInterrupt:
+        pass
+    else:
+        pytest.fail("the scan was not interrupted")
+    monkeypatch.setattr(Ledger, "observe", honest)
+    assert _same(whole, _scan(batch_size=2, checkpoint=kept, resume=True))
+
+
+def test_a_layer_that_attends_twice_counts_a_sequence_once() -> None:
+    from transformers import DiffLlamaConfig, DiffLlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = DiffLlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+    )
+    ids = torch.randint(0, 64, (3, 10), generator=torch.Generator().manual_seed(1))
+    survey = scan(DiffLlamaForCausalLM(config).eval(), [{"input_ids": ids}])
+    assert {int(np.max(cell.moments.count)) for key, cell in survey.cells.items() if key.measure == "entropy"} == {3}
+
+
+def test_a_decoder_that_reads_one_token_says_nothing() -> None:
+    ids = torch.randint(0, 257, (2, 9), generator=torch.Generator().manual_seed(2))
+    survey = scan(tiny_t5(), [{"input_ids": ids, "decoder_input_ids": torch.zeros(2, 1, dtype=torch.long)}])
+    assert {key.stack for key in survey.cells if survey.cards[key.measure].scope != "weights"} == {"encoder"}
+
+
+def test_tokens_are_counted_for_each_stack() -> None:
+    ids = torch.randint(0, 257, (2, 9), generator=torch.Generator().manual_seed(2))
+    survey = scan(tiny_t5(), [{"input_ids": ids, "decoder_input_ids": ids[:, :4]}])
+    assert {s["name"]: s["tokens"] for s in survey.provenance["model"]["stacks"]} == {"encoder": 18, "decoder": 8}
+
+
+def test_padded_batches_are_verified_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest, seen = scan_module.verify, []
+
+    def listening(model: Any, inputs: Any, found: Any) -> Any:
+        seen.append("attention_mask" in inputs)
+        return honest(model, inputs, found)
+
+    monkeypatch.setattr(scan_module, "verify", listening)
+    scan(tiny_llama(), [TEXT[:60], TEXT[:30], TEXT[:20]], tokenizer=byte_tokenizer())
+    assert seen == [False, True]
 
 
 def test_shards_merge_to_the_whole() -> None:

@@ -173,9 +173,7 @@ def test_refuses_windows_without_room_and_empty_requests() -> None:
 
 
 def test_refuses_a_tokenizer_of_another_model() -> None:
-    assert "gives token 102, and this model knows 50 tokens" in refusal(
-        corpus("abc"), Letters(), vocab_size=50
-    )
+    assert "gives token 102, and this model knows 50 tokens" in refusal(corpus("abc"), Letters(), vocab_size=50)
 
 
 def test_refuses_a_tokenizer_that_rewrites_text() -> None:

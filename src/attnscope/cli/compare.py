@@ -15,9 +15,7 @@ def compare(
     threshold: Annotated[
         list[str] | None, typer.Option(help="Change a threshold of the findings; repeatable.", metavar="NAME=VALUE")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the differences as JSON, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the differences as JSON, and nothing else.")] = False,
 ) -> None:
     """Set survey A beside survey B: checkpoints, variants, models."""
     from attnscope.cli.output import print_json, survey_path

@@ -6,7 +6,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,28 @@ import typer
 
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
+from attnscope.survey.provenance import plain
 
 
 def folder_for(model: str, random_init: bool) -> Path:
-    """The default output folder: `attnscope-` and the last word of the model's name."""
-    stem = re.sub(r"[^\w.-]+", "-", Path(model).resolve().stem if Path(model).exists() else model).strip("-.")
+    """The default output folder: `attnscope-` and the model's own name."""
+    path = Path(model)
+    if path.exists():
+        path = path.resolve()
+        model = (
+            path.parent.name if path.name == "config.json" else path.name.removesuffix(".gguf").removesuffix(".json")
+        )
+    stem = re.sub(r"[^\w.-]+", "-", model).strip("-.")
     return Path(f"attnscope-{stem or 'model'}{'-random' if random_init else ''}")
 
 
-def prepare_folder(folder: Path) -> Path:
-    """Make the output folder now, so that an unwritable one is refused before any work is done."""
+@contextmanager
+def output_folder(folder: Path) -> Iterator[Path]:
+    """Make the output folder now, so that an unwritable one is refused before any work is done.
+
+    If the work is refused, a folder that was made for it and is still empty goes away again.
+    """
+    new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -32,7 +45,11 @@ def prepare_folder(folder: Path) -> Path:
         ) from None
     if not os.access(folder, os.W_OK):
         raise RefusalError(f"The output folder '{folder}' is not writable: name another one with --out.")
-    return folder
+    try:
+        yield folder
+    finally:
+        if new and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def survey_path(path: Path) -> Path:
@@ -42,17 +59,7 @@ def survey_path(path: Path) -> Path:
 
 def print_json(data: Any) -> None:
     """Strict JSON: numbers that JSON cannot hold become null."""
-    typer.echo(json.dumps(_strict(data), indent=2))
-
-
-def _strict(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {str(key): _strict(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_strict(value) for value in data]
-    if isinstance(data, float) and not math.isfinite(data):
-        return None
-    return data
+    typer.echo(json.dumps(plain(data), indent=2))
 
 
 def print_catalog(cards: Iterable[Card]) -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import typer
 
@@ -33,34 +34,48 @@ def reporting() -> Iterator[Report]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("loading", total=None, count="", speed="")
-        started: list[float] = []
+        pace = _Pace()
 
         def report(stage: str, done: int, total: int, tokens: int) -> None:
-            if stage == "scanning" and not started:
-                started.append(time.monotonic())
-            elapsed = time.monotonic() - started[0] if started else 0.0
-            speed = f"{tokens / elapsed:,.0f} tokens/s" if tokens and elapsed > 0 else ""
+            speed = pace.speed(stage, done, tokens)
             count = f"{done}/{total} sequences" if total else ""
             bar.update(task, description=stage, completed=done, total=total or None, count=count, speed=speed)
 
         yield report
 
 
+@dataclass
+class _Pace:
+    """How fast this run is going: what a resumed scan had done before does not count."""
+
+    start: float = 0.0
+    sequences: int = -1
+    tokens: int = 0
+
+    def speed(self, stage: str, done: int, tokens: int) -> str:
+        if stage == "scanning" and self.sequences < 0:
+            self.start, self.sequences, self.tokens = time.monotonic(), done, tokens
+        new = tokens - self.tokens
+        return f"{new / (time.monotonic() - self.start):,.0f} tokens/s" if self.sequences >= 0 and new else ""
+
+    def seconds_left(self, done: int, total: int) -> float:
+        new = done - self.sequences
+        return (time.monotonic() - self.start) * (total - done) / new if new else 0.0
+
+
 def _plain_lines() -> Report:
     said: set[tuple[str, int]] = set()
-    started: list[float] = []
+    pace = _Pace()
 
     def report(stage: str, done: int, total: int, tokens: int) -> None:
-        if stage == "scanning" and not started:
-            started.append(time.monotonic())
+        speed = pace.speed(stage, done, tokens)
         tenth = done * _LINES // total if total else 0
         if (stage, tenth) in said:
             return
         said.add((stage, tenth))
         line = f"{stage}" if not total else f"{stage} {done}/{total} sequences"
-        if started and tokens and (elapsed := time.monotonic() - started[0]) > 0:
-            left = elapsed * (total - done) / done if done else 0.0
-            line += f", {tokens / elapsed:,.0f} tokens/s, {left:.0f} s left"
+        if speed:
+            line += f", {speed}, {pace.seconds_left(done, total):.0f} s left"
         typer.echo(line, err=True)
 
     return report

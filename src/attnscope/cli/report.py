@@ -16,17 +16,13 @@ def report(
     ] = None,
     charts: Annotated[
         Path | None,
-        typer.Option(
-            help="Also write every chart into this folder, as PNG, SVG and specification.", metavar="FOLDER"
-        ),
+        typer.Option(help="Also write every chart into this folder, as PNG, SVG and specification.", metavar="FOLDER"),
     ] = None,
     threshold: Annotated[
         list[str] | None,
         typer.Option(help="Change a threshold of the findings; repeatable.", metavar="NAME=VALUE"),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
 ) -> None:
     """Draw the report of SURVEY again."""
     from attnscope.cli.output import print_json, survey_path

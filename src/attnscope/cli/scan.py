@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from attnscope.core.finding import Finding
+    from attnscope.survey.survey import Survey
+    from attnscope.survey.thresholds import Thresholds
+
+PARTIAL = "survey.partial.json"
 
 FailOn = Literal["info", "warning", "critical"]
 
@@ -26,9 +33,7 @@ def scan(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder for survey.json and report.html. Default: attnscope-MODEL.", metavar="FOLDER"
-        ),
+        typer.Option(help="Folder for survey.json and report.html. Default: attnscope-MODEL.", metavar="FOLDER"),
     ] = None,
     measures: Annotated[
         str, typer.Option(help="Sets (default, deep, all) and names, separated by commas.", metavar="LIST")
@@ -55,9 +60,7 @@ def scan(
         FailOn | None,
         typer.Option(help="Exit with code 1 when a finding is this severe or worse (for CI gates)."),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted scan in --out.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted scan in --out.")] = False,
     random_init: Annotated[
         bool, typer.Option("--random-init", help="Use the configuration alone, with seeded random weights.")
     ] = False,
@@ -72,14 +75,12 @@ def scan(
     ] = False,
 ) -> None:
     """Measure every layer and head of MODEL over CORPUS; write a survey and an HTML report."""
-    from attnscope.cli.output import folder_for, prepare_folder, print_json
+    from attnscope.cli.output import folder_for, output_folder
     from attnscope.cli.progress import reporting
-    from attnscope.survey.diagnose import diagnose
     from attnscope.survey.thresholds import Thresholds
 
     thresholds = Thresholds.parse(threshold or [])
-    folder = prepare_folder(out or folder_for(model, random_init))
-    with reporting() as progress:
+    with output_folder(out or folder_for(model, random_init)) as folder, reporting() as progress:
         try:
             progress("loading", 0, 0, 0)  # torch and transformers take seconds to import: say so first
             from attnscope.scanning.scan import scan as run_scan
@@ -87,7 +88,7 @@ def scan(
             survey = run_scan(
                 model,
                 corpus,
-                measures=measures.split(","),
+                measures=measures,
                 samples=samples,
                 max_tokens=max_tokens,
                 batch_size=batch_size,
@@ -98,25 +99,37 @@ def scan(
                 random_init=random_init,
                 allow_pickle=allow_pickle,
                 trust_remote_code=trust_remote_code,
-                checkpoint=folder / "survey.partial.json",
+                checkpoint=folder / PARTIAL,
                 resume=resume,
                 progress=progress,
             )
+            progress("drawing the report", 0, 0, 0)
+            findings = _write(survey, folder, thresholds)
         except KeyboardInterrupt:
-            kept = (folder / "survey.partial.json").exists()
-            hint = (
-                "what is done is kept: run the same command with --resume" if kept else "nothing was done yet"
-            )
+            kept = (folder / PARTIAL).exists()
+            hint = "what is done is kept: run the same command with --resume" if kept else "nothing was done yet"
             typer.echo(f"attnscope: interrupted; {hint}.", err=True)
             raise typer.Exit(130) from None
+    _say(survey, findings, folder, as_json)
+    if fail_on and any(finding.at_least(fail_on) for finding in findings):
+        raise typer.Exit(1)
 
+
+def _write(survey: Survey, folder: Path, thresholds: Thresholds) -> tuple[Finding, ...]:
     from attnscope.pages.html import write_report
+    from attnscope.survey.diagnose import diagnose
 
     survey.save(folder / "survey.json")
-    (folder / "survey.partial.json").unlink(missing_ok=True)
     findings = diagnose(survey, thresholds)
-    write_report(survey, folder / "report.html", thresholds=thresholds)
+    write_report(survey, folder / "report.html", findings=findings, thresholds=thresholds)
+    (folder / PARTIAL).unlink(missing_ok=True)
+    return findings
+
+
+def _say(survey: Survey, findings: tuple[Finding, ...], folder: Path, as_json: bool) -> None:
     if as_json:
+        from attnscope.cli.output import print_json
+
         print_json(
             {
                 "survey": str(folder / "survey.json"),
@@ -129,5 +142,3 @@ def scan(
         from attnscope.pages.terminal import print_summary
 
         print_summary(survey, findings, report=folder / "report.html")
-    if fail_on and any(finding.at_least(fail_on) for finding in findings):
-        raise typer.Exit(1)

@@ -18,6 +18,19 @@ from attnscope.survey.survey import Survey
 _EVERY_SECONDS = 30.0
 
 
+@dataclass(frozen=True)
+class Restored:
+    """What an interrupted scan had done."""
+
+    survey: Survey
+    sequences: int
+    tokens: int
+
+    @property
+    def stack_tokens(self) -> dict[str, int]:
+        return {stack["name"]: stack["tokens"] for stack in self.survey.provenance["model"]["stacks"]}
+
+
 @dataclass
 class Checkpoint:
     """Where a partial survey is kept; `path=None` keeps nothing."""
@@ -26,25 +39,26 @@ class Checkpoint:
     plan: Mapping[str, Any]  # everything that decides the numbers: model, corpus, measures, sizes, seed
     _saved_at: float = field(default_factory=time.monotonic)
 
-    def restore(self) -> tuple[Survey, int, int] | None:
-        """The partial survey, with the sequences and tokens it holds; None where there is nothing to go on with."""
+    def clear(self) -> None:
+        """A new scan begins: what an earlier one left behind must not be taken for its work."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def restore(self) -> Restored | None:
+        """What is there to go on with; None where there is nothing."""
         if self.path is None or not self.path.exists():
             return None
         partial = Survey.load(self.path)
         resume = partial.provenance.get("resume")
         if not isinstance(resume, dict):
-            raise RefusalError(
-                f"'{self.path}' is not an interrupted scan: remove it or scan without --resume."
-            )
-        changed = sorted(
-            k for k in {*self.plan, *resume["plan"]} if self.plan.get(k) != resume["plan"].get(k)
-        )
+            raise RefusalError(f"'{self.path}' is not an interrupted scan: remove it or scan without --resume.")
+        changed = sorted(k for k in {*self.plan, *resume["plan"]} if self.plan.get(k) != resume["plan"].get(k))
         if changed:
             raise RefusalError(
                 f"The interrupted scan in '{self.path}' had another {', '.join(changed)}: "
                 "give the same options again, or scan without --resume."
             )
-        return partial, int(resume["sequences"]), int(resume["tokens"])
+        return Restored(partial, int(resume["sequences"]), int(resume["tokens"]))
 
     @property
     def due(self) -> bool:
@@ -56,7 +70,7 @@ class Checkpoint:
         if self.path is None:
             return
         resume = {"plan": dict(self.plan), "sequences": sequences, "tokens": tokens}
-        Survey(
-            provenance={**survey.provenance, "resume": resume}, cards=survey.cards, cells=survey.cells
-        ).save(self.path)
+        Survey(provenance={**survey.provenance, "resume": resume}, cards=survey.cards, cells=survey.cells).save(
+            self.path
+        )
         self._saved_at = time.monotonic()

@@ -19,9 +19,7 @@ Text = str | Path | Sequence[str]
 Ready = Batches | Sequence[Mapping[str, Any]]
 
 
-def loaded_model(
-    model: str | Path | nn.Module | Loaded, tokenizer: Tokenizer | None, **options: Any
-) -> Loaded:
+def loaded_model(model: str | Path | nn.Module | Loaded, tokenizer: Tokenizer | None, **options: Any) -> Loaded:
     """Load a model by name, or take one that is already in memory, as it is."""
     if isinstance(model, Loaded):
         return model
@@ -42,9 +40,7 @@ def batches_for(loaded: Loaded, corpus: Text | Ready | None, *, field: str = "te
 
 def _holds_mappings(corpus: object) -> bool:
     return (
-        isinstance(corpus, Sequence)
-        and not isinstance(corpus, str)
-        and isinstance(next(iter(corpus), None), Mapping)
+        isinstance(corpus, Sequence) and not isinstance(corpus, str) and isinstance(next(iter(corpus), None), Mapping)
     )
 
 

@@ -9,32 +9,31 @@ interrupted half-way leaves no trace and can be run again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.core.measure import Located, Measure
+from attnscope.core.measure import Measure
 from attnscope.matrix.statistics import STATISTICS, attention_statistics
 from attnscope.survey.ledger import Ledger
 from attnscope.trace.frame import AttentionFrame, StreamFrame, WeightsFrame
 
 Frame = AttentionFrame | StreamFrame | WeightsFrame
+Place = tuple[str, str, str, str, int]  # measure, part, stack, site, layer
+_SCOPE = {StreamFrame: "stream", AttentionFrame: "attention", WeightsFrame: "weights"}
+_FEWEST_TOKENS = 2  # one token has nobody to attend to and no residual: its numbers would only mislead
 
 
 @dataclass(frozen=True)
 class _Observation:
-    measure: str
-    part: str
-    stack: str
-    site: str
-    layer: int
+    place: Place
     values: np.ndarray
     where: Mapping[str, np.ndarray]
-    of_sequences: bool
 
 
 class Observer:
@@ -44,36 +43,61 @@ class Observer:
         self._measures = tuple(measures)
         self._ledger = ledger
         self._accumulate = accumulate
-        self._waiting: list[_Observation] = []
-        self.routes: set[str] = set()
+        self._running: list[_Observation] = []
+        self._running_tokens: Counter[str] = Counter()
+        self._waiting: list[tuple[tuple[int, ...] | None, list[_Observation], Counter[str]]] = []
+        self.tokens: Counter[str] = Counter()  # real query tokens entered so far, by stack
+        self.lacking: dict[str, set[str]] = defaultdict(set)  # measures that a frame could not feed, and why
 
     def receive(self, frame: Frame) -> None:
         """Measure one frame. Handed to the tap as its listener."""
         scope = _SCOPE[type(frame)]
         fitting = [m for m in self._measures if m.card.scope == scope and frame.site in m.card.sites]
-        if not fitting:
+        if isinstance(frame, AttentionFrame) and frame.layer == 0 and frame.site == "self":
+            self._running_tokens[frame.stack] += int(frame.query_mask.sum())
+        if not fitting or _too_short(frame):
             return
         fields = self._attention_fields(frame, fitting) if isinstance(frame, AttentionFrame) else vars(frame)
         for measure in fitting:
             arguments = {name: fields[name] for name in measure.reads}
-            if all(argument is not None for argument in arguments.values()):
-                for part, located in measure(**arguments).items():
-                    self._wait(measure.card.name, part, frame, located)
+            absent = {name for name, argument in arguments.items() if argument is None}
+            if absent:
+                self.lacking[measure.card.name] |= absent
+                continue
+            for part, located in measure(**arguments).items():
+                place = (measure.card.name, part, frame.stack, frame.site, frame.layer)
+                where = {label: _numbers(index).astype(np.int64) for label, index in located.where.items()}
+                self._running.append(_Observation(place, _numbers(located.value), where))
 
-    def commit(self, samples: Iterable[int]) -> None:
-        """Enter the batch just run; `samples` are the numbers of its sequences in the corpus."""
-        numbers = np.fromiter(samples, dtype=np.int64)
-        for o in self._waiting:
-            rows = numbers if o.of_sequences else None
-            self._ledger.observe(o.measure, o.part, o.stack, o.site, o.layer, o.values, o.where, rows)
-        self._waiting.clear()
+    def finish(self, samples: Iterable[int] | None) -> None:
+        """A forward pass is over: its observations belong to these sequences, or to the model itself (None)."""
+        numbers = None if samples is None else tuple(samples)
+        self._waiting.append((numbers, self._running, self._running_tokens))
+        self._running, self._running_tokens = [], Counter()
 
     def forget(self) -> None:
-        """Drop a batch that did not finish."""
+        """Drop a forward pass that did not finish."""
+        self._running, self._running_tokens = [], Counter()
+
+    def discard(self) -> None:
+        """Drop everything that is not committed."""
+        self.forget()
+        self._waiting.clear()
+
+    def commit(self) -> None:
+        """Enter all that is finished."""
+        for samples, observations, tokens in self._waiting:
+            rows = None if samples is None else np.array(samples, dtype=np.int64)
+            for one in _one_for_each_place(observations):
+                if rows is None:  # one observation of the model itself
+                    where = {label: index[None] for label, index in one.where.items()}
+                    self._ledger.observe(*one.place, one.values[None], where)
+                else:
+                    self._ledger.observe(*one.place, one.values, one.where, rows)
+            self.tokens += tokens
         self._waiting.clear()
 
     def _attention_fields(self, frame: AttentionFrame, fitting: list[Measure]) -> dict[str, Any]:
-        self.routes.add(frame.route)
         wanted = frozenset(name for m in fitting for name in m.reads).intersection(STATISTICS)
         statistics = attention_statistics(
             frame.scores,
@@ -84,18 +108,22 @@ class Observer:
         )
         return {**vars(frame), "causal": frame.scores.causal, **statistics}
 
-    def _wait(self, measure: str, part: str, frame: Frame, located: Located) -> None:
-        values = _numbers(located.value)
-        where = {label: _numbers(index).astype(np.int64) for label, index in located.where.items()}
-        of_sequences = not isinstance(frame, WeightsFrame)
-        if not of_sequences:  # one observation of the model itself
-            values, where = values[None], {label: index[None] for label, index in where.items()}
-        self._waiting.append(
-            _Observation(measure, part, frame.stack, frame.site, frame.layer, values, where, of_sequences)
-        )
+
+def _one_for_each_place(observations: list[_Observation]) -> Iterator[_Observation]:
+    """Where a layer attends twice in one pass (differential attention), a sequence still counts once: by the mean."""
+    together: dict[Place, list[_Observation]] = defaultdict(list)
+    for observation in observations:
+        together[observation.place].append(observation)
+    for several in together.values():
+        first = several[0]
+        yield first if len(several) == 1 else replace(first, values=np.mean([o.values for o in several], axis=0))
 
 
-_SCOPE = {StreamFrame: "stream", AttentionFrame: "attention", WeightsFrame: "weights"}
+def _too_short(frame: Frame) -> bool:
+    if isinstance(frame, WeightsFrame):
+        return False
+    mask = frame.token_mask if isinstance(frame, StreamFrame) else frame.query_mask
+    return mask.shape[1] < _FEWEST_TOKENS or int(mask.sum(dim=1).max()) < _FEWEST_TOKENS
 
 
 def _numbers(values: Tensor) -> np.ndarray:

@@ -10,8 +10,8 @@ frames into numbers, and nothing larger than one layer of one batch is ever kept
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -23,11 +23,12 @@ from torch import nn
 import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.core.registry import choose
-from attnscope.hf.anatomy import Anatomy, anatomy, weights
+from attnscope.hf.anatomy import Anatomy, anatomy, evaluating, weights
 from attnscope.hf.load import Loaded
 from attnscope.hf.tap import tap
-from attnscope.hf.verify import Verification, verify
+from attnscope.hf.verify import verify
 from attnscope.scanning.checkpoint import Checkpoint
+from attnscope.scanning.interrupts import uninterrupted
 from attnscope.scanning.material import Ready, Text, batches_for, forward_options, loaded_model, names_of
 from attnscope.scanning.observer import Observer
 from attnscope.survey.ledger import Ledger
@@ -71,9 +72,7 @@ def scan(
     chosen = choose(names_of(measures))
     tell("loading", 0, 0, 0)
     options = {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
-    loaded = loaded_model(
-        model, tokenizer, dtype=dtype, device=device, random_init=random_init, seed=seed, **options
-    )
+    loaded = loaded_model(model, tokenizer, dtype=dtype, device=device, random_init=random_init, seed=seed, **options)
     prepared = batches_for(
         loaded,
         corpus,
@@ -87,52 +86,64 @@ def scan(
     plan = {
         "model": loaded.sha256,
         "corpus": prepared.sha256,
+        "tokens": prepared.fingerprint(),
         "measures": [m.card.name for m in chosen],
         "samples": prepared.samples,
         "max tokens": max_tokens,
         "batch size": batch_size,
         "seed": seed,
         "dtype": str(precision).removeprefix("torch."),
+        "device": str(place),
+        "precision of statistics": str(accumulate).removeprefix("torch."),
+        "version": attnscope.__version__,
     }
     keeper = Checkpoint(checkpoint, plan)
     restored = keeper.restore() if resume else None
+    if restored is None:
+        keeper.clear()
     tell("probing", 0, prepared.samples, 0)
     with torch.inference_mode():
         found = anatomy(loaded.model, prepared.batches[0].to(place).inputs)
-        check = verify(loaded.model, _small(prepared.batches[0]).to(place).inputs, found)
-    if not check.passed:
-        raise RefusalError(f"{loaded.class_name} cannot be scanned honestly: {check.sentence}")
-    origin = _provenance(loaded, prepared, found, check, plan)
+    origin = _provenance(loaded, prepared, found, _verified(loaded, prepared, found), plan)
     cards = {m.card.name: m.card for m in chosen}
-    ledger = Ledger(cards) if restored is None else Ledger.from_survey(restored[0])
+    ledger = Ledger(cards) if restored is None else Ledger.from_survey(restored.survey)
     observer = Observer(chosen, ledger, accumulate)
     if restored is None:
         for frame in weights(loaded.model, found):
             observer.receive(frame)
-        observer.commit(())
-    done, tokens = (0, 0) if restored is None else restored[1:]
+        observer.finish(None)
+        observer.commit()
+    else:
+        observer.tokens.update(restored.stack_tokens)
+    done, tokens = (0, 0) if restored is None else (restored.sequences, restored.tokens)
+    whole = True  # whether the ledger holds whole batches only
 
     def so_far() -> Survey:
-        return ledger.survey(_counted(origin, done, tokens))
+        with uninterrupted():
+            return ledger.survey(_counted(origin, done, tokens, observer.tokens))
 
     try:
-        with _evaluating(loaded.model), torch.inference_mode():
+        with evaluating(loaded.model), torch.inference_mode():
             tell("scanning", done, prepared.samples, tokens)
             for batch in _remaining(prepared, done):
                 observe_batch(loaded, found, observer, batch)
-                done, tokens = done + len(batch), tokens + batch.tokens
+                with uninterrupted():
+                    whole = False
+                    observer.commit()
+                    done, tokens = done + len(batch), tokens + batch.tokens
+                    whole = True
                 tell("scanning", done, prepared.samples, tokens)
                 if keeper.due:
                     keeper.save(so_far(), done, tokens)
     except BaseException:
-        if done:
+        if done and whole:
             keeper.save(so_far(), done, tokens)
         raise
-    return so_far()
+    return _with_what_is_missing(so_far(), observer)
 
 
 def observe_batch(loaded: Loaded, found: Anatomy, observer: Observer, batch: Batch) -> None:
-    """Run one batch under the tap; when memory runs out, run its halves."""
+    """Run one batch under the tap; when memory runs out, run its halves. What is seen waits for `commit`."""
     ready = batch.to(_precision_and_place(loaded.model)[1])
     try:
         with tap(loaded.model, found, observer.receive):
@@ -140,15 +151,33 @@ def observe_batch(loaded: Loaded, found: Anatomy, observer: Observer, batch: Bat
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         observer.forget()
         if not _out_of_memory(error):
+            observer.discard()
             raise
     except BaseException:
-        observer.forget()
+        observer.discard()
         raise
     else:
-        observer.commit(batch.samples)
+        observer.finish(batch.samples)
         return
     for half in batch.halves():
         observe_batch(loaded, found, observer, half)
+
+
+def _verified(loaded: Loaded, prepared: Batches, found: Anatomy) -> dict[str, Any]:
+    """The verifier's word on the first batch and on the first one with padding, or a refusal."""
+    padded = [batch for batch in prepared.batches[1:] if batch.mask is not None and not bool(batch.mask.all())]
+    largest: dict[str, float] = {}
+    notes: list[str] = []
+    for batch in (prepared.batches[0], *padded[:1]):
+        with torch.inference_mode():
+            corner = _small(batch).to(_precision_and_place(loaded.model)[1])
+            check = verify(loaded.model, corner.inputs, found)
+        if not check.passed:
+            raise RefusalError(f"{loaded.class_name} cannot be scanned honestly: {check.sentence}")
+        for name, one in check.checks.items():
+            largest[name] = max(one.largest, largest.get(name, 0.0))
+        notes += [note for note in check.notes if note not in notes]
+    return {"passed": True, "largest_difference": largest["mixed"], "checks": largest, "notes": notes}
 
 
 def _precision_and_place(model: nn.Module) -> tuple[torch.dtype, torch.device]:
@@ -157,8 +186,9 @@ def _precision_and_place(model: nn.Module) -> tuple[torch.dtype, torch.device]:
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    """The CPU allocator raises a plain RuntimeError and says so only in words."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+    """Allocators other than CUDA's raise a plain RuntimeError and say so only in words."""
+    words = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(w in str(error).lower() for w in words)
 
 
 def _remaining(prepared: Batches, done: int) -> Iterator[Batch]:
@@ -171,30 +201,38 @@ def _remaining(prepared: Batches, done: int) -> Iterator[Batch]:
 
 
 def _small(batch: Batch) -> Batch:
-    """A corner of a batch, for the verifier."""
-    while len(batch) > _VERIFIED_SEQUENCES:
-        batch, _ = batch.halves()
+    """A corner of a batch, for the verifier: the last rows, since padded sequences come last."""
+    while len(batch) > _VERIFIED_SEQUENCES and not batch.undivided:
+        _, batch = batch.halves()
     return batch.shortened(_VERIFIED_TOKENS)
 
 
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Dropout off while scanning, and the model's mode as it was afterwards."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+def _counted(origin: dict[str, Any], sequences: int, tokens: int, by_stack: Mapping[str, int]) -> dict[str, Any]:
+    """Provenance with what has been read so far."""
+    stacks = [{**stack, "tokens": by_stack.get(stack["name"], 0)} for stack in origin["model"]["stacks"]]
+    return {
+        **origin,
+        "model": {**origin["model"], "stacks": stacks},
+        "corpus": {**origin["corpus"], "sequences": sequences, "tokens": tokens},
+    }
 
 
-def _counted(origin: dict[str, Any], sequences: int, tokens: int) -> dict[str, Any]:
-    return {**origin, "corpus": {**origin["corpus"], "sequences": sequences, "tokens": tokens}}
+def _with_what_is_missing(survey: Survey, observer: Observer) -> Survey:
+    """Say which of the chosen measures this model does not allow, and why; refuse a survey of nothing."""
+    measured = {key.measure for key in survey.cells}
+    missing = {
+        name: f"{', '.join(sorted(observer.lacking[name]))} not found" if observer.lacking[name] else "no place for it"
+        for name in survey.cards
+        if name not in measured
+    }
+    if not survey.cells:
+        reasons = "; ".join(f"{name}: {why}" for name, why in missing.items())
+        raise RefusalError(f"Nothing that was asked for can be measured in this model ({reasons}): choose others.")
+    return replace(survey, provenance={**survey.provenance, "not_measured": missing}) if missing else survey
 
 
 def _provenance(
-    loaded: Loaded, prepared: Batches, found: Anatomy, check: Verification, plan: dict[str, Any]
+    loaded: Loaded, prepared: Batches, found: Anatomy, verified: dict[str, Any], plan: dict[str, Any]
 ) -> dict[str, Any]:
     """Everything needed to make these numbers again, and to know how far to trust them."""
     stacks = [
@@ -222,12 +260,7 @@ def _provenance(
         "seed": plan["seed"],
         "batch_size": plan["batch size"],
         "routes": list(found.routes),
-        "verify": {
-            "passed": check.passed,
-            "largest_difference": check.largest,
-            "checks": {name: one.largest for name, one in check.checks.items()},
-            "notes": list(check.notes),
-        },
+        "verify": verified,
         "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},
         "attnscope": attnscope.__version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import torch
 from jaxtyping import Bool, Int
@@ -49,6 +50,11 @@ class Batch:
             decoder_mask=None if self.decoder_mask is None else self.decoder_mask.to(device),
         )
 
+    @property
+    def undivided(self) -> tuple[str, ...]:
+        """Inputs with neither a row for each sequence nor a single one for all: patches of several images, say."""
+        return tuple(name for name, tensor in self.inputs.items() if tensor.shape[0] not in (1, len(self)))
+
     def halves(self) -> tuple[Batch, Batch]:
         """Two batches of the same sequences at the same padded length, for when memory runs out."""
         if len(self) < 2:
@@ -56,9 +62,9 @@ class Batch:
                 f"A single sequence of {self.tokens} tokens does not fit into memory: pass a smaller "
                 "--max-tokens, or --dtype bfloat16."
             )
-        if uneven := [name for name, tensor in self.inputs.items() if tensor.shape[:1] != (len(self),)]:
+        if self.undivided:
             raise RefusalError(
-                f"This batch does not fit into memory and cannot be halved, since {uneven[0]} does not have "
+                f"This batch does not fit into memory and cannot be halved, since {self.undivided[0]} does not have "
                 "one row per sequence: give smaller batches."
             )
         middle = len(self) // 2
@@ -83,7 +89,10 @@ class Batch:
         decoder_mask = None if self.decoder_mask is None else self.decoder_mask[rows]
         samples = self.samples[rows]
         tokens = self.tokens * len(samples) // len(self) if mask is None else int(mask.sum())
-        inputs = {name: tensor[rows] for name, tensor in self.inputs.items()}
+        inputs = {
+            name: tensor[rows] if tensor.shape[0] == len(self) else tensor  # [1, ...] serves every sequence
+            for name, tensor in self.inputs.items()
+        }
         return Batch(inputs, mask, samples, tokens, decoder_mask)
 
 
@@ -109,22 +118,22 @@ class Batches:
     def tokens(self) -> int:
         return sum(batch.tokens for batch in self.batches)
 
+    def fingerprint(self) -> str:
+        """A hash of what the model is really fed: text, tokenizer, cutting and order together."""
+        return _digest(batch.inputs for batch in self.batches)
+
     @classmethod
     def of(cls, ready: Iterable[Mapping[str, Tensor]], name: str = "batches given in Python") -> Batches:
         """Batches made elsewhere: each a mapping of forward's arguments to tensors, sequences first."""
         made: list[Batch] = []
-        digest = hashlib.sha256()
         counted = 0
         for number, inputs in enumerate(ready):
             batch = _ready_batch(number, inputs, counted)
-            for key in sorted(batch.inputs):
-                digest.update(f"{number} {key} {tuple(batch.inputs[key].shape)}".encode())
-                digest.update(_bytes(batch.inputs[key]))
             counted += len(batch)
             made.append(batch)
         if not made:
             raise RefusalError("There is no batch to scan: give at least one.")
-        return cls(name, digest.hexdigest(), tuple(made))
+        return cls(name, _digest(batch.inputs for batch in made), tuple(made))
 
 
 def batches(
@@ -146,17 +155,26 @@ def batches(
         raise RefusalError(f"A batch of {batch_size} sequences is empty: pass --batch-size 1 or more.")
     made = [
         _batch(group, [sequences.sequences[i] for i in group], pad or 0, decoder_start, accepts)
-        for group in _groups([len(window.ids) for window in sequences.sequences], batch_size)
+        for group in _groups(
+            [len(window.ids) for window in sequences.sequences],
+            batch_size,
+            padding=accepts is None or bool({"attention_mask", "kwargs"} & accepts),
+        )
     ]
     return Batches(sequences.name, sequences.sha256, tuple(made))
 
 
-def _groups(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Longest first: if memory runs out, it does so at once and not after an hour."""
+def _groups(lengths: Sequence[int], batch_size: int, padding: bool) -> Iterator[list[int]]:
+    """Longest first: if memory runs out, it does so at once and not after an hour.
+
+    A model that takes no mask cannot be told of `padding`, so its batches hold sequences of one length.
+    """
     longest = max(lengths)
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     full = [i for i in order if lengths[i] == longest]
-    for part in (full, order[len(full) :]):
+    rest = order[len(full) :]
+    parts = (full, rest) if padding else [list(same) for _, same in groupby(order, key=lengths.__getitem__)]
+    for part in parts:
         for start in range(0, len(part), batch_size):
             yield part[start : start + batch_size]
 
@@ -197,8 +215,8 @@ def _ready_batch(number: int, inputs: Mapping[str, Tensor], counted: int) -> Bat
             f"Batch {number} must map the names of forward's arguments to tensors with the sequences in "
             "their first dimension."
         )
-    first = next(iter(inputs.values()))
-    samples = tuple(range(counted, counted + len(first)))
+    rows = len(inputs["input_ids"]) if "input_ids" in inputs else max(len(tensor) for tensor in inputs.values())
+    samples = tuple(range(counted, counted + rows))
     if not samples:
         raise RefusalError(f"Batch {number} holds no sequence: leave it out.")
     mask, decoder_mask = _mask(inputs, "attention_mask"), _mask(inputs, "decoder_attention_mask")
@@ -210,6 +228,15 @@ def _ready_batch(number: int, inputs: Mapping[str, Tensor], counted: int) -> Bat
 def _mask(inputs: Mapping[str, Tensor], name: str) -> Bool[Tensor, "batch token"] | None:
     mask = inputs.get(name)
     return mask.bool() if mask is not None and mask.ndim == 2 else None
+
+
+def _digest(batches: Iterable[Mapping[str, Tensor]]) -> str:
+    digest = hashlib.sha256()
+    for number, inputs in enumerate(batches):
+        for key in sorted(inputs):
+            digest.update(f"{number} {key} {tuple(inputs[key].shape)}".encode())
+            digest.update(_bytes(inputs[key]))
+    return digest.hexdigest()
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -129,8 +129,7 @@ def random_windows(
     draw = random.Random(seed)
     opening = () if first is None else (first,)
     found = tuple(
-        Window((*opening, *(draw.randrange(vocab_size) for _ in range(limit - len(opening)))))
-        for _ in range(samples)
+        Window((*opening, *(draw.randrange(vocab_size) for _ in range(limit - len(opening))))) for _ in range(samples)
     )
     digest = hashlib.sha256(repr([window.ids for window in found]).encode()).hexdigest()
     return Windows(f"random tokens (seed {seed})", digest, found, limit)
@@ -141,9 +140,7 @@ def window_length(max_tokens: int | None, positions: int | None) -> int:
     if max_tokens is None:
         return DEFAULT_TOKENS if positions is None else min(DEFAULT_TOKENS, positions)
     if max_tokens < _FEWEST:
-        raise RefusalError(
-            f"A sequence of {max_tokens} tokens has no attention: pass --max-tokens {_FEWEST} or more."
-        )
+        raise RefusalError(f"A sequence of {max_tokens} tokens has no attention: pass --max-tokens {_FEWEST} or more.")
     if positions is not None and max_tokens > positions:
         raise RefusalError(
             f"Sequences of {max_tokens} tokens are longer than the {positions} positions of this model: "
