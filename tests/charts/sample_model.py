@@ -25,9 +25,7 @@ class Observation(NamedTuple):
     where: dict[str, np.ndarray]
 
 
-def _card(  # noqa: PLR0917
-    name: str, title: str, summary: str, unit: str, scope: str, citation: str, **more: object
-) -> Card:
+def _card(name: str, title: str, summary: str, unit: str, scope: str, citation: str, **more: object) -> Card:
     sites = {"stream": ("stream",), "attention": ("self", "cross"), "weights": ("self", "cross")}[scope]
     return Card(
         **{"name": name, "title": title, "summary": summary, "unit": unit, "low": 0.0, "high": float("inf")}
@@ -205,7 +203,7 @@ def observations(
         yield one
 
 
-def _all(  # noqa: PLR0917
+def _all(
     layers: int, heads: int, sequences: int, stack: str, site: str, tilt: float, rng: np.random.Generator
 ) -> Iterator[Observation]:
     def noisy(size: float, *shape: int) -> np.ndarray:
@@ -241,9 +239,7 @@ def _all(  # noqa: PLR0917
         taste = rng.beta(2.2, 1.6, heads)
         sink = np.clip((0.06 + (0.82 - tilt) * late * taste) * noisy(0.07, sequences, heads), 0, 1)
         entropy = (1 - sink) * 3.6 * noisy(0.05, sequences, heads) * (0.5 + 0.5 * rng.random(heads))
-        previous = np.clip(
-            (1 - sink) * 0.22 * rng.random(heads) ** 3 * 4 * noisy(0.04, sequences, heads), 0, 1
-        )
+        previous = np.clip((1 - sink) * 0.22 * rng.random(heads) ** 3 * 4 * noisy(0.04, sequences, heads), 0, 1)
         zero = np.zeros((sequences, heads), int)
         for name, value, where in (
             ("entropy", entropy, {}),
@@ -257,14 +253,10 @@ def _all(  # noqa: PLR0917
             yield Observation(name, "value", stack, site, layer, value, where)
         yield Observation("ov_norm", "value", stack, site, layer, 2 + rng.random((1, heads)), {})
         for part, middle in (("mean", 0.1), ("variance", 0.6), ("eta", 0.4)):
-            yield Observation(
-                "qk_spectrum", part, stack, site, layer, rng.normal(middle, 0.1, (1, heads)), {}
-            )
+            yield Observation("qk_spectrum", part, stack, site, layer, rng.normal(middle, 0.1, (1, heads)), {})
 
 
-def made_survey(
-    *groups: Iterable[Observation], name: str = "made/up-model", corpus: str = "made-up text"
-) -> Survey:
+def made_survey(*groups: Iterable[Observation], name: str = "made/up-model", corpus: str = "made-up text") -> Survey:
     """A survey of what was observed; without groups, of the 30-layer decoder."""
     ledger = Ledger(CARDS)
     stacks: dict[str, None] = {}

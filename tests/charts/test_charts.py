@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from tests.charts.sample_model import CARDS, encoder_decoder, made_survey, observations
 
-from attnscope.charts.comparison import comparison_grid, comparison_profile, difference_rows
+from attnscope.charts.comparison import comparison_profile
 from attnscope.charts.depth_profile import depth_profile
 from attnscope.charts.gallery import gallery
 from attnscope.charts.head_grid import head_grid
 from attnscope.charts.head_portrait import TICKS, head_portrait, portrait_rows
-from attnscope.charts.rows import Panel
-from attnscope.charts.theme import THEMES, configuration, specification, themed
+from attnscope.charts.theme import THEMES, configuration, specification
 from attnscope.core.errors import RefusalError
 
 
@@ -109,9 +108,7 @@ def test_portrait_places_a_head_among_the_others() -> None:
     own = sink[sink["own"]].iloc[0]
     means = table[(table["measure"] == "sink_mass")]["mean"].to_numpy()
     assert own["below"] == (means < own["value"]).mean()
-    assert own["place"] == pytest.approx(
-        (own["value"] - means.min()) / (means.max() - means.min()), abs=1e-12
-    )
+    assert own["place"] == pytest.approx((own["value"] - means.min()) / (means.max() - means.min()), abs=1e-12)
     assert (~sink["own"]).sum() == 20
     assert marks(head_portrait(table, CARDS, stack="decoder", site="self", layer=3, head=2)) == [
         "tick",
@@ -139,24 +136,6 @@ def test_comparison_draws_two_lines_apart_without_colour() -> None:
     assert {r["survey"] for r in rows_of(same)} == {"x (first)", "x (second)"}
 
 
-def test_difference_is_second_minus_first_on_a_symmetric_scale() -> None:
-    first, second = made_survey(observations(4, 2)).table(), made_survey(observations(4, 3, seed=5)).table()
-    rows = difference_rows(first, second, Panel("sink_mass", "decoder", "self"), "value")
-    assert len(rows) == 8  # the heads that both have
-    assert (rows["difference"] == rows["second"] - rows["first"]).all()
-    domain = layers_of(comparison_grid(first, second, CARDS["sink_mass"]))[0]["encoding"]["color"]["scale"][
-        "domain"
-    ]
-    assert domain[0] == -domain[1]
-    assert domain[1] == rows["difference"].abs().max()
-
-
-def test_a_difference_without_a_shared_head_is_refused() -> None:
-    first, second = made_survey(observations(2, 2)).table(), made_survey(observations(4, 2)).table()
-    with pytest.raises(RefusalError, match="share no head"):
-        comparison_grid(first, second[second["layer"] > 2], CARDS["sink_mass"])
-
-
 def test_every_chart_of_a_gallery_is_valid() -> None:
     charts = dict(gallery(made_survey(observations(3, 2, broken=((1, 1),)))))
     assert {
@@ -170,7 +149,8 @@ def test_every_chart_of_a_gallery_is_valid() -> None:
 @pytest.mark.parametrize("theme", THEMES)
 def test_a_theme_is_a_valid_configuration(theme: str) -> None:
     chart = depth_profile(made_survey(observations(2, 2)).table(), CARDS["entropy"])
-    document = themed(chart, theme).to_dict()
+    document = chart.configure(**configuration(theme)).to_dict()  # checked against Vega-Lite's schema
+    assert specification(chart, theme)["config"] == configuration(theme)
     assert document["config"]["range"] == configuration(theme)["range"]
     assert document["config"]["background"] == configuration(theme)["background"]
     assert "config" not in chart.to_dict() or chart.to_dict()["config"] != document["config"]

@@ -27,9 +27,7 @@ from attnscope.hf.load import load
 from attnscope.hf.quiet import quiet
 
 TINY = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
-LLAMA = transformers.LlamaConfig(
-    **TINY, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64
-)
+LLAMA = transformers.LlamaConfig(**TINY, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
 BERT = transformers.BertConfig(**TINY, num_attention_heads=4, max_position_embeddings=64)
 T5 = transformers.T5Config(
     vocab_size=40, d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=4, decoder_start_token_id=0
@@ -55,9 +53,7 @@ def put_tokenizer(folder: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.post_processor = processors.TemplateProcessing(single="[BOS] $A", special_tokens=[("[BOS]", 0)])
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(
-        folder
-    )
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(folder)
 
 
 @pytest.fixture
@@ -80,7 +76,7 @@ def test_a_folder(llama: Path) -> None:
     assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
     assert (loaded.name, loaded.class_name, loaded.kind) == ("llama", "LlamaForCausalLM", "causal")
     assert (loaded.positions, loaded.vocab_size, loaded.decoder_start) == (64, 40, None)
-    assert loaded.sha256 == hashlib.sha256((llama / "model.safetensors").read_bytes()).hexdigest()
+    assert loaded.provenance["files_sha256"] == hashlib.sha256((llama / "model.safetensors").read_bytes()).hexdigest()
     assert loaded.parameters == sum(t.numel() for t in load_file(llama / "model.safetensors").values())
     assert loaded.tokenizer("ab")["input_ids"] == [0, 2, 3]
     assert loaded.provenance["weights"] == "safetensors"
@@ -114,9 +110,7 @@ def test_dtype(llama: Path, name: str) -> None:
     loaded = load(llama, dtype=name)
     assert {p.dtype for p in loaded.model.parameters()} == {getattr(torch, name)}
     assert loaded.provenance["dtype"] == name
-    assert {p.dtype for p in load(llama, dtype=name, random_init=True).model.parameters()} == {
-        getattr(torch, name)
-    }
+    assert {p.dtype for p in load(llama, dtype=name, random_init=True).model.parameters()} == {getattr(torch, name)}
 
 
 def test_dtype_auto_is_the_stored_one(tmp_path: Path) -> None:
@@ -186,9 +180,7 @@ def test_class_kind_and_limits_from_the_configuration_alone(
     assert (loaded.class_name, loaded.kind, loaded.positions, loaded.decoder_start) == expected
     if loaded.positions is not None:  # the limit is exact: a sequence that long runs
         ids = torch.full((1, loaded.positions), 5)
-        loaded.model(
-            input_ids=ids, **({"decoder_input_ids": ids} if loaded.decoder_start is not None else {})
-        )
+        loaded.model(input_ids=ids, **({"decoder_input_ids": ids} if loaded.decoder_start is not None else {}))
 
 
 def test_a_head_without_weights_is_left_off(tmp_path: Path) -> None:
@@ -293,7 +285,7 @@ def test_pickles_only_when_allowed(pickled: Path) -> None:
     assert "--allow-pickle" in refusal(pickled)
     loaded = load(pickled, allow_pickle=True)
     assert loaded.provenance["weights"] == "pickle"
-    assert loaded.sha256 == hashlib.sha256((pickled / "pytorch_model.bin").read_bytes()).hexdigest()
+    assert loaded.provenance["files_sha256"] == hashlib.sha256((pickled / "pytorch_model.bin").read_bytes()).hexdigest()
 
 
 class _Bomb:
@@ -301,9 +293,7 @@ class _Bomb:
         return Path.touch, (Path("exploded"),)
 
 
-def test_a_pickle_with_code_is_not_run(
-    pickled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pickle_with_code_is_not_run(pickled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save({"weight": _Bomb()}, pickled / "pytorch_model.bin")
     assert "holds more than tensors" in refusal(pickled, allow_pickle=True)
@@ -369,9 +359,7 @@ def test_devices(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "There is no device 'gpu'" in refusal(llama, device="gpu")
     assert "is not available" in refusal(llama, device="meta")
     assert load(llama, device="auto").provenance["device"] == "cpu"
-    monkeypatch.setattr(
-        torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda")
-    )
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     assert devices.device_named("auto").type == "cuda"
     assert devices.device_named("cuda:1") == torch.device("cuda:1")
@@ -459,7 +447,7 @@ def test_gguf(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     loaded = load(path)
     assert gguf.GGUFReader is reader
     assert (loaded.name, loaded.class_name, loaded.positions) == ("tiny", "LlamaForCausalLM", 64)
-    assert loaded.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert loaded.provenance["files_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert loaded.provenance["weights"] == "gguf"
     assert loaded.tokenizer("ab", add_special_tokens=False)["input_ids"] == [3]
     expected = np.random.default_rng(0).standard_normal((5, 16)).astype(np.float32)

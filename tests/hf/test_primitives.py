@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnscope.hf.masks import MaskReader
-from attnscope.hf.primitives import FusedCall, Seen, SoftmaxWatch, WrittenOutCall, fused_attention, muted
+from attnscope.hf.primitives import FusedCall, Seen, SoftmaxWatch, WrittenOutCall, fused_attention, looking_away
 from attnscope.hf.recompute import dense_pattern
 from attnscope.hf.sighting import sight_fused, sight_written_out
 
@@ -138,9 +138,9 @@ def test_a_muted_watch_sees_nothing() -> None:
     seen: list[Seen] = []
     watch = SoftmaxWatch(seen.append)
     q = torch.randn(1, 2, 3, 4)
-    with watch, muted(watch):
+    with watch, looking_away():
         F.scaled_dot_product_attention(q, q, q)
-    with muted(None), watch:
+    with looking_away(), watch:
         F.scaled_dot_product_attention(q, q, q)
     assert len(seen) == 1
     assert isinstance(seen[0], FusedCall)

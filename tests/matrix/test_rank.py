@@ -84,8 +84,7 @@ def test_long_and_wide_streams_take_the_other_route_to_the_same_number():
     left, right = torch.nn.functional.pad(tokens, (0, 0, 3, 0)), torch.nn.functional.pad(tokens, (0, 0, 0, 3))
     mask = torch.ones(3, size, dtype=torch.bool)
     values = [
-        stable_rank(padded, torch.nn.functional.pad(mask, shift))
-        for padded, shift in ((left, (3, 0)), (right, (0, 3)))
+        stable_rank(padded, torch.nn.functional.pad(mask, shift)) for padded, shift in ((left, (3, 0)), (right, (0, 3)))
     ]
     torch.testing.assert_close(values[0], values[1], rtol=1e-5, atol=0.0)
     torch.testing.assert_close(values[0], stable_rank(tokens), rtol=1e-5, atol=0.0)
@@ -97,9 +96,7 @@ def test_rotations_and_scale_do_not_matter(seed: int, scale: float):
     tokens = _random(seed, 1, 9, 5) + 1
     turn = torch.linalg.qr(_random(seed + 1, 5, 5)).Q
     torch.testing.assert_close(stable_rank(scale * tokens @ turn), stable_rank(tokens), rtol=1e-7, atol=0.0)
-    torch.testing.assert_close(
-        effective_rank(scale * tokens @ turn), effective_rank(tokens), rtol=1e-7, atol=0.0
-    )
+    torch.testing.assert_close(effective_rank(scale * tokens @ turn), effective_rank(tokens), rtol=1e-7, atol=0.0)
 
 
 @pytest.mark.parametrize("left", [0, 4])

@@ -54,8 +54,7 @@ def test_equal_tokens_have_no_residual():
 def test_each_centre_is_best_in_its_own_norm(seed: int, rows: int, width: int):
     tokens = _tokens(seed, rows, width)
     mean, median, chebyshev = (
-        residual(tokens)
-        for residual in (residual_about_mean, residual_about_median, residual_about_chebyshev)
+        residual(tokens) for residual in (residual_about_mean, residual_about_median, residual_about_chebyshev)
     )
     slack = 1 + 1e-9
     assert largest_column_sum(median) <= largest_column_sum(mean) * slack

@@ -38,9 +38,7 @@ def test_the_identity_equals_the_pairs(seed: int, rows: int, width: int):
     value = token_cosine(tokens)
     torch.testing.assert_close(value, _pairs(tokens))
     assert (value >= -1 / (rows - 1) - 1e-12).all()
-    torch.testing.assert_close(
-        token_cosine(tokens * torch.rand(2, rows, 1, dtype=torch.float64).add(0.1)), value
-    )
+    torch.testing.assert_close(token_cosine(tokens * torch.rand(2, rows, 1, dtype=torch.float64).add(0.1)), value)
     torch.testing.assert_close(diameter(tokens), torch.cdist(tokens, tokens).amax(dim=(-2, -1)))
     torch.testing.assert_close(diameter(tokens + 5.0), diameter(tokens))
 

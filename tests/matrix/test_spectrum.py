@@ -52,9 +52,7 @@ def test_large_ones_are_approached_from_below(seed: int):
     torch.testing.assert_close(_leading(matrix, steps=20), exact, rtol=1e-6, atol=0.0)
 
 
-@pytest.mark.parametrize(
-    ("n", "sigma_1", "sigma_2"), [(64, 1.0078, 2.09), (256, 1.0019, 2.13), (1024, 1.0005, 2.04)]
-)
+@pytest.mark.parametrize(("n", "sigma_1", "sigma_2"), [(64, 1.0078, 2.09), (256, 1.0019, 2.13), (1024, 1.0005, 2.04)])
 def test_random_softmax_patterns_have_the_published_gap(n: int, sigma_1: float, sigma_2: float):
     logits = torch.stack([_random(seed, n, n) for seed in range(8)])
     draws = torch.softmax(math.sqrt(math.log(2)) * logits, dim=-1)
@@ -124,10 +122,7 @@ def test_localisation_rises_with_eta_as_published():
     for eta in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0):
         noise = _random(0, d, d)
         noise -= torch.eye(d, dtype=torch.float64) * noise.diagonal().mean()
-        weight = (
-            eta * torch.eye(d, dtype=torch.float64)
-            + math.sqrt(1 - eta**2) * noise * math.sqrt(d) / noise.norm()
-        )
+        weight = eta * torch.eye(d, dtype=torch.float64) + math.sqrt(1 - eta**2) * noise * math.sqrt(d) / noise.norm()
         found.append(qk_spectrum(weight[None], torch.eye(d, dtype=torch.float64)[None])[2].item())
         tokens = _random(1, 8, n, d)
         pattern = torch.softmax(tokens @ weight @ tokens.mT / math.sqrt(d), dim=-1)

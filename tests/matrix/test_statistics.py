@@ -296,9 +296,51 @@ def test_sampled_rows_are_even_and_ignore_padding(before: int, real: int, after:
     mask = torch.tensor([[False] * before + [True] * real + [False] * after])
     rows, counts = sample_rows(mask)
     chosen = rows[counts].tolist()
+    step = -(-real // OVERLAP_ROWS)
     assert 1 <= len(chosen) <= OVERLAP_ROWS
     assert len(chosen) >= min(real, OVERLAP_ROWS // 2)
-    assert chosen == list(range(before, before + real, -(-real // OVERLAP_ROWS)))
+    assert chosen == list(range(before + step - 1, before + real, step))
+
+
+@pytest.mark.parametrize("route", ["blocked", "dense"])
+def test_heads_with_disjoint_support_do_not_overlap(route: str) -> None:
+    """One head looks at even keys, the other at odd ones; only row 0 has no choice."""
+    n = 200
+    parity = torch.arange(n) % 2
+    bias = torch.stack([-1e4 * parity, -1e4 * (1 - parity)]).float()[None, :, None].expand(1, 2, n, n).clone()
+    scores = Scores(torch.zeros(1, 2, n, 4), torch.zeros(1, 2, n, 4), scale=1.0, causal=True, bias=bias)
+    real = torch.ones(1, n, dtype=torch.bool)
+    found = attention_statistics(scores, ["head_overlap"], query_mask=real, key_mask=real, route=route)
+    assert found["head_overlap"][0, 0, 1] < 0.01
+
+
+@pytest.mark.parametrize("given_lse", [False, True])
+def test_nan_stays_nan_and_harms_no_other_sequence(given_lse: bool) -> None:
+    """A model that makes NaN must not be reported as one that looks at nothing."""
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 3, 40, 8), torch.randn(2, 3, 40, 8)
+    broken = query.clone()
+    broken[1] = float("nan")
+    real = torch.ones(2, 40, dtype=torch.bool)
+    sound = attention_statistics(Scores(query, key, 0.3, causal=True), STATISTICS, query_mask=real, key_mask=real)
+    lse = attend_with_lse(broken, key, key, is_causal=True, scale=0.3)[1] if given_lse else None
+    scores = Scores(broken, key, 0.3, causal=True, lse=lse)
+    found = attention_statistics(scores, STATISTICS, query_mask=real, key_mask=real, accumulate=torch.float32)
+    for name in ("row_entropy", "row_sum_squares", "first_key_mass", "received"):
+        assert found[name][1].isnan().all(), name
+        torch.testing.assert_close(found[name][0], sound[name][0].float(), atol=1e-5, rtol=1e-5)
+
+
+def test_nan_in_padding_reaches_nothing() -> None:
+    torch.manual_seed(0)
+    query, key = torch.randn(1, 2, 12, 8), torch.randn(1, 2, 12, 8)
+    real = torch.arange(12)[None] < 9
+    allowed = real[:, None, None, :]
+    sound = attention_statistics(Scores(query, key, 0.3, allowed=allowed), STATISTICS, query_mask=real, key_mask=real)
+    query[:, :, 9:], key[:, :, 9:] = float("nan"), float("nan")
+    found = attention_statistics(Scores(query, key, 0.3, allowed=allowed), STATISTICS, query_mask=real, key_mask=real)
+    for name, value in found.items():
+        torch.testing.assert_close(value, sound[name], atol=1e-6, rtol=1e-6)
 
 
 def test_overlap_with_holes_in_the_mask() -> None:

@@ -13,17 +13,13 @@ from attnscope.matrix.stochastic import centred_contraction, dobrushin, pattern_
 
 
 def _pattern(seed: int, *shape: int, sharpness: float = 1.0, causal: bool = False) -> torch.Tensor:
-    logits = sharpness * torch.randn(
-        *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
-    )
+    logits = sharpness * torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     if causal:
         logits = logits.masked_fill(torch.ones(shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
     return logits.softmax(dim=-1)
 
 
-def _contraction(
-    pattern: torch.Tensor, query_mask: torch.Tensor | None = None, key_mask: torch.Tensor | None = None
-):
+def _contraction(pattern: torch.Tensor, query_mask: torch.Tensor | None = None, key_mask: torch.Tensor | None = None):
     batch, heads, queries, keys = pattern.shape
     return centred_contraction(
         lambda x: pattern @ x,

@@ -22,8 +22,8 @@ def _statistics(pattern: Tensor, query_mask: Tensor | None = None, key_mask: Ten
     rows = torch.where(query_mask[:, None, :, None] & key_mask[:, None, None, :], pattern, 0.0)
     place, other = torch.arange(queries)[:, None], torch.arange(keys)[None, :]
     first = key_mask.to(torch.uint8).argmax(dim=-1)
-    flat = rows.flatten(2)
-    length = flat.norm(dim=-1)
+    unit = (rows / rows.norm(dim=-1, keepdim=True).clamp_min(1e-300)).transpose(1, 2)  # [batch, query, head, key]
+    counted = query_mask.sum(-1).clamp_min(1)[:, None, None]
     return {
         "row_entropy": torch.special.entr(rows).sum(dim=-1),
         "row_sum_squares": rows.square().sum(dim=-1),
@@ -34,7 +34,7 @@ def _statistics(pattern: Tensor, query_mask: Tensor | None = None, key_mask: Ten
         "previous_mass": (rows * (place - 1 == other)).sum(dim=-1),
         "mean_distance": (rows * (place - other).abs()).sum(dim=-1),
         "received": rows.sum(dim=-2),
-        "head_overlap": flat @ flat.mT / (length[:, :, None] * length[:, None, :]).clamp_min(1e-300),
+        "head_overlap": (unit @ unit.mT).sum(1) / counted,
         "query_mask": query_mask,
         "key_mask": key_mask,
     }
@@ -62,9 +62,7 @@ def _pattern_scores(pattern: Tensor) -> Scores:
 def _pad(values: Tensor, left: int, right: int, fill: float, dims: tuple[int, ...] = (1,)) -> Tensor:
     """Widen some dimensions by so many entries on the left and on the right."""
     shape = [size + (left + right) * (dim in dims) for dim, size in enumerate(values.shape)]
-    inside = tuple(
-        slice(left, left + size) if dim in dims else slice(None) for dim, size in enumerate(values.shape)
-    )
+    inside = tuple(slice(left, left + size) if dim in dims else slice(None) for dim, size in enumerate(values.shape))
     wide = torch.full(shape, fill, dtype=values.dtype)
     wide[inside] = values
     return wide
@@ -120,9 +118,7 @@ def first_column() -> Tensor:
 
 
 @pytest.fixture
-def known(
-    identity: Tensor, uniform: Tensor, uniform_causal: Tensor, first_column: Tensor
-) -> dict[str, Tensor]:
+def known(identity: Tensor, uniform: Tensor, uniform_causal: Tensor, first_column: Tensor) -> dict[str, Tensor]:
     return {
         "identity": identity,
         "uniform": uniform,

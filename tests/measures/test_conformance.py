@@ -90,9 +90,7 @@ def _sequences(fields: Fields, which: Any) -> Fields:
     return _map(fields, lambda name, t: t if name in NOT_BATCHED else t[which])
 
 
-def _assert_same(
-    found: dict[str, Located], expected: dict[str, Located], rtol: float, atol: float = 1e-6
-) -> None:
+def _assert_same(found: dict[str, Located], expected: dict[str, Located], rtol: float, atol: float = 1e-6) -> None:
     assert found.keys() == expected.keys()
     for part, answer in expected.items():
         torch.testing.assert_close(
@@ -160,9 +158,7 @@ def test_narrow_inputs_give_the_same_numbers(measure: Measure, fields: Fields, d
 
 @of_sequences
 @pytest.mark.parametrize(("left", "right"), [(5, 0), (0, 5), (2, 3)])
-def test_padding_is_invisible(
-    measure: Measure, fields: Fields, pad: Callable[..., Tensor], left: int, right: int
-):
+def test_padding_is_invisible(measure: Measure, fields: Fields, pad: Callable[..., Tensor], left: int, right: int):
     """Streams and mixed values hold NaN where there is padding, statistics hold zero as they promise to."""
 
     def widen(name: str, tensor: Tensor) -> Tensor:
@@ -226,9 +222,7 @@ def test_a_sequence_of_nothing_but_padding_is_finite(measure: Measure, fields: F
 
 
 def test_the_catalog_is_complete():
-    names = {
-        group: {n for n, m in measures().items() if m.card.group == group} for group in ("default", "deep")
-    }
+    names = {group: {n for n, m in measures().items() if m.card.group == group} for group in ("default", "deep")}
     assert names["deep"] == {"contraction", "effective_rank", "spectral_gap", "stable_rank"}
     assert names["default"] == {
         "effective_support",

@@ -10,9 +10,7 @@ def test_by_hand(ask, statistics, known):
     assert ask(effective_support, statistics(known["identity"])).item() == pytest.approx(1.0)
     assert ask(effective_support, statistics(known["first_column"])).item() == pytest.approx(1.0)
     assert ask(effective_support, statistics(known["uniform"])).item() == pytest.approx(8.0)
-    assert ask(effective_support, statistics(known["uniform_causal"])).item() == pytest.approx(
-        4.5
-    )  # mean of 1..8
+    assert ask(effective_support, statistics(known["uniform_causal"])).item() == pytest.approx(4.5)  # mean of 1..8
 
 
 def test_mass_lost_to_a_learned_sink_does_not_count_as_keys(ask, statistics, uniform, random_pattern):

@@ -29,9 +29,7 @@ def test_the_median_token_decides(ask):
     mixed = torch.ones(1, 4, 2, 1)
     mixed[0, :, 0, 0] = torch.tensor([1.0, 3.0, 0.0, 9.0])  # shares of head 0: 1/2, 3/4, 0, 9/10
     weight = torch.ones(2, 1, 1)
-    assert ask(head_contribution, _fields(mixed, weight)).tolist() == [
-        [pytest.approx(0.625), pytest.approx(0.375)]
-    ]
+    assert ask(head_contribution, _fields(mixed, weight)).tolist() == [[pytest.approx(0.625), pytest.approx(0.375)]]
 
 
 def test_contributions_of_one_token_sum_to_one(ask):
@@ -70,6 +68,4 @@ def test_padding_is_invisible(ask, pad, left):
     torch.testing.assert_close(ask(head_contribution, fields), ask(head_contribution, _fields(mixed, weight)))
     short = _fields(mixed, weight)
     short["query_mask"][:, 5:] = False
-    torch.testing.assert_close(
-        ask(head_contribution, short), ask(head_contribution, _fields(mixed[:, :5], weight))
-    )
+    torch.testing.assert_close(ask(head_contribution, short), ask(head_contribution, _fields(mixed[:, :5], weight)))

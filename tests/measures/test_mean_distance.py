@@ -21,6 +21,4 @@ def test_bound_and_invariance(ask, statistics, random_pattern):
 
 def test_padding_is_invisible(ask, statistics, padded_statistics, random_pattern):
     pattern = random_pattern(1, 2, 3, 9, 9)
-    torch.testing.assert_close(
-        ask(mean_distance, padded_statistics(pattern)), ask(mean_distance, statistics(pattern))
-    )
+    torch.testing.assert_close(ask(mean_distance, padded_statistics(pattern)), ask(mean_distance, statistics(pattern)))

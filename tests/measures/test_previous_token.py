@@ -9,9 +9,7 @@ from attnscope.measures.previous_token import previous_token
 def test_by_hand(ask, statistics, identity, uniform, first_column):
     assert ask(previous_token, statistics(identity)).item() == 0.0
     assert ask(previous_token, statistics(uniform)).item() == pytest.approx(1 / 8)
-    assert ask(previous_token, statistics(first_column)).item() == pytest.approx(
-        1 / 7
-    )  # only for the second token
+    assert ask(previous_token, statistics(first_column)).item() == pytest.approx(1 / 7)  # only for the second token
     shifted = identity.roll(1, dims=-2)
     shifted[..., 0, :] = torch.eye(8, dtype=torch.float64)[0]  # the first token has itself only
     assert ask(previous_token, statistics(shifted)).item() == 1.0

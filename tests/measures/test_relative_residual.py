@@ -27,6 +27,4 @@ def test_bound_and_invariance(ask, whole, noise):
 
 
 def test_padding_is_invisible(ask, whole, padded_stream, noise):
-    torch.testing.assert_close(
-        ask(relative_residual, padded_stream(noise)), ask(relative_residual, whole(noise))
-    )
+    torch.testing.assert_close(ask(relative_residual, padded_stream(noise)), ask(relative_residual, whole(noise)))

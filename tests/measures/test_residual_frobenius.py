@@ -22,6 +22,4 @@ def test_bound_and_invariance(ask, whole, noise):
 
 
 def test_padding_is_invisible(ask, whole, padded_stream, noise):
-    torch.testing.assert_close(
-        ask(residual_frobenius, padded_stream(noise)), ask(residual_frobenius, whole(noise))
-    )
+    torch.testing.assert_close(ask(residual_frobenius, padded_stream(noise)), ask(residual_frobenius, whole(noise)))

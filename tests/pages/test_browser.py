@@ -255,9 +255,7 @@ def test_print_shows_drawings_instead_of_controls(watched: Watched, report: Path
 def test_a_corpus_full_of_script_stays_text(watched: Watched, tmp_path: Path) -> None:
     groups = [o._replace(stack=NASTY) for o in observations(3, 2, 4, only=FEW)]
     survey = made_survey(groups, name=NASTY, corpus=NASTY)
-    cards = {
-        name: replace(card, title=NASTY, summary=NASTY, unit=NASTY) for name, card in survey.cards.items()
-    }
+    cards = {name: replace(card, title=NASTY, summary=NASTY, unit=NASTY) for name, card in survey.cards.items()}
     page = watched.open(write_report(replace(survey, cards=cards), tmp_path / "nasty.html"))
     assert page.title() == f"{NASTY} · attnscope"
     assert page.locator("h1").inner_text() == NASTY

@@ -172,9 +172,9 @@ def test_numbers_in_the_page_are_the_survey_s(page: str, large: Survey) -> None:
 
 
 def test_profiles_carry_a_sentence_per_reading(page: str) -> None:
-    assert re.search(
-        r'<path aria-label="entering layer 12: 2[\d,]+ \(p10 [\d,]+, p90 [\d,]+\)"', page
-    ) or re.search(r'aria-label="largest activation, entering layer 12: 2[\d,]+ ', page)
+    assert re.search(r'<path aria-label="entering layer 12: 2[\d,]+ \(p10 [\d,]+, p90 [\d,]+\)"', page) or re.search(
+        r'aria-label="largest activation, entering layer 12: 2[\d,]+ ', page
+    )
     assert "Relative residual against depth: 0.9" in page
     assert 'fill="var(--' in page
     specifications = embedded(page, "specifications")
@@ -184,9 +184,7 @@ def test_profiles_carry_a_sentence_per_reading(page: str) -> None:
 def test_text_from_a_survey_stays_text() -> None:
     groups = [o._replace(stack=NASTY) for o in observations(3, 2, 4, broken=((1, 1),), only=FEW)]
     survey = made_survey(groups, name=NASTY, corpus=NASTY)
-    finding = Finding(
-        NASTY, "info", NASTY, (1,), ((1, 1),), NASTY, 1.0, 0.5, NASTY, NASTY, NASTY, {"site": NASTY}
-    )
+    finding = Finding(NASTY, "info", NASTY, (1,), ((1, 1),), NASTY, 1.0, 0.5, NASTY, NASTY, NASTY, {"site": NASTY})
     page = render_report(survey, findings=(finding,), other=made_survey(groups, name=NASTY + "2"))
     assert "<script>alert" not in page
     assert "alert(1)</script" not in page
@@ -266,9 +264,7 @@ def test_maps_are_drawn_by_colour_step() -> None:
     assert '<path class="q24" d="M0 1h1M2 1h1"/>' in svg
     assert '<path class="void" d="M1 1h1"/>' in svg
     survey = sample_survey(4, 3)
-    (sink,) = [
-        m for m in head_maps(survey, survey.table()) if (m.card.name, m.part) == ("sink_mass", "value")
-    ]
+    (sink,) = [m for m in head_maps(survey, survey.table()) if (m.card.name, m.part) == ("sink_mass", "value")]
     assert sink.steps()[3, 0] == round(24 * survey.values("sink_mass")[3, 0])
 
 

@@ -1,11 +1,11 @@
-"""Tally, histogram and peak, each with a case worked out by hand."""
+"""Tally and peak, each with a case worked out by hand."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from attnscope.stats import Histogram, Peak, Tally
+from attnscope.stats import Peak, Tally
 
 
 def test_tally_by_hand() -> None:
@@ -35,22 +35,6 @@ def test_tally_refuses_labels_that_do_not_fit() -> None:
 def test_tally_refuses_damaged_json(rows: list[list[int]]) -> None:
     with pytest.raises(ValueError):
         Tally.from_json(rows, ())
-
-
-def test_histogram_by_hand() -> None:
-    histogram = Histogram.of(np.array([0.0, 0.24, 0.25, 0.99, 1.0]), 0.0, 1.0, bins=4)
-    assert histogram.counts.tolist() == [2, 1, 0, 2]
-    assert histogram.edges.tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
-
-
-def test_histogram_outer_bins_take_rounding_and_nan_is_left_out() -> None:
-    histogram = Histogram.of(np.array([[-1e-9, 1.0000001], [np.nan, np.inf]]), 0.0, 1.0, bins=2)
-    assert histogram.counts.tolist() == [[1, 0], [0, 1]]
-
-
-def test_histogram_refuses_an_infinite_range() -> None:
-    with pytest.raises(ValueError, match="no 20 bins fit"):
-        Histogram.of(np.array([1.0]), 0.0, float("inf"))
 
 
 def test_peak_by_hand() -> None:

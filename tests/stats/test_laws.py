@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.stats.samples import batches
 
-from attnscope.stats import Histogram, Moments, Peak, QuantileSketch, Tally
+from attnscope.stats import Moments, Peak, QuantileSketch, Tally
 
 
 def _labels(values: np.ndarray) -> np.ndarray:
@@ -30,7 +30,6 @@ def _peak(values: np.ndarray) -> Peak:
 KINDS: dict[str, tuple[Callable[[np.ndarray], Any], Callable[[tuple[int, ...]], Any], type[Any]]] = {
     "moments": (Moments.of, Moments.empty, Moments),
     "sketch": (QuantileSketch.of, QuantileSketch.empty, QuantileSketch),
-    "histogram": (lambda v: Histogram.of(v, -2.0, 3.0), lambda s: Histogram.empty(-2.0, 3.0, s), Histogram),
     "tally": (lambda v: Tally.of(_labels(v) - 2), Tally.empty, Tally),
     "peak": (_peak, Peak.empty, Peak),
 }
@@ -83,5 +82,3 @@ def test_merging_different_shapes_is_an_error() -> None:
         Tally.empty((2,)).merge(Tally.empty((3,)))
     with pytest.raises(ValueError, match="do not merge"):
         Peak.empty((2,)).merge(Peak.empty(()))
-    with pytest.raises(ValueError, match="do not merge"):
-        Histogram.empty(0.0, 1.0).merge(Histogram.empty(0.0, 2.0))

@@ -81,7 +81,14 @@ def sample_provenance(
             "hash": "5a" * 32,
             "parameters": 1_234_567,
             "stacks": [
-                {"name": s, "layers": layers, "heads": heads, "causal": s == "decoder"} for s in stacks
+                {
+                    "name": s,
+                    "layers": layers,
+                    "heads": heads,
+                    "causal": s == "decoder",
+                    "tokens": sequences * tokens,
+                }
+                for s in stacks
             ],
         },
         "corpus": {
@@ -121,7 +128,7 @@ def sample_survey(
     return ledger.survey(sample_provenance(layers, heads, sequences, tokens, name=name, stacks=stacks))
 
 
-def _observe_stack(  # noqa: PLR0917
+def _observe_stack(
     ledger: Ledger, stack: str, layers: int, heads: int, sequences: int, tokens: int, seed: int, first: int
 ) -> None:
     random = np.random.default_rng([seed, len(stack), first])
@@ -133,9 +140,7 @@ def _observe_stack(  # noqa: PLR0917
         wobble = 1 + spread * random.standard_normal(shape)
         return (np.asarray(centre) * np.clip(wobble, 0.5, 1.5)).astype(np.float32)
 
-    def stream(
-        measure: str, layer: int, values: np.ndarray, part: str = "value", site: str = "stream", **where: Any
-    ):
+    def stream(measure: str, layer: int, values: np.ndarray, part: str = "value", site: str = "stream", **where: Any):
         labels = {name: np.full(sequences, label) for name, label in where.items()}
         ledger.observe(measure, part, stack, site, layer, values, labels, samples)
 

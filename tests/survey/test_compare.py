@@ -41,9 +41,7 @@ def test_effects_do_not_depend_on_units() -> None:
             value = np.array([factor + layer])
             book.observe("effective_rank", "value", "decoder", "stream", layer, 1000 * value)
             book.observe("norm_growth", "value", "decoder", "stream", layer, value)
-    effects = {
-        c.measure: c.effect for c in compare(ledger.survey({}), other.survey({})).changes if c.layer == 0
-    }
+    effects = {c.measure: c.effect for c in compare(ledger.survey({}), other.survey({})).changes if c.layer == 0}
     assert effects["effective_rank"] == pytest.approx(effects["norm_growth"])
 
 
@@ -58,6 +56,30 @@ def test_findings_that_came_and_went() -> None:
     comparison = compare(before, after)
     assert [f.kind for f in comparison.appeared] == ["entropy_collapse"]
     assert [f.kind for f in compare(after, before).disappeared] == ["entropy_collapse"]
+
+
+def series(measure: str, means: list[float]) -> Survey:
+    ledger = Ledger(CARDS)
+    for layer, mean in enumerate(means):
+        ledger.observe(measure, "value", "decoder", "stream", layer, np.array([mean]))
+    return ledger.survey(sample_provenance())
+
+
+@pytest.mark.parametrize(
+    ("measure", "early", "late"),
+    [
+        ("spike", [10.0, 5000.0, 5000.0, 5000.0], [10.0, 10.0, 10.0, 5000.0]),
+        ("relative_residual", [0.8, 0.05, 0.05, 0.05], [0.8, 0.7, 0.6, 0.05]),
+        ("token_cosine", [0.1, np.nan, np.nan, np.nan], [0.1, 0.1, 0.1, np.nan]),
+    ],
+)
+def test_a_finding_that_moved_is_another_one(measure: str, early: list[float], late: list[float]) -> None:
+    before, after = series(measure, early), series(measure, late)
+    moved = compare(before, after)
+    assert len(moved.appeared) == len(moved.disappeared) == 1
+    assert moved.appeared[0].kind == moved.disappeared[0].kind
+    stayed = compare(before, series(measure, [1.01 * value for value in early]))
+    assert stayed.appeared == stayed.disappeared == ()
 
 
 def test_what_only_one_has_is_named() -> None:

@@ -34,9 +34,7 @@ def planted(
     place = site or CARDS[measure].sites[0]
     for layer, mean in enumerate(means):
         values = np.array([mean, mean], dtype=np.float64)
-        labels = {
-            name: np.broadcast_to(np.asarray(label), values.shape) for name, label in (where or {}).items()
-        }
+        labels = {name: np.broadcast_to(np.asarray(label), values.shape) for name, label in (where or {}).items()}
         book.observe(measure, "value", stack, place, layer, values, labels, SAMPLES)
     return book.survey(sample_provenance(len(means), sequences=2, tokens=tokens))
 
@@ -61,6 +59,7 @@ def test_sample_survey_has_what_was_planted() -> None:
         assert finding.advice.endswith(".")
         assert finding.citation
         assert finding.threshold_name in Thresholds.__dataclass_fields__
+        assert finding.details["measure"] in CARDS
         json.dumps(finding.to_json(), allow_nan=False)
 
 
@@ -72,8 +71,7 @@ def test_collapse_is_critical_when_complete() -> None:
     finding = only(planted("relative_residual", [0.8, 0.4, 0.05, 0.004]))
     assert (finding.kind, finding.severity, finding.layers) == ("collapse", "critical", (2, 3))
     assert finding.sentence == (
-        "Tokens become alike in layers 2-3: the relative residual is 0.004 at layer 3, down from 0.80 at"
-        " layer 0."
+        "Tokens become alike in layers 2-3: the relative residual is 0.004 at layer 3, down from 0.80 at layer 0."
     )
     assert (finding.value, finding.threshold, finding.threshold_name) == (0.004, 0.1, "collapse_residual")
 
@@ -106,8 +104,7 @@ def test_sinks_are_one_sentence_and_normal_until_most_heads_are() -> None:
     many = only(planted("sink_mass", [[0.1, 0.4], [0.5, 0.6], [0.4, 0.9]], site="self"))
     assert many.severity == "warning"
     assert many.sentence == (
-        "In 5 of 6 heads (layers 0-2) more than 30% of attention goes to the first token; most in head 1 of"
-        " layer 2:"
+        "In 5 of 6 heads (layers 0-2) more than 30% of attention goes to the first token; most in head 1 of layer 2:"
         " 90%."
     )
     assert diagnose(planted("sink_mass", [[0.2, 0.29]], site="self")) == ()
@@ -122,11 +119,10 @@ def test_sinks_on_another_token() -> None:
     assert (first.kind, first.heads) == ("sink", ((0, 1),))
     assert (other.kind, other.heads) == ("sink_elsewhere", ((0, 0),))
     assert other.sentence == (
-        "In 1 of 3 heads (layer 0) one key that is not the first token receives more than 30% of"
-        " all attention;"
+        "In 1 of 3 heads (layer 0) one key that is not the first token receives more than 30% of all attention;"
         " most in head 0 of layer 0: 70% (key 9 in 100% of sequences)."
     )
-    assert other.details["keys"] == [9]
+    assert other.details == {"measure": "most_received", "site": "self", "keys": [9]}
     assert diagnose(planted("most_received", [[0.7]], site="self")) == ()
 
 
@@ -146,8 +142,7 @@ def spikes(stream: Sequence[float], middle: Sequence[float] = ()) -> Survey:
 def test_massive_activation_is_located_to_the_half_block() -> None:
     up, down = diagnose(spikes(stream=[20, 25, 8000, 8100, 40], middle=[21, 27, 8050, 8060]))
     assert up.sentence == (
-        "A massive activation appears at layer 2: the MLP of block 1 raises the largest entry of the"
-        " residual stream"
+        "A massive activation appears at layer 2: the MLP of block 1 raises the largest entry of the residual stream"
         " from 27.0 to 8,000 (channel 7, token 0)."
     )
     assert up.details["step"] == "up"
@@ -212,7 +207,7 @@ def test_uniform_heads_under_a_causal_mask() -> None:
 
 def test_uniform_heads_without_a_mask() -> None:
     survey = planted("entropy", [[4.1, 4.1], [4.1, 2.0]], site="self", stack="encoder")
-    survey.provenance["model"]["stacks"] = [{"name": "encoder", "causal": False}]
+    survey.provenance["model"]["stacks"] = [{"name": "encoder", "causal": False}]  # tokens: those of the corpus
     assert only(survey).severity == "warning"
     assert only(survey).details["largest_entropy"] == math.log(64)
 
@@ -227,10 +222,66 @@ def test_uniform_heads_say_nothing_where_the_length_is_not_known() -> None:
     assert diagnose(survey) == ()
 
 
-def test_entropy_collapse() -> None:
-    one = only(
-        planted("entropy", [[2.0, 2.0, 2.0], [0.1, 0.2, 2.0], [2.0, 2.0, 0.1], [2.0, 2.0, 2.0]], site="self")
+def test_a_corpus_of_images_is_judged_by_the_tokens_of_its_stack() -> None:
+    """Two images are two tokens of the corpus, and 2 x 197 of the encoder."""
+    images = {"sequences": 2, "tokens": 2}
+    patches = [{"name": "encoder", "causal": False, "tokens": 2 * 197}]
+    flat = planted("entropy", [[5.25, 2.0]], site="self", stack="encoder")
+    sharp = planted("entropy", [[0.1, 0.2]] * 3, site="self", stack="encoder")
+    for survey, kind in ((flat, "uniform_heads"), (sharp, "entropy_collapse")):
+        survey.provenance["corpus"].update(images)
+        survey.provenance["model"]["stacks"] = patches
+        assert only(survey).kind == kind
+        survey.provenance["model"]["stacks"] = [{"name": "encoder", "causal": False}]
+        assert diagnose(survey) == ()  # one token in a sequence: nothing to choose from
+    assert diagnose(sharp, Thresholds(entropy_floor=0.5)) == ()
+
+
+def test_cross_attention_is_judged_by_the_length_of_the_other_stack() -> None:
+    survey = planted("entropy", [[math.log(50), 2.0]], site="cross")
+    survey.provenance["model"]["stacks"].append({"name": "encoder", "causal": False, "tokens": 2 * 50})
+    assert only(survey).details["largest_entropy"] == math.log(50)
+    survey.provenance["model"]["stacks"].append({"name": "vision", "causal": False, "tokens": 2 * 50})
+    assert diagnose(survey) == ()  # which of the two it reads is not known
+
+
+def test_uniform_attention_over_a_few_tokens_is_no_sink() -> None:
+    """H_8 / 8 = 0.34: over eight tokens a head that prefers nothing passes 0.3."""
+    book = Ledger(CARDS)
+    rows = np.tril(np.ones((8, 8))) / np.arange(1, 9)[:, None]
+    share = float(rows[:, 0].mean())
+    assert share == pytest.approx(np.diag(rows).mean()) == pytest.approx(0.3397, abs=1e-4)
+    for measure in ("sink_mass", "self_attention"):
+        planted(measure, [[share, share]], site="self", ledger=book)
+    survey = planted("most_received", [[share, 0.35]], site="self", where={"key": [0, 1]}, ledger=book, tokens=8)
+    assert diagnose(survey) == ()
+    assert diagnose(survey, Thresholds(identity_mass=0.3)) == ()
+    survey.provenance.clear()  # without a length there is nothing to hold it against
+    assert [f.kind for f in diagnose(survey)] == ["sink"]
+
+
+def test_a_real_sink_over_a_few_tokens_is_found_above_a_raised_bar() -> None:
+    finding = only(planted("sink_mass", [[0.9, 0.5]], site="self", tokens=8))
+    assert finding.heads == ((0, 0),)
+    assert finding.threshold == pytest.approx(2 * 0.33973, abs=1e-4)
+    assert finding.sentence == (
+        "In 1 of 2 heads (layer 0) more than 68% of attention goes to the first token; most in head 0 of layer 0: 90%."
+        " The bar is 68% because over 8 tokens uniform attention alone gives 34%."
     )
+    own = only(planted("self_attention", [[0.9, 0.6]], site="self", tokens=8))
+    assert own.heads == ((0, 0),)
+    assert own.sentence.endswith("(up to 90%). The bar is 68% because over 8 tokens uniform attention alone gives 34%.")
+
+
+@pytest.mark.parametrize(("tokens", "causal", "found"), [(25, True, 0), (26, True, 1), (6, False, 0), (7, False, 1)])
+def test_the_bar_rises_where_uniform_attention_gives_half_of_it(tokens: int, causal: bool, found: int) -> None:
+    survey = planted("sink_mass", [[0.3001, 0.0]], site="self", tokens=tokens)
+    survey.provenance["model"]["stacks"][0]["causal"] = causal
+    assert len(diagnose(survey)) == found
+
+
+def test_entropy_collapse() -> None:
+    one = only(planted("entropy", [[2.0, 2.0, 2.0], [0.1, 0.2, 2.0], [2.0, 2.0, 0.1], [2.0, 2.0, 2.0]], site="self"))
     assert (one.kind, one.severity, one.layers) == ("entropy_collapse", "warning", (1,))
     assert one.heads == ((1, 0), (1, 1))
     all_of_them = only(planted("entropy", [[0.1, 0.2]] * 3, site="self"))
@@ -253,8 +304,7 @@ def test_entropy_is_not_judged_on_sequences_of_two_tokens() -> None:
 def test_identity_and_previous_token_heads() -> None:
     own = only(planted("self_attention", [[0.1, 0.9], [0.6, 0.1]], site="self"))
     assert own.sentence == (
-        "In 2 of 4 heads (layers 0-1) tokens mostly attend to themselves: head 1 of layer 0 and head 0 of"
-        " layer 1"
+        "In 2 of 4 heads (layers 0-1) tokens mostly attend to themselves: head 1 of layer 0 and head 0 of layer 1"
         " (up to 90%)."
     )
     before = only(planted("previous_token", [[0.1, 0.9]], site="self"))
@@ -265,9 +315,11 @@ def test_identity_and_previous_token_heads() -> None:
 def test_duplicate_heads_name_their_twin() -> None:
     finding = only(planted("head_overlap", [[0.99, 0.4, 0.99]], site="self", where={"other": [2, 0, 0]}))
     assert "heads 0 and 2 of layer 0 (overlap 0.99)" in finding.sentence
-    assert finding.details["pairs"] == [[0, 0, 2], [0, 2, 0]]
+    assert finding.details["pairs"] == [[0, 0, 2]]
     assert finding.severity == "warning"
     assert "most alike: head 0 of" in only(planted("head_overlap", [[0.99, 0.4]], site="self")).sentence
+    higher = planted("head_overlap", [[0.98, 0.4, 0.99]], site="self", where={"other": [2, 0, 0]})
+    assert "heads 0 and 2 of layer 0 (overlap 0.99)" in only(higher).sentence  # the lower first, not the stronger
 
 
 def test_nonfinite_is_located_at_its_first_place() -> None:
@@ -312,17 +364,13 @@ def test_a_card_rings_its_own_alarm() -> None:
 def test_alarms_of_stream_measures_name_layers() -> None:
     from dataclasses import replace
 
-    cards = {
-        "effective_rank": replace(CARDS["effective_rank"], alarm=Alarm("<", 2.0, "few directions are left."))
-    }
+    cards = {"effective_rank": replace(CARDS["effective_rank"], alarm=Alarm("<", 2.0, "few directions are left."))}
     ledger = Ledger(cards)
     for layer, rank in enumerate((9.0, 1.5, 1.2)):
         ledger.observe("effective_rank", "value", "decoder", "stream", layer, np.array([rank]))
     finding = only(ledger.survey({}))
     assert finding.severity == "warning"
-    assert finding.sentence == (
-        "Effective rank is below 2.00 in layers 1-2 (down to 1.20): few directions are left."
-    )
+    assert finding.sentence == ("Effective rank is below 2.00 in layers 1-2 (down to 1.20): few directions are left.")
 
 
 def test_thresholds_from_words() -> None:

@@ -51,11 +51,7 @@ def test_a_large_survey_stays_small(tmp_path: Path) -> None:
 
 def test_strange_names_are_saved(tmp_path: Path) -> None:
     survey = sample_survey(1, 1, 1, name="caf\u00e9 \U0001f600 \udcff")
-    assert (
-        Survey.load(survey.save(tmp_path / "s.json"))
-        .provenance["model"]["name"]
-        .startswith("caf\u00e9 \U0001f600")
-    )
+    assert Survey.load(survey.save(tmp_path / "s.json")).provenance["model"]["name"].startswith("caf\u00e9 \U0001f600")
 
 
 def refused(path: Path, sentence: str) -> None:
@@ -142,9 +138,7 @@ def test_a_target_that_is_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_a_full_disk_leaves_the_old_survey(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_a_full_disk_leaves_the_old_survey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     path = sample_survey(1, 1, 1).save(tmp_path / "survey.json")
     before = path.read_bytes()
 

@@ -46,6 +46,7 @@ def test_shards_equal_the_whole() -> None:
     merged = a | b
     assert merged.provenance["corpus"]["sequences"] == 8
     assert merged.provenance["corpus"]["tokens"] == 8 * 64
+    assert [s["tokens"] for s in merged.provenance["model"]["stacks"]] == [8 * 64]
     assert "shards" not in merged.provenance["corpus"]  # two pieces of one corpus are one corpus
     assert together.survey(a.provenance) == a
     assert {k: c.moments.count.max() for k, c in merged.cells.items()} == {
@@ -74,6 +75,38 @@ def test_what_only_one_side_knows_is_kept() -> None:
     assert merge_provenance({"corpus": {}}, {"corpus": {}}) == {"corpus": {}}
     checks = merge_provenance({"verify": {"causal": True, "x": None}}, {"verify": {"causal": False, "x": 1}})
     assert checks["verify"]["causal"] is False
+
+
+def stacks_of(*stacks: dict[str, Any]) -> dict[str, Any]:
+    return {"model": {"name": "m", "stacks": list(stacks)}}
+
+
+def test_tokens_of_stacks_add_up_by_name() -> None:
+    a = stacks_of({"name": "vision", "tokens": 197}, {"name": "decoder", "causal": True, "tokens": 12})
+    b = stacks_of({"name": "vision", "tokens": 394}, {"name": "decoder", "causal": True, "tokens": 30})
+    merged = merge_provenance(a, b)
+    assert merged["model"]["stacks"] == [
+        {"name": "vision", "tokens": 591},
+        {"name": "decoder", "causal": True, "tokens": 42},
+    ]
+    assert merge_provenance(a, a)["model"]["stacks"][0]["tokens"] == 394
+    assert merge_provenance(b, merged) == merge_provenance(merge_provenance(b, a), b)
+
+
+def test_tokens_of_stacks_are_unknown_where_one_side_did_not_count() -> None:
+    counted, uncounted = stacks_of({"name": "decoder", "tokens": 12}), stacks_of({"name": "decoder"})
+    other = stacks_of({"name": "encoder", "tokens": 5})
+    for one, two in ((counted, uncounted), (uncounted, counted)):
+        assert merge_provenance(one, two)["model"]["stacks"] == [{"name": "decoder"}]
+    for three in permutations((counted, uncounted, other)):
+        whole = merge_provenance(merge_provenance(three[0], three[1]), three[2])
+        assert whole["model"]["stacks"] == [{"name": "decoder"}, {"name": "encoder", "tokens": 5}]
+
+
+def test_reasons_why_something_was_not_measured_are_kept() -> None:
+    a, b = ({"not_measured": {"ov_norm": "no output weights"}}, {"not_measured": {"spike": "no place for it"}})
+    assert merge_provenance(a, b)["not_measured"] == {"ov_norm": "no output weights", "spike": "no place for it"}
+    assert merge_provenance(a, {}) == a
 
 
 def changed(**fields: Any) -> Survey:

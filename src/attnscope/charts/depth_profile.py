@@ -87,9 +87,7 @@ def depth_profile(
 
 def first_panel(table: pd.DataFrame, card: Card, stack: str | None, site: str | None) -> Panel:
     fitting = [
-        p
-        for p in panels(table)
-        if p.measure == card.name and stack in (None, p.stack) and site in (None, p.site)
+        p for p in panels(table) if p.measure == card.name and stack in (None, p.stack) and site in (None, p.site)
     ]
     if not fitting:
         where = "".join(f" at '{site}'" if site else "") + (f" in stack '{stack}'" if stack else "")

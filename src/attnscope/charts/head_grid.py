@@ -30,16 +30,12 @@ def head_grid(
     part = card.parts[0] if part is None else part
     rows = head_rows(table, panel, part)
     if rows.empty:
-        raise RefusalError(
-            f"'{card.name}' has no number per head (part '{part}'): draw it against depth instead."
-        )
+        raise RefusalError(f"'{card.name}' has no number per head (part '{part}'): draw it against depth instead.")
     low, high = value_domain(rows["mean"].to_numpy(float), card)
     x, y, step = grid_axes(rows)
     colour = alt.Color(
         "mean:Q",
-        scale=alt.Scale(
-            type="log" if card.log and low > 0 else "linear", domain=[low, high], clamp=True, nice=False
-        ),
+        scale=alt.Scale(type="log" if card.log and low > 0 else "linear", domain=[low, high], clamp=True, nice=False),
         title=unit_title(card),
         legend=alt.Legend(orient="bottom", gradientLength=180, gradientThickness=8),
     )
@@ -76,7 +72,5 @@ def grid_axes(rows: pd.DataFrame) -> tuple[alt.X, alt.Y, int]:
     step = max(4, min(18, LARGEST_SIDE // longest))
     every = max(1, -(-14 // step))
     sparse = f"datum.value % {every if every == 1 else 5 * -(-every // 5)} == 0"
-    label = alt.Axis(
-        labelExpr=f"{sparse} ? datum.label : ''", labelAngle=0, ticks=False, domain=False, grid=False
-    )
+    label = alt.Axis(labelExpr=f"{sparse} ? datum.label : ''", labelAngle=0, ticks=False, domain=False, grid=False)
     return alt.X("layer:O", title="layer", axis=label), alt.Y("head:O", title="head", axis=label), step

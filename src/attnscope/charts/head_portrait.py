@@ -28,8 +28,7 @@ def portrait_rows(
 ) -> pd.DataFrame:
     """One row per tick and one, `own`, per dot: `title, place, own, value, below, text`.
 
-    `place` is 0 at the smallest value of any head and 1 at the largest; `below` is the share of heads with
-    less.
+    `place` is 0 at the smallest value of any head and 1 at the largest; `below` is the share of heads with less.
     """
     rows = table[(table["stack"] == stack) & (table["site"] == site) & table["head"].notna()]
     rows = rows[rows["measure"].isin(list(cards))]
@@ -47,8 +46,7 @@ def portrait_rows(
         low, width = finite[0], finite[-1] - finite[0]
         ticks = finite if finite.size <= TICKS else np.quantile(finite, np.linspace(0, 1, TICKS))
         answer += [
-            {"title": title, "place": _place(v, low, width), "own": False, "value": float(v), "text": ""}
-            for v in ticks
+            {"title": title, "place": _place(v, low, width), "own": False, "value": float(v), "text": ""} for v in ticks
         ]
         value = float(own[0])
         answer.append(
@@ -87,9 +85,7 @@ def head_portrait(
         alt.Tooltip("below:Q", title="heads with less", format=".0%"),
     ]
     return alt.layer(
-        alt.Chart(rows[~rows["own"]][["title", "place"]])
-        .mark_tick(style="others", height=10)
-        .encode(x=x, y=y),
+        alt.Chart(rows[~rows["own"]][["title", "place"]]).mark_tick(style="others", height=10).encode(x=x, y=y),
         own.mark_circle(style="own").encode(x=x, y=y, tooltip=tooltip),
         own.mark_text(align="left", dx=12, style="number").encode(x=alt.value(320), y=y, text="text:N"),
     ).properties(

@@ -35,19 +35,6 @@ SERIES: dict[str, tuple[str, ...]] = {
 }
 
 
-def oklab_of(colour: str) -> tuple[float, float, float]:
-    """`#rrggbb` to OKLab."""
-    r, g, b = (_linear(int(colour[i : i + 2], 16) / 255) for i in (1, 3, 5))
-    long = math.cbrt(0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b)
-    middle = math.cbrt(0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b)
-    short = math.cbrt(0.0883024619 * r + 0.2817188376 * g + 0.6299787005 * b)
-    return (
-        0.2104542553 * long + 0.7936177850 * middle - 0.0040720468 * short,
-        1.9779984951 * long - 2.4285922050 * middle + 0.4505937099 * short,
-        0.0259040371 * long + 0.7827717662 * middle - 0.8086757660 * short,
-    )
-
-
 def hex_of(lightness: float, chroma: float, hue: float) -> str:
     """OKLCh to `#rrggbb`; a colour that no screen has loses chroma, not lightness, until one has it."""
     while True:
@@ -92,10 +79,6 @@ def _ramp(stops: tuple[Stop, ...], steps: int) -> tuple[str, ...]:
         _, c1, h1 = stops[left + 1]
         colours.append(hex_of(lightness, c0 + share * (c1 - c0), h0 + share * (h1 - h0)))
     return tuple(colours)
-
-
-def _linear(channel: float) -> float:
-    return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
 
 
 def _gamma(channel: float) -> float:

@@ -39,13 +39,9 @@ def panels(table: pd.DataFrame, stacks: Sequence[str] = ()) -> tuple[Panel, ...]
 def panel_rows(table: pd.DataFrame, panel: Panel) -> pd.DataFrame:
     """The part of a table that a panel covers; a panel the table does not have is refused."""
     sites = ("stream", "middle") if panel.site == "stream" else (panel.site,)
-    rows = table[
-        (table["measure"] == panel.measure) & (table["stack"] == panel.stack) & table["site"].isin(sites)
-    ]
+    rows = table[(table["measure"] == panel.measure) & (table["stack"] == panel.stack) & table["site"].isin(sites)]
     if rows.empty:
-        raise RefusalError(
-            f"The survey has no measure '{panel.measure}' at '{panel.site}' in stack '{panel.stack}'."
-        )
+        raise RefusalError(f"The survey has no measure '{panel.measure}' at '{panel.site}' in stack '{panel.stack}'.")
     return rows
 
 

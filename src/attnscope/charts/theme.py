@@ -40,11 +40,6 @@ _INK: dict[str, dict[str, str]] = {
 }
 
 
-def themed(chart: Any, theme: str = "light") -> Any:
-    """A chart with the colours of a theme. The chart itself is not changed."""
-    return chart.configure(**configuration(theme))
-
-
 def specification(chart: Any, theme: str = "light", *, validate: bool = True) -> dict[str, Any]:
     """The Vega-Lite document of a chart in a theme, as plain data."""
     document: dict[str, Any] = chart.to_dict(validate=validate)

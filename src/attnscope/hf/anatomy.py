@@ -10,8 +10,8 @@ MLP, where norms stand, and which parameters project queries, keys, values and o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -20,7 +20,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.census import Census, take_census
 from attnscope.hf.dissect import Dissected, dissect
 from attnscope.hf.example import Batch, cut_down, example_batch, same_chance
-from attnscope.hf.projections import Projections, weights_frame
+from attnscope.hf.intact import evaluating, keeping_its_modules
+from attnscope.hf.projections import Projections, reading, weights_frame
 from attnscope.hf.stacks import Placed, place
 from attnscope.hf.tensors import Slot
 from attnscope.hf.writes import Writes
@@ -109,14 +110,15 @@ class Anatomy:
 def anatomy(model: nn.Module, example_inputs: Batch | None = None) -> Anatomy:
     """Probe a model. `example_inputs` is any batch it can run on; transformers models need none."""
     batch = example_batch(model) if example_inputs is None else cut_down(model, example_inputs)
-    with evaluating(model), same_chance(model):
+    with keeping_its_modules(model), evaluating(model), same_chance(model):
         census = _first_look(model, batch, made=example_inputs is None)
         _refuse_without_attention(model, census)
+        _refuse_equal_lengths(model, census)
         placed = place(census)
         found = dissect(model, batch, placed, census.fast_path)
     return Anatomy(
         model_class=type(model).__name__,
-        sites=tuple(_site(p, placed, parts) for p, parts in zip(placed, found.projections, strict=True)),
+        sites=tuple(_site(model, p, placed, parts) for p, parts in zip(placed, found.projections, strict=True)),
         stacks=_stacks(placed, batch, found),
         fast_path=census.fast_path,
     )
@@ -127,18 +129,6 @@ def weights(model: nn.Module, found: Anatomy) -> tuple[WeightsFrame, ...]:
     return tuple(
         weights_frame(model, s.projections, s.heads, stack=s.stack, site=s.site, layer=s.layer) for s in found.sites
     )
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; every module's own mode again outside."""
-    before = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before.items():
-            module.training = training
 
 
 def _first_look(model: nn.Module, batch: Batch, made: bool) -> Census:
@@ -164,8 +154,23 @@ def _refuse_without_attention(model: nn.Module, census: Census) -> None:
         )
 
 
-def _site(mine: Placed, placed: tuple[Placed, ...], projections: Projections) -> Site:
+def _refuse_equal_lengths(model: nn.Module, census: Census) -> None:
+    """Cross-attention is told from self-attention by its lengths: where they are equal it would be taken for it."""
+    two = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    takes_both = two and "decoder_input_ids" in inspect.signature(model.forward).parameters
+    if takes_both and not any(seen.crossing for seen in census.attention):
+        raise RefusalError(
+            f"The encoder and the decoder of {type(model).__name__} read equally many tokens of the example inputs, so "
+            "cross-attention cannot be told apart: give decoder_input_ids of another length."
+        )
+
+
+def _site(model: nn.Module, mine: Placed, placed: tuple[Placed, ...], projections: Projections) -> Site:
     seen = mine.seen
+    keys_from = _keys_from(mine, placed)
+    width = None if mine.block is None else mine.block.shape[2]
+    sources = [p.block.shape[2] for p in placed if p.stack == keys_from and p.block is not None]
+    key_width = width if keys_from == mine.stack else sources[-1] if sources else None
     return Site(
         path=seen.owner,
         nth=seen.nth,
@@ -179,8 +184,8 @@ def _site(mine: Placed, placed: tuple[Placed, ...], projections: Projections) ->
         dim=seen.dim,
         value_dim=seen.value_dim,
         causal=seen.causal,
-        keys_from=_keys_from(mine, placed),
-        projections=projections,
+        keys_from=keys_from,
+        projections=reading(projections, dict(model.named_parameters()), width, key_width),
     )
 
 

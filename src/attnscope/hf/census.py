@@ -70,16 +70,27 @@ class Census:
     fast_path: bool  # torch's fused encoder layers would hide attention and are switched off while watching
 
 
+_FAST_PATH_BEFORE: list[bool] = []  # one entry for every context below that is open, all the same
+
+
 @contextmanager
 def without_fast_path(needed: bool = True) -> Iterator[None]:
-    """torch's own encoder layers run as one fused kernel in evaluation; in this context they do not."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    if needed:
-        torch.backends.mha.set_fastpath_enabled(False)
+    """torch's own encoder layers run as one fused kernel in evaluation; in this context they do not.
+
+    Contexts may overlap in any order: the setting is as it was when the last one is left.
+    """
+    if not needed:
+        yield
+        return
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    _FAST_PATH_BEFORE.append(_FAST_PATH_BEFORE[0] if _FAST_PATH_BEFORE else enabled)
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+        before = _FAST_PATH_BEFORE.pop()
+        if not _FAST_PATH_BEFORE:
+            torch.backends.mha.set_fastpath_enabled(before)
 
 
 class _Enumerator:
@@ -179,9 +190,7 @@ def take_census(model: nn.Module, batch: Batch) -> Census:
             stack.callback(module.register_forward_hook(noted.leave, with_kwargs=True).remove)
         stack.enter_context(without_fast_path())
         stack.enter_context(
-            watched_interface(
-                noted.paths.__contains__, noted.masks, noted.saw_interface, lambda module: True, outer=watch
-            )
+            watched_interface(noted.paths.__contains__, noted.masks, noted.saw_interface, lambda module: True)
         )
         stack.enter_context(torch.no_grad())
         stack.enter_context(watch)

@@ -46,9 +46,7 @@ def remote_class(config: dict[str, Any]) -> Any:
 
 def kind_of(model: nn.Module) -> Kind:
     config: Any = model.config
-    senses = [
-        f"{sense}_config" for sense in ("text", "vision", "audio") if hasattr(config, f"{sense}_config")
-    ]
+    senses = [f"{sense}_config" for sense in ("text", "vision", "audio") if hasattr(config, f"{sense}_config")]
     if "text_config" in senses and len(senses) > 1:
         return "multimodal"
     match getattr(model, "main_input_name", "input_ids"):
@@ -59,9 +57,7 @@ def kind_of(model: nn.Module) -> Kind:
     if config.is_encoder_decoder:
         return "encoder-decoder"
     generates = type(config) in auto.MODEL_FOR_CAUSAL_LM_MAPPING
-    reads_both_ways = type(config) in auto.MODEL_FOR_MASKED_LM_MAPPING and not getattr(
-        config, "is_decoder", False
-    )
+    reads_both_ways = type(config) in auto.MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
     return "causal" if generates and not reads_both_ways else "masked"
 
 
@@ -77,9 +73,7 @@ def positions_of(model: nn.Module) -> int | None:
     unused = [
         module.padding_idx + 1
         for name, module in model.named_modules()
-        if type(module) is nn.Embedding
-        and name.endswith("position_embeddings")
-        and module.padding_idx is not None
+        if type(module) is nn.Embedding and name.endswith("position_embeddings") and module.padding_idx is not None
     ]
     return min(known) - max(unused, default=0)
 

@@ -25,18 +25,14 @@ def device_named(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise RefusalError(
-            f"There is no device '{name}': choose cpu, cuda, cuda:1, mps, xpu or auto."
-        ) from error
+        raise RefusalError(f"There is no device '{name}': choose cpu, cuda, cuda:1, mps, xpu or auto.") from error
     if device.type == "cpu" and not device.index:
         return torch.device("cpu")
     found = torch.accelerator.current_accelerator(check_available=True)
     count = torch.accelerator.device_count() if found is not None else 0
     if found is None or found.type != device.type or (device.index or 0) >= count:
         have = "only cpu" if found is None else f"cpu and {count} of type {found.type}"
-        raise RefusalError(
-            f"The device '{name}' is not available here, which has {have}: pass --device cpu or auto."
-        )
+        raise RefusalError(f"The device '{name}' is not available here, which has {have}: pass --device cpu or auto.")
     return device
 
 

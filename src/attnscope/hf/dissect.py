@@ -25,7 +25,7 @@ from attnscope.hf.projections import Projections, find_projections
 from attnscope.hf.sighting import Sighting, sight_fused, sight_written_out
 from attnscope.hf.stacks import BlockSeen, Placed
 from attnscope.hf.tape import Change, LinearMap, Place, StreamRecord, Tape, parameter_matrix
-from attnscope.hf.tensors import arguments, at, float_tensors
+from attnscope.hf.tensors import arguments, at, float_tensors, same_numbers
 from attnscope.hf.writes import Writes, find_writes
 
 
@@ -114,7 +114,7 @@ class _Dissection:
             assert stream is not None
             before = self.left.get(block.stack)
             # Another width begins another stage: what happened between them is no block's doing.
-            same = before is None or before.shape != stream.shape or torch.equal(before, stream)
+            same = before is None or before.shape != stream.shape or same_numbers(before, stream)
             self.chained[block.stack] = self.chained.get(block.stack, True) and same
             self.entered.append(stream)
         elif self.tapes:
@@ -206,7 +206,7 @@ def dissect(model: nn.Module, batch: Batch, placed: tuple[Placed, ...], fast_pat
             stack.callback(module.register_forward_hook(work.leave, with_kwargs=True).remove)
         stack.enter_context(without_fast_path(fast_path))
         stack.enter_context(
-            watched_interface(work.paths.__contains__, work.masks, work.saw_interface, lambda module: True, outer=watch)
+            watched_interface(work.paths.__contains__, work.masks, work.saw_interface, lambda module: True)
         )
         stack.enter_context(torch.no_grad())
         stack.enter_context(LinearWatch(work.multiplied))

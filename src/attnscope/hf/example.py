@@ -78,20 +78,26 @@ def cut_down(model: nn.Module, batch: Batch) -> Batch:
     """
     if not isinstance(batch, Mapping) or getattr(model, "config", None) is None:
         return batch
-    small: dict[str, Any] = {name: _cut(name, value) for name, value in batch.items()}
     takes = inspect.signature(model.forward).parameters
+    two = "decoder_input_ids" in takes and bool(getattr(model.config, "is_encoder_decoder", False))
+    small: dict[str, Any] = {name: _cut(name, value, two) for name, value in batch.items()}
     for ids, mask in (("input_ids", "attention_mask"), ("decoder_input_ids", "decoder_attention_mask")):
         if ids in small and mask in takes and small.get(mask) is None:
             small[mask] = torch.ones_like(small[ids])
     return small
 
 
-def _cut(name: str, value: Any) -> Any:
+def _cut(name: str, value: Any, two: bool) -> Any:
     if not isinstance(value, Tensor) or not value.ndim:
         return value
     few = value[:BATCH] if value.shape[0] >= BATCH else torch.cat([value] * BATCH)[:BATCH]
     if few.ndim == 2 and not few.is_floating_point():
-        few = few[:, : DECODER_TOKENS if name.startswith("decoder") else TOKENS]
+        # Cross-attention is told apart by its lengths. Of two stacks the second gets fewer tokens than the first, whose
+        # tokens are repeated where there are too few; labels are what the second one reads, moved by one.
+        second = name.startswith("decoder") or (two and name == "labels")
+        if two and not second and 0 < few.shape[1] < TOKENS:
+            few = torch.cat([few] * TOKENS, dim=1)
+        few = few[:, : DECODER_TOKENS if second else TOKENS]
     return torch.ones_like(few) if name.endswith("attention_mask") else few
 
 

@@ -1,12 +1,20 @@
-"""Which weights exactly: a hash that two surveys of the same model share."""
+"""Which model exactly: a hash that two surveys of the same model share.
+
+Weights alone do not say it: with another base of its rotary embeddings, or another window, the same weights attend
+differently. So the configuration counts too, without what only says who saved it, where, when and how.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+# Set or changed by saving and loading; the precision of a scan is said beside the model, not in it.
+_BOOKKEEPING = frozenset({"name", "architectures", "dtype", "torch_dtype", "auto_map"})
 
 
 def hash_of_files(files: Iterable[Path]) -> str:
@@ -19,6 +27,21 @@ def hash_of_files(files: Iterable[Path]) -> str:
 
 def hash_of_json(data: Mapping[str, Any] | list[Any]) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def described(config: Any) -> dict[str, Any]:
+    """What a configuration says about computation; empty where there is none that can be read."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type) and not hasattr(config, "to_dict"):
+        return _computing(dataclasses.asdict(config))
+    return _computing(config.to_dict()) if callable(getattr(config, "to_dict", None)) else {}
+
+
+def _computing(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        str(name): _computing(value) if isinstance(value, Mapping) else value
+        for name, value in settings.items()
+        if not (str(name).startswith("_") or name in _BOOKKEEPING or "version" in str(name) or "path" in str(name))
+    }
 
 
 def _hash_of_file(file: Path) -> str:

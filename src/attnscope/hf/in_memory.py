@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from attnscope.hf import classes
+from attnscope.hf.hashing import described, hash_of_json
 from attnscope.hf.load import Loaded
 
 
@@ -18,7 +19,7 @@ def in_memory(model: nn.Module, tokenizer: Any | None = None, name: str | None =
     known = config is not None and hasattr(config, "is_encoder_decoder")
     class_name = type(model).__name__
     title = name or getattr(config, "_name_or_path", "") or class_name
-    sha256 = hash_of_parameters(model)
+    sha256 = hash_of_json({"weights": hash_of_parameters(model), "config": described(config)})
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return Loaded(
         model=model,
@@ -52,5 +53,6 @@ def hash_of_parameters(model: nn.Module) -> str:
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         flat = tensor.detach().cpu().contiguous().flatten()
-        digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+        if flat.numel():
+            digest.update(flat.view(torch.uint8).numpy())  # read where it is, not copied
     return digest.hexdigest()

@@ -11,18 +11,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import AttentionInterface
 
+from attnscope.core.errors import RefusalError
 from attnscope.hf.masks import MaskReader, Rule
-from attnscope.hf.primitives import FusedCall, FusedWatch, SoftmaxWatch, muted
+from attnscope.hf.primitives import FusedCall, FusedWatch, looking_away
 from attnscope.hf.sighting import Sighting
 from attnscope.matrix.scores import Scores
 
 Receiver = Callable[[nn.Module, Sighting], None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Watcher:
+    ours: Callable[[nn.Module], bool]
+    masks: MaskReader
+    seen: Receiver
+    as_pattern: Callable[[nn.Module], bool]
+
+
+_WATCHERS: list[_Watcher] = []
+_ORIGINAL: list[Any] = []  # what the registry did before the first watcher came
 
 
 @contextmanager
@@ -31,15 +45,27 @@ def watched_interface(
     masks: MaskReader,
     seen: Receiver,
     as_pattern: Callable[[nn.Module], bool],
-    outer: SoftmaxWatch | None = None,
 ) -> Iterator[None]:
     """While active, `seen(module, sighting)` follows every attention call of modules that are `ours`.
 
-    `as_pattern` says for which modules the logits cannot be rebuilt from queries and keys, so that the map
-    the model itself made is handed on. `outer`, a watch that is also active, is muted during those calls.
+    `as_pattern` says for which modules the logits cannot be rebuilt from queries and keys, so that the map the model
+    itself made is handed on. Contexts may overlap in any order: the registry is wrapped once, for all watchers, and is
+    its old self when the last one has gone.
     """
-    original = AttentionInterface.get_interface
+    watcher = _Watcher(ours, masks, seen, as_pattern)
+    if not _WATCHERS:
+        _ORIGINAL[:] = [AttentionInterface.get_interface]
+        AttentionInterface.get_interface = _watching(AttentionInterface.get_interface)
+    _WATCHERS.append(watcher)
+    try:
+        yield
+    finally:
+        _WATCHERS.remove(watcher)
+        if not _WATCHERS:
+            AttentionInterface.get_interface = _ORIGINAL.pop()
 
+
+def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
     def get_interface(registry: AttentionInterface, implementation: str, default: Callable[..., Any]) -> Any:
         function = original(registry, implementation, default)
 
@@ -52,31 +78,40 @@ def watched_interface(
             *rest: Any,
             **more: Any,
         ) -> Any:
-            if not ours(module):
+            watchers = [watcher for watcher in _WATCHERS if watcher.ours(module)]
+            if not watchers:
                 return function(module, query, key, value, attention_mask, *rest, **more)
+            _refuse_unreadable(module, attention_mask, implementation)
             calls: list[FusedCall] = []
-            with FusedWatch(calls.append), muted(outer):
+            with FusedWatch(calls.append), looking_away():
                 result = function(module, query, key, value, attention_mask, *rest, **more)
             inner = calls[0] if len(calls) == 1 else None
             asked = more | {"flash": inner is None and function is not default and "flash" in str(implementation)}
-            maps = result[1] if as_pattern(module) else None
-            scores = interface_scores(
-                module, query, key, attention_mask, inner=inner, asked=asked, masks=masks, maps=maps
-            )
             mixed = result[0].detach()
             if mixed.ndim == 3:
                 mixed = mixed.unflatten(-1, (query.shape[1], -1))
-            with muted(outer):
-                seen(module, Sighting(scores, value.detach()[:, :, : scores.key.shape[2]], mixed, "interface"))
+            with looking_away():
+                for watcher in watchers:
+                    maps = result[1] if watcher.as_pattern(module) else None
+                    scores = interface_scores(
+                        module, query, key, attention_mask, inner=inner, asked=asked, masks=watcher.masks, maps=maps
+                    )
+                    values = value.detach()[:, :, : scores.key.shape[2]]
+                    watcher.seen(module, Sighting(scores, values, mixed, "interface"))
             return result
 
         return attend
 
-    AttentionInterface.get_interface = get_interface
-    try:
-        yield
-    finally:
-        AttentionInterface.get_interface = original
+    return get_interface
+
+
+def _refuse_unreadable(module: nn.Module, mask: Any, implementation: str) -> None:
+    """FlexAttention, for one, takes its mask as a program (BlockMask), not as numbers."""
+    if mask is not None and not isinstance(mask, Tensor):
+        raise RefusalError(
+            f"{type(module).__name__} is given a {type(mask).__name__} as its mask ({implementation}), which cannot be "
+            "read: load the model with attn_implementation='sdpa' or 'eager'."
+        )
 
 
 def interface_scores(

@@ -26,7 +26,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf import classes
 from attnscope.hf.devices import device_named, dtype_named
 from attnscope.hf.gguf_file import open_gguf
-from attnscope.hf.hashing import hash_of_files, hash_of_json
+from attnscope.hf.hashing import described, hash_of_files, hash_of_json
 from attnscope.hf.quiet import quiet
 from attnscope.hf.sources import Source, Wishes, find
 
@@ -188,7 +188,7 @@ def _with_random_weights(
             model = cls.from_config(config, trust_remote_code=True, dtype=precision or torch.float32)
         else:
             model = _choices(config, found)[0]._from_config(config, dtype=precision or torch.float32)
-    description = {"seed": seed, "class": type(model).__name__, "config": found.config or _plain(config)}
+    description = {"seed": seed, "class": type(model).__name__, "config": described(model.config)}
     return model, {"seed": seed, "sha256": hash_of_json(description)}
 
 
@@ -217,8 +217,10 @@ def _with_weights(
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         missing = {name: shapes.get(name, ()) for name in sorted(info["missing_keys"])}
         if all(classes.is_pooler(name, shape) for name, shape in missing.items()):
+            of_files = hash_of_files(found.weights)
             notes = {
-                "sha256": hash_of_files(found.weights),
+                "sha256": hash_of_json({"weights": of_files, "config": described(model.config)}),
+                "files_sha256": of_files,
                 "files": sorted(file.name for file in found.weights),
                 "random_parameters": list(missing),
                 "unused_weights": sorted(info["unexpected_keys"])[:20],
@@ -230,10 +232,6 @@ def _with_weights(
         f"The weights of {found.name} lack {len(missing)} parameters that its configuration asks for, "
         f"such as {next(iter(missing))}: give weights and a configuration that belong together."
     )
-
-
-def _plain(config: Any) -> dict[str, Any]:
-    return {name: value for name, value in config.to_dict().items() if "version" not in name}
 
 
 def _choices(config: Any, found: Source) -> list[Any]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import local
 from types import FunctionType
 from typing import Any
 
@@ -127,6 +128,16 @@ _TRANSPARENT = frozenset(  # what happens to probabilities between their softmax
 )
 
 
+class _Looking(local):
+    """The softmax watches that are active in this thread."""
+
+    def __init__(self) -> None:
+        self.watches: list[SoftmaxWatch] = []
+
+
+_LOOKING = _Looking()
+
+
 class SoftmaxWatch(TorchFunctionMode):
     """While active, tells `seen` of fused calls and of softmaxes whose result multiplies values."""
 
@@ -138,6 +149,15 @@ class SoftmaxWatch(TorchFunctionMode):
         self._products: dict[tuple[int, ...], Product] = {}
         self.lost: list[tuple[int, ...]] = []  # where probabilities went into a product that was not understood
         self.muted = False  # set by a route that sees the same calls from further out
+
+    def __enter__(self) -> SoftmaxWatch:
+        _LOOKING.watches.append(self)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        _LOOKING.watches.pop()
 
     def forget(self) -> None:
         """Lets go of every tensor followed so far."""
@@ -230,13 +250,13 @@ def mixing_axes(equation: str) -> tuple[str, str, str] | None:
 
 
 @contextmanager
-def muted(watch: SoftmaxWatch | None) -> Iterator[None]:
-    """A watch that looks away inside the context."""
-    if watch is None:
-        yield
-        return
-    watch.muted = True
+def looking_away() -> Iterator[None]:
+    """No active watch of this thread sees what happens inside the context."""
+    before = [(watch, watch.muted) for watch in dict.fromkeys(_LOOKING.watches)]
+    for watch, _ in before:
+        watch.muted = True
     try:
         yield
     finally:
-        watch.muted = False
+        for watch, was_muted in before:
+            watch.muted = was_muted

@@ -9,7 +9,7 @@ gain is kept. The output projection is the linear map that takes the mixed heads
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -55,6 +55,27 @@ def find_projections(sighting: Sighting, tape: Tape, eps: float) -> Projections:
         key=_columns(scores.key[:, :, 0], tape, tolerance),
         value=_columns(sighting.value[:, :, 0], tape, tolerance),
         output=_taker(sighting.mixed[:, 0].flatten(1), tape.maps, tolerance),
+    )
+
+
+def reading(
+    found: Projections, parameters: Mapping[str, Tensor], width: int | None, key_width: int | None
+) -> Projections:
+    """Only projections that read the stream itself, by its width (None where no stream is known).
+
+    Latent attention projects twice: the matrix that gives a head its values then reads a small latent, is no map from
+    the stream to the head, and must not be taken for one.
+    """
+
+    def kept(columns: Columns | None, stream: int | None) -> Columns | None:
+        fits = columns is None or stream is None or columns.matrix.of(parameters).shape[0] == stream
+        return columns if fits else None
+
+    return replace(
+        found,
+        query=kept(found.query, width),
+        key=kept(found.key, key_width),
+        value=kept(found.value, key_width),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.matrix.scores import Scores
@@ -27,20 +27,28 @@ def dense_pattern(scores: Scores) -> Float[Tensor, "batch heads query key"]:
         logits = scores.softcap * torch.tanh(logits / scores.softcap)
     if scores.bias is not None:
         logits = logits + scores.bias.double()
-    rows = torch.arange(logits.shape[2], device=logits.device)[:, None]
-    distance = rows - torch.arange(logits.shape[3], device=logits.device)
-    forbidden = torch.zeros_like(distance, dtype=torch.bool)
-    if scores.causal:
-        forbidden |= distance < 0
-    if scores.window is not None:
-        forbidden |= distance.abs() >= scores.window
-    logits = logits.masked_fill(forbidden, float("-inf"))
-    if scores.allowed is not None:
-        logits = logits.masked_fill(~scores.allowed, float("-inf"))
+    logits = logits.masked_fill(~visible(scores), float("-inf"))
     if scores.sinks is not None:
         sinks = scores.sinks.double()[None, :, None, None].expand(*logits.shape[:3], 1)
         return torch.cat([logits, sinks], dim=-1).softmax(-1)[..., :-1].nan_to_num(0.0)
     return logits.softmax(-1).nan_to_num(0.0)
+
+
+def visible(scores: Scores) -> Bool[Tensor, "#batch #heads query key"]:
+    """Which keys a query may see, by the rule; in a map the model made, those that got anything."""
+    if scores.pattern is not None:
+        return scores.pattern > 0
+    rows = torch.arange(scores.query.shape[2], device=scores.query.device)[:, None]
+    distance = rows - torch.arange(scores.key.shape[2], device=scores.query.device)
+    seen = torch.ones_like(distance, dtype=torch.bool)
+    if scores.causal:
+        seen &= distance >= 0
+    if scores.window is not None:
+        seen &= distance.abs() < scores.window
+    seen = seen[None, None]
+    if scores.allowed is not None:
+        seen = seen & scores.allowed
+    return seen if scores.bias is None else seen & ~scores.bias.isneginf()
 
 
 def dense_mixed(

@@ -60,9 +60,7 @@ def find(source: str | Path, wishes: Wishes) -> Source:
     if path.is_file():
         return _from_file(path, wishes)
     if isinstance(source, Path) or not _HUB_NAME.fullmatch(source) or path.suffix in (".gguf", ".json"):
-        raise RefusalError(
-            f"There is no model at '{source}': check the path, or give a hub name like 'gpt2'."
-        )
+        raise RefusalError(f"There is no model at '{source}': check the path, or give a hub name like 'gpt2'.")
     return _in_folder(_from_hub(source, wishes), source, wishes)
 
 
@@ -127,9 +125,7 @@ def _config(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise RefusalError(f"{path} cannot be read as JSON ({error}): fetch or write it again.") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise RefusalError(
-            f'{path} does not say its architecture: add the model_type, such as "model_type": "llama".'
-        )
+        raise RefusalError(f'{path} does not say its architecture: add the model_type, such as "model_type": "llama".')
     return config
 
 
@@ -183,15 +179,11 @@ def _from_hub(name: str, wishes: Wishes) -> Path:
             snapshot_download(name, revision=wishes.revision, allow_patterns=[*wanted, *_PICKLES])
         return folder
     except GatedRepoError as error:
-        raise RefusalError(
-            f"The hub asks for permission to fetch '{name}': run hf auth login first."
-        ) from error
+        raise RefusalError(f"The hub asks for permission to fetch '{name}': run hf auth login first.") from error
     except RepositoryNotFoundError as error:
         raise RefusalError(f"There is no folder '{name}' here and no model '{name}' on the hub.") from error
     except RevisionNotFoundError as error:
-        raise RefusalError(
-            f"'{name}' has no revision '{wishes.revision}' on the hub: name another."
-        ) from error
+        raise RefusalError(f"'{name}' has no revision '{wishes.revision}' on the hub: name another.") from error
     except (OSError, HfHubHTTPError, ValueError) as error:
         at = f" at revision '{wishes.revision}'" if wishes.revision else ""
         raise RefusalError(

@@ -19,15 +19,16 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.anatomy import Anatomy, Block, Site, Stack, marks_padding
+from attnscope.hf.anatomy import Anatomy, Block, Site, Stack
 from attnscope.hf.census import without_fast_path
 from attnscope.hf.interface import watched_interface
 from attnscope.hf.masks import MaskReader
-from attnscope.hf.primitives import FusedCall, Seen, SoftmaxWatch, muted
+from attnscope.hf.owners import Listener, watched_owner
+from attnscope.hf.padding import Padding, TokenMasks
+from attnscope.hf.primitives import FusedCall, Seen, looking_away
 from attnscope.hf.projections import output_weight
 from attnscope.hf.sighting import Sighting, sight_fused, sight_written_out
 from attnscope.hf.tensors import arguments, at
@@ -35,56 +36,35 @@ from attnscope.trace.frame import AttentionFrame, StreamFrame
 
 Frame = StreamFrame | AttentionFrame
 Receive = Callable[[Frame], None]
-TokenMasks = Mapping[str, Bool[Tensor, "batch token"]]
 
 
 @contextmanager
 def tap(model: nn.Module, found: Anatomy, receive: Receive, token_masks: TokenMasks | None = None) -> Iterator[None]:
     """Call `receive` with every frame of every forward pass of `model` inside the context.
 
-    `token_masks` says by stack which tokens are real; without it the masks in the model's own arguments do.
+    `token_masks` says by stack which tokens are real; without it the masks in the model's own arguments do, or the mask
+    it makes of them for attention. Every forward pass gives a frame for every site of `found`, or is refused. What runs
+    outside one (layers run again for gradient checkpointing) is not looked at. Taps may overlap in any order.
     """
     running = _Tap(model, found, receive, token_masks)
     with ExitStack() as stack:
+        stack.callback(running.forget)
         stack.callback(model.register_forward_pre_hook(running.begin, with_kwargs=True, prepend=True).remove)
         for path, hook in running.entering():
             module = model.get_submodule(path)
             stack.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
         for path, after in running.leaving():
             stack.callback(model.get_submodule(path).register_forward_hook(after).remove)
+        stack.callback(model.register_forward_hook(running.finish).remove)
+        stack.callback(model.register_forward_hook(running.end, always_call=True).remove)
         for path in dict.fromkeys(s.path for s in found.sites if s.route != "interface"):
-            stack.enter_context(_watched(model.get_submodule(path), path, running))
+            stack.enter_context(watched_owner(model.get_submodule(path), running.listener(path)))
         if "interface" in found.routes:
             stack.enter_context(
-                watched_interface(running.paths.__contains__, running.masks, running.interface, running.as_pattern)
+                watched_interface(running.watches, running.masks, running.interface, running.as_pattern)
             )
         stack.enter_context(without_fast_path(found.fast_path))
-        stack.callback(running.forget)
         yield
-
-
-@contextmanager
-def _watched(module: nn.Module, path: str, running: _Tap) -> Iterator[None]:
-    """Torch-level attention calls are watched only while their owner runs."""
-    forward = module.forward
-    own = "forward" in vars(module)
-
-    def watching(*args: Any, **kwargs: Any) -> Any:
-        outer, running.watch = running.watch, SoftmaxWatch(lambda call: running.primitive(path, call))
-        try:
-            with running.watch:
-                return forward(*args, **kwargs)
-        finally:
-            running.watch = outer
-
-    module.forward = watching
-    try:
-        yield
-    finally:
-        if own:
-            module.forward = forward
-        else:
-            del module.forward
 
 
 class _Tap:
@@ -92,7 +72,7 @@ class _Tap:
         self.model_class = type(model).__name__
         self.found = found
         self.receive = receive
-        self.given_masks = dict(token_masks or {})
+        self.padding = Padding(found, token_masks)
         self.paths = {module: path for path, module in model.named_modules()}
         self.sites = {(s.path, s.nth): s for s in found.sites}
         self.patterned = {s.path for s in found.sites if not s.rebuilt}
@@ -102,7 +82,7 @@ class _Tap:
         }
         self.signature = inspect.signature(model.forward)
         self.masks = MaskReader()
-        self.watch: SoftmaxWatch | None = None  # active while the owner of torch-level attention runs
+        self.running = False  # inside a forward pass of the whole model
         self.forget()
 
     def forget(self) -> None:
@@ -110,14 +90,29 @@ class _Tap:
         self.attended: Counter[str] = Counter()
         self.called: Counter[tuple[str, str]] = Counter()
         self.before: dict[str, Tensor] = {}
-        self.padding: dict[str, Bool[Tensor, "batch token"]] = {}
-        self.arguments: Mapping[str, Any] = {}
+        self.waiting: dict[str, list[StreamFrame]] = {}  # by stack, until attention shows what is padding
+        self.padding.begin({})
         self.masks.forget()
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.forget()
         named = self.signature.bind_partial(*args).arguments
-        self.arguments = {**named, **kwargs}
+        self.padding.begin({**named, **kwargs})
+        self.running = True
+
+    def finish(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """After a forward pass that came to its end: did it attend wherever the probe did?"""
+        missing = [s for s in self.found.sites if s.nth >= self.attended[s.path]]
+        if missing:
+            places = ", ".join(f"{s.stack} layer {s.layer} {s.site}" for s in missing[:3])
+            raise RefusalError(
+                f"{self.model_class} did not attend where its probe run did ({places}): "
+                "give anatomy() example inputs of the same kind as the batch."
+            )
+
+    def end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self.forget()
+        self.running = False
 
     # streams
 
@@ -148,7 +143,7 @@ class _Tap:
 
     def _on_input(self, stack: Stack, site: str, path: str, blocks: dict[int, Block]) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            block = self._next(path, stack.name + site, blocks)
+            block = self._next(path, stack.name + site, blocks) if self.running else None
             if block is not None:
                 middle = block.writes.middle
                 slot = block.enters if site == "stream" or middle is None else middle.slot
@@ -158,7 +153,7 @@ class _Tap:
 
     def _on_output(self, stack: Stack, site: str, path: str, blocks: dict[int, Block]) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            block = self._next(path, stack.name + site, blocks)
+            block = self._next(path, stack.name + site, blocks) if self.running else None
             if block is not None:
                 middle = block.writes.middle
                 slot = block.leaves if site == "left" or middle is None else middle.slot
@@ -183,20 +178,39 @@ class _Tap:
                 tensor = tensor.reshape(before.shape)
         layer = block.layer + (site == "left")
         fitting = before is not None and before.shape == tensor.shape and (site == "middle" or layer > 0)
+        mask = self.padding.mask(stack.name, tensor.shape[0], tensor.shape[1], tensor.device)
         frame = StreamFrame(
             stack=stack.name,
             site="middle" if site == "middle" else "stream",
             layer=layer,
-            stream=tensor,
-            token_mask=self._token_mask(stack.name, tensor),
+            stream=tensor.clone() if mask is None and block.overwrites else tensor,
+            token_mask=tensor.new_ones(tensor.shape[:2], dtype=torch.bool) if mask is None else mask,
             stream_before=before if fitting else None,
         )
         if site == "stream":
             self.before[stack.name] = tensor.clone() if block.overwrites else tensor
-        with muted(self.watch):  # what measures compute is not the model's
+        if mask is None:
+            self.waiting.setdefault(stack.name, []).append(frame)
+        else:
+            self._hand_out(frame)
+
+    def _hand_out(self, frame: Frame) -> None:
+        with looking_away():  # what measures compute is not the model's
             self.receive(frame)
 
     # attention
+
+    def watches(self, module: nn.Module) -> bool:
+        return self.running and module in self.paths
+
+    def listener(self, path: str) -> Listener:
+        return Listener(lambda: self.running, lambda call: self.primitive(path, call), lambda: self._lost(path))
+
+    def _lost(self, path: str) -> None:
+        raise RefusalError(
+            f"{self.model_class} mixes values in {path or 'its forward'} in a way that its probe run did not and that is "
+            "not understood: give anatomy() example inputs of the same kind as the batch."
+        )
 
     def interface(self, module: nn.Module, sighting: Sighting) -> None:
         self._attention(self.paths[module], sighting)
@@ -226,7 +240,20 @@ class _Tap:
         self.attended[path] += 1
         batch, queries = sighting.mixed.shape[:2]
         keys = sighting.value.shape[2]
-        self.receive(
+        if site.site == "self" and queries != keys:
+            raise RefusalError(
+                f"{self.model_class} attends from {queries} tokens to {keys} in {path or 'its forward'}, as with a cache "
+                "of earlier tokens: run the model without a cache (use_cache=False) on whole sequences."
+            )
+        key_mask = self.padding.mask(site.keys_from, batch, keys, sighting.mixed.device)
+        if key_mask is None:
+            key_mask = self.padding.learn(site.keys_from, batch, sighting.scores)
+        for frame in self.waiting.pop(site.keys_from, ()):
+            self._hand_out(replace(frame, token_mask=key_mask))
+        query_mask = self.padding.mask(site.stack, batch, queries, sighting.mixed.device)
+        if query_mask is None:
+            raise self.padding.refusal(site.stack)
+        self._hand_out(
             AttentionFrame(
                 stack=site.stack,
                 site=site.site,
@@ -234,48 +261,12 @@ class _Tap:
                 scores=sighting.scores,
                 value=sighting.value,
                 mixed=sighting.mixed,
-                query_mask=self._mask(site.stack, batch, queries, sighting.mixed.device),
-                key_mask=self._mask(site.keys_from, batch, keys, sighting.mixed.device),
+                query_mask=query_mask,
+                key_mask=key_mask,
                 route=sighting.route,
                 output_weight=self.output_weights[site.path, site.nth],
             )
         )
-
-    # padding
-
-    def _token_mask(self, stack: str, stream: Float[Tensor, "batch token width"]) -> Bool[Tensor, "batch token"]:
-        return self._mask(stack, stream.shape[0], stream.shape[1], stream.device)
-
-    def _mask(self, stack: str, batch: int, tokens: int, device: torch.device) -> Bool[Tensor, "batch token"]:
-        """Which tokens of a stack are real; all of them where nothing of the right size says otherwise."""
-        mask = self.padding.get(stack)
-        if mask is None or mask.shape != (batch, tokens):
-            mask = self._told(stack, batch, tokens)
-            if mask is None or mask.shape != (batch, tokens):
-                mask = torch.ones(batch, tokens, dtype=torch.bool)
-            mask = self.padding[stack] = mask.to(device)
-        return mask
-
-    def _told(self, stack: str, batch: int, tokens: int) -> Bool[Tensor, "batch2 token2"] | None:
-        """What the caller or the model's own arguments say about padding."""
-        if stack in self.given_masks:
-            return self.given_masks[stack]
-        described = self.found.stack(stack)
-        names = [f"{stack}_key_padding_mask"] if described is None or described.mask is None else [described.mask]
-        if len(self.found.stacks) <= 1 and stack != "memory":
-            names += self.arguments  # one stack: any mask of its size is its own, though the probe had none
-        for name in names:
-            mask = self.arguments.get(name)
-            if mask is not None and marks_padding(name, mask) and mask.shape == (batch, tokens):
-                return _real_tokens(name, mask)
-        return None
-
-
-def _real_tokens(name: str, mask: Tensor) -> Bool[Tensor, "batch token"]:
-    if "padding" not in name:
-        return mask > 0
-    # torch's own layers mark padding: with True, or with a number that is added to the logits.
-    return mask == 0 if mask.is_floating_point() else ~mask.bool()
 
 
 def _by_path(places: Mapping[tuple[str, int], Block]) -> dict[str, dict[int, Block]]:

@@ -1,34 +1,45 @@
 """Does what the tap hands out agree with what the model did? Asked of every model, answered with numbers.
 
-verify(model, batch) -> Verification: A V recomputed in float64 from queries, keys and rules against the
-mixed values the module really passed on; row sums; nothing on the future where attention is causal; the
-residual identity inside every block whose writes are separable; the output equal bit for bit to the
-untouched forward.
+verify(model, batch) -> Verification, of which every check is over all layers and real tokens:
+
+    mixed              A V recomputed in float64 from queries, keys and rules (the masks the model gave, in the form
+                       frames have them), against the mixed values the module really passed on
+    row sums           rows of the pattern sum to one, or to less with a learned sink
+    future             where the probe found causal attention, the pattern of this batch has nothing above the diagonal;
+                       a frame that says causal where the probe did not counts as one. For rebuilt patterns this
+                       compares two readings of the model's masks; that the model itself obeys them is shown by `mixed`
+    padding            no real query attends to padding
+    unseen keys        how many keys count as real though no real query may see them: padding that went unnoticed
+    residual identity  inside every block whose writes are separable
+    output             equal bit for bit to the untouched forward
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.anatomy import Anatomy, anatomy, evaluating
+from attnscope.hf.anatomy import Anatomy, anatomy
 from attnscope.hf.census import without_fast_path
 from attnscope.hf.example import Batch, run, same_chance
 from attnscope.hf.identity import residual_identities
-from attnscope.hf.recompute import dense_pattern, one_sequence
-from attnscope.hf.tap import Frame, TokenMasks, tap
-from attnscope.hf.tensors import every_tensor
+from attnscope.hf.intact import evaluating
+from attnscope.hf.padding import TokenMasks
+from attnscope.hf.recompute import dense_pattern, one_sequence, visible
+from attnscope.hf.tap import Frame, tap
+from attnscope.hf.tensors import every_tensor, same_numbers
 from attnscope.trace.frame import AttentionFrame, StreamFrame
 
 _LOOSE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
 _FLOAT32_SOFTMAX = 1e-5  # models may do their softmax in float32 whatever they compute in
+_NOTHING = 1e-6  # what a forbidden key may get: masks are exact in every precision
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,7 @@ class Verification:
     routes: tuple[str, ...]
     checks: dict[str, Check]
     notes: tuple[str, ...]
+    broken: tuple[str, ...] = ()  # where the model makes NaN or infinity itself, so that nothing is compared from there
 
     @property
     def passed(self) -> bool:
@@ -65,7 +77,9 @@ class Verification:
     def sentence(self) -> str:
         seen = f"{self.model_class}, seen by {' and '.join(self.routes)}"
         if self.passed:
-            return f"{seen}: recomputed attention agrees with the model to {self.largest:.1e}, output unchanged."
+            limits = f" except from {' and '.join(self.broken)} on, where the model makes NaN," if self.broken else ""
+            agrees = f"recomputed attention agrees with the model to {self.largest:.1e},"
+            return f"{seen}: {agrees}{limits} output unchanged."
         wrong = ", ".join(
             f"{name} differs by {c.largest:.1e} (allowed {c.allowed:.1e})"
             for name, c in self.checks.items()
@@ -77,9 +91,10 @@ class Verification:
 class _Comparison:
     """Receives frames and keeps only the largest differences."""
 
-    def __init__(self) -> None:
+    def __init__(self, found: Anatomy) -> None:
         self.largest: dict[str, float] = defaultdict(float)
-        self.seen: set[tuple[str, str, int]] = set()
+        self.causal = {(s.stack, s.site, s.layer) for s in found.sites if s.causal}
+        self.seen: Counter[tuple[str, str, int]] = Counter()
         self.loosest = 0.0
         self.broken: set[tuple[str, str, int]] = set()  # where the model itself made NaN or infinity
         self.tokens: Tensor | None = None  # which tokens of the last stream are real
@@ -89,7 +104,7 @@ class _Comparison:
         self.largest[name] = max(self.largest[name], float("inf") if math.isnan(value) else value)
 
     def receive(self, frame: Frame) -> None:
-        self.seen.add((frame.stack, frame.site, frame.layer))
+        self.seen[frame.stack, frame.site, frame.layer] += 1
         if isinstance(frame, StreamFrame):
             self.tokens = frame.token_mask
             return
@@ -110,10 +125,23 @@ class _Comparison:
         mass = pattern.sum(-1)[:, queries]
         # A learned sink takes what a row has left: such rows stay below one.
         self.note("row sums", (mass - 1).clamp_min(0) if frame.scores.sinks is not None else (mass - 1).abs())
-        if frame.scores.causal:
+        if (frame.stack, frame.site, frame.layer) in self.causal:
             self.note("future", pattern.triu(1)[:, queries])
-        padded = pattern[:, queries][:, :, ~frame.key_mask[index]]
-        self.note("padding", padded)
+        elif frame.scores.causal and pattern.shape[1] > 1:
+            self.note("future", pattern.new_ones(1))
+        keys = frame.key_mask[index]
+        self.note("padding", pattern[:, queries][:, :, ~keys])
+        if bool(queries.any()):
+            seen = visible(one_sequence(frame.scores, index))[0]  # [head or 1, query, key]
+            self.note("unseen keys", (keys & ~seen[:, queries].flatten(0, 1).any(dim=0)).sum().double())
+
+    def broken_from(self, found: Anatomy) -> tuple[str, ...]:
+        """The first layer of every stack where the model itself makes NaN."""
+        first: dict[str, int] = {}
+        for stack, _, layer in self.broken:
+            first[stack] = min(layer, first.get(stack, layer))
+        several = len({site.stack for site in found.sites}) > 1
+        return tuple(f"{stack} layer {first[stack]}" if several else f"layer {first[stack]}" for stack in sorted(first))
 
 
 def verify(
@@ -121,7 +149,7 @@ def verify(
 ) -> Verification:
     """Compare everything the tap says about one batch with what the model did."""
     found = anatomy(model, batch) if found is None else found
-    compared = _Comparison()
+    compared = _Comparison(found)
     with evaluating(model), torch.no_grad():
         with without_fast_path(found.fast_path), same_chance(model):
             untouched = [t.clone() for t in every_tensor(run(model, batch))]
@@ -134,12 +162,11 @@ def verify(
         ):
             run(model, batch)
         notes = _notes(model, batch, found, untouched, compared.tokens)
-    if compared.broken:
-        stack, site, layer = min(compared.broken)
-        notes = (*notes, f"the model makes NaN or infinity: not compared from {stack} layer {layer} ({site}) on")
-    missing = [
-        f"{s.stack} layer {s.layer} {s.site}" for s in found.sites if (s.stack, s.site, s.layer) not in compared.seen
-    ]
+    broken = compared.broken_from(found)
+    if broken:
+        notes = (*notes, f"the model makes NaN or infinity: not compared from {' and '.join(broken)} on")
+    expected = Counter((s.stack, s.site, s.layer) for s in found.sites)
+    missing = [f"{stack} layer {layer} {site}" for stack, site, layer in expected - compared.seen]
     if missing:
         raise RefusalError(
             f"{found.model_class} did not attend where its probe run did ({', '.join(missing[:3])}): "
@@ -150,11 +177,12 @@ def verify(
         "mixed": Check(compared.largest["mixed"], loosest),
         "row sums": Check(compared.largest["row sums"], max(loosest, _FLOAT32_SOFTMAX)),
         "future": Check(compared.largest["future"], 0.0),
-        "padding": Check(compared.largest["padding"], loosest),
+        "padding": Check(compared.largest["padding"], _NOTHING),
+        "unseen keys": Check(compared.largest["unseen keys"], 0.0),
         "residual identity": Check(compared.largest["residual identity"], loosest),
         "output": Check(_largest_difference(untouched, tapped), 0.0),
     }
-    return Verification(found.model_class, found.routes, checks, notes)
+    return Verification(found.model_class, found.routes, checks, notes, broken)
 
 
 def _largest_difference(left: list[Tensor], right: list[Tensor]) -> float:
@@ -165,7 +193,7 @@ def _largest_difference(left: list[Tensor], right: list[Tensor]) -> float:
     for a, b in zip(left, right, strict=True):
         if a.shape != b.shape or a.dtype != b.dtype:
             return float("inf")
-        if not torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) or not torch.equal(a.isnan(), b.isnan()):
+        if not same_numbers(a, b):
             largest = max(largest, float((a.double() - b.double()).abs().nan_to_num(float("inf")).max()))
     return largest
 

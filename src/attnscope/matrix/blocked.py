@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnscope.matrix.overlap import cosines, head_overlap, sample_rows
+from attnscope.matrix.overlap import head_overlap, mean_cosines, sample_rows
 from attnscope.matrix.scores import Scores
 from attnscope.matrix.tiles import VANISHING, pattern_strips, sees_any
 from attnscope.matrix.tiling import cut, tile_shape, width
@@ -90,9 +90,9 @@ def blocked_statistics(
         found["row_mass"] = mass
     if "received" in want:
         found["received"] = received.to(dtype)
-    found = {name: torch.where(value > VANISHING, value, 0.0) for name, value in found.items()}
+    found = {name: torch.where(value <= VANISHING, 0.0, value) for name, value in found.items()}  # NaN stays
     if compare is not None:
-        found["head_overlap"] = cosines(compare.gram)
+        found["head_overlap"] = mean_cosines(compare.gram, compare.real)
     elif "head_overlap" in want:
         found["head_overlap"] = head_overlap(scores, query_mask=query_mask, dtype=dtype, lse=lse)
     return found
@@ -118,21 +118,17 @@ def _add_diagonal(
 
 
 class _Comparison:
-    """Inner products of the heads' sampled rows, from tiles that hold whole sequences."""
+    """Inner products of the heads in each sampled row, from tiles that hold whole sequences."""
 
     def __init__(self, query_mask: Bool[Tensor, "batch query"], heads: int, dtype: torch.dtype) -> None:
-        self.gram = torch.zeros(len(query_mask), heads, heads, dtype=dtype, device=query_mask.device)
-        self._rows = [row[real].tolist() for row, real in zip(*(x.cpu() for x in sample_rows(query_mask)), strict=True)]
+        self._rows, self.real = sample_rows(query_mask)
+        self.gram = torch.zeros(*self._rows.shape, heads, heads, dtype=dtype, device=query_mask.device)
 
     def add(self, pattern: Float[Tensor, "some_batch heads rows keys"], batch: slice) -> None:
-        for place, rows in enumerate(self._rows[batch]):
-            if not rows:
-                continue
-            step = rows[1] - rows[0] if len(rows) > 1 else 1
-            even = rows == list(range(rows[0], rows[-1] + 1, step))  # else there are holes in the mask
-            sample = pattern[place, :, slice(rows[0], rows[-1] + 1, step) if even else rows]
-            flat = sample.reshape(len(sample), -1)
-            torch.mm(flat, flat.mT, out=self.gram[batch.start + place])
+        rows = self._rows[batch]
+        place = torch.arange(len(rows), device=rows.device)[:, None]
+        sample = pattern.transpose(1, 2)[place, rows]  # [some_batch, sampled, heads, keys]
+        torch.matmul(sample, sample.mT, out=self.gram[batch])
 
 
 class _Distances:

@@ -72,13 +72,14 @@ def dense_statistics(
 
 
 def _overlap(A: Float[Tensor, "batch heads query key"], query_mask: Bool[Tensor, "batch query"]) -> Tensor:
-    """Cosine of each two heads over the sampled rows, one sequence and one pair at a time."""
+    """Cosine of each two heads, row by row over the sampled rows, and the mean of that."""
     rows, real = sample_rows(query_mask)
     batch, heads = A.shape[:2]
     out = A.new_zeros(batch, heads, heads)
     for b in range(batch):
-        sample = [A[b, h, rows[b][real[b]]].flatten() for h in range(heads)]
+        sample = [A[b, h, rows[b][real[b]]] for h in range(heads)]
         for g in range(heads):
             for h in range(heads):
-                out[b, g, h] = torch.cosine_similarity(sample[g], sample[h], dim=0, eps=1e-30)
+                cosine = torch.cosine_similarity(sample[g], sample[h], dim=-1, eps=1e-30)
+                out[b, g, h] = cosine.sum() / max(1, len(cosine))
     return out

@@ -1,8 +1,9 @@
 """How alike the heads of a layer look: cosine similarity of their patterns, on a sample of rows.
 
-Two heads with the same pattern are redundant. The cosine <A_g, A_h> / (|A_g| |A_h|) over 16 rows of each
-sequence, evenly spaced over its real tokens, costs as much as 16 rows of attention, however long the
-sequence.
+Two heads with the same pattern are redundant. The cosine of their rows, <A_g,i , A_h,i> / (|A_g,i| |A_h,i|), is averaged
+over 16 rows i of each sequence, evenly spaced over its real tokens: that costs as much as 16 rows of attention, however
+long the sequence. Each row counts the same. One cosine over all rows together would be ruled by the sharpest: under a
+causal mask row 0 is (1) for every head, and heads with disjoint diffuse rows would still look alike.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnscope.matrix.scores import Scores
-from attnscope.matrix.tiles import LogPattern, complete_lse, row_lse
+from attnscope.matrix.tiles import VANISHING, LogPattern, complete_lse, row_lse
 from attnscope.matrix.tiling import Tile, pieces, tile_elements
 
 OVERLAP_ROWS = 16
@@ -24,22 +25,27 @@ OVERLAP_ROWS = 16
 def sample_rows(
     query_mask: Bool[Tensor, "batch query"], most: int = OVERLAP_ROWS
 ) -> tuple[Int[Tensor, "batch rows"], Bool[Tensor, "batch rows"]]:
-    """At most `most` real rows a sequence: the first and every s-th after it; and which entries count.
+    """At most `most` real rows a sequence, the last of each of as many equal stretches; and which entries count.
 
-    Rows are chosen by their rank among the real ones, so padding on either side chooses the same tokens.
+    Of a short sequence every row is taken; of a longer one the first rows, which see next to nothing, are not. Rows are chosen by their rank among the real ones, so padding on either side chooses the same tokens.
     """
     count = query_mask.sum(-1, keepdim=True)
     step = (count + most - 1) // most
-    rank = torch.arange(min(most, query_mask.shape[1]), device=query_mask.device) * step
+    rank = torch.arange(1, min(most, query_mask.shape[1]) + 1, device=query_mask.device) * step - 1
     order = torch.argsort(query_mask.logical_not().to(torch.int8), dim=-1, stable=True)
-    return order.gather(-1, rank.clamp_max(query_mask.shape[1] - 1)), rank < count
+    real = (rank < count) & (rank >= 0)
+    return order.gather(-1, rank.clamp(0, query_mask.shape[1] - 1)), real
 
 
-def cosines(gram: Float[Tensor, "batch heads heads"]) -> Float[Tensor, "batch heads heads"]:
-    """Inner products of the heads, made cosines; 0 for a head that sees nothing."""
+def mean_cosines(
+    gram: Float[Tensor, "batch rows heads heads"], real: Bool[Tensor, "batch rows"]
+) -> Float[Tensor, "batch heads heads"]:
+    """Inner products of the heads in each row, made cosines and averaged; a head that sees nothing adds 0."""
     norm = gram.diagonal(dim1=-2, dim2=-1).sqrt()
-    scale = torch.where(norm > 0, 1 / norm, 0.0)
-    return (gram * scale[:, :, None] * scale[:, None, :]).clamp_(0, 1)
+    scale = torch.where(norm <= VANISHING, 0.0, 1 / norm)
+    cosine = gram * scale[..., :, None] * scale[..., None, :]
+    counted = cosine.masked_fill(~real[..., None, None], 0.0).sum(1)
+    return (counted / real.sum(-1).clamp_min(1)[:, None, None]).clamp_(0, 1)
 
 
 def rows_of(scores: Scores, rows: Int[Tensor, "batch rows"]) -> Scores:
@@ -76,15 +82,15 @@ def head_overlap(
     dtype: torch.dtype,
     lse: Float[Tensor, "batch heads query"] | None,
 ) -> Float[Tensor, "batch heads heads"]:
-    """Cosine of every pair of heads over the sampled rows; 0 for a head that sees nothing there."""
+    """Mean cosine of every pair of heads over the sampled rows; 0 for a head that sees nothing there."""
     rows, real = sample_rows(query_mask)
     sample = rows_of(replace(scores, lse=lse), rows)
-    batch, heads = sample.query.shape[:2]
-    gram = torch.zeros(batch, heads, heads, dtype=dtype, device=rows.device)
+    heads = sample.query.shape[1]
+    gram = torch.zeros(*rows.shape, heads, heads, dtype=dtype, device=rows.device)
     for sequences, pattern in _tiles_of_all_heads(sample, real, dtype):
-        flat = pattern.reshape(pattern.shape[0], heads, -1)
-        gram[sequences].baddbmm_(flat, flat.mT)
-    return cosines(gram)
+        by_row = pattern.transpose(1, 2)  # [some sequences, rows, heads, keys]
+        gram[sequences] += by_row @ by_row.mT
+    return mean_cosines(gram, real)
 
 
 def _tiles_of_all_heads(

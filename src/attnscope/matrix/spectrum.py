@@ -54,9 +54,7 @@ def leading_singular_values(
         if basis.shape[-1] >= basis.shape[-2]:
             break  # the basis is the whole space, and the answer exact
         grown = apply_transposed(apply(newest))
-        for _ in range(
-            2
-        ):  # once is not enough where M^T M maps the block nearly into what is already spanned
+        for _ in range(2):  # once is not enough where M^T M maps the block nearly into what is already spanned
             grown = grown - basis @ (basis.mT @ grown)
         newest = orthonormal(grown)
         # A block that was already spanned leaves only rounding noise, whose directions overlap with the

@@ -17,6 +17,7 @@ rows sum to less than 1; their entropy is -sum_j A_ij ln A_ij over the real keys
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -67,11 +68,26 @@ def attention_statistics(
         if name not in STATISTICS:
             raise RefusalError(f"There is no attention statistic '{name}'.{nearest(name, STATISTICS)}")
     with torch.no_grad():
+        scores = _without_padding(scores, query_mask, key_mask)
         dtype = torch.float64 if route == "dense" else accumulate or working_precision(scores)
         lse = _trusted_lse(scores, accumulate, dtype)
         masks = {"query_mask": query_mask, "key_mask": key_mask}
         found = _by_route(scores, list(dict.fromkeys(want)), masks, route=route, dtype=dtype, lse=lse)
         return {name: _cleaned(name, value, key_mask) for name, value in found.items()}
+
+
+def _without_padding(
+    scores: Scores, query_mask: Bool[Tensor, "batch query"], key_mask: Bool[Tensor, "batch key"]
+) -> Scores:
+    """What stands in padding may be NaN, and NaN would get past any mask: put zeros there."""
+    if scores.pattern is not None or (bool(query_mask.all()) and bool(key_mask.all())):
+        return scores
+    return replace(
+        scores,
+        query=scores.query.masked_fill(~query_mask[:, None, :, None], 0.0),
+        key=scores.key.masked_fill(~key_mask[:, None, :, None], 0.0),
+        lse=None if scores.lse is None else scores.lse.masked_fill(~query_mask[:, None], 0.0),
+    )
 
 
 def working_precision(scores: Scores) -> torch.dtype:

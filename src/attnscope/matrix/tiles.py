@@ -165,8 +165,8 @@ def complete_lse(
 def sees_any(
     log_sum: Float[Tensor, "batch heads query"], live: Bool[Tensor, "batch query"] | None
 ) -> Bool[Tensor, "batch heads query"]:
-    """Which rows are wanted and see a key; NaN sees none."""
-    seen = log_sum > FORBIDDEN / 10
+    """Which rows are wanted and see a key. A row of NaN is not a row that sees nothing: it stays NaN."""
+    seen = ~(log_sum <= FORBIDDEN / 10)
     return seen if live is None else seen & live[:, None]
 
 

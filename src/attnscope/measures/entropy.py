@@ -21,7 +21,13 @@ from attnscope.matrix.sequences import row_mean
     alarm=Alarm("<", 0.1, "every query looks at one key: entropy collapse"),
 )
 def entropy(
-    row_entropy: Float[Tensor, "batch head query"], query_mask: Bool[Tensor, "batch query"]
+    row_entropy: Float[Tensor, "batch head query"],
+    row_mass: Float[Tensor, "batch head query"],
+    query_mask: Bool[Tensor, "batch query"],
 ) -> Float[Tensor, "batch head"]:
-    # -sum_j A_ij ln A_ij, averaged over the real rows i.
-    return row_mean(row_entropy, query_mask)
+    # -sum_j p_j ln p_j of p = A_i / m, the row as a distribution over keys, averaged over the real rows i. Its mass m is 1
+    # except beside a learned sink, where -sum_j A_ij ln A_ij = m (H(p) - ln m) would call a resting row a sharp one.
+    mass = row_mass.to(row_entropy.dtype)
+    empty = mass == 0
+    whole = mass.masked_fill(empty, 1.0)
+    return row_mean((row_entropy / whole + whole.log()).masked_fill(empty, 0.0).clamp_min(0.0), query_mask)

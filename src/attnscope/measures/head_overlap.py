@@ -12,7 +12,7 @@ from attnscope.core.measure import Located, measure
 
 @measure(
     title="Head overlap",
-    summary="The cosine similarity of a head's pattern to that of the most similar head of its layer, over 16 rows.",
+    summary="The mean cosine of a head's rows with those of the most similar head of its layer, over 16 rows.",
     unit="cosine",
     low=0.0,
     high=1.0,
@@ -21,7 +21,7 @@ from attnscope.core.measure import Located, measure
     alarm=Alarm(">", 0.95, "two heads of a layer have the same pattern"),
 )
 def head_overlap(head_overlap: Float[Tensor, "batch head head"]) -> Located:
-    # max over g != h of <A_g, A_h> / (|A_g| |A_h|), which is not negative because patterns are not; a head
+    # max over g != h of the mean over rows of <A_g, A_h> / (|A_g| |A_h|), which is not negative because patterns are not; a head
     # that is alone in its layer overlaps with none.
     overlap = head_overlap.to(torch.promote_types(head_overlap.dtype, torch.float32))
     alone = torch.eye(overlap.shape[-1], dtype=torch.bool, device=overlap.device)

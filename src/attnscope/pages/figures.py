@@ -86,9 +86,7 @@ def _figure(card: Card, panel: Panel, chart: Any, summary: str, kind: str) -> Fi
 
 def slim(svg: str) -> str:
     """Drop what the stylesheet says already or what says nothing; let the drawing grow with its column."""
-    svg = re.sub(
-        r' (?:opacity="1"|pointer-events="none"|version="1.1"|xmlns:xlink="[^"]*"|class="marks")', "", svg
-    )
+    svg = re.sub(r' (?:opacity="1"|pointer-events="none"|version="1.1"|xmlns:xlink="[^"]*"|class="marks")', "", svg)
     svg = re.sub(r' (?:font-family|aria-roledescription|font-size)="[^"]*"', "", svg)
     svg = re.sub(r' role="graphics-(?:object|symbol)"', "", svg)
     svg = re.sub(r'<path class="(?:background|foreground)"[^>]*/>', "", svg)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope.charts.numerals import numeral
+from attnscope.survey.baseline import raised, uniform_attention
 from attnscope.survey.survey import Survey
+from attnscope.survey.thresholds import Thresholds
 
 if TYPE_CHECKING:
     import pandas
-
-SINK = 0.3
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,9 @@ class Headline:
     note: str
 
 
-def headlines(survey: Survey, table: pandas.DataFrame) -> tuple[Headline, ...]:
+def headlines(survey: Survey, table: pandas.DataFrame, thresholds: Thresholds | None = None) -> tuple[Headline, ...]:
     """Size, residual, rank, sinks, spike, NaN. A measure that was not taken is left out."""
+    chosen = thresholds or Thresholds()
     found: list[Headline] = []
     for stack in survey.stacks:
         rows = table[table["stack"] == stack]
@@ -32,7 +33,7 @@ def headlines(survey: Survey, table: pandas.DataFrame) -> tuple[Headline, ...]:
         found += [_size(rows, which)]
         found += _ends(survey, rows, "relative_residual", "Residual left at the end", which)
         found += _ends(survey, rows, "effective_rank", "Effective rank at the end", which)
-        found += _sinks(survey, rows, which)
+        found += _sinks(survey, rows, stack, which, chosen.sink_mass)
         found += _spike(rows, which)
     broken = int(table["nonfinite"].sum())
     if broken:
@@ -46,8 +47,10 @@ def _size(rows: pandas.DataFrame, which: str) -> Headline:
         depth = int(rows["layer"].max())
         return Headline(f"Layers{which}", f"{depth:,}", "no number per head was taken")
     layers, per_layer = heads["layer"].nunique(), int(heads["head"].max()) + 1
-    pairs = heads[["layer", "head"]].drop_duplicates()
-    return Headline(f"Layers × heads{which}", f"{layers} × {per_layer}", f"{len(pairs):,} heads in all")
+    every = heads[["site", "layer", "head"]].drop_duplicates()
+    crossing = int((every["site"] == "cross").sum())
+    note = f"{len(every):,} heads in all" + (f", {crossing:,} of them in cross-attention" if crossing else "")
+    return Headline(f"Layers × heads{which}", f"{layers} × {per_layer}", note)
 
 
 def _ends(survey: Survey, rows: pandas.DataFrame, measure: str, label: str, which: str) -> list[Headline]:
@@ -60,28 +63,22 @@ def _ends(survey: Survey, rows: pandas.DataFrame, measure: str, label: str, whic
         Headline(
             f"{label}{which}",
             numeral(float(last["mean"])),
-            f"{survey.cards[measure].unit}; {numeral(float(first['mean']))} at layer {first['layer']}".lstrip(
-                "; "
-            ),
+            f"{survey.cards[measure].unit}; {numeral(float(first['mean']))} at layer {first['layer']}".lstrip("; "),
         )
     ]
 
 
-def _sinks(survey: Survey, rows: pandas.DataFrame, which: str) -> list[Headline]:
+def _sinks(survey: Survey, rows: pandas.DataFrame, stack: str, which: str, threshold: float) -> list[Headline]:
+    """The share of heads that the finding about sinks counts, with the same bar."""
     masses = rows[(rows["measure"] == "sink_mass") & (rows["site"] == "self")]
     masses = masses[masses["part"] == survey.cards["sink_mass"].parts[0]] if len(masses) else masses
     means = masses["mean"].to_numpy(float)
     means = means[np.isfinite(means)]
     if not means.size:
         return []
-    alarm = survey.cards["sink_mass"].alarm
-    limit = alarm.threshold if alarm else SINK
-    share = float((means > limit).mean())
-    return [
-        Headline(
-            f"Heads that sink{which}", f"{share:.0%}", f"put over {limit:g} of their mass on the first token"
-        )
-    ]
+    bar = raised(threshold, uniform_attention(survey, stack, "self"))
+    share = float((means > bar).mean())
+    return [Headline(f"Heads that sink{which}", f"{share:.0%}", f"put over {bar:.3g} of their mass on the first token")]
 
 
 def _spike(rows: pandas.DataFrame, which: str) -> list[Headline]:

@@ -32,16 +32,6 @@ from attnscope.survey.thresholds import Thresholds
 if TYPE_CHECKING:
     import jinja2
 
-MEASURE_BEHIND = {
-    "sink_mass": "sink_mass",
-    "uniform_entropy": "entropy",
-    "entropy_floor": "entropy",
-    "identity_mass": "self_attention",
-    "previous_mass": "previous_token",
-    "duplicate_overlap": "head_overlap",
-}
-"""Which map shows what a threshold was applied to."""
-
 MOST_CHANGES = 12
 
 
@@ -74,7 +64,7 @@ def render_report(
     from attnscope.pages.figures import profiles
     from attnscope.pages.headlines import headlines
     from attnscope.pages.maps import FULL_DETAIL, head_maps
-    from attnscope.pages.wording import corpus_words, model_name
+    from attnscope.pages.wording import corpus_words, missing_words, model_name
 
     findings = diagnose(survey, thresholds) if findings is None else findings
     table = survey.table()
@@ -114,11 +104,12 @@ def render_report(
         version=__version__,
         findings=[_shown(f) for f in findings],
         counts={s: sum(f.severity == s for f in findings) for s in reversed(SEVERITIES)},
-        headlines=headlines(survey, table),
+        headlines=headlines(survey, table, thresholds),
         profiles=figures,
         maps=maps,
         comparison=comparison,
-        provenance=_flat(survey.provenance),
+        provenance=_flat({k: v for k, v in survey.provenance.items() if k != "not_measured"}),
+        missing=missing_words(survey),
         thresholds=sorted(vars(thresholds or Thresholds()).items()),
         cards=list(survey.cards.values()),
     )
@@ -141,7 +132,7 @@ def _shown(finding: Finding) -> _Shown:
     from attnscope.charts.numerals import numeral
     from attnscope.pages.wording import place
 
-    measure = finding.details.get("measure") or MEASURE_BEHIND.get(finding.threshold_name)
+    measure = finding.details.get("measure")
     return _Shown(
         finding,
         place(finding),

@@ -151,9 +151,9 @@ def figures(numbers: np.ndarray) -> list[float | None]:
 
 def _map(here: pd.DataFrame, card: Card, panel: Panel, part: str) -> HeadMap:
     rows = head_rows(here, panel, part).merge(
-        here.loc[
-            (here["part"] == part) & here["head"].notna(), ["layer", "head", "min", "max", "usual"]
-        ].astype({"head": int}),
+        here.loc[(here["part"] == part) & here["head"].notna(), ["layer", "head", "min", "max", "usual"]].astype(
+            {"head": int}
+        ),
         on=["layer", "head"],
     )
     layers, heads = int(rows["layer"].max()) + 1, int(rows["head"].max()) + 1

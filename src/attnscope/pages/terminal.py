@@ -1,5 +1,4 @@
-"""A survey in a terminal: headline, findings, depth as sparklines, and where the page is. 80 columns,
-colour optional.
+"""A survey in a terminal: headline, findings, depth as sparklines, and where the page is. 80 columns, colour optional.
 
 Everything is built from `Text`, never from markup: a model called `[red]x` is called just that.
 """
@@ -19,9 +18,10 @@ from rich.text import Text
 from attnscope.charts.numerals import numeral
 from attnscope.core.finding import SEVERITIES, Finding, Severity
 from attnscope.pages.headlines import headlines
-from attnscope.pages.wording import corpus_words, model_name, site_title
+from attnscope.pages.wording import corpus_words, missing_words, model_name, site_title
 from attnscope.survey.compare import Change, Comparison
 from attnscope.survey.survey import Survey
+from attnscope.survey.thresholds import Thresholds
 
 STYLE: dict[str, str] = {"critical": "bold red", "warning": "yellow", "info": "blue"}
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -31,40 +31,45 @@ MOST_CHANGES = 10
 
 
 def print_summary(
-    survey: Survey, findings: Sequence[Finding], report: Path | None = None, console: Console | None = None
+    survey: Survey,
+    findings: Sequence[Finding],
+    report: Path | None = None,
+    console: Console | None = None,
+    *,
+    thresholds: Thresholds | None = None,
 ) -> None:
-    """Print what a survey says."""
-    _print(summary(survey, findings), report, console or Console())
+    """Print what a survey says. `thresholds` are those behind the findings; headlines obey them too."""
+    _print(summary(survey, findings, thresholds), report, console or Console())
 
 
-def print_comparison(
-    comparison: Comparison, report: Path | None = None, console: Console | None = None
-) -> None:
+def print_comparison(comparison: Comparison, report: Path | None = None, console: Console | None = None) -> None:
     """Print what changed between two surveys."""
     _print(compared(comparison), report, console or Console())
 
 
-def summary(survey: Survey, findings: Sequence[Finding]) -> Group:
+def summary(survey: Survey, findings: Sequence[Finding], thresholds: Thresholds | None = None) -> Group:
     """What a survey says, to be printed by a console."""
     parts: list[RenderableType] = [
         Text(""),
         Text(_clean(model_name(survey)), style="bold"),
         Text(_clean(", ".join(corpus_words(survey)) or "no corpus is named"), style="dim"),
         Text(""),
-        _headline_table(survey),
+        _headline_table(survey, thresholds),
         _heading(_counts(findings)),
         _finding_table(findings),
         _heading("Depth"),
         _depth_table(survey),
     ]
+    missing = missing_words(survey)
+    if missing:
+        parts += [Text(""), *(Text(_clean(sentence), style="dim") for sentence in missing)]
     return Group(*parts)
 
 
 def compared(comparison: Comparison) -> Group:
     """What changed, to be printed by a console."""
     before, after = (
-        _clean(str((p.get("model") or {}).get("name", "unnamed model")))
-        for p in (comparison.before, comparison.after)
+        _clean(str((p.get("model") or {}).get("name", "unnamed model"))) for p in (comparison.before, comparison.after)
     )
     parts: list[RenderableType] = [
         Text(""),
@@ -96,9 +101,7 @@ def sparkline(values: Iterable[float], *, log: bool = False, width: int = SPARK_
         return "?" * len(numbers)
     low, reach = seen.min(), seen.max() - seen.min()
     places = np.zeros(len(numbers)) if reach == 0 else (numbers - low) / reach * (len(BLOCKS) - 1)
-    return "".join(
-        "?" if np.isnan(n) else BLOCKS[round(float(p))] for n, p in zip(numbers, places, strict=True)
-    )
+    return "".join("?" if np.isnan(n) else BLOCKS[round(float(p))] for n, p in zip(numbers, places, strict=True))
 
 
 def _print(what: Group, report: Path | None, console: Console) -> None:
@@ -114,12 +117,12 @@ def _print(what: Group, report: Path | None, console: Console) -> None:
     console.file.write(text)
 
 
-def _headline_table(survey: Survey) -> Table:
+def _headline_table(survey: Survey, thresholds: Thresholds | None) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(justify="right", style="bold", no_wrap=True)
     table.add_column(style="dim")
-    for line in headlines(survey, survey.table()):
+    for line in headlines(survey, survey.table(), thresholds):
         table.add_row(_clean(line.label), Text(_clean(line.value)), Text(_clean(line.note)))
     return table
 
@@ -144,16 +147,12 @@ def _depth_table(survey: Survey) -> Table:
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_row(*(Text(t, style="dim") for t in ("", "first layer to last", "first", "last")))
-    places = sorted(
-        {(k.stack, k.site) for k in survey.cells if k.site != "middle"}, key=lambda p: _order(survey, p)
-    )
+    places = sorted({(k.stack, k.site) for k in survey.cells if k.site != "middle"}, key=lambda p: _order(survey, p))
     for stack, site in places:
         if len(places) > 2:
             table.add_row(Text(_clean(site_title(stack, site)), style="dim"))
         for name, card in survey.cards.items():
-            means = np.array(
-                [_mean(cell) for cell in survey.column(name, card.parts[0], stack, site).values()]
-            )
+            means = np.array([_mean(cell) for cell in survey.column(name, card.parts[0], stack, site).values()])
             if not np.isfinite(means).any():
                 continue
             table.add_row(

@@ -53,6 +53,23 @@ def corpus_words(survey: Survey) -> tuple[str, ...]:
     return tuple(words)
 
 
+def missing_words(survey: Survey) -> tuple[str, ...]:
+    """A sentence for every reason why measures that were asked for are not here, in the order of their cards."""
+    reasons = _section(survey, "not_measured")
+    measured = {key.measure for key in survey.cells}
+    titles: dict[str, list[str]] = {}
+    for name in sorted(reasons, key=lambda n: (n not in survey.cards, n)):
+        if name not in measured:
+            why = reasons[name] if isinstance(reasons[name], list) else [reasons[name]]
+            reason = " ".join("; ".join(str(w).rstrip(".") for w in why).split())
+            titles.setdefault(reason, []).append(survey.cards[name].title if name in survey.cards else name)
+    return tuple(
+        f"{', '.join(some[:-1])}{' and ' if some[1:] else ''}{some[-1]}"
+        f" {'were' if some[1:] else 'was'} not measured{': ' if reason else ''}{reason}."
+        for reason, some in titles.items()
+    )
+
+
 def names(first: Survey, second: Survey) -> tuple[str, str]:
     """Two names that differ: of the models, else of the corpora, else `first` and `second`."""
     whole = model_name(first), model_name(second)
@@ -69,13 +86,7 @@ def card_range(card: Card) -> str:
 
     low, high = (numeral(v) if abs(v) != float("inf") else None for v in (card.low, card.high))
     if low is None or high is None:
-        return (
-            "any number"
-            if low is None and high is None
-            else f"from {low}"
-            if high is None
-            else f"up to {high}"
-        )
+        return "any number" if low is None and high is None else f"from {low}" if high is None else f"up to {high}"
     return f"{low} to {high}"
 
 

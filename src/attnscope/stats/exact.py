@@ -4,8 +4,7 @@ Every finite float64 is a whole multiple of 2^-1074 (the smallest subnormal), an
 of 2^-2148. Counting in those units turns a sum of floats into a sum of Python integers: no rounding, no
 order, no cancellation. A mean or a variance is then one division of integers, which Python rounds correctly.
 
-The integers are long but mostly trailing zeros; as text they lose them: `"1a3fp1060"` is 0x1a3f * 2^1060
-units.
+The integers are long but mostly trailing zeros; as text they lose them: `"1a3fp1060"` is 0x1a3f * 2^1060 units.
 """
 
 from __future__ import annotations
@@ -19,17 +18,14 @@ from numpy.typing import NDArray
 
 UNIT = 1074  # a value is counted in units of 2^-UNIT, a square in units of 2^-(2 UNIT)
 _MANTISSA = 53
-_LONGEST = (
-    2 * (UNIT + 1024) + 64
-)  # bits of the longest honest sum of squares; a file that claims more is damaged
+_LONGEST = 2 * (UNIT + 1024) + 64  # bits of the longest honest sum of squares; a file that claims more is damaged
 
 
 def exact_sums(values: Float[np.ndarray, "batch cells"]) -> tuple[list[int], list[int]]:
     """Sums over the batch of finite values and of their squares, in units of 2^-1074 and 2^-2148.
 
-    v = m 2^(e-53) with |m| < 2^53 whole. With `low` the smallest e, sum v = 2^(low-53) sum m 2^(e-low): the
-    big integers only span the range of exponents that is really there, and are moved to the common unit once
-    per cell.
+    v = m 2^(e-53) with |m| < 2^53 whole. With `low` the smallest e, sum v = 2^(low-53) sum m 2^(e-low): the big
+    integers only span the range of exponents that is really there, and are moved to the common unit once per cell.
     """
     if not len(values):
         return [0] * values.shape[1], [0] * values.shape[1]

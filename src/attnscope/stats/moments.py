@@ -23,10 +23,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """All arrays have the shape of a cell:
-
-    `()` or `(heads,)`. An empty cell has minimum inf and maximum -inf.
-    """
+    """All arrays have the shape of a cell: `()` or `(heads,)`. An empty cell has minimum inf and maximum -inf."""
 
     count: NDArray[np.int64]
     nonfinite: NDArray[np.int64]
@@ -78,10 +75,7 @@ class Moments:
 
     @property
     def variance(self) -> NDArray[np.float64]:
-        """Mean squared distance from the mean (divided by count):
-
-        n sum v^2 - (sum v)^2 over n^2, in integers.
-        """
+        """Mean squared distance from the mean: (n sum v^2 - (sum v)^2) / n^2, in integers up to the division."""
         triples = zip(self.total.flat, self.squares.flat, self.count.flat, strict=True)
         return self._array([ratio(int(n) * q - t * t, int(n) ** 2 << 2 * UNIT) for t, q, n in triples])
 

@@ -1,7 +1,6 @@
 """The largest value seen and where: token, channel, key, sample. Merging keeps one winner, in any order.
 
-Ties go to the smallest labels (in the order of their names), so that the winner never depends on who came
-first.
+Ties go to the smallest labels (in the order of their names), so that the winner never depends on who came first.
 """
 
 from __future__ import annotations
@@ -79,10 +78,7 @@ class Peak:
         return Peak(np.where(wins, other.value, self.value), where)
 
     def places(self) -> list[dict[str, int] | None]:
-        """Per cell, in flat order:
-
-        the labels of its peak; None where nothing was seen or no label is known.
-        """
+        """Per cell, in flat order: the labels of its peak; None where nothing was seen or no label is known."""
         rows = []
         for cell, value in enumerate(self.value.flat):
             known = {n: int(label.flat[cell]) for n, label in self.where.items() if label.flat[cell] != NOWHERE}

@@ -49,10 +49,7 @@ class QuantileSketch:
         return QuantileSketch(self.tally.merge(other.tally))
 
     def quantile(self, share: float) -> NDArray[np.float64]:
-        """The value below which `share` of the numbers lie (the lower one between two);
-
-        NaN where there are none.
-        """
+        """The value below which `share` of the numbers lie (the lower one between two); NaN where there are none."""
         if not 0 <= share <= 1:
             raise ValueError("a quantile lies between 0 and 1")
         found = np.full(len(cells := self.tally.cells()), np.nan)

@@ -1,7 +1,6 @@
-"""How often each integer label was seen, for a whole vector of heads at once: a sparse, exactly mergeable
-counter.
+"""How often each integer label was seen, for a whole vector of heads at once: a sparse, exactly mergeable counter.
 
-The quantile sketch and the histogram are tallies too, of bucket and bin numbers.
+The quantile sketch is a tally too, of bucket numbers.
 """
 
 from __future__ import annotations
@@ -65,10 +64,7 @@ class Tally:
         return [(labels[a:b], self.counts[a:b]) for a, b in pairwise(starts)]
 
     def most_common(self) -> list[tuple[int, float] | None]:
-        """Per cell:
-
-        the most frequent label (the smallest, where several are) and its share; None if empty.
-        """
+        """Per cell: the most frequent label (the smallest, where several are) and its share; None if empty."""
         return [
             (int(labels[counts.argmax()]), float(counts.max() / counts.sum())) if len(labels) else None
             for labels, counts in self.cells()
@@ -83,10 +79,7 @@ class Tally:
         )
 
     def to_json(self) -> list[list[int]]:
-        """Per cell `[label, count, step, count, step, count, ...]`:
-
-        steps between labels are shorter than labels.
-        """
+        """Per cell `[label, count, step, count, step, count, ...]`: steps between labels are shorter than labels."""
         rows = []
         for labels, counts in self.cells():
             row = np.empty(2 * len(labels), np.int64)

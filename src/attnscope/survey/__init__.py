@@ -1,7 +1,4 @@
-"""Surveys:
-
-labelled, mergeable, self-describing; their file; what they say in plain sentences. No torch here.
-"""
+"""Surveys: labelled, mergeable, self-describing; their file; what they say in plain sentences. No torch here."""
 
 from attnscope.core.finding import Finding
 from attnscope.survey.cell import Cell, Key

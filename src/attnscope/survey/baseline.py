@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnscope.survey.survey import Survey
+from attnscope.survey.words import percent
 
 _EULER = 0.5772156649015329
 
@@ -63,7 +64,7 @@ def raised(threshold: float, uniform: Uniform | None) -> float:
 
     Twice: a head that merely averages must stay well below, also where sequences differ in length (the mean of 1/n
     over them is a little above 1/n at their mean). Where uniform attention gives half the threshold or less, which for
-    0.3 under a causal mask means 26 tokens or more, nothing is raised; over three tokens or fewer no share is enough.
+    0.3 under a causal mask means 26 tokens or more, nothing is raised; over four tokens or fewer no share is enough.
     """
     return threshold if uniform is None else max(threshold, 2 * uniform.share)
 
@@ -72,7 +73,5 @@ def aside(threshold: float, uniform: Uniform | None) -> str:
     """Why a threshold was raised, to be put behind a sentence; nothing where it was not."""
     if uniform is None or raised(threshold, uniform) == threshold:
         return ""
-    return (
-        f" The bar is {100 * raised(threshold, uniform):.0f}% because over {uniform.length:.3g} tokens uniform attention"
-        f" alone gives {100 * uniform.share:.0f}%."
-    )
+    bar, tokens, share = percent(raised(threshold, uniform)), f"{uniform.length:.3g}", percent(uniform.share)
+    return f" The bar is {bar} because over {tokens} tokens uniform attention alone gives {share}."

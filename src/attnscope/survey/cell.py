@@ -15,15 +15,14 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from attnscope.core.card import Card
-from attnscope.stats import Histogram, Moments, Peak, QuantileSketch, Tally
+from attnscope.stats import Moments, Peak, QuantileSketch, Tally
 from attnscope.stats.moments import Shape
 
 
 class Key(NamedTuple):
     """Where a cell stands: `Key("entropy", "value", "decoder", "self", 3)`.
 
-    A stream at layer l is the state entering block l; at layer L (the number of blocks) it leaves the last
-    one.
+    A stream at layer l is the state entering block l; at layer L (the number of blocks) it leaves the last one.
     """
 
     measure: str
@@ -40,28 +39,20 @@ class Cell:
     moments: Moments
     sketch: QuantileSketch
     peak: Peak
-    histogram: Histogram | None = None  # where the card's range is finite
-    tallies: dict[str, Tally] = field(
-        default_factory=dict
-    )  # how often each token, channel, key was the place
+    tallies: dict[str, Tally] = field(default_factory=dict)  # how often each token, channel, key was the place
 
     @classmethod
-    def empty(cls, card: Card, shape: Shape = ()) -> Cell:
-        return cls.of(card, np.empty((0, *shape)), {}, None)
+    def empty(cls, shape: Shape = ()) -> Cell:
+        return cls.of(np.empty((0, *shape)), {}, None)
 
     @classmethod
     def of(
         cls,
-        card: Card,
         values: Float[np.ndarray, "batch *shape"],
         where: Mapping[str, Int[np.ndarray, "batch *shape"]],
         samples: Int[np.ndarray, "batch"] | None,
     ) -> Cell:
-        """One row of `values` is one sequence.
-
-        Labels of values that are not finite mean nothing and are left out.
-        """
-        bounded = math.isfinite(card.low) and math.isfinite(card.high) and card.low < card.high
+        """One row of `values` is one sequence. Labels of values that are not finite mean nothing and are left out."""
         finite = np.isfinite(values)
         places = dict(where)
         if samples is not None:
@@ -71,7 +62,6 @@ class Cell:
             moments=Moments.of(values),
             sketch=QuantileSketch.of(values),
             peak=Peak.of(values, places),
-            histogram=Histogram.of(values, card.low, card.high) if bounded else None,
             tallies={name: Tally.of(labels, keep=finite) for name, labels in sorted(where.items())},
         )
 
@@ -80,15 +70,13 @@ class Cell:
         return self.moments.shape
 
     def merge(self, other: Cell) -> Cell:
-        if self.shape != other.shape or (self.histogram is None) != (other.histogram is None):
+        if self.shape != other.shape:
             raise ValueError(f"cells of shape {self.shape} and {other.shape} do not merge")
-        both = self.histogram is not None and other.histogram is not None
         none = Tally.empty(self.shape)
         return Cell(
             moments=self.moments.merge(other.moments),
             sketch=self.sketch.merge(other.sketch),
             peak=self.peak.merge(other.peak),
-            histogram=self.histogram.merge(other.histogram) if both else None,  # type: ignore[union-attr, arg-type]
             tallies={
                 name: self.tallies.get(name, none).merge(other.tallies.get(name, none))
                 for name in sorted({*self.tallies, *other.tallies})
@@ -116,8 +104,6 @@ class Cell:
             "sketch": self.sketch.to_json(),
             "peak": self.peak.to_json(),
         }
-        if self.histogram is not None:
-            data["histogram"] = self.histogram.to_json()
         if self.tallies:
             data["tallies"] = {name: tally.to_json() for name, tally in self.tallies.items()}
         return data
@@ -129,7 +115,6 @@ class Cell:
             moments=Moments.from_json(data["moments"], shape),
             sketch=QuantileSketch.from_json(data["sketch"], shape),
             peak=Peak.from_json(data["peak"], shape),
-            histogram=Histogram.from_json(data["histogram"], shape) if "histogram" in data else None,
             tallies={name: Tally.from_json(rows, shape) for name, rows in data.get("tallies", {}).items()},
         )
 

@@ -132,9 +132,16 @@ def _without(findings: tuple[Finding, ...], others: tuple[Finding, ...]) -> tupl
 
 
 def _identity(finding: Finding) -> tuple[Any, ...]:
-    """A finding is the same one if it is of the same kind and severity at the same place."""
+    """A finding is the same one if it is of the same kind and severity at the same place.
+
+    Findings about many heads or layers are one per stack and site. Those about one place are another finding when they
+    move: a massive activation to another block, a collapse or the first NaN to another layer. The measure tells alarms
+    apart; elsewhere the kind says it.
+    """
     details = finding.details
-    place = (finding.stack, details.get("site"), details.get("step"), details.get("measure"))
+    located = finding.layers[:1] if finding.kind in ("collapse", "nonfinite") else details.get("block")
+    measure = details.get("measure") if finding.kind == "alarm" else None
+    place = (finding.stack, details.get("site"), details.get("step"), located, measure)
     return (finding.kind, finding.severity, *place)
 
 

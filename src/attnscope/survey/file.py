@@ -1,7 +1,4 @@
-"""The survey file:
-
-one versioned JSON document (compressed where its name ends in .gz), written whole or not at all.
-"""
+"""The survey file: one versioned JSON document (compressed where its name ends in .gz), written whole or not at all."""
 
 from __future__ import annotations
 
@@ -106,9 +103,7 @@ def _read(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
-        raise RefusalError(
-            f"There is no file {path}: give the survey file that `attnscope scan` wrote."
-        ) from error
+        raise RefusalError(f"There is no file {path}: give the survey file that `attnscope scan` wrote.") from error
     except IsADirectoryError as error:
         raise RefusalError(f"{path} is a folder: give the survey file inside it.") from error
     except OSError as error:
@@ -118,9 +113,7 @@ def _read(path: Path) -> bytes:
     try:
         return gzip.decompress(content)
     except (EOFError, OSError, zlib.error) as error:
-        raise RefusalError(
-            f"{path} is cut off or damaged (its compression ends early): scan again."
-        ) from error
+        raise RefusalError(f"{path} is cut off or damaged (its compression ends early): scan again.") from error
 
 
 def _parse(path: Path, content: bytes) -> Any:
@@ -129,9 +122,7 @@ def _parse(path: Path, content: bytes) -> Any:
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         if content.lstrip().startswith(b'{"format":"attnscope-survey"'):
             raise RefusalError(f"{path} is cut off or damaged: scan again.") from error
-        raise RefusalError(
-            f"{path} is not a survey: give the survey file that `attnscope scan` wrote."
-        ) from error
+        raise RefusalError(f"{path} is not a survey: give the survey file that `attnscope scan` wrote.") from error
 
 
 def _card_to_json(card: Card) -> dict[str, Any]:

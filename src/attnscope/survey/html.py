@@ -1,7 +1,4 @@
-"""How a survey shows itself in a notebook:
-
-what it is of, what was found, a few numbers. All text is escaped.
-"""
+"""How a survey shows itself in a notebook: what it is of, what was found, a few numbers. All text is escaped."""
 
 from __future__ import annotations
 

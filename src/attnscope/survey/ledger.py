@@ -47,7 +47,7 @@ class Ledger:
         ledger._cells = dict(survey.cells)
         return ledger
 
-    def observe(  # noqa: PLR0917 - the five words of a place, then what was seen there
+    def observe(  # the five words of a place, then what was seen there
         self,
         measure: str,
         part: str,
@@ -58,10 +58,7 @@ class Ledger:
         where: Mapping[str, Int[np.ndarray, "batch *shape"]] | None = None,
         samples: Int[np.ndarray, "batch"] | None = None,
     ) -> None:
-        """One row of `values` is one sequence, numbered in `samples`;
-
-        weights come as one row without a sample.
-        """
+        """One row of `values` is one sequence, numbered in `samples`; weights come as one row without a sample."""
         key = Key(measure, part, stack, site, layer)
         card = self._cards.get(measure)
         if card is None:
@@ -73,9 +70,8 @@ class Ledger:
         held.where.append({name: np.array(label, dtype=np.int64) for name, label in (where or {}).items()})
         held.samples.append(None if samples is None else np.array(samples, dtype=np.int64))
         held.size += values.size
-        if (
-            held.size >= HELD_VALUES or card.scope == "weights"
-        ):  # weights count once, however often they are read
+        # Weights count once, however often they are read.
+        if held.size >= HELD_VALUES or card.scope == "weights":
             self._sum_up(key)
 
     def survey(self, provenance: Mapping[str, Any]) -> Survey:
@@ -91,8 +87,6 @@ class Ledger:
         names = sorted({name for labels in held.where for name in labels})
         where = {name: np.concatenate([labels[name] for labels in held.where]) for name in names}
         known = [s for s in held.samples if s is not None]
-        fresh = Cell.of(
-            card, values, where, np.concatenate(known) if len(known) == len(held.samples) else None
-        )
+        fresh = Cell.of(values, where, np.concatenate(known) if len(known) == len(held.samples) else None)
         before = self._cells.get(key)
         self._cells[key] = fresh if before is None else join(card, before, fresh)

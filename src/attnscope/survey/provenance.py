@@ -1,8 +1,9 @@
 """Where a survey comes from, as plain JSON, and what becomes of it when two surveys merge.
 
-Keys: model {name, class, hash, parameters, stacks}, corpus {name, hash, sequences, tokens, window}, measures,
-dtype, device, seed, routes, verify, versions, attnscope, created. Merging is associative and commutative,
-like all the rest.
+Keys: model {name, class, hash, parameters, stacks [{name, layers, heads, causal, tokens}]}, corpus {name, hash,
+sequences, tokens, window}, measures, not_measured {measure: reason}, dtype, device, seed, routes, verify, versions,
+attnscope, created. `tokens` of a stack counts what its queries really read, where the corpus counts what it holds
+(images, say). Merging is associative and commutative, like all the rest.
 """
 
 from __future__ import annotations
@@ -19,10 +20,7 @@ from attnscope.core.errors import RefusalError
 
 
 def plain(thing: Any) -> Any:
-    """The JSON form of a thing:
-
-    tuples become lists, numpy scalars numbers, NaN and infinity None, others text.
-    """
+    """The JSON form of a thing: tuples become lists, numpy scalars numbers, NaN and infinity None, others text."""
     if isinstance(thing, Mapping):
         return {str(k): plain(v) for k, v in thing.items()}
     if isinstance(thing, np.generic | np.ndarray):
@@ -41,8 +39,7 @@ def refuse_strangers(a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
     first, second = a.get("model", {}), b.get("model", {})
     if first.get("hash") != second.get("hash"):
         raise RefusalError(
-            f"The surveys are of different weights ({_model(first)} and {_model(second)}) and cannot be"
-            " merged:"
+            f"The surveys are of different weights ({_model(first)} and {_model(second)}) and cannot be merged:"
             " use `attnscope compare` to see them side by side."
         )
     if a.get("dtype") != b.get("dtype"):
@@ -59,17 +56,40 @@ def merge_provenance(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, An
             merged[key] = a.get(key, b.get(key))
         elif key == "corpus":
             merged[key] = _merge_corpora(a[key], b[key])
-        elif key == "model":  # the weights are the same; the folder they were read from may not be
-            merged[key] = {
-                **_either(a[key], b[key]),
-                "name": min(str(m.get("name")) for m in (a[key], b[key])),
-            }
+        elif key == "model":
+            merged[key] = _merge_models(a[key], b[key])
         elif key == "verify":
             merged[key] = _worse(a[key], b[key])
         elif key == "created":
             merged[key] = max(a[key], b[key])
         else:
             merged[key] = _either(a[key], b[key])
+    return merged
+
+
+def _merge_models(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights are the same; the folder they were read from may not be, and every stack read more tokens."""
+    merged = {**_either(a, b), "name": min(str(m.get("name")) for m in (a, b))}
+    if "stacks" in a and "stacks" in b:
+        merged["stacks"] = _merge_stacks(a["stacks"], b["stacks"])
+    return merged
+
+
+def _merge_stacks(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tokens add up; a sum is not known where one side was not counted."""
+    first, second = ({str(s.get("name")): s for s in side} for side in (a, b))
+    names = list(first) if list(first) == list(second) else sorted({*first, *second})
+    merged = []
+    for name in names:
+        if name not in first or name not in second:
+            merged.append(first.get(name) or second[name])
+            continue
+        one, two = first[name], second[name]
+        both = _either({**one, "tokens": None}, {**two, "tokens": None})
+        if "tokens" in one and "tokens" in two:
+            merged.append({**both, "tokens": one["tokens"] + two["tokens"]})
+        else:
+            merged.append({k: v for k, v in both.items() if k != "tokens"})
     return merged
 
 

@@ -87,10 +87,7 @@ class Survey:
         return (*told, *sorted(seen.difference(told)))
 
     def places(self, measure: str, part: str = "value") -> tuple[tuple[str, str], ...]:
-        """The (stack, site) pairs at which a measure was taken:
-
-        stacks in order, sites in the card's order.
-        """
+        """The (stack, site) pairs at which a measure was taken: stacks in order, sites in the card's order."""
         seen = {(key.stack, key.site) for key in self.cells if key[:2] == (measure, part)}
         sites = self.cards[measure].sites if measure in self.cards else ()
         order = {site: n for n, site in enumerate(sites)}

@@ -19,10 +19,7 @@ COLUMNS = (*PLACE, *NUMBERS, "peak_where", "usual")
 
 
 def table(survey: Survey) -> pandas.DataFrame:
-    """`head` is <NA> for stream measures;
-
-    `usual` holds the most common token, channel or key of a located value.
-    """
+    """`head` is <NA> for stream measures; `usual` holds the most common token, channel or key of a located value."""
     import pandas
 
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}

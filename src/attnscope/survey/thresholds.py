@@ -1,7 +1,4 @@
-"""Every number that turns a measurement into a finding, in one place, with where it comes from.
-
-All can be changed.
-"""
+"""Every number that turns a measurement into a finding, in one place, with where it comes from. All can be changed."""
 
 from __future__ import annotations
 
@@ -45,7 +42,5 @@ class Thresholds:
             except ValueError:
                 chosen[name] = math.nan
             if not equals or not math.isfinite(chosen[name]):
-                raise RefusalError(
-                    f"The threshold '{setting}' needs a number, such as {name}={getattr(cls, name)}."
-                )
+                raise RefusalError(f"The threshold '{setting}' needs a number, such as {name}={getattr(cls, name)}.")
         return replace(cls(), **chosen)

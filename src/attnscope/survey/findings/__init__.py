@@ -1,5 +1,6 @@
-"""One file for each kind of finding: a function that reads a survey and yields findings, one per stack and
-site.
+"""One file for each kind of finding: a function that reads a survey and yields findings, one per stack and site.
+
+Every finding names the measure it was read from in `details["measure"]`.
 
 Severities: `info` is worth knowing and normal in trained models; `warning` deserves a look; `critical` means
 broken, and is what a gate should stop at.

@@ -58,8 +58,7 @@ def _rings(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Finding]:
         layers=depths,
         heads=heads,
         sentence=(
-            f"{card.title} is {'above' if above else 'below'} {number(card.alarm.threshold)} in"
-            f" {share}{grid.tail}"
+            f"{card.title} is {'above' if above else 'below'} {number(card.alarm.threshold)} in {share}{grid.tail}"
             f" ({'up' if above else 'down'} to {number(worst)}): {card.alarm.meaning.rstrip('.')}."
         ),
         value=worst,

@@ -48,9 +48,8 @@ def collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             threshold_name="collapse_residual" if by_size else "collapse_fall",
             citation="arXiv:2103.03404",
             advice=(
-                "Check that skip connections and MLPs are there and not scaled away: attention alone loses"
-                " rank with"
+                "Check that skip connections and MLPs are there and not scaled away: attention alone loses rank with"
                 " depth. Residual scaling, fewer layers, or attention that keeps a part of the identity help."
             ),
-            details={"residual": [None if np.isnan(m) else float(m) for m in means]},
+            details={"measure": "relative_residual", "residual": [None if np.isnan(m) else float(m) for m in means]},
         )

@@ -18,10 +18,11 @@ def duplicate(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         if not found:
             continue
         best = grid.strongest(mask)[0]
-        twin = _twin(grid, best)
+        pairs = list(dict.fromkeys(_pair(grid, place) for place in grid.strongest(mask)))
+        layer, *alike = pairs[0]
         share = len(found) / grid.measured
         depths = sorted({layer for layer, _ in found})
-        pair = f"heads {best[1]} and {twin}" if twin is not None else f"head {best[1]}"
+        named = f"head{'s' if len(alike) > 1 else ''} {' and '.join(map(str, alike))}"
         yield Finding(
             kind="duplicate_heads",
             severity="warning" if share > thresholds.most_heads else "info",
@@ -29,31 +30,28 @@ def duplicate(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             layers=tuple(depths),
             heads=found,
             sentence=(
-                f"In {grid.portion(found)} the pattern is nearly that of another head in the layer; most"
-                f" alike: {pair} of layer {best[0]}"
-                f" (overlap {number(grid.means[best])})."
+                f"In {grid.portion(found)} the pattern is nearly that of another head in the layer; most alike:"
+                f" {named} of layer {layer} (overlap {number(grid.means[best])})."
             ),
             value=float(grid.means[best]),
             threshold=thresholds.duplicate_overlap,
             threshold_name="duplicate_overlap",
             citation="arXiv:1905.10650",
             advice=(
-                "Equal patterns are redundant only if what the heads write is alike too. Where both rest on"
-                " the first"
-                " token or both average everything, see those findings first; otherwise try pruning one of"
-                " each pair."
+                "Equal patterns are redundant only if what the heads write is alike too. Where both rest on the first"
+                " token or both average everything, see those findings first; otherwise try pruning one of each pair."
             ),
             details={
+                "measure": "head_overlap",
                 "site": grid.site,
                 "share_of_heads": share,
-                "pairs": [
-                    [layer, head, _twin(grid, (layer, head))] for layer, head in grid.strongest(mask)[:20]
-                ],
+                "pairs": [list(pair) for pair in pairs[:20]],
             },
         )
 
 
-def _twin(grid: Grid, place: tuple[int, int]) -> int | None:
+def _pair(grid: Grid, place: tuple[int, int]) -> tuple[int, ...]:
+    """The layer, and the head with its twin, lower first; the head alone where the twin is not known."""
     layer, head = place
-    labels = grid.cells[layer].usual()[head]
-    return labels.get("other") if labels else None
+    twin = (grid.cells[layer].usual()[head] or {}).get("other")
+    return (layer, head) if twin is None else (layer, *sorted((head, twin)))

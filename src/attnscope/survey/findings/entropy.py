@@ -1,35 +1,38 @@
 """Two ends of attention entropy: heads that choose nothing (near-uniform), layers that choose one key only.
 
 The largest possible entropy of a row with m keys is ln m. Over n tokens its mean is ln n without a mask, and
-(1/n) sum_i ln i = ln(n!)/n under a causal mask. n is the mean number of tokens in a sequence, from provenance
-(of the stack where it says so, else the corpus); since ln is concave this is never below the true bound for
-sequences of mixed length, so a head called near-uniform is. A sliding window lowers the true bound: uniform
-heads inside a window are then missed, never invented. Where some head exceeds the bound, n does not belong to
-that place (a decoder that reads another length) and nothing is said.
+(1/n) sum_i ln i = ln(n!)/n under a causal mask. n is the mean number of tokens in a sequence (see `baseline`); since ln
+is concave this is never below the true bound for sequences of mixed length, so a head called near-uniform is. A sliding
+window lowers the true bound: uniform heads inside a window are then missed, never invented. Where some head exceeds the
+bound, n does not belong to that place (a decoder that reads another length) and nothing is said. Over fewer than two
+tokens there is nothing to choose, and nothing to say.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from attnscope.core.finding import Finding
-from attnscope.survey.grid import Grid, grid_at, grids
+from attnscope.survey.baseline import uniform_attention
+from attnscope.survey.grid import grid_at, grids
 from attnscope.survey.survey import Survey
 from attnscope.survey.thresholds import Thresholds
 from attnscope.survey.words import count, layers, number, percent
 
 _ROUNDING = 1.001
 _ROOM = 3.0
+_SHORTEST = 2
 
 
 def uniform(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "entropy"):
-        bound = _largest_entropy(survey, grid)
-        if not bound or np.nanmax(grid.means, initial=0.0) > _ROUNDING * bound:
+        known = uniform_attention(survey, grid.stack, grid.site)
+        if known is None or known.length < _SHORTEST:
+            continue
+        bound = known.entropy
+        if np.nanmax(grid.means, initial=0.0) > _ROUNDING * bound:
             continue
         mask = grid.means > thresholds.uniform_entropy * bound
         found = grid.chosen(mask)
@@ -53,36 +56,26 @@ def uniform(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             threshold_name="uniform_entropy",
             citation="arXiv:2402.02098",
             advice=(
-                "Such a head averages all tokens alike. In a model at initialisation this is expected; in a"
-                " trained"
+                "Such a head averages all tokens alike. In a model at initialisation this is expected; in a trained"
                 " one look at the scale of its queries and keys, and whether it can be pruned."
             ),
-            details={"site": grid.site, "largest_entropy": bound, "share_of_heads": share},
+            details={
+                "measure": "entropy",
+                "site": grid.site,
+                "largest_entropy": bound,
+                "share_of_heads": share,
+            },
         )
-
-
-def _largest_entropy(survey: Survey, grid: Grid) -> float | None:
-    """The mean over rows of ln(number of keys); None where the length is not known."""
-    stacks = survey.provenance.get("model", {}).get("stacks", [])
-    stack: dict[str, Any] = next((s for s in stacks if s.get("name") == grid.stack), {})
-    corpus = survey.provenance.get("corpus", {})
-    if grid.site != "self" or not corpus.get("sequences"):
-        return None
-    length = stack.get("tokens", corpus.get("tokens", 0)) / corpus["sequences"]
-    if length < 1:
-        return None
-    return math.lgamma(length + 1) / length if stack.get("causal") else math.log(length)
 
 
 def entropy_collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     """Most heads of a layer are nearly one-hot (Zhai et al. 2023, arXiv:2303.06296: training then diverges).
 
-    A head at rest on the first token is one-hot too, and harmless; where sinks explain the heads this stays a
-    warning.
+    A head at rest on the first token is one-hot too, and harmless; where sinks explain the heads this stays a warning.
     """
     for grid in grids(survey, "entropy"):
-        bound = _largest_entropy(survey, grid)
-        if bound is not None and bound < _ROOM * thresholds.entropy_floor:
+        known = uniform_attention(survey, grid.stack, grid.site)
+        if known is not None and (known.length < _SHORTEST or known.entropy < _ROOM * thresholds.entropy_floor):
             continue  # sequences so short that no row can have much entropy
         low = grid.means < thresholds.entropy_floor
         measured = np.isfinite(grid.means).sum(axis=1)
@@ -105,9 +98,8 @@ def entropy_collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding
             layers=tuple(int(layer) for layer in collapsed),
             heads=grid.chosen(rows),
             sentence=(
-                "Attention is nearly one-hot in most heads of"
-                f" {layers(int(n) for n in collapsed)}{grid.tail}: entropy is"
-                f" below {number(thresholds.entropy_floor)} nats in {count(int(affected), 'head')}"
+                f"Attention is nearly one-hot in most heads of {layers(int(n) for n in collapsed)}{grid.tail}: entropy"
+                f" is below {number(thresholds.entropy_floor)} nats in {count(int(affected), 'head')}"
                 + (f", {idle} of them at rest on the first token." if idle else ".")
             ),
             value=lowest,
@@ -115,9 +107,8 @@ def entropy_collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding
             threshold_name="entropy_floor",
             citation="arXiv:2303.06296",
             advice=(
-                "In training this comes before divergence: lower the learning rate, normalise queries and"
-                " keys, or"
+                "In training this comes before divergence: lower the learning rate, normalise queries and keys, or"
                 " reparametrise their weights by their spectral norm (sigma-reparam)."
             ),
-            details={"site": grid.site, "resting_on_first_token": int(idle)},
+            details={"measure": "entropy", "site": grid.site, "resting_on_first_token": int(idle)},
         )

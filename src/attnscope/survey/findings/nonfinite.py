@@ -32,8 +32,7 @@ def nonfinite(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             layers=(first.layer,),
             heads=heads,
             sentence=(
-                "NaN or infinity first appears in"
-                f" {_place(first)}{within(stack, '', len(survey.stacks) > 1)}:"
+                f"NaN or infinity first appears in {_place(first)}{within(stack, '', len(survey.stacks) > 1)}:"
                 f" in {worst} of {count(seen, 'sequence')} ({', '.join(measures)})."
             ),
             value=float(worst),
@@ -41,12 +40,10 @@ def nonfinite(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             threshold_name="nonfinite",
             citation="IEEE 754",
             advice=(
-                "Everything after this place is lost. Look at the sequences concerned, at overflow if the"
-                " weights run"
-                " in float16 (try bfloat16 or float32), and at rows of attention in which every key is"
-                " masked."
+                "Everything after this place is lost. Look at the sequences concerned, at overflow if the weights run"
+                " in float16 (try bfloat16 or float32), and at rows of attention in which every key is masked."
             ),
-            details={"site": first.site, "measures": measures, "places": len(broken)},
+            details={"measure": measures[0], "site": first.site, "measures": measures, "places": len(broken)},
         )
 
 

@@ -1,13 +1,11 @@
-"""Heads with a fixed pattern:
-
-each token to itself, or to the one before it. Useful parts, and cheap to replace.
-"""
+"""Heads with a fixed pattern: each token to itself, or to the one before it. Useful parts, and cheap to replace."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from attnscope.core.finding import Finding
+from attnscope.survey.baseline import aside, raised, uniform_attention
 from attnscope.survey.grid import grids
 from attnscope.survey.survey import Survey
 from attnscope.survey.thresholds import Thresholds
@@ -23,9 +21,8 @@ def identity(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         habit="tokens mostly attend to themselves",
         citation="arXiv:2402.02098",
         advice=(
-            "Such a head moves nothing between tokens: its value and output projections act like a small"
-            " MLP. A"
-            " candidate for pruning."
+            "Such a head moves nothing between tokens: its value and output projections act like a small MLP."
+            " A candidate for pruning."
         ),
     )
 
@@ -38,10 +35,7 @@ def previous_token(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         bound=("previous_mass", thresholds.previous_mass),
         habit="tokens mostly attend to the one before",
         citation="arXiv:2409.10559",
-        advice=(
-            "The first half of an induction circuit: keep it when pruning, and expect copying to fail"
-            " without it."
-        ),
+        advice=("The first half of an induction circuit: keep it when pruning, and expect copying to fail without it."),
     )
 
 
@@ -59,7 +53,9 @@ def _fixed(
     for grid in grids(survey, measure):
         if grid.site != "self":  # in cross-attention, equal indices are not the same token
             continue
-        mask = grid.means > threshold
+        uniform = uniform_attention(survey, grid.stack, grid.site)
+        bar = raised(threshold, uniform)
+        mask = grid.means > bar
         found = grid.chosen(mask)
         if not found:
             continue
@@ -73,11 +69,12 @@ def _fixed(
             heads=found,
             sentence=(
                 f"In {grid.portion(found)} {habit}: {heads(first)} (up to {percent(grid.means[first[0]])})."
+                f"{aside(threshold, uniform)}"
             ),
             value=float(grid.means[first[0]]),
-            threshold=threshold,
+            threshold=bar,
             threshold_name=name,
             citation=citation,
             advice=advice,
-            details={"site": grid.site},
+            details={"measure": measure, "site": grid.site},
         )

@@ -40,9 +40,8 @@ def smoothing(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             threshold_name="token_cosine",
             citation="arXiv:2202.08625",
             advice=(
-                "Look at the relative residual beside it: if that is high, one strong channel shared by all"
-                " tokens is"
-                " the cause and centring the embeddings removes it; if it is low too, the layers are"
-                " collapsing."
+                "Look at the relative residual beside it: if that is high, one strong channel shared by all tokens is"
+                " the cause and centring the embeddings removes it; if it is low too, the layers are collapsing."
             ),
+            details={"measure": "token_cosine"},
         )

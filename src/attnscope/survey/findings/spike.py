@@ -52,9 +52,7 @@ def spike(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             massive = large.size >= max(thresholds.spike_size, thresholds.spike_share * highest)
             if not massive or factor < thresholds.spike_step:
                 continue
-            steepest = max(
-                range(start + 1, end + 1), key=lambda n: _steepness(levels[n - 1].size, levels[n].size)
-            )
+            steepest = max(range(start + 1, end + 1), key=lambda n: _steepness(levels[n - 1].size, levels[n].size))
             step = levels[steepest]
             block, half = step.writer
             writer = f"the {half} of block {block}" if halves else f"block {block}"
@@ -81,6 +79,7 @@ def spike(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
                 citation="arXiv:2603.05498, arXiv:2402.17762",
                 advice=_UP if up else _DOWN,
                 details={
+                    "measure": "spike",
                     "step": "up" if up else "down",
                     "block": block,
                     "write": half.lower() if halves else "block",
@@ -95,14 +94,10 @@ def spike(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 _UP = (
-    "Common in trained language models, on the first token or a delimiter. Keep this channel in high"
-    " precision when"
+    "Common in trained language models, on the first token or a delimiter. Keep this channel in high precision when"
     " quantising, mind float16 (it ends at 65,504), and leave the token out of averages over the stream."
 )
-_DOWN = (
-    "The counterpart of the step up: this block cancels the spike before the output."
-    " Do not prune or skip it alone."
-)
+_DOWN = "The counterpart of the step up: this block cancels the spike before the output. Do not prune or skip it alone."
 
 
 def _levels(survey: Survey, stack: str) -> list[_Level]:
