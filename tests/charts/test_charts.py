@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.charts.sample_model import CARDS, encoder_decoder, made_survey, observations
 
 from attnscope.charts.comparison import comparison_profile
 from attnscope.charts.depth_profile import depth_profile
-from attnscope.charts.gallery import gallery
+from attnscope.charts.gallery import MOST_PORTRAITS, gallery
 from attnscope.charts.head_grid import head_grid
 from attnscope.charts.head_portrait import TICKS, head_portrait, portrait_rows
 from attnscope.charts.theme import THEMES, configuration, specification
 from attnscope.core.errors import RefusalError
+from attnscope.survey import diagnose
+from tests.charts.sample_model import CARDS, encoder_decoder, made_survey, observations
 
 
 def layers_of(chart: Any) -> list[dict[str, Any]]:
@@ -144,6 +145,21 @@ def test_every_chart_of_a_gallery_is_valid() -> None:
         "decoder-self-qk_spectrum-eta-heads",
     } <= set(charts)
     assert all(specification(chart)["layer"] for chart in charts.values())
+
+
+def test_a_gallery_has_portraits_of_heads_that_findings_name() -> None:
+    survey = made_survey(observations(8, 6, broken=((1, 1),)))
+    findings = diagnose(survey)
+    named = {f"decoder-self-layer-{layer}-head-{head}" for f in findings for layer, head in f.heads}
+    portraits = {name: chart for name, chart in gallery(survey) if "-layer-" in name}
+    assert len(named) > len(portraits) == MOST_PORTRAITS
+    assert set(portraits) <= named
+    assert "decoder-self-layer-1-head-1" in portraits  # every finding has its turn: this one is about NaN
+    first = next(f for f in findings if f.kind == "sink").heads[0]
+    assert specification(portraits[f"decoder-self-layer-{first[0]}-head-{first[1]}"])["title"]["text"] == (
+        f"Layer {first[0]}, head {first[1]}"
+    )
+    assert not [name for name, _ in gallery(survey, ()) if "-layer-" in name]
 
 
 @pytest.mark.parametrize("theme", THEMES)

@@ -5,12 +5,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from tests.charts.sample_model import CARDS, made_survey, observations
 
 from attnscope.charts.depth_profile import depth_profile
 from attnscope.charts.export import save
 from attnscope.charts.gallery import write_gallery
 from attnscope.core.errors import RefusalError
+from tests.charts.sample_model import CARDS, made_survey, observations
 
 
 def chart() -> object:
@@ -46,6 +46,17 @@ def test_text_in_a_survey_stays_text_in_a_drawing(tmp_path: Path) -> None:
     svg = save(depth_profile(survey.table(), CARDS["entropy"]), tmp_path / "a.svg").read_text()
     assert "<script" not in svg
     assert nasty in "".join(ElementTree.fromstring(svg).itertext())
+
+
+def test_a_portrait_of_a_head_without_a_number_can_be_drawn(tmp_path: Path) -> None:
+    """Head 1 of 2 is broken in every sequence; a survey without any finite number has no strip at all."""
+    for name, heads in (("one", 2), ("all", 1)):
+        survey = made_survey(observations(1, heads, 4, broken=((0, 0),), only=("entropy",)))
+        files = write_gallery(survey, tmp_path / name)
+        (svg,) = [f for f in files if f.name == "decoder-self-layer-0-head-0.svg"]
+        words = "".join(ElementTree.fromstring(svg.read_text()).itertext())
+        assert "Layer 0, head 0" in words
+        assert ("not a number nats" in words) == (name == "one")
 
 
 def test_a_gallery_stays_in_its_folder(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.charts.sample_model import CARDS, encoder_decoder, made_survey, observations
 
 from attnscope.charts.numerals import numeral
 from attnscope.charts.rows import Panel, depth_rows, head_rows, panels, round_up, value_domain
 from attnscope.core.errors import RefusalError
+from tests.charts.sample_model import CARDS, encoder_decoder, made_survey, observations
 
 SINK = Panel("sink_mass", "decoder", "self")
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from tests.charts.sample_model import encoder_decoder, made_survey, observations
 
 from attnscope.charts.numerals import numeral
 from attnscope.pages.html import write_report
 from attnscope.survey import Survey
+from tests.charts.sample_model import encoder_decoder, made_survey, observations
 
 pytestmark = [
     pytest.mark.browser,

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.charts.sample_model import CARDS, encoder_decoder, made_survey, observations
-from tests.survey.sample import sample_survey
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Finding
 from attnscope.pages.html import gauge, render_report, write_report
 from attnscope.pages.maps import FULL_DETAIL, draw, head_maps
-from attnscope.survey import Survey
+from attnscope.survey import Survey, diagnose
 from attnscope.survey.thresholds import Thresholds
+from tests.charts.sample_model import CARDS, encoder_decoder, made_survey, observations
+from tests.survey.sample import sample_survey
 
 NASTY = "<script>alert(1)</script>\"'&[x]"
 FEW = ("relative_residual", "spike", "entropy", "sink_mass")
@@ -144,6 +144,25 @@ def test_findings_come_worst_first_with_number_threshold_source_and_advice(page:
     assert outline(page).find("a", href="https://arxiv.org/abs/2410.10781")
 
 
+def test_every_finding_about_heads_opens_the_map_of_its_measure(page: str, large: Survey) -> None:
+    found = [f for f in diagnose(large) if f.heads]
+    buttons = [a["data-measure"] for a in outline(page).find("button") if a.get("class") == "show"]
+    assert buttons == [f.details["measure"] for f in found]
+    assert set(buttons) <= {m["measure"] for m in embedded(page)["maps"]}
+    assert len(set(buttons)) > 1
+
+
+def test_a_sink_elsewhere_opens_the_map_of_most_attended_keys() -> None:
+    groups = [
+        o._replace(values=np.full_like(o.values, 0.7), where={"key": np.full_like(o.where["key"], 5)})
+        if o.measure == "most_received"
+        else o._replace(values=np.full_like(o.values, 0.05))
+        for o in observations(2, 2, 4, only=("most_received", "sink_mass"))
+    ]
+    page = render_report(made_survey(groups))
+    assert [a["data-measure"] for a in outline(page).find("button") if a.get("class") == "show"] == ["most_received"]
+
+
 def test_given_findings_are_shown_instead_of_diagnosed_ones() -> None:
     finding = Finding(
         "odd", "warning", "decoder", (1,), (), "A sentence.", float("nan"), 0.0, "none", "a book", "Rest."
@@ -157,6 +176,9 @@ def test_given_findings_are_shown_instead_of_diagnosed_ones() -> None:
 def test_thresholds_are_shown_and_obeyed() -> None:
     strict = render_report(small(), thresholds=Thresholds(sink_mass=0.99))
     assert "sink_mass 0.99" in outline(strict).words()
+    assert "Heads that sink 0% put over 0.99 of their mass on the first token" in outline(strict).words()
+    lax = outline(render_report(small(), thresholds=Thresholds(sink_mass=0.01))).words()
+    assert "Heads that sink 100% put over 0.01 of their mass on the first token" in lax
     assert not [f for f in embedded(strict)["findings"] if "goes to the first token" in f["sentence"]]
 
 
@@ -229,19 +251,67 @@ def test_stacks_and_cross_attention_are_told_apart() -> None:
     assert "Layers × heads (encoder)" in outline(page).words()
 
 
+SIZE, RESIDUAL, SINKS, SPIKE = "Layers × heads", "Residual left at the end", "Heads that sink", "Largest activation"
+
+
 @pytest.mark.parametrize(
-    "survey",
+    ("survey", "labels", "words", "maps"),
     [
-        made_survey(observations(1, 1, 1, only=FEW)),
-        made_survey(observations(3, 2, only=("relative_residual",))),
-        made_survey(observations(3, 2, only=("entropy",))),
-        made_survey(observations(2, 2, 4, broken=((0, 0), (0, 1), (1, 0), (1, 1)), only=("entropy",))),
-        Survey.empty({}, CARDS),
+        (
+            made_survey(observations(1, 1, 1, only=FEW)),
+            [SIZE, RESIDUAL, SINKS, SPIKE],
+            "Layers × heads 1 × 1 1 head in all",
+            ["entropy", "sink_mass"],
+        ),
+        (
+            made_survey(observations(3, 2, only=("relative_residual",))),
+            ["Layers", RESIDUAL],
+            "Layers 3 no number per head was taken",
+            [],
+        ),
+        (made_survey(observations(3, 2, only=("entropy",))), [SIZE], "3 × 2 6 heads in all", ["entropy"]),
+        (
+            made_survey(observations(2, 1, 4, broken=((0, 0), (1, 0)), only=("entropy",))),
+            [SIZE, "NaN or infinite"],
+            "NaN or infinite 8 observations left out of every number",
+            ["entropy"],
+        ),
+        (Survey.empty({}, CARDS), [], "unnamed model", []),
     ],
     ids=["one head", "stream only", "attention only", "nothing finite", "empty"],
 )
-def test_small_and_partial_surveys_have_a_page(survey: Survey) -> None:
-    outline(render_report(survey))
+def test_small_and_partial_surveys_have_a_page(survey: Survey, labels: list[str], words: str, maps: list[str]) -> None:
+    page = render_report(survey)
+    parsed = outline(page)
+    summary = page[page.index('<section id="summary"') :]
+    assert re.findall("<dt>(.*?)</dt>", summary[: summary.index("</section>")]) == labels
+    assert words in parsed.words()
+    assert [m["measure"] for m in embedded(page)["maps"]] == maps
+    assert len([a for a in parsed.find("figure") if "data-map" in a]) == len(maps)
+    assert bool(parsed.find("section", id="heads")) == bool(maps)
+
+
+def test_heads_of_self_and_cross_attention_both_count() -> None:
+    words = outline(render_report(encoder_decoder(only=FEW))).words()
+    assert "Layers × heads (encoder) 4 × 3 12 heads in all" in words
+    assert "Layers × heads (decoder) 5 × 3 30 heads in all, 15 of them in cross-attention" in words
+
+
+def test_what_could_not_be_measured_is_said_in_a_sentence() -> None:
+    survey = small(2, 2)
+    survey.provenance["not_measured"] = {
+        "ov_norm": "output_weight not found",
+        "qk_spectrum": "output_weight not found",
+        "token_cosine": f"no place for {NASTY}.",
+        "entropy": "another shard could not",
+    }
+    page = render_report(survey)
+    words = outline(page).words()
+    assert "OV norm and QK spectrum were not measured: output_weight not found." in words
+    assert f"Token cosine was not measured: no place for {NASTY}." in words
+    assert "another shard" not in page  # it was measured after all
+    assert "not_measured" not in page
+    assert "not measured" not in render_report(small(2, 2))
 
 
 def test_ninety_six_layers_and_heads_have_a_page() -> None:

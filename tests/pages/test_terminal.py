@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.charts.sample_model import encoder_decoder, made_survey, observations
-from tests.survey.sample import sample_survey
 
+from attnscope.pages.headlines import headlines
 from attnscope.pages.terminal import BLOCKS, print_comparison, print_summary, sparkline
 from attnscope.survey.compare import compare
 from attnscope.survey.diagnose import diagnose
+from attnscope.survey.thresholds import Thresholds
+from tests.charts.sample_model import encoder_decoder, made_survey, observations
+from tests.survey.sample import sample_survey
 
 
 def printed(encoding: str = "utf-8", width: int = 80, **options: object) -> tuple[Console, io.BytesIO]:
@@ -37,6 +39,32 @@ def test_summary_fits_eighty_columns_without_colour() -> None:
         assert words in text
     assert text.index("critical  NaN") < text.index("warning   ")
     assert text.index("Relative residual") < text.index("Entropy")
+
+
+def test_headlines_obey_thresholds() -> None:
+    survey = sample_survey()
+    for limit, share in ((0.9, "0%"), (0.01, "100%")):
+        console, raw = printed()
+        chosen = Thresholds(sink_mass=limit)
+        print_summary(survey, diagnose(survey, chosen), None, console, thresholds=chosen)
+        (line,) = [words for words in raw.getvalue().decode().splitlines() if words.startswith("Heads that sink")]
+        assert line.split() == f"Heads that sink {share} put over {limit} of their mass on the first token".split()
+
+
+def test_sinks_of_short_sequences_are_held_against_uniform_attention() -> None:
+    survey = sample_survey(tokens=8)  # means up to 0.6, and uniform attention gives 0.34
+    (sinks,) = [line for line in headlines(survey, survey.table()) if line.label == "Heads that sink"]
+    assert (sinks.value, sinks.note) == ("0%", "put over 0.679 of their mass on the first token")
+
+
+def test_what_could_not_be_measured_is_said() -> None:
+    survey = sample_survey(2, 2)
+    survey.provenance["not_measured"] = {"\x1b[2Jcontraction": "values not found", "spectral_gap": ["no", "no\nhead."]}
+    console, raw = printed()
+    print_summary(survey, (), None, console)
+    text = raw.getvalue().decode()
+    assert "�[2Jcontraction was not measured: values not found." in text
+    assert "spectral_gap was not measured: no; no head." in text
 
 
 def test_a_long_path_is_never_broken() -> None:

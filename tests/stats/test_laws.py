@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.stats.samples import batches
 
 from attnscope.stats import Moments, Peak, QuantileSketch, Tally
+from tests.stats.samples import batches
 
 
 def _labels(values: np.ndarray) -> np.ndarray:

@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from tests.survey.sample import CARDS, sample_provenance, sample_survey
 
 from attnscope.core.errors import RefusalError
 from attnscope.survey import Ledger, Survey, compare
+from tests.survey.sample import CARDS, sample_provenance, sample_survey
 
 
 def entropies(means: list[list[float]], stack: str = "decoder") -> Survey:

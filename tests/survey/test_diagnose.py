@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.survey.sample import CARDS, sample_provenance, sample_survey
 
 from attnscope.core.card import Alarm
 from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Finding
 from attnscope.survey import Ledger, Survey, Thresholds, diagnose
+from tests.survey.sample import CARDS, sample_provenance, sample_survey
 
 SAMPLES = np.arange(2)
 

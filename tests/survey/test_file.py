@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.survey.sample import CARDS, sample_survey
 
 from attnscope.core.errors import RefusalError
 from attnscope.survey import Ledger, Survey
+from tests.survey.sample import CARDS, sample_survey
 
 
 @pytest.mark.parametrize("name", ["survey.json", "survey.json.gz"])

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from tests.survey.sample import CARDS
 
 from attnscope.survey import Ledger, ledger
+from tests.survey.sample import CARDS
 
 HEADS = 2
 SPIKE = ("spike", "value", "decoder", "stream", 0)

@@ -7,11 +7,11 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from tests.survey.sample import CARDS, sample_provenance, sample_survey
 
 from attnscope.core.errors import RefusalError
 from attnscope.survey import Ledger, Survey
 from attnscope.survey.provenance import merge_provenance, plain
+from tests.survey.sample import CARDS, sample_provenance, sample_survey
 
 
 def shards() -> list[Survey]:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.survey.sample import CARDS, sample_provenance, sample_survey
 
 from attnscope.core.errors import RefusalError
 from attnscope.survey import Key, Ledger, Survey
+from tests.survey.sample import CARDS, sample_provenance, sample_survey
 
 PLACE = ("entropy", "value", "decoder", "self", 0)
 

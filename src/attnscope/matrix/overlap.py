@@ -1,9 +1,9 @@
 """How alike the heads of a layer look: cosine similarity of their patterns, on a sample of rows.
 
-Two heads with the same pattern are redundant. The cosine of their rows, <A_g,i , A_h,i> / (|A_g,i| |A_h,i|), is averaged
-over 16 rows i of each sequence, evenly spaced over its real tokens: that costs as much as 16 rows of attention, however
-long the sequence. Each row counts the same. One cosine over all rows together would be ruled by the sharpest: under a
-causal mask row 0 is (1) for every head, and heads with disjoint diffuse rows would still look alike.
+Two heads with the same pattern are redundant. The cosine of their rows, <A_gi, A_hi> / (|A_gi| |A_hi|), is averaged
+over 16 rows i of each sequence, evenly spaced over its real tokens: that costs as much as 16 rows of attention,
+however long the sequence. Each row counts the same. One cosine over all rows together would be ruled by the sharpest:
+under a causal mask row 0 is (1) for every head, and heads with disjoint diffuse rows would still look alike.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def sample_rows(
 ) -> tuple[Int[Tensor, "batch rows"], Bool[Tensor, "batch rows"]]:
     """At most `most` real rows a sequence, the last of each of as many equal stretches; and which entries count.
 
-    Of a short sequence every row is taken; of a longer one the first rows, which see next to nothing, are not. Rows are chosen by their rank among the real ones, so padding on either side chooses the same tokens.
+    Of a short sequence every row is taken; of a longer one the first rows, which see next to nothing, are not. Rows are
+    chosen by their rank among the real ones, so padding on either side chooses the same tokens.
     """
     count = query_mask.sum(-1, keepdim=True)
     step = (count + most - 1) // most

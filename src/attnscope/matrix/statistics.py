@@ -1,8 +1,8 @@
 """Exact statistics of attention patterns without the patterns: one entry point, three routes.
 
-    blocked   one pass over cache-sized tiles; every kind of logit, every device; the fast one (see
-    blocked.py) fused     fused attention calls and identities; plain scaled dot products on a CPU (see
-    fused.py) dense     the whole pattern in float64; slow, obvious, for tests (see dense.py)
+    blocked   one pass over cache-sized tiles; every kind of logit, every device; the fast one (blocked.py)
+    fused     fused attention calls and identities; plain scaled dot products on a CPU (fused.py)
+    dense     the whole pattern in float64; slow, obvious, for tests (dense.py)
 
 All give the same numbers. On one CPU thread, with the log-sum-exp at hand as a scan has it, the whole default set
 costs 1.2 to 1.7 bare fused calls by the blocked route at 128 to 16384 keys, and 3.3 to 8 by the fused route

@@ -21,8 +21,8 @@ from attnscope.core.measure import Located, measure
     alarm=Alarm(">", 0.95, "two heads of a layer have the same pattern"),
 )
 def head_overlap(head_overlap: Float[Tensor, "batch head head"]) -> Located:
-    # max over g != h of the mean over rows of <A_g, A_h> / (|A_g| |A_h|), which is not negative because patterns are not; a head
-    # that is alone in its layer overlaps with none.
+    # max over g != h of the mean over rows of <A_g, A_h> / (|A_g| |A_h|), which is not negative because patterns are
+    # not; a head that is alone in its layer overlaps with none.
     overlap = head_overlap.to(torch.promote_types(head_overlap.dtype, torch.float32))
     alone = torch.eye(overlap.shape[-1], dtype=torch.bool, device=overlap.device)
     value, other = overlap.masked_fill(alone, 0.0).max(dim=-1)

@@ -11,6 +11,7 @@ from attnscope.charts.numerals import numeral
 from attnscope.survey.baseline import raised, uniform_attention
 from attnscope.survey.survey import Survey
 from attnscope.survey.thresholds import Thresholds
+from attnscope.survey.words import count
 
 if TYPE_CHECKING:
     import pandas
@@ -49,7 +50,7 @@ def _size(rows: pandas.DataFrame, which: str) -> Headline:
     layers, per_layer = heads["layer"].nunique(), int(heads["head"].max()) + 1
     every = heads[["site", "layer", "head"]].drop_duplicates()
     crossing = int((every["site"] == "cross").sum())
-    note = f"{len(every):,} heads in all" + (f", {crossing:,} of them in cross-attention" if crossing else "")
+    note = f"{count(len(every), 'head')} in all" + (f", {crossing:,} of them in cross-attention" if crossing else "")
     return Headline(f"Layers × heads{which}", f"{layers} × {per_layer}", note)
 
 

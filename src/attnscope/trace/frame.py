@@ -1,11 +1,11 @@
 """A frame: one place of one layer during one batch, as named tensors.
 
-Measures ask for fields by name. Three kinds of frame are handed out, told apart by their site:
+Measures ask for fields by name. Three kinds of frame are handed out:
 
-    stream, middle   the residual stream entering block `layer` (layer L: leaving the last block), and after the
-                     attention write inside it
-    self, cross      one attention call in block `layer`
-    weights          of that call's projections, once per model: fields of the same frame, filled by `hf`
+    StreamFrame      at site `stream`, the residual stream entering block `layer` (layer L: leaving the last block), or
+                     at site `middle`, after the attention write inside it
+    AttentionFrame   one attention call in block `layer`, at site `self` or `cross`
+    WeightsFrame     the projections of that call, once per model
 """
 
 from __future__ import annotations
