@@ -155,3 +155,25 @@ def test_a_full_disk_leaves_nothing_behind(model: Path, tmp_path: Path) -> None:
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "o").exists()
+
+
+def test_empty_arguments(model: Path, tmp_path: Path) -> None:
+    refused("scan", "", says="model argument is empty", out=tmp_path / "o")
+    refused("scan", model, "", says="corpus argument is empty", out=tmp_path / "o")
+
+
+def test_half_a_character_in_json(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text('{"text": "fine"}\n{"text": "abc \\ud800 def"}\n')
+    refused("scan", model, tmp_path / "c.jsonl", says="line 2", out=tmp_path / "o")
+
+
+def test_standard_input_is_closed(model: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "attnscope.cli.main", "scan", str(model), "-", "--out", str(tmp_path / "o")]
+    done = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "Standard input is closed" in done.stderr
+
+
+def test_a_page_needs_a_file_name(tmp_path: Path, model: Path) -> None:
+    assert attnscope("scan", model, *SMALL, "--measures", "entropy", "--out", tmp_path / "s").returncode == 0
+    refused("report", tmp_path / "s", "--out", "", says="not a file name")

@@ -43,12 +43,12 @@ def test_summary_fits_eighty_columns_without_colour() -> None:
 
 def test_headlines_obey_thresholds() -> None:
     survey = sample_survey()
-    for limit, share in ((0.9, "0%"), (0.01, "100%")):
+    for limit, share in ((0.9, "0%"), (0.5, "33%")):
         console, raw = printed()
         chosen = Thresholds(sink_mass=limit)
         print_summary(survey, diagnose(survey, chosen), None, console, thresholds=chosen)
         (line,) = [words for words in raw.getvalue().decode().splitlines() if words.startswith("Heads that sink")]
-        assert line.split() == f"Heads that sink {share} put over {limit} of their mass on the first token".split()
+        assert line.split()[3:7] == [share, "put", "over", str(limit)]
 
 
 def test_sinks_of_short_sequences_are_held_against_uniform_attention() -> None:

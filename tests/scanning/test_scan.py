@@ -291,3 +291,39 @@ def test_a_batch_can_be_shortened_for_verification() -> None:
     assert short.inputs["input_ids"].shape == (2, 4)
     assert short.tokens == 8
     assert batch.shortened(6) is batch
+
+
+def test_a_bare_batch_and_a_generator_of_batches_are_taken() -> None:
+    ids = torch.randint(0, 257, (2, 9), generator=torch.Generator().manual_seed(2))
+    one = scan(tiny_llama(), {"input_ids": ids})
+    assert _same(one, scan(tiny_llama(), ({"input_ids": part} for part in [ids])))
+
+
+@pytest.mark.parametrize(
+    ("batch", "says"),
+    [
+        ({"input_ids": torch.full((2, 9), 999)}, "does not run on the first batch"),
+        ({"nonsense": torch.zeros(2, 9)}, "does not run on the first batch"),
+        (
+            {"input_ids": torch.ones(2, 4).long(), "attention_mask": torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0]])},
+            "without a single real token",
+        ),
+    ],
+)
+def test_batches_that_do_not_run_are_refused_in_a_sentence(batch: dict[str, torch.Tensor], says: str) -> None:
+    with pytest.raises(RefusalError, match=says):
+        scan(tiny_llama(), [batch])
+
+
+def test_special_tokens_outside_the_vocabulary_are_left_out() -> None:
+    """A shrunken configuration keeps its big sister's BOS; a tokenizer may pad with a token the model lacks."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_layer=1, n_head=2, n_embd=16, n_positions=64, vocab_size=257)
+    assert config.bos_token_id > 257
+    model = GPT2LMHeadModel(config).eval()
+    assert scan(model, samples=2, max_tokens=8).values("entropy").shape == (1, 2)
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    assert tokenizer.pad_token_id >= 257
+    assert scan(model, [TEXT[:40], TEXT[:20]], tokenizer=tokenizer).values("entropy").shape == (1, 2)

@@ -59,7 +59,7 @@ def portrait_rows(
                 "text": f"{numeral(value)} {card.unit}".rstrip(),
             }
         )
-    return pd.DataFrame(answer, columns=["title", "place", "own", "value", "below", "text"])
+    return pd.DataFrame(answer, columns=["title", "place", "own", "value", "below", "text"]).astype({"own": bool})
 
 
 def head_portrait(

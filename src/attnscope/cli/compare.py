@@ -18,7 +18,7 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print the differences as JSON, and nothing else.")] = False,
 ) -> None:
     """Set survey A beside survey B: checkpoints, variants, models."""
-    from attnscope.cli.output import print_json, survey_path
+    from attnscope.cli.output import page_path, print_json, survey_path
     from attnscope.pages.html import write_report
     from attnscope.pages.terminal import print_comparison
     from attnscope.survey.compare import compare as compare_surveys
@@ -29,7 +29,7 @@ def compare(
     first, second = Survey.load(survey_path(a)), Survey.load(survey_path(b))
     comparison = compare_surveys(first, second, thresholds)
     if out is not None:
-        write_report(first, out, other=second, thresholds=thresholds)
+        write_report(first, page_path(out), other=second, thresholds=thresholds)
     if as_json:
         print_json(comparison.to_json())
     else:

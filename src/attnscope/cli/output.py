@@ -36,6 +36,8 @@ def output_folder(folder: Path) -> Iterator[Path]:
 
     If the work is refused, a folder that was made for it and is still empty goes away again.
     """
+    if (folder / "survey.json").is_dir() or (folder / "report.html").is_dir():
+        raise RefusalError(f"'{folder}' holds a folder where a file must go: name another one with --out.")
     new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,6 +52,13 @@ def output_folder(folder: Path) -> Iterator[Path]:
     finally:
         if new and not any(folder.iterdir()):
             folder.rmdir()
+
+
+def page_path(out: Path) -> Path:
+    """Where a page goes: a file, not a folder and not nothing."""
+    if not out.name or out.is_dir():
+        raise RefusalError(f"'{out}' is not a file name: give --out a name like report.html.")
+    return out
 
 
 def survey_path(path: Path) -> Path:
@@ -68,11 +77,11 @@ def print_catalog(cards: Iterable[Card]) -> None:
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("measure", "set", "of", "unit", "what it says", "source"):
-        table.add_column(heading, overflow="fold", no_wrap=heading in ("measure", "set", "of"))
+    for heading in ("measure", "set", "what it says", "source"):
+        table.add_column(heading, no_wrap=heading != "what it says")
     for card in cards:
-        table.add_row(card.name, card.group, card.scope, card.unit, card.summary, card.citation)
-    Console().print(table)
+        table.add_row(card.name, card.group, f"{card.summary} [{card.unit}]", card.citation.split(",")[0])
+    Console(markup=False, highlight=False).print(table)
 
 
 def print_card(card: Card) -> None:

@@ -56,7 +56,7 @@ class _Pace:
         if stage == "scanning" and self.sequences < 0:
             self.start, self.sequences, self.tokens = time.monotonic(), done, tokens
         new = tokens - self.tokens
-        return f"{new / (time.monotonic() - self.start):,.0f} tokens/s" if self.sequences >= 0 and new else ""
+        return f"{new / (time.monotonic() - self.start):,.0f} tokens/s" if stage == "scanning" and new > 0 else ""
 
     def seconds_left(self, done: int, total: int) -> float:
         new = done - self.sequences

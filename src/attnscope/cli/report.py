@@ -25,7 +25,7 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
 ) -> None:
     """Draw the report of SURVEY again."""
-    from attnscope.cli.output import print_json, survey_path
+    from attnscope.cli.output import page_path, print_json, survey_path
     from attnscope.pages.html import write_report
     from attnscope.pages.terminal import print_summary
     from attnscope.survey.diagnose import diagnose
@@ -36,7 +36,7 @@ def report(
     thresholds = Thresholds.parse(threshold or [])
     read = Survey.load(path)
     findings = diagnose(read, thresholds)
-    page = out or path.with_name("report.html")
+    page = path.with_name("report.html") if out is None else page_path(out)
     write_report(read, page, thresholds=thresholds)
     if charts is not None:
         from attnscope.charts.gallery import write_gallery

@@ -80,8 +80,11 @@ def scan(
     from attnscope.survey.thresholds import Thresholds
 
     thresholds = Thresholds.parse(threshold or [])
-    with output_folder(out or folder_for(model, random_init)) as folder, reporting() as progress:
+    place = folder_for(model, random_init) if out is None else out
+    with output_folder(place) as folder, reporting() as progress:
         try:
+            if not resume:
+                (folder / PARTIAL).unlink(missing_ok=True)  # of an earlier scan: not what this one did
             progress("loading", 0, 0, 0)  # torch and transformers take seconds to import: say so first
             from attnscope.scanning.scan import scan as run_scan
 

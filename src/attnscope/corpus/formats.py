@@ -69,16 +69,27 @@ def _record(line: str, place: str, field: str) -> str:
     except (ValueError, RecursionError) as error:
         raise RefusalError(f"{place} is not JSON ({error}): every line must be one JSON object.") from error
     if isinstance(record, str):
+        refuse_half_characters(record, place)
         return record
     if not isinstance(record, dict):
         raise RefusalError(f'{place} is not a JSON object: write lines like {{"{field}": "..."}}.')
     if field not in record:
         raise RefusalError(f"{place} has no field '{field}'; {_pick(record)}.")
     if not isinstance(record[field], str):
-        raise RefusalError(
-            f"{place} has no text in the field '{field}': choose a field of strings with --field."
-        )
+        raise RefusalError(f"{place} has no text in the field '{field}': choose a field of strings with --field.")
+    refuse_half_characters(record[field], place)
     return str(record[field])
+
+
+def refuse_half_characters(text: str, place: str) -> None:
+    """Half of a surrogate pair is no character: no tokenizer takes it."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RefusalError(
+            f"{place} holds half a character (\\u{ord(text[error.start]):04x}) at position {error.start}: "
+            "write it again as UTF-8."
+        ) from error
 
 
 def _pick(fields: Any) -> str:
@@ -101,9 +112,7 @@ def _parquet(data: bytes, name: str, field: str) -> list[str]:
             raise RefusalError(f"{name} has no column '{field}'; {_pick(columns.names)}.")
         kind = columns.field(field).type
         if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-            raise RefusalError(
-                f"The column '{field}' of {name} holds {kind}, not text: choose another with --field."
-            )
+            raise RefusalError(f"The column '{field}' of {name} holds {kind}, not text: choose another with --field.")
         rows = file.read(columns=[field]).column(field).to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
         raise RefusalError(

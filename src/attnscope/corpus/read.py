@@ -16,7 +16,7 @@ from pathlib import Path
 
 from attnscope.core.errors import RefusalError
 from attnscope.corpus.corpus import Corpus
-from attnscope.corpus.formats import KNOWN, documents
+from attnscope.corpus.formats import KNOWN, documents, refuse_half_characters
 
 EMBEDDED = "Alice's Adventures in Wonderland (embedded)"
 
@@ -28,7 +28,13 @@ def read(source: str | Path | Iterable[str] | None = None, *, field: str = "text
         return Corpus.of(EMBEDDED, [text])
     if not isinstance(source, str | Path):
         return Corpus.of("texts given in Python", _strings(source))
+    if not str(source).strip():
+        raise RefusalError(
+            "The corpus argument is empty: name a file or folder, or leave it out for the embedded text."
+        )
     if str(source) == "-":
+        if sys.stdin is None:
+            raise RefusalError("Standard input is closed: pipe a text into it, or name a file.")
         return Corpus.of("standard input", documents(sys.stdin.buffer.read(), "Standard input", [], field))
     return _from_path(str(source), field)
 
@@ -37,9 +43,8 @@ def _strings(texts: Iterable[str]) -> list[str]:
     kept = list(texts)
     for number, text in enumerate(kept):
         if not isinstance(text, str):
-            raise RefusalError(
-                f"Item {number} of the corpus is {type(text).__name__}, not text: give strings."
-            )
+            raise RefusalError(f"Item {number} of the corpus is {type(text).__name__}, not text: give strings.")
+        refuse_half_characters(text, f"Item {number} of the corpus")
     return kept
 
 
@@ -77,9 +82,7 @@ def _from_folder(folder: Path, field: str) -> Corpus:
                 raise
             skipped.append(name)
     if not files:
-        raise RefusalError(
-            f"The folder {folder} holds no text file: put .txt, .jsonl or .parquet files in it."
-        )
+        raise RefusalError(f"The folder {folder} holds no text file: put .txt, .jsonl or .parquet files in it.")
     return Corpus.of(str(folder), found, tuple(files), tuple(skipped))
 
 

@@ -74,31 +74,42 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
 def cut_down(model: nn.Module, batch: Batch) -> Batch:
     """A user's batch, made small: two sequences, seven tokens; images and sounds keep their size.
 
+    Fewer tokens are repeated: one alone cannot show causality, and cross-attention is told apart by its lengths. Of two
+    stacks the second gets five tokens; labels, moved by one, are what it reads where nothing else is given.
     Only for models of transformers: what the axes of another model's inputs mean is not known.
     """
     if not isinstance(batch, Mapping) or getattr(model, "config", None) is None:
         return batch
     takes = inspect.signature(model.forward).parameters
     two = "decoder_input_ids" in takes and bool(getattr(model.config, "is_encoder_decoder", False))
-    small: dict[str, Any] = {name: _cut(name, value, two) for name, value in batch.items()}
+    second = {name for name in batch if name.startswith("decoder") or (two and name == "labels")}
+    lengths = [_length(batch, "input_ids"), _length(batch, "decoder_input_ids") or _length(batch, "labels")]
+    small: dict[str, Any] = {}
+    for name, value in batch.items():
+        tokens = DECODER_TOKENS if name in second else TOKENS
+        small[name] = _cut(name, value, tokens, repeat=_length(batch, name) == lengths[name in second])
     for ids, mask in (("input_ids", "attention_mask"), ("decoder_input_ids", "decoder_attention_mask")):
         if ids in small and mask in takes and small.get(mask) is None:
             small[mask] = torch.ones_like(small[ids])
     return small
 
 
-def _cut(name: str, value: Any, two: bool) -> Any:
+def _cut(name: str, value: Any, tokens: int, repeat: bool) -> Any:
     if not isinstance(value, Tensor) or not value.ndim:
         return value
     few = value[:BATCH] if value.shape[0] >= BATCH else torch.cat([value] * BATCH)[:BATCH]
     if few.ndim == 2 and not few.is_floating_point():
-        # Cross-attention is told apart by its lengths. Of two stacks the second gets fewer tokens than the first, whose
-        # tokens are repeated where there are too few; labels are what the second one reads, moved by one.
-        second = name.startswith("decoder") or (two and name == "labels")
-        if two and not second and 0 < few.shape[1] < TOKENS:
-            few = torch.cat([few] * TOKENS, dim=1)
-        few = few[:, : DECODER_TOKENS if second else TOKENS]
+        if repeat and 0 < few.shape[1] < tokens:
+            few = torch.cat([few] * tokens, dim=1)
+        few = few[:, :tokens].contiguous()
     return torch.ones_like(few) if name.endswith("attention_mask") else few
+
+
+def _length(batch: Mapping[str, Any], name: str) -> int:
+    """How many tokens an argument has; none where it is no table of integers."""
+    value = batch.get(name)
+    tokens = isinstance(value, Tensor) and value.ndim == 2 and not value.is_floating_point()
+    return value.shape[1] if tokens else 0
 
 
 def _ids(model: nn.Module, config: Any, length: int, generator: torch.Generator) -> Tensor:

@@ -27,8 +27,8 @@ def feed(
     """
     if not loaded.reads_text:
         raise RefusalError(
-            f"{loaded.name} ({loaded.class_name}) does not read text alone: in Python, give batches such "
-            'as [{"pixel_values": images}].'
+            f"{loaded.name} ({loaded.class_name}) does not read text alone: in Python, give batches of what its "
+            'forward takes, such as [{"pixel_values": images}] or [{"input_features": sound}].'
         )
     if loaded.tokenizer is not None:
         sequences = windows(
@@ -47,17 +47,22 @@ def feed(
             positions=loaded.positions,
             samples=SAMPLES if samples is None else samples,
             seed=seed,
-            first=loaded.bos,
+            first=_known(loaded.bos, loaded),
         )
     else:
         raise RefusalError(
-            f"{loaded.name} has no tokenizer, so it cannot read a corpus: add tokenizer.json to it, or "
-            "leave the corpus out to scan it on random tokens."
+            f"{loaded.name} has no tokenizer, so it cannot read a corpus: add tokenizer.json to it (in "
+            "Python pass tokenizer=), or leave the corpus out to scan it on random tokens."
         )
     return batches(
         sequences,
         batch_size=batch_size,
-        pad=loaded.pad,
-        decoder_start=loaded.decoder_start,
+        pad=_known(loaded.pad, loaded),
+        decoder_start=None if loaded.decoder_start is None else _known(loaded.decoder_start, loaded) or 0,
         accepts=loaded.accepts,
     )
+
+
+def _known(token: int | None, loaded: Loaded) -> int | None:
+    """A token of the tokenizer or configuration, if the model's vocabulary has it at all: shrunken ones may not."""
+    return token if token is None or loaded.vocab_size is None or token < loaded.vocab_size else None

@@ -36,7 +36,7 @@ def described(config: Any) -> dict[str, Any]:
     return _computing(config.to_dict()) if callable(getattr(config, "to_dict", None)) else {}
 
 
-def _computing(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _computing(settings: Mapping[Any, Any]) -> dict[str, Any]:
     return {
         str(name): _computing(value) if isinstance(value, Mapping) else value
         for name, value in settings.items()

@@ -152,11 +152,11 @@ class SoftmaxWatch(TorchFunctionMode):
 
     def __enter__(self) -> SoftmaxWatch:
         _LOOKING.watches.append(self)
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         _LOOKING.watches.pop()
 
     def forget(self) -> None:

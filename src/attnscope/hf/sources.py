@@ -54,6 +54,8 @@ def find(source: str | Path, wishes: Wishes) -> Source:
     """The model that `source` names, with files that are there and whole."""
     if str(source) == "pocket" and not Path("pocket").exists():
         return _in_folder(Path(str(resources.files("attnscope").joinpath("pocket"))), "pocket", wishes)
+    if not str(source).strip():
+        raise RefusalError("The model argument is empty: name a folder, a hub name, a .gguf file, or 'pocket'.")
     path = Path(source).expanduser()
     if path.is_dir():
         return _in_folder(path, path.resolve().name, wishes)

@@ -208,8 +208,8 @@ class _Tap:
 
     def _lost(self, path: str) -> None:
         raise RefusalError(
-            f"{self.model_class} mixes values in {path or 'its forward'} in a way that its probe run did not and that is "
-            "not understood: give anatomy() example inputs of the same kind as the batch."
+            f"{self.model_class} mixes values in {path or 'its forward'} in a way that its probe run did not and that "
+            "is not understood: give anatomy() example inputs of the same kind as the batch."
         )
 
     def interface(self, module: nn.Module, sighting: Sighting) -> None:
@@ -242,8 +242,8 @@ class _Tap:
         keys = sighting.value.shape[2]
         if site.site == "self" and queries != keys:
             raise RefusalError(
-                f"{self.model_class} attends from {queries} tokens to {keys} in {path or 'its forward'}, as with a cache "
-                "of earlier tokens: run the model without a cache (use_cache=False) on whole sequences."
+                f"{self.model_class} attends from {queries} tokens to {keys} in {path or 'its forward'}, as with a "
+                "cache of earlier tokens: run the model without a cache (use_cache=False) on whole sequences."
             )
         key_mask = self.padding.mask(site.keys_from, batch, keys, sighting.mixed.device)
         if key_mask is None:

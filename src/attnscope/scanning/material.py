@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from attnscope.hf.load import Loaded, load
 from attnscope.trace.batches import Batches
 from attnscope.trace.windows import Tokenizer
 
-Text = str | Path | Sequence[str]
-Ready = Batches | Sequence[Mapping[str, Any]]
+Text = str | Path | Iterable[str]
+Ready = Batches | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 
 def loaded_model(model: str | Path | nn.Module | Loaded, tokenizer: Tokenizer | None, **options: Any) -> Loaded:
@@ -32,16 +32,14 @@ def batches_for(loaded: Loaded, corpus: Text | Ready | None, *, field: str = "te
     """Ready batches as they are; text read, and cut to `sizes` (samples, max_tokens, batch_size, seed)."""
     if isinstance(corpus, Batches):
         return corpus
-    if _holds_mappings(corpus):
-        return Batches.of(corpus)  # type: ignore[arg-type]
-    text = None if corpus is None else read(corpus, field=field)  # type: ignore[arg-type]
-    return feed(loaded, text, **sizes)
-
-
-def _holds_mappings(corpus: object) -> bool:
-    return (
-        isinstance(corpus, Sequence) and not isinstance(corpus, str) and isinstance(next(iter(corpus), None), Mapping)
-    )
+    if isinstance(corpus, Mapping):
+        return Batches.of([corpus])
+    if corpus is None or isinstance(corpus, str | Path):
+        return feed(loaded, None if corpus is None else read(corpus, field=field), **sizes)
+    things: list[Any] = list(corpus)
+    if things and isinstance(things[0], Mapping):
+        return Batches.of(things)
+    return feed(loaded, read(things), **sizes)
 
 
 def forward_options(loaded: Loaded) -> dict[str, Any]:

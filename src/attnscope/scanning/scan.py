@@ -11,6 +11,7 @@ frames into numbers, and nothing larger than one layer of one batch is ever kept
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -23,8 +24,10 @@ from torch import nn
 import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.core.registry import choose
-from attnscope.hf.anatomy import Anatomy, anatomy, evaluating, weights
+from attnscope.hf.anatomy import Anatomy, anatomy, weights
+from attnscope.hf.intact import evaluating
 from attnscope.hf.load import Loaded
+from attnscope.hf.quiet import quiet
 from attnscope.hf.tap import tap
 from attnscope.hf.verify import verify
 from attnscope.scanning.checkpoint import Checkpoint
@@ -58,15 +61,16 @@ def scan(
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
     accumulate: torch.dtype | None = torch.float32,
-    checkpoint: Path | None = None,
+    checkpoint: str | Path | None = None,
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Survey:
     """Measure `model` over `corpus`; see `attnscope scan --help` for the words.
 
-    `accumulate` is the precision of attention statistics: float32 rounds as the model's own attention does; None takes
-    float64 wherever logits are so large that float32 would show. With `checkpoint`, what is done is kept there when the
-    scan is interrupted, and `resume` goes on with it.
+    `dtype`, `device` and `random_init` are for models loaded by name; one in memory is scanned as it is. `accumulate`
+    is the precision of attention statistics: float32 rounds as the model's own attention does; None takes float64
+    wherever logits are so large that float32 would show. With `checkpoint`, what is done is kept there when the scan is
+    interrupted, and `resume` goes on with it.
     """
     tell = progress or _quiet
     chosen = choose(names_of(measures))
@@ -97,14 +101,14 @@ def scan(
         "precision of statistics": str(accumulate).removeprefix("torch."),
         "version": attnscope.__version__,
     }
-    keeper = Checkpoint(checkpoint, plan)
+    keeper = Checkpoint(None if checkpoint is None else Path(checkpoint), plan)
     restored = keeper.restore() if resume else None
     if restored is None:
         keeper.clear()
     tell("probing", 0, prepared.samples, 0)
-    with torch.inference_mode():
+    with _refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
         found = anatomy(loaded.model, prepared.batches[0].to(place).inputs)
-    origin = _provenance(loaded, prepared, found, _verified(loaded, prepared, found), plan)
+        origin = _provenance(loaded, prepared, found, _verified(loaded, prepared, found), plan)
     cards = {m.card.name: m.card for m in chosen}
     ledger = Ledger(cards) if restored is None else Ledger.from_survey(restored.survey)
     observer = Observer(chosen, ledger, accumulate)
@@ -123,7 +127,7 @@ def scan(
             return ledger.survey(_counted(origin, done, tokens, observer.tokens))
 
     try:
-        with evaluating(loaded.model), torch.inference_mode():
+        with evaluating(loaded.model), torch.inference_mode(), quiet():
             tell("scanning", done, prepared.samples, tokens)
             for batch in _remaining(prepared, done):
                 observe_batch(loaded, found, observer, batch)
@@ -139,7 +143,9 @@ def scan(
         if done and whole:
             keeper.save(so_far(), done, tokens)
         raise
-    return _with_what_is_missing(so_far(), observer)
+    survey = _with_what_is_missing(so_far(), observer)
+    keeper.save(survey, done, tokens)  # until the caller has put the survey where it belongs
+    return survey
 
 
 def observe_batch(loaded: Loaded, found: Anatomy, observer: Observer, batch: Batch) -> None:
@@ -169,9 +175,8 @@ def _verified(loaded: Loaded, prepared: Batches, found: Anatomy) -> dict[str, An
     largest: dict[str, float] = {}
     notes: list[str] = []
     for batch in (prepared.batches[0], *padded[:1]):
-        with torch.inference_mode():
-            corner = _small(batch).to(_precision_and_place(loaded.model)[1])
-            check = verify(loaded.model, corner.inputs, found)
+        corner = _small(batch).to(_precision_and_place(loaded.model)[1])
+        check = verify(loaded.model, corner.inputs, found)
         if not check.passed:
             raise RefusalError(f"{loaded.class_name} cannot be scanned honestly: {check.sentence}")
         for name, one in check.checks.items():
@@ -180,8 +185,23 @@ def _verified(loaded: Loaded, prepared: Batches, found: Anatomy) -> dict[str, An
     return {"passed": True, "largest_difference": largest["mixed"], "checks": largest, "notes": notes}
 
 
+@contextmanager
+def _refusing_what_does_not_run(loaded: Loaded) -> Iterator[None]:
+    """A model that fails on its very first batch was given the wrong one: say so in a sentence."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0][:200]
+        raise RefusalError(
+            f"{loaded.class_name} does not run on the first batch ({type(error).__name__}: {reason}): check that the "
+            "batch holds what its forward takes, within its vocabulary and its positions."
+        ) from error
+
+
 def _precision_and_place(model: nn.Module) -> tuple[torch.dtype, torch.device]:
-    first = next(p for p in model.parameters() if p.is_floating_point())
+    first = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if first is None:
+        raise RefusalError(f"{type(model).__name__} has no parameters: there is nothing to scan.")
     return first.dtype, first.device
 
 

@@ -210,7 +210,8 @@ def _padded(rows: Sequence[tuple[int, ...]], length: int, pad: int) -> Int[Tenso
 
 
 def _ready_batch(number: int, inputs: Mapping[str, Tensor], counted: int) -> Batch:
-    if not inputs or not all(isinstance(tensor, Tensor) and tensor.ndim for tensor in inputs.values()):
+    tensors = inputs.values() if isinstance(inputs, Mapping) else ()
+    if not tensors or not all(isinstance(tensor, Tensor) and tensor.ndim for tensor in tensors):
         raise RefusalError(
             f"Batch {number} must map the names of forward's arguments to tensors with the sequences in "
             "their first dimension."
@@ -220,6 +221,8 @@ def _ready_batch(number: int, inputs: Mapping[str, Tensor], counted: int) -> Bat
     if not samples:
         raise RefusalError(f"Batch {number} holds no sequence: leave it out.")
     mask, decoder_mask = _mask(inputs, "attention_mask"), _mask(inputs, "decoder_attention_mask")
+    if mask is not None and not bool(mask.any(dim=1).all()):
+        raise RefusalError(f"Batch {number} has a sequence without a single real token: leave it out.")
     tokens = inputs["input_ids"].numel() if "input_ids" in inputs else len(samples)
     tokens = tokens if mask is None else int(mask.sum())
     return Batch(dict(inputs), mask, samples, tokens, decoder_mask)
