@@ -35,9 +35,7 @@ REACH = {
 
 def work(*words: str) -> dict[str, Any]:
     """Run one measurement in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.work", *words], stdout=subprocess.PIPE, check=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", "bench.work", *words], stdout=subprocess.PIPE, check=True, text=True)
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 
@@ -63,7 +61,6 @@ def measure(subject: str) -> list[dict[str, Any]]:
 def report_megabytes() -> float:
     """Size of the report of a model with 30 layers of 9 heads, from a real scan of SmolLM2."""
     from attnscope.pages.html import write_report
-
     from bench.subjects import smollm2
 
     subject = smollm2()

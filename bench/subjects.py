@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from tools.fetch_models import path as weights
 
 from attnscope.core.registry import choose
 from attnscope.hf.anatomy import Anatomy, anatomy
@@ -20,6 +19,7 @@ from attnscope.scanning.observer import Observer
 from attnscope.scanning.scan import observe_batch
 from attnscope.survey.ledger import Ledger
 from attnscope.trace.batches import Batches
+from tools.fetch_models import path as weights
 
 
 @dataclass(frozen=True)

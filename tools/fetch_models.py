@@ -135,9 +135,7 @@ def _from(prefix: str, *names: str) -> dict[str, str]:
 # so a tokenizer is a rule that splits, a table of symbols, and [CLS] ... [SEP] around the sequence.
 
 # One symbol of a reaction SMILES: a bracketed atom, an element, a bond, a branch, a ring number.
-_SMILES = (
-    r"\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9]"
-)
+_SMILES = r"\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9]"
 _RESIDUE = r"\[[A-Z]+]|[A-Z]"  # one amino acid, or a special token
 
 

@@ -51,9 +51,7 @@ def test_a_card_survives_json() -> None:
     assert Card.from_json(thing.card.to_json()) == thing.card
 
 
-@pytest.mark.parametrize(
-    ("relation", "value", "rings"), [(">", 0.6, True), (">", 0.5, False), ("<", 0.4, True)]
-)
+@pytest.mark.parametrize(("relation", "value", "rings"), [(">", 0.6, True), (">", 0.5, False), ("<", 0.4, True)])
 def test_an_alarm_rings_on_its_side_only(relation: str, value: float, rings: bool) -> None:
     assert Alarm(relation, 0.5, "m").rings(value) is rings  # type: ignore[arg-type]
 

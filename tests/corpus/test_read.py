@@ -168,9 +168,7 @@ def test_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_not_utf8_says_the_byte(tmp_path: Path) -> None:
     assert "byte 0xe9 at offset 3" in refusal(put(tmp_path / "a.txt", "café au lait".encode("latin-1")))
-    assert "byte 0xe9 at offset 3" in refusal(
-        put(tmp_path / "a.gz", gzip.compress("café au lait".encode("latin-1")))
-    )
+    assert "byte 0xe9 at offset 3" in refusal(put(tmp_path / "a.gz", gzip.compress("café au lait".encode("latin-1"))))
 
 
 def test_a_bad_file_of_a_known_kind_in_a_folder_is_named(tmp_path: Path) -> None:

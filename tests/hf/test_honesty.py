@@ -1,4 +1,4 @@
-"""Nothing is taken for what it is not: lengths, caches, padding, skipped layers, overlapping taps, models that change."""
+"""Nothing is taken for what it is not: lengths, caches, padding, skipped layers, overlapping taps, changing models."""
 
 from __future__ import annotations
 
@@ -172,9 +172,10 @@ def test_masks_that_are_programs_are_refused() -> None:
         vectors = torch.randn(2, 5, 32)
         cosines = torch.ones(2, 5, 8), torch.zeros(2, 5, 8)
         found = anatomy(family("Llama").model())
-        with tap(model, found, lambda frame: None), pytest.raises(RefusalError, match="given a BlockMask as its mask"):
+        with tap(model, found, lambda frame: None):
             model.register_forward_pre_hook(lambda *_: attention(vectors, cosines, BlockMask()))
-            model(torch.zeros(2, 5, dtype=torch.long))
+            with pytest.raises(RefusalError, match="given a BlockMask as its mask"):
+                model(torch.zeros(2, 5, dtype=torch.long))
     finally:
         del AttentionInterface._global_mapping["flexible"]
 
@@ -253,8 +254,21 @@ def test_a_stream_of_nan_is_still_passed_on() -> None:
     found = anatomy(model)
     assert found.stacks[0].chained
     result = verify(model, family("Llama").batch(), found)
-    print(result)
     assert "except from layer 1 on, where the model makes NaN" in result.sentence
+
+
+def test_nan_that_only_the_batch_makes_is_said_in_the_sentence() -> None:
+    class Overflowing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * float("nan") if x.shape[1] > 8 else x * 0.5
+
+    model = nn.Sequential(*(nn.TransformerEncoderLayer(16, 2, 16, batch_first=True) for _ in range(2))).eval()
+    model[0].dropout2 = Overflowing()
+    found = anatomy(model, (torch.randn(2, 5, 16),))
+    result = verify(model, (torch.randn(2, 9, 16),), found)
+    assert result.broken == ("layer 1",)
+    assert result.sentence.endswith("except from layer 1 on, where the model makes NaN, output unchanged.")
+    assert "except" not in verify(model, (torch.randn(2, 8, 16),), found).sentence
 
 
 def test_a_model_that_rebuilds_itself_is_put_back_and_refused() -> None:

@@ -91,6 +91,17 @@ def test_a_folder_without_a_tokenizer_has_none(llama: Path) -> None:
     assert load(str(llama)).tokenizer is None
 
 
+def test_the_configuration_counts_and_the_precision_does_not(llama: Path) -> None:
+    first = load(llama)
+    assert load(llama, dtype="bfloat16").sha256 == first.sha256
+    edit_config(llama, lambda config: config.update(transformers_version="0", _name_or_path="elsewhere"))
+    assert load(llama).sha256 == first.sha256
+    edit_config(llama, lambda config: config.update(rope_parameters={"rope_type": "default", "rope_theta": 500.0}))
+    changed = load(llama)
+    assert changed.sha256 != first.sha256
+    assert changed.provenance["files_sha256"] == first.provenance["files_sha256"]
+
+
 def test_shards_are_hashed_together(tmp_path: Path) -> None:
     with quiet():
         transformers.LlamaForCausalLM(LLAMA).save_pretrained(tmp_path / "m", max_shard_size="5KB")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from families import FAMILIES
 
+from attnscope.core.errors import RefusalError
 from attnscope.hf import tap as tap_module
 from attnscope.hf import verify as verify_module
 from attnscope.hf.anatomy import anatomy
@@ -28,6 +30,7 @@ def family(name: str) -> Any:
         (lambda s: replace(s, query=s.query.flip(1)), "mixed"),
         (lambda s: replace(s, allowed=None), "padding"),
         (lambda s: replace(s, pattern=torch.full((2, 4, 11, 11), 1 / 11)), "future"),
+        (lambda s: replace(s, causal=False), "future"),
         (lambda s: replace(s, pattern=torch.full((2, 4, 11, 11), 0.2)), "row sums"),
     ],
 )
@@ -44,6 +47,69 @@ def test_wrong_scores_are_caught(monkeypatch: pytest.MonkeyPatch, wrong: Any, ch
     assert not result.checks[check].passed
     assert "NOT verified" in result.sentence
     assert check in result.sentence
+
+
+def bend(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    original = tap_module.AttentionFrame
+    monkeypatch.setattr(tap_module, "AttentionFrame", lambda **fields: original(**{**fields, **wrong(fields)}))
+
+
+def test_padding_gets_nothing_in_low_precision_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = family("Llama")
+    model = case.model().to(torch.bfloat16)
+    assert verify(model, case.batch("left")).checks["padding"].passed
+
+    def leaking(fields: dict[str, Any]) -> dict[str, Any]:
+        scores = fields["scores"]
+        weak = torch.zeros_like(scores.allowed, dtype=torch.float32).masked_fill(~scores.allowed, -10.0)
+        return {"scores": replace(scores, allowed=None, bias=weak)}
+
+    bend(monkeypatch, leaking)
+    leak = verify(model, case.batch("left")).checks["padding"]
+    assert 1e-6 < leak.largest < 1e-2
+    assert not leak.passed
+
+
+@pytest.mark.parametrize("name", ["Llama", "MPNet"])
+def test_padding_that_counts_as_real_is_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    bend(monkeypatch, lambda fields: {"key_mask": torch.ones_like(fields["key_mask"])})
+    check = verify(family(name).model(), family(name).batch("left")).checks["unseen keys"]
+    assert check.largest == 3
+    assert not check.passed
+
+
+def test_causality_that_the_probe_did_not_find_is_caught() -> None:
+    case = family("Llama")
+    model = case.model()
+    found = anatomy(model)
+    loose = replace(found, sites=tuple(replace(site, causal=False) for site in found.sites))
+    assert verify(model, case.batch(), found).checks["future"].largest == 0.0
+    assert not verify(model, case.batch(), loose).checks["future"].passed
+
+
+def test_a_second_call_in_the_same_place_that_is_missing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = family("Llama")
+    model = case.model()
+    found = anatomy(model)
+    # Both layers' calls under one name, as two calls of one layer are.
+    twice = replace(found, sites=tuple(replace(site, layer=0) for site in found.sites))
+    assert verify(model, case.batch(), twice).passed
+    original = verify_module.tap
+
+    def forgetful(model: Any, found: Any, receive: Any, masks: Any) -> Any:
+        seen: list[Any] = []
+
+        def once(frame: Any) -> None:
+            if isinstance(frame, AttentionFrame):
+                seen.append(frame)
+            if len(seen) < 2:
+                receive(frame)
+
+        return original(model, found, once, masks)
+
+    monkeypatch.setattr(verify_module, "tap", forgetful)
+    with pytest.raises(RefusalError, match="did not attend"):
+        verify(model, case.batch(), twice)
 
 
 def test_a_changed_output_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

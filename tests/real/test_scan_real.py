@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import attnscope
 import numpy as np
 import pytest
 import torch
-from attnscope.survey.survey import Survey
 
+import attnscope
+from attnscope.survey.survey import Survey
 from bench.subjects import wikitext
 from tools.real_models import dinov2, photographs, speech, whisper
 

@@ -44,9 +44,7 @@ class Measure:
         answer = self.function(**fields)
         parts = answer if isinstance(answer, Mapping) else {self.card.parts[0]: answer}
         if tuple(parts) != self.card.parts:
-            raise TypeError(
-                f"measure {self.card.name} returned parts {tuple(parts)}, its card says {self.card.parts}"
-            )
+            raise TypeError(f"measure {self.card.name} returned parts {tuple(parts)}, its card says {self.card.parts}")
         return {part: v if isinstance(v, Located) else Located(v) for part, v in parts.items()}
 
 

@@ -108,8 +108,9 @@ def _cut(name: str, value: Any, tokens: int, repeat: bool) -> Any:
 def _length(batch: Mapping[str, Any], name: str) -> int:
     """How many tokens an argument has; none where it is no table of integers."""
     value = batch.get(name)
-    tokens = isinstance(value, Tensor) and value.ndim == 2 and not value.is_floating_point()
-    return value.shape[1] if tokens else 0
+    if not isinstance(value, Tensor) or value.ndim != 2 or value.is_floating_point():
+        return 0
+    return value.shape[1]
 
 
 def _ids(model: nn.Module, config: Any, length: int, generator: torch.Generator) -> Tensor:

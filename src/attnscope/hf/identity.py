@@ -91,6 +91,8 @@ class _Reader:
             result = left if identity.result is None else self.read[identity.result].reshape(entered.shape)
             before = entered if identity.before is None else self.read[identity.before].reshape(entered.shape)
             written = sum(self.read[place].reshape(entered.shape) for place in identity.writes)
-            difference = (result - before - identity.multiplier * written).abs()
-            self.note(difference / result.abs().max().clamp_min(1e-30))
+            finite = result.isfinite()  # where the model itself makes NaN there is nothing to compare
+            difference = (result - before - identity.multiplier * written)[finite].abs()
+            if difference.numel():
+                self.note(difference / result[finite].abs().max().clamp_min(1e-30))
         self.read.clear()
