@@ -105,7 +105,7 @@ def test_microformer_has_weights_and_no_tokenizer(material: Material) -> None:
 
 
 def test_dinov2_has_a_register_that_stands_out() -> None:
-    import real_models
+    from tools import real_models
 
     states = real_models.dinov2()(**real_models.photographs(), output_hidden_states=True).hidden_states
     norms = states[11].norm(dim=-1)  # entering the last block; image token: [CLS], four registers, patches
@@ -116,7 +116,7 @@ def test_dinov2_has_a_register_that_stands_out() -> None:
 
 
 def test_whisper_writes_what_is_said() -> None:
-    import real_models
+    from tools import real_models
 
     model, heard = real_models.whisper(), real_models.speech()
     ids = heard["decoder_input_ids"]

@@ -41,8 +41,8 @@ def report(
     if charts is not None:
         from attnscope.charts.gallery import write_gallery
 
-        write_gallery(read, charts)
+        write_gallery(read, charts, findings=findings)
     if as_json:
         print_json({"report": str(page), "findings": [finding.to_json() for finding in findings]})
     else:
-        print_summary(read, findings, report=page)
+        print_summary(read, findings, report=page, thresholds=thresholds)

@@ -113,7 +113,7 @@ def scan(
             hint = "what is done is kept: run the same command with --resume" if kept else "nothing was done yet"
             typer.echo(f"attnscope: interrupted; {hint}.", err=True)
             raise typer.Exit(130) from None
-    _say(survey, findings, folder, as_json)
+    _say(survey, findings, folder, thresholds, as_json)
     if fail_on and any(finding.at_least(fail_on) for finding in findings):
         raise typer.Exit(1)
 
@@ -129,7 +129,7 @@ def _write(survey: Survey, folder: Path, thresholds: Thresholds) -> tuple[Findin
     return findings
 
 
-def _say(survey: Survey, findings: tuple[Finding, ...], folder: Path, as_json: bool) -> None:
+def _say(survey: Survey, findings: tuple[Finding, ...], folder: Path, thresholds: Thresholds, as_json: bool) -> None:
     if as_json:
         from attnscope.cli.output import print_json
 
@@ -144,4 +144,4 @@ def _say(survey: Survey, findings: tuple[Finding, ...], folder: Path, as_json: b
     else:
         from attnscope.pages.terminal import print_summary
 
-        print_summary(survey, findings, report=folder / "report.html")
+        print_summary(survey, findings, report=folder / "report.html", thresholds=thresholds)
