@@ -49,7 +49,9 @@ class Subject:
         with torch.inference_mode():
             for batch in self.batches:
                 observe_batch(self.loaded, self.found, observer, batch)
-        ledger.survey({})
+                observer.commit()
+        if not ledger.survey({}).cells:
+            raise RuntimeError("the scan entered nothing: its time would mean nothing")
         return ledger
 
     def eager(self) -> float:
