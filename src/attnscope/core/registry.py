@@ -6,25 +6,37 @@ import importlib
 import pkgutil
 from collections.abc import Iterable
 from functools import cache
+from typing import TypeVar
 
+from attnscope.core.construction import Construction
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.measure import Measure
 
-MEASURES_ROOM = "attnscope.measures"
 SETS = ("default", "deep", "all")
+Leaf = TypeVar("Leaf")
+
+
+def leaves(room: str, kind: type[Leaf]) -> dict[str, Leaf]:
+    """What the files of a leaf room define, by name: file x.py must define a `kind` called x."""
+    found: dict[str, Leaf] = {}
+    for name in sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(room).__path__)):
+        thing = getattr(importlib.import_module(f"{room}.{name}"), name, None)
+        if not isinstance(thing, kind):
+            raise TypeError(f"{room}.{name} must define a {kind.__name__.lower()} called {name}")
+        found[name] = thing
+    return found
 
 
 @cache
 def measures() -> dict[str, Measure]:
     """Every measure, by name. Imports the leaf files, and so torch, on first use."""
-    room = importlib.import_module(MEASURES_ROOM)
-    found: dict[str, Measure] = {}
-    for leaf in sorted(m.name for m in pkgutil.iter_modules(room.__path__)):
-        thing = getattr(importlib.import_module(f"{MEASURES_ROOM}.{leaf}"), leaf, None)
-        if not isinstance(thing, Measure):
-            raise TypeError(f"{MEASURES_ROOM}.{leaf} must define a measure called {leaf}")
-        found[leaf] = thing
-    return found
+    return leaves("attnscope.measures", Measure)
+
+
+@cache
+def constructions() -> dict[str, Construction]:
+    """Every way to build a head for a pattern, by name."""
+    return leaves("attnscope.constructions", Construction)
 
 
 def choose(words: Iterable[str]) -> tuple[Measure, ...]:

@@ -1,0 +1,1 @@
+"""One file per construction: a way to build a head for a pattern."""

@@ -1,0 +1,68 @@
+"""A construction builds a head for a pattern: queries and keys whose scaled products, through softmax, give it.
+
+    @construction(title="Moment curve", summary=..., citation=..., universal=True, fixed_width=lambda p: 2 * p.k)
+    def moment_curve(pattern, width, accuracy, rng, advance) -> Factors:
+
+It is asked for one width and answers with the best factors it can find there, in float64, however bad they are: whether
+they are good enough is for the certificate to say, and which width to ask for is for the search to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Advance = Callable[[str, int, int], None]
+"""`advance(stage, done, total)`: how long work says where it is."""
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """An `Advance` that says nothing."""
+
+
+@dataclass(frozen=True)
+class Construction:
+    """A registered construction. `universal`: its keys depend on the size and the seed alone, never on the pattern."""
+
+    name: str
+    title: str
+    summary: str
+    citation: str
+    universal: bool
+    function: Callable[..., Any]
+    first_width: Callable[[Any], int]
+    fixed_width: Callable[[Any], int] | None = None
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.function(*args, **options)
+
+
+def construction(
+    *,
+    title: str,
+    summary: str,
+    citation: str,
+    universal: bool,
+    first_width: Callable[[Any], int] | None = None,
+    fixed_width: Callable[[Any], int] | None = None,
+) -> Callable[[Callable[..., Any]], Construction]:
+    """Turn a function into a construction named like the function, which is named like its file.
+
+    `first_width(pattern)` is where a search over widths begins (it goes up and down from there); `fixed_width(pattern)`
+    belongs to a construction that has one width only.
+    """
+
+    def register(function: Callable[..., Any]) -> Construction:
+        return Construction(
+            name=function.__name__,
+            title=title,
+            summary=summary,
+            citation=citation,
+            universal=universal,
+            function=function,
+            first_width=first_width or fixed_width or (lambda pattern: 2 * pattern.k),
+            fixed_width=fixed_width,
+        )
+
+    return register

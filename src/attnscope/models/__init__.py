@@ -1,0 +1,1 @@
+"""Small readable models to experiment on."""
