@@ -14,7 +14,7 @@ from attnscope.core.registry import choose
 from attnscope.hf.anatomy import Anatomy, anatomy
 from attnscope.hf.in_memory import in_memory
 from attnscope.hf.load import Loaded, load
-from attnscope.scanning.material import batches_for, forward_options
+from attnscope.hf.material import batches_for, forward_options
 from attnscope.scanning.observer import Observer
 from attnscope.scanning.scan import observe_batch
 from attnscope.survey.ledger import Ledger

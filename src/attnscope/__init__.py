@@ -18,6 +18,14 @@ _HOMES = {
     "scan": "attnscope.scanning.scan:scan",
     "report": "attnscope.pages.html:write_report",
     "compare": "attnscope.survey.compare:compare",
+    "compile": "attnscope.compiling.compile:compile",
+    "capacity": "attnscope.compiling.capacity:capacity",
+    "compress": "attnscope.compiling.compress:compress",
+    "fixed_keys": "attnscope.compiling.universal:fixed_keys",
+    "queries_for": "attnscope.compiling.universal:queries_for",
+    "generate": "attnscope.patterns.generate:generate",
+    "read_pattern": "attnscope.patterns.sources:read_pattern",
+    "Pattern": "attnscope.patterns.pattern:Pattern",
     "catalog": "attnscope.core.registry:measures",
     "diagnose": "attnscope.survey.diagnose:diagnose",
     "Thresholds": "attnscope.survey.thresholds:Thresholds",
@@ -27,9 +35,17 @@ _HOMES = {
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
 
 if TYPE_CHECKING:
+    from attnscope.compiling.capacity import capacity as capacity
+    from attnscope.compiling.compile import compile as compile
+    from attnscope.compiling.compress import compress as compress
+    from attnscope.compiling.universal import fixed_keys as fixed_keys
+    from attnscope.compiling.universal import queries_for as queries_for
     from attnscope.core.errors import RefusalError as RefusalError
     from attnscope.core.registry import measures as catalog  # noqa: F401
     from attnscope.pages.html import write_report as report  # noqa: F401
+    from attnscope.patterns.generate import generate as generate
+    from attnscope.patterns.pattern import Pattern as Pattern
+    from attnscope.patterns.sources import read_pattern as read_pattern
     from attnscope.scanning.scan import scan as scan
     from attnscope.survey.compare import compare as compare
     from attnscope.survey.diagnose import diagnose as diagnose

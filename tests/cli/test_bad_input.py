@@ -75,6 +75,10 @@ def test_unknown_threshold(model: Path, tmp_path: Path) -> None:
     refused("scan", model, "--threshold", "sink_mas=1", says="sink_mass", out=tmp_path / "o")
 
 
+def test_thresholds_outside_their_range(model: Path, tmp_path: Path) -> None:
+    refused("scan", model, "--threshold", "sink_mass=-1", says="from 0 to 1", out=tmp_path / "o")
+
+
 def test_empty_corpus(model: Path, tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_text("  \n")
     refused("scan", model, tmp_path / "c.txt", says="empty", out=tmp_path / "o")

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import signal
 import struct
 import subprocess
@@ -185,15 +186,28 @@ def test_a_closed_pipe_is_no_error() -> None:
         assert b"Traceback" not in running.stderr.read()
 
 
-def test_a_terminal_sees_a_bar_with_speed_and_time_left(model: Path, tmp_path: Path) -> None:
-    """A real pseudo-terminal: the bar draws, and the sequences and tokens per second are on it."""
+def test_compare_of_a_survey_with_itself_says_that_nothing_changed(scanned: Path) -> None:
+    done = attnscope("compare", scanned, scanned)
+    assert done.returncode == 0, done.stderr
+    assert "Nothing changed: " in done.stdout
+    assert "+0.0" not in done.stdout
+    said = json.loads(attnscope("compare", scanned, scanned, "--json").stdout)
+    assert said["changes"] == []
+    assert said["unchanged"] > 100
+
+
+def on_a_terminal(*words: str | Path, press_at: bytes | None = None) -> tuple[int, bytes]:
+    """Run a command with a real pseudo-terminal as its own; press Ctrl-C there once `press_at` is seen."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
-    words = ("scan", model, "--samples", "40", "--max-tokens", "40", "--batch-size", "1", "--out", tmp_path / "o")
-    command = [sys.executable, "-m", "attnscope.cli.main", *map(str, words)]
     seen = b""
     with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=follower, env={**os.environ, "TERM": "xterm"}
+        [sys.executable, "-c", OWN_TERMINAL, *map(str, words)],
+        stdin=follower,
+        stdout=subprocess.DEVNULL,
+        stderr=follower,
+        start_new_session=True,
+        env={**os.environ, "TERM": "xterm", "HF_HUB_OFFLINE": "1"},
     ) as run:
         os.close(follower)
         while True:
@@ -204,8 +218,52 @@ def test_a_terminal_sees_a_bar_with_speed_and_time_left(model: Path, tmp_path: P
             if not part:
                 break
             seen += part
+            if press_at is not None and press_at in seen:
+                os.write(leader, b"\x03")
+                press_at = None
     os.close(leader)
-    assert run.returncode == 0, seen.decode()
+    return run.returncode, seen
+
+
+# The terminal must be the one that controls the process, or Ctrl-C would not reach it.
+OWN_TERMINAL = (
+    "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); sys.argv[0] = 'attnscope'\n"
+    "from attnscope.cli.main import run; run()"
+)
+
+
+def screen(output: bytes) -> list[str]:
+    """The lines a person sees: carriage return, newline, cursor up and the erasing of lines are obeyed."""
+    lines, row, column = [""], 0, 0
+    for move, text in re.findall(r"(\x1b\[[0-9;?]*[A-Za-z]|[\r\n])|([^\x1b\r\n]+)", output.decode()):
+        if text:
+            line = lines[row].ljust(column)
+            lines[row] = line[:column] + text + line[column + len(text) :]
+            column += len(text)
+        elif move == "\r":
+            column = 0
+        elif move == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif move.endswith("A"):
+            row = max(0, row - int(move[2:-1] or 1))
+        elif move.endswith("K"):
+            lines[row] = "" if move[2:-1] == "2" else lines[row][:column]
+    return [line.rstrip() for line in lines]
+
+
+def test_a_terminal_sees_a_bar_with_speed_and_time_left(model: Path, tmp_path: Path) -> None:
+    """The bar draws, and the sequences and tokens per second are on it."""
+    words = ("scan", model, "--samples", "40", "--max-tokens", "40", "--batch-size", "1", "--out", tmp_path / "o")
+    code, seen = on_a_terminal(*words)
+    assert code == 0, seen.decode()
     assert b"Traceback" not in seen
     assert b"/40 sequences" in seen
     assert b"tokens/s" in seen
+
+
+def test_ctrl_c_while_loading_speaks_on_a_line_of_its_own(model: Path, tmp_path: Path) -> None:
+    code, seen = on_a_terminal("scan", model, *SMALL, "--out", tmp_path / "o", press_at=b"loading")
+    assert code == 130, seen.decode()
+    assert "attnscope: interrupted; nothing was done yet." in screen(seen), seen
+    assert not (tmp_path / "o").exists()

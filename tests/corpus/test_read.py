@@ -94,6 +94,8 @@ def test_a_folder_is_read_in_order_of_names(tmp_path: Path) -> None:
     assert corpus.documents == ("first", "second", "third")
     assert corpus.files == ("a.jsonl", "b.txt", "c/d.txt.gz")
     assert corpus.skipped == ("picture.png",)
+    assert corpus.folder
+    assert not read(tmp_path / "b.txt").folder
 
 
 def test_strings_and_iterators() -> None:

@@ -230,8 +230,27 @@ def test_comparison_shows_both_surveys() -> None:
     assert "pair-decoder-stream-spike" in embedded(page, "specifications")
 
 
+def test_the_same_survey_twice_changes_nothing() -> None:
+    words = outline(render_report(small(2, 2), other=small(2, 2))).words()
+    assert "Nothing changed: " in words
+    assert "numbers compared, no difference." in words
+    assert "No finding appeared and none is gone." in words
+    assert "+0.0" not in words
+    assert "Difference of every head" not in words
+    assert "Largest changes" not in words
+
+
+def test_surveys_given_as_paths_are_read(tmp_path: Path) -> None:
+    first, second = small(2, 2), small(2, 2, name="other", seed=1)
+    (tmp_path / "scan").mkdir()
+    folder = second.save(tmp_path / "scan" / "survey.json").parent
+    page = write_report(str(first.save(tmp_path / "first.json")), tmp_path / "page.html", other=folder)
+    assert page.read_text() == render_report(first, other=second)
+
+
 def test_surveys_of_different_size_are_compared_where_they_can_be() -> None:
     page = render_report(small(), other=small(6, 2, name="deeper"))
+    assert "The models are built differently (" in outline(page).words()
     assert outline(page).find("section", id="comparison")
     assert set(map(str, embedded(page)["changes"])) == {"None"}
 

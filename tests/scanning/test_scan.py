@@ -277,6 +277,17 @@ def test_nan_is_located_not_averaged() -> None:
     assert 2 in broken[0].layers
 
 
+def test_files_of_a_folder_are_counted_in_provenance(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(TEXT[:100])
+    (tmp_path / "b.txt").write_text(TEXT[:80])
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\0\0")
+    options: dict[str, Any] = {"tokenizer": byte_tokenizer(), "measures": "entropy", "max_tokens": 16, "samples": 2}
+    corpus = scan(tiny_llama(), tmp_path, **options).provenance["corpus"]
+    assert (corpus["files_read"], corpus["files_skipped"]) == (2, 1)
+    for other in (tmp_path / "a.txt", [TEXT]):
+        assert not {"files_read", "files_skipped"} & scan(tiny_llama(), other, **options).provenance["corpus"].keys()
+
+
 def test_the_python_twins_are_at_the_top() -> None:
     assert attnscope.scan is scan
     assert {"scan", "report", "compare", "catalog", "diagnose", "Survey"} <= set(dir(attnscope))

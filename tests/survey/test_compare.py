@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from attnscope.core.errors import RefusalError
-from attnscope.survey import Ledger, Survey, compare
+from attnscope.survey import Ledger, Survey, compare, diagnose
+from attnscope.survey.file import opened
 from tests.survey.sample import CARDS, sample_provenance, sample_survey
 
 
@@ -20,14 +22,19 @@ def entropies(means: list[list[float]], stack: str = "decoder") -> Survey:
 def test_a_survey_equals_itself() -> None:
     survey = sample_survey()
     comparison = compare(survey, survey)
-    assert {c.difference for c in comparison.changes} == {0.0}
+    assert comparison.changes == ()
     assert comparison.appeared == comparison.disappeared == ()
-    assert len(comparison.changes) == len(survey.table())
+    assert comparison.unchanged == len(survey.table())
+    data = comparison.to_json()
+    assert (data["changes"], data["unchanged"]) == ([], len(survey.table()))
+    assert comparison.table().empty
 
 
 def test_largest_changes_come_first() -> None:
-    changes = compare(entropies([[1.0, 2.0], [3.0, 4.0]]), entropies([[1.0, 2.5], [1.0, 4.1]])).changes
-    assert [(c.layer, c.head) for c in changes] == [(1, 0), (0, 1), (1, 1), (0, 0)]
+    comparison = compare(entropies([[1.0, 2.0], [3.0, 4.0]]), entropies([[1.0, 2.5], [1.0, 4.1]]))
+    changes = comparison.changes
+    assert comparison.unchanged == 1
+    assert [(c.layer, c.head) for c in changes] == [(1, 0), (0, 1), (1, 1)]
     first = changes[0]
     assert (first.before, first.after, first.difference) == (3.0, 1.0, -2.0)
     spread = np.std([1.0, 2.0, 3.0, 4.0, 1.0, 2.5, 1.0, 4.1])
@@ -89,7 +96,9 @@ def test_what_only_one_has_is_named() -> None:
 
 
 def test_broken_means_are_left_out() -> None:
-    assert [c.head for c in compare(entropies([[np.nan, 1.0]]), entropies([[1.0, 1.0]])).changes] == [1]
+    comparison = compare(entropies([[np.nan, 1.0]]), entropies([[1.0, 1.5]]))
+    assert [c.head for c in comparison.changes] == [1]
+    assert comparison.unchanged == 0
 
 
 def test_table_and_json() -> None:
@@ -102,8 +111,42 @@ def test_table_and_json() -> None:
     assert data["changes"][0]["measure"] == comparison.changes[0].measure
 
 
-def test_surveys_with_nothing_in_common_are_refused() -> None:
-    with pytest.raises(RefusalError, match=r"cannot be compared.*entropy in decoder.*entropy in encoder"):
-        compare(entropies([[1.0]]), entropies([[1.0]], stack="encoder"))
-    with pytest.raises(RefusalError, match="the second nothing"):
-        compare(entropies([[1.0]]), Survey.empty({}, CARDS))
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        (
+            entropies([[1.0]], stack="encoder"),
+            "because the first is of the decoder of its model and the second of the encoder: compare models of the same"
+            " kind.",
+        ),
+        (
+            series("spike", [1.0]),
+            "because they share no measure (the first has entropy; the second spike): scan both models with the same"
+            " --measures.",
+        ),
+        (Survey.empty({}, CARDS), "because the second one holds no number: scan its model again."),
+    ],
+)
+def test_surveys_with_nothing_in_common_are_refused(second: Survey, why: str) -> None:
+    with pytest.raises(RefusalError) as caught:
+        compare(entropies([[1.0]]), second)
+    assert str(caught.value) == f"These surveys cannot be compared, {why}"
+
+
+def test_surveys_at_other_layers_are_refused() -> None:
+    ledger = Ledger(CARDS)
+    ledger.observe("entropy", "value", "decoder", "self", 7, np.array([[1.0]]))
+    with pytest.raises(RefusalError, match="no measure was taken at the same layer in both"):
+        compare(entropies([[1.0]]), ledger.survey({}))
+
+
+def test_paths_are_read(tmp_path: Path) -> None:
+    first, second = sample_survey(), sample_survey(seed=1)
+    (tmp_path / "scan").mkdir()
+    file, folder = first.save(tmp_path / "one.json"), second.save(tmp_path / "scan" / "survey.json").parent
+    assert compare(str(file), folder) == compare(first, second)
+    assert diagnose(folder) == diagnose(second)
+    with pytest.raises(RefusalError, match="There is no file"):
+        compare(file, tmp_path / "nothing.json")
+    with pytest.raises(RefusalError, match="A survey or the path of one is needed, not int"):
+        opened(3)

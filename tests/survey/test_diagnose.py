@@ -386,9 +386,56 @@ def test_thresholds_from_words() -> None:
         ("sink_mass", "needs a number, such as sink_mass=0.3"),
         ("sink_mass=much", "needs a number"),
         ("sink_mass=nan", "needs a number"),
+        ("sink_mass=-1", "The threshold sink_mass cannot be -1.0: give a number from 0 to 1, such as 0.3."),
+        ("sink_mass=1.5", "from 0 to 1"),
+        ("most_heads=2", "from 0 to 1"),
+        ("spike_size=inf", "The threshold spike_size cannot be inf: give a number of 0 or more, such as 100."),
+        ("entropy_floor=-0.1", "of 0 or more, such as 0.3"),
+        ("spike_step=0.5", "of 1 or more, such as 5"),
+        ("norm_growth=-3", "of 0 or more, such as 10"),
     ],
 )
 def test_thresholds_refuse(setting: str, sentence: str) -> None:
     with pytest.raises(RefusalError) as caught:
         Thresholds.parse([setting])
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [-1.0, 1.5, math.nan, math.inf])
+def test_thresholds_refuse_in_python_too(value: float) -> None:
+    with pytest.raises(RefusalError, match="The threshold token_cosine cannot be"):
+        Thresholds(token_cosine=value)
+
+
+@pytest.mark.parametrize(
+    "setting", ["sink_mass=0", "sink_mass=1", "spike_size=0", "collapse_fall=1", "norm_growth=1e9"]
+)
+def test_the_ends_of_a_range_belong_to_it(setting: str) -> None:
+    name, _, value = setting.partition("=")
+    assert getattr(Thresholds.parse([setting]), name) == float(value)
+
+
+def test_the_limit_of_norm_growth_has_a_name_and_can_be_changed() -> None:
+    from dataclasses import replace
+
+    card = replace(CARDS["norm_growth"], alarm=Alarm(">", 10.0, "one block makes tokens ten times longer"))
+    ledger = Ledger({"norm_growth": card})
+    for layer, growth in enumerate((1.1, 12.0, 1.2)):
+        ledger.observe("norm_growth", "value", "decoder", "stream", layer, np.array([growth]))
+    survey = ledger.survey({})
+    finding = only(survey)
+    assert (finding.threshold_name, finding.threshold) == ("norm_growth", 10.0)
+    assert finding.sentence.endswith("in layer 1 (up to 12.0): one block makes tokens ten times longer.")
+    assert diagnose(survey, Thresholds(norm_growth=20.0)) == ()
+    changed = only(survey, Thresholds.parse(["norm_growth=5"]))
+    assert changed.sentence == "Norm growth is above 5.00 in layer 1 (up to 12.0)."
+
+
+def test_limits_agree_with_the_cards_they_are_named_after() -> None:
+    from attnscope.core.registry import measures
+    from attnscope.survey.findings.alarm import READ_ELSEWHERE
+
+    alarms = {n: m.card.alarm.threshold for n, m in measures().items() if m.card.alarm and n not in READ_ELSEWHERE}
+    named = {name: limit for name, limit in vars(Thresholds()).items() if name in alarms}
+    assert named == {name: alarms[name] for name in named}
+    assert {"norm_growth", "head_contribution", "effective_rank", "stable_rank", "contraction"} <= named.keys()

@@ -106,3 +106,42 @@ def test_table_of_nothing_finite_has_no_numbers() -> None:
     assert table["nonfinite"].tolist() == [1, 0]
     assert table.loc[0, ["mean", "min", "max", "p50", "peak"]].isna().all()
     assert table.loc[1, "max"] == 1.0
+
+
+def test_histogram_of_one_head() -> None:
+    survey = sample_survey(layers=2, heads=3, sequences=16)
+    made = survey.histogram("entropy", 1, 2)
+    assert made.counts.sum() == 16
+    middle = (made.edges[:-1] + made.edges[1:]) / 2
+    mean = float(survey.values("entropy")[1, 2])
+    assert (made.counts * middle).sum() / 16 == pytest.approx(mean, rel=1 / 128)
+    assert survey.histogram("relative_residual", 2).counts.sum() == 16
+    assert survey.histogram("sink_mass", 0, 0, part="rate").edges.size
+
+
+def test_histograms_of_shards_add_up() -> None:
+    first, second = sample_survey(), sample_survey(first_sample=16)
+    both = (first | second).histogram("entropy", 2, 1)
+    assert first.histogram("entropy", 2, 1).merge(second.histogram("entropy", 2, 1)) == both
+    assert both.counts.sum() == 32
+
+
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        (("entropi", 0, 0), "Did you mean 'entropy'?"),
+        (("entropy", 9, 0), "'entropy' was not measured at layer 9: it is at layers 0-3."),
+        (("entropy", 0, 3), "'entropy' is there for 3 heads: say which, from head=0 on."),
+        (("entropy", 0, None), "'entropy' is there for 3 heads"),
+        (("token_cosine", 0, 1), "leave head= out"),
+    ],
+)
+def test_histogram_refuses_in_one_sentence(place: tuple[str, int, int | None], sentence: str) -> None:
+    with pytest.raises(RefusalError) as caught:
+        sample_survey().histogram(*place)
+    assert sentence in str(caught.value)
+
+
+def test_only_surveys_merge() -> None:
+    with pytest.raises(TypeError, match="unsupported operand"):
+        sample_survey() | 3  # type: ignore[operator]

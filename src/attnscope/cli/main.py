@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
+from attnscope.cli.capacity import capacity
 from attnscope.cli.compare import compare
+from attnscope.cli.compile import compile
 from attnscope.cli.measures import measures
 from attnscope.cli.report import report
 from attnscope.cli.scan import scan
@@ -24,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for command in (scan, report, compare, measures):
+for command in (scan, report, compare, measures, compile, capacity):
     app.command()(command)
 
 

@@ -81,8 +81,8 @@ def scan(
 
     thresholds = Thresholds.parse(threshold or [])
     place = folder_for(model, random_init) if out is None else out
-    with output_folder(place) as folder, reporting() as progress:
-        try:
+    try:
+        with output_folder(place) as folder, reporting() as progress:
             if not resume:
                 (folder / PARTIAL).unlink(missing_ok=True)  # of an earlier scan: not what this one did
             progress("loading", 0, 0, 0)  # torch and transformers take seconds to import: say so first
@@ -108,12 +108,12 @@ def scan(
             )
             progress("drawing the report", 0, 0, 0)
             findings = _write(survey, folder, thresholds)
-        except KeyboardInterrupt:
-            kept = (folder / PARTIAL).exists()
-            hint = "what is done is kept: run the same command with --resume" if kept else "nothing was done yet"
-            typer.echo(f"attnscope: interrupted; {hint}.", err=True)
-            raise typer.Exit(130) from None
-    _say(survey, findings, folder, thresholds, as_json)
+    except KeyboardInterrupt:  # the bar is gone by now, and the line is free
+        kept = (place / PARTIAL).exists()
+        hint = "what is done is kept: run the same command with --resume" if kept else "nothing was done yet"
+        typer.echo(f"attnscope: interrupted; {hint}.", err=True)
+        raise typer.Exit(130) from None
+    _say(survey, findings, place, thresholds, as_json)
     if fail_on and any(finding.at_least(fail_on) for finding in findings):
         raise typer.Exit(1)
 

@@ -11,23 +11,29 @@ from attnscope.core.errors import RefusalError
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents in order. `files` names what was read; `skipped` what a folder held that is not text."""
+    """Documents in order. `files` names what was read; `skipped` what a `folder` held that is not text."""
 
     name: str
     documents: tuple[str, ...]
     sha256: str
     files: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+    folder: bool = False
 
     @classmethod
     def of(
-        cls, name: str, documents: Iterable[str], files: tuple[str, ...] = (), skipped: tuple[str, ...] = ()
+        cls,
+        name: str,
+        documents: Iterable[str],
+        files: tuple[str, ...] = (),
+        skipped: tuple[str, ...] = (),
+        folder: bool = False,
     ) -> Corpus:
         """Documents without a visible character are left out; a corpus of none is refused."""
         kept = tuple(document for document in documents if document.strip())
         if not kept:
             raise RefusalError(f"The corpus {name} is empty: give it at least a few sentences of text.")
-        return cls(name, kept, _digest(kept), files, skipped)
+        return cls(name, kept, _digest(kept), files, skipped, folder)
 
     @property
     def characters(self) -> int:

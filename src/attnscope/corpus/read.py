@@ -83,7 +83,7 @@ def _from_folder(folder: Path, field: str) -> Corpus:
             skipped.append(name)
     if not files:
         raise RefusalError(f"The folder {folder} holds no text file: put .txt, .jsonl or .parquet files in it.")
-    return Corpus.of(str(folder), found, tuple(files), tuple(skipped))
+    return Corpus.of(str(folder), found, tuple(files), tuple(skipped), folder=True)
 
 
 def _bytes(path: Path) -> bytes:

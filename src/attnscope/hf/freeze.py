@@ -25,9 +25,9 @@ from attnscope.hf.anatomy import Anatomy, Block, Stack, anatomy
 from attnscope.hf.census import without_fast_path
 from attnscope.hf.example import Batch, run
 from attnscope.hf.intact import evaluating
-from attnscope.hf.tensors import Slot, at, every_tensor
+from attnscope.hf.tensors import Slot, at, every_tensor, same_numbers
 from attnscope.paths.graded import Graded, plain
-from attnscope.paths.network import Network, followed, largest_difference
+from attnscope.paths.network import Network, differences, followed
 
 ALLOWED = {torch.float64: 1e-10, torch.float32: 1e-4}
 
@@ -53,14 +53,40 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
     with torch.no_grad(), evaluating(model), without_fast_path(found.fast_path):
         calls, output = _recorded(model, chosen, batch)
     network = _network(model, found, chosen, batch, calls, output)
+    _refuse_not_finite(model, network)
+    _refuse_unchained(network, calls, chosen)
     with torch.no_grad():
-        difference = largest_difference(network)
-    if not difference <= ALLOWED[dtype]:
-        raise RefusalError(
-            f"The linear form of {type(model).__name__} differs from the model by {difference:.1e} (relative), above "
-            f"{ALLOWED[dtype]:.0e}: something in it is random, quantised or not linear when frozen."
-        )
+        found_differences = differences(network)
+    for index, difference in enumerate(found_differences):
+        if not difference <= ALLOWED[dtype]:
+            where = f"block {index}" if index < network.layers else "what follows the blocks"
+            raise RefusalError(
+                f"The linear form of {network.name} differs from the model by {max(found_differences):.1e} (relative; "
+                f"first in {where}), above {ALLOWED[dtype]:.0e}: something in it is random (dropout left on), "
+                "quantised or not linear when frozen; choose another model."
+            )
     return network
+
+
+def _refuse_not_finite(model: nn.Module, network: Network) -> None:
+    if network.output.isfinite().all() and all(stream.isfinite().all() for stream in network.streams):
+        return
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise RefusalError(f"{network.name} has weights that are not numbers, in {name}: mend or reload them.")
+    first = next((i for i, stream in enumerate(network.streams) if not stream.isfinite().all()), network.layers)
+    where = "before its first block" if first == 0 else f"in block {first - 1}"
+    raise RefusalError(f"{network.name} computes what is not a number {where} on this input: try --dtype float64.")
+
+
+def _refuse_unchained(network: Network, calls: tuple[_Call, ...], stack: Stack) -> None:
+    """Paths go from block to block: whatever the model does to the stream in between would be lost."""
+    for layer, (call, block) in enumerate(zip(calls, stack.blocks, strict=True)):
+        if not same_numbers(at(call.answer, block.leaves), network.streams[layer + 1]):
+            raise RefusalError(
+                f"{network.name} changes the stream between blocks {layer} and {layer + 1}, outside of both: "
+                "paths cannot be followed through it; choose another model."
+            )
 
 
 def _network(
@@ -73,6 +99,7 @@ def _network(
 
     def runner(call: _Call, block: Block) -> Callable[[Tensor], Tensor]:
         def piece(stream: Tensor) -> Tensor:
+            stream = stream.clone() if block.overwrites else stream
             args, kwargs = _replaced(call.args, call.kwargs, block.enters, stream)
             with evaluating(call.module), without_fast_path(found.fast_path):
                 answer: Tensor = at(call.module(*args, **kwargs), block.leaves)
@@ -104,10 +131,11 @@ def _recorded(model: nn.Module, stack: Stack, batch: Batch) -> tuple[tuple[_Call
             entered[path] += 1
             if block is None:
                 return None
-            if block.layer == stack.blocks[0].layer:
-                stream = _argument(args, kwargs, block.enters)
-                args, kwargs = _replaced(args, kwargs, block.enters, Graded.entering(plain(stream).detach()))
-            given[path, block.nth] = (plain(args), plain(kwargs))
+            stream = _argument(args, kwargs, block.enters)
+            args, kwargs = _replaced(args, kwargs, block.enters, Graded.entering(plain(stream).detach()))
+            kept = plain(stream).detach()
+            kept = kept.clone() if block.overwrites else kept
+            given[path, block.nth] = _replaced(plain(args), plain(kwargs), block.enters, kept)
             return args, kwargs
 
         return hook

@@ -22,10 +22,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from attnscope import __version__
 from attnscope.core.finding import SEVERITIES, Finding
 from attnscope.survey.compare import compare
 from attnscope.survey.diagnose import diagnose
+from attnscope.survey.file import opened
 from attnscope.survey.survey import Survey
 from attnscope.survey.thresholds import Thresholds
 
@@ -36,18 +39,19 @@ MOST_CHANGES = 12
 
 
 def write_report(
-    survey: Survey,
+    survey: Survey | str | Path,
     path: Path | str,
     *,
     findings: tuple[Finding, ...] | None = None,
-    other: Survey | None = None,
+    other: Survey | str | Path | None = None,
     thresholds: Thresholds | None = None,
 ) -> Path:
-    """Write the page; with `other`, a comparison of the two surveys is in it."""
+    """Write the page; with `other`, a comparison of the two surveys is in it. Surveys given as paths are read."""
     from attnscope.charts.export import write_file
 
     path = Path(path)
-    page = render_report(survey, findings=findings, other=other, thresholds=thresholds)
+    beside = None if other is None else opened(other)
+    page = render_report(opened(survey), findings=findings, other=beside, thresholds=thresholds)
     write_file(path, page.encode("utf-8", errors="replace"))
     return path
 
@@ -162,7 +166,9 @@ class _Compared:
     """Everything the comparison section shows."""
 
     names: tuple[str, str]
+    build: str | None
     figures: tuple[Any, ...]
+    heading: str
     changes: tuple[Any, ...]
     changes_by_map: list[dict[str, Any] | None]
     drawings: tuple[tuple[Any, str, float], ...]
@@ -176,7 +182,7 @@ def _compared(
 ) -> _Compared:
     from attnscope.pages.figures import paired_profiles
     from attnscope.pages.maps import difference_drawing, differences, figures, head_maps
-    from attnscope.pages.wording import names
+    from attnscope.pages.wording import build_words, change_words, changes_worth_listing, names
 
     found = compare(survey, other, thresholds)
     second = other.table()
@@ -191,12 +197,15 @@ def _compared(
             continue
         drawing, reach = difference_drawing(change)
         by_map.append({"mean": figures(twin.numbers["mean"]), "reach": reach})
-        drawings.append((one, drawing, reach))
+        if (change[np.isfinite(change)] != 0).any():  # a picture of no difference would be of nothing
+            drawings.append((one, drawing, reach))
     told = names(survey, other)
     return _Compared(
         names=told,
+        build=build_words(found.before, found.after),
         figures=paired_profiles(survey, table, second, told),
-        changes=found.changes[:MOST_CHANGES],
+        heading=change_words(found),
+        changes=changes_worth_listing(found, MOST_CHANGES),
         changes_by_map=by_map,
         drawings=tuple(drawings),
         appeared=found.appeared,

@@ -18,7 +18,15 @@ from rich.text import Text
 from attnscope.charts.numerals import numeral
 from attnscope.core.finding import SEVERITIES, Finding, Severity
 from attnscope.pages.headlines import headlines
-from attnscope.pages.wording import corpus_words, missing_words, model_name, site_title
+from attnscope.pages.wording import (
+    build_words,
+    change_words,
+    changes_worth_listing,
+    corpus_words,
+    missing_words,
+    model_name,
+    site_title,
+)
 from attnscope.survey.compare import Change, Comparison
 from attnscope.survey.survey import Survey
 from attnscope.survey.thresholds import Thresholds
@@ -78,9 +86,12 @@ def compared(comparison: Comparison) -> Group:
         _finding_table(comparison.appeared, advice=False),
         _heading("Findings that are gone" if comparison.disappeared else "No finding is gone"),
         _finding_table(comparison.disappeared, advice=False),
-        _heading("Largest changes, in units of the usual spread"),
-        _change_table(comparison.changes[:MOST_CHANGES]),
+        _heading(change_words(comparison)),
+        _change_table(changes_worth_listing(comparison, MOST_CHANGES)),
     ]
+    built = build_words(comparison.before, comparison.after)
+    if built:
+        parts.insert(2, Text(_clean(built), style="dim"))
     for label, missing in (("first", comparison.only_before), ("second", comparison.only_after)):
         if missing:
             parts.append(Text(f"Only the {label} measured {_clean(', '.join(missing))}.", style="dim"))

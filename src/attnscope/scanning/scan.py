@@ -11,7 +11,6 @@ frames into numbers, and nothing larger than one layer of one batch is ever kept
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -27,12 +26,23 @@ from attnscope.core.registry import choose
 from attnscope.hf.anatomy import Anatomy, anatomy, weights
 from attnscope.hf.intact import evaluating
 from attnscope.hf.load import Loaded
+from attnscope.hf.material import (
+    Ready,
+    Text,
+    batches_for,
+    files_of,
+    forward_options,
+    loaded_model,
+    out_of_memory,
+    precision_and_place,
+    refusing_what_does_not_run,
+    text_of,
+)
 from attnscope.hf.quiet import quiet
 from attnscope.hf.tap import tap
 from attnscope.hf.verify import verify
 from attnscope.scanning.checkpoint import Checkpoint
 from attnscope.scanning.interrupts import uninterrupted
-from attnscope.scanning.material import Ready, Text, batches_for, forward_options, loaded_model, names_of
 from attnscope.scanning.observer import Observer
 from attnscope.survey.ledger import Ledger
 from attnscope.survey.survey import Survey
@@ -73,20 +83,13 @@ def scan(
     interrupted, and `resume` goes on with it.
     """
     tell = progress or _quiet
-    chosen = choose(names_of(measures))
+    chosen = choose(_names_of(measures))
     tell("loading", 0, 0, 0)
     options = {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
     loaded = loaded_model(model, tokenizer, dtype=dtype, device=device, random_init=random_init, seed=seed, **options)
-    prepared = batches_for(
-        loaded,
-        corpus,
-        field=field,
-        samples=samples,
-        max_tokens=max_tokens,
-        batch_size=batch_size,
-        seed=seed,
-    )
-    precision, place = _precision_and_place(loaded.model)
+    text = text_of(corpus, field)
+    prepared = batches_for(loaded, text, samples=samples, max_tokens=max_tokens, batch_size=batch_size, seed=seed)
+    precision, place = precision_and_place(loaded.model)
     plan = {
         "model": loaded.sha256,
         "corpus": prepared.sha256,
@@ -106,9 +109,10 @@ def scan(
     if restored is None:
         keeper.clear()
     tell("probing", 0, prepared.samples, 0)
-    with _refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
+    with refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
         found = anatomy(loaded.model, prepared.batches[0].to(place).inputs)
         origin = _provenance(loaded, prepared, found, _verified(loaded, prepared, found), plan)
+    origin["corpus"] |= files_of(text)
     cards = {m.card.name: m.card for m in chosen}
     ledger = Ledger(cards) if restored is None else Ledger.from_survey(restored.survey)
     observer = Observer(chosen, ledger, accumulate)
@@ -150,13 +154,13 @@ def scan(
 
 def observe_batch(loaded: Loaded, found: Anatomy, observer: Observer, batch: Batch) -> None:
     """Run one batch under the tap; when memory runs out, run its halves. What is seen waits for `commit`."""
-    ready = batch.to(_precision_and_place(loaded.model)[1])
+    ready = batch.to(precision_and_place(loaded.model)[1])
     try:
         with tap(loaded.model, found, observer.receive):
             loaded.model(**ready.inputs, **forward_options(loaded))
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         observer.forget()
-        if not _out_of_memory(error):
+        if not out_of_memory(error):
             observer.discard()
             raise
     except BaseException:
@@ -175,7 +179,7 @@ def _verified(loaded: Loaded, prepared: Batches, found: Anatomy) -> dict[str, An
     largest: dict[str, float] = {}
     notes: list[str] = []
     for batch in (prepared.batches[0], *padded[:1]):
-        corner = _small(batch).to(_precision_and_place(loaded.model)[1])
+        corner = _small(batch).to(precision_and_place(loaded.model)[1])
         check = verify(loaded.model, corner.inputs, found)
         if not check.passed:
             raise RefusalError(f"{loaded.class_name} cannot be scanned honestly: {check.sentence}")
@@ -183,32 +187,6 @@ def _verified(loaded: Loaded, prepared: Batches, found: Anatomy) -> dict[str, An
             largest[name] = max(one.largest, largest.get(name, 0.0))
         notes += [note for note in check.notes if note not in notes]
     return {"passed": True, "largest_difference": largest["mixed"], "checks": largest, "notes": notes}
-
-
-@contextmanager
-def _refusing_what_does_not_run(loaded: Loaded) -> Iterator[None]:
-    """A model that fails on its very first batch was given the wrong one: say so in a sentence."""
-    try:
-        yield
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or ["no reason given"])[0][:200]
-        raise RefusalError(
-            f"{loaded.class_name} does not run on the first batch ({type(error).__name__}: {reason}): check that the "
-            "batch holds what its forward takes, within its vocabulary and its positions."
-        ) from error
-
-
-def _precision_and_place(model: nn.Module) -> tuple[torch.dtype, torch.device]:
-    first = next((p for p in model.parameters() if p.is_floating_point()), None)
-    if first is None:
-        raise RefusalError(f"{type(model).__name__} has no parameters: there is nothing to scan.")
-    return first.dtype, first.device
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    """Allocators other than CUDA's raise a plain RuntimeError and say so only in words."""
-    words = ("can't allocate memory", "not enough memory", "out of memory")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(w in str(error).lower() for w in words)
 
 
 def _remaining(prepared: Batches, done: int) -> Iterator[Batch]:
@@ -276,7 +254,7 @@ def _provenance(
         "corpus": {"name": prepared.name, "hash": prepared.sha256, "window": plan["max tokens"]},
         "measures": plan["measures"],
         "dtype": plan["dtype"],
-        "device": str(_precision_and_place(loaded.model)[1]),
+        "device": str(precision_and_place(loaded.model)[1]),
         "seed": plan["seed"],
         "batch_size": plan["batch size"],
         "routes": list(found.routes),
@@ -289,3 +267,9 @@ def _provenance(
 
 def _quiet(stage: str, done: int, total: int, tokens: int) -> None:
     """No progress wanted."""
+
+
+def _names_of(measures: str | Iterable[str]) -> list[str]:
+    """Measure words from a list or a comma-separated string."""
+    words = measures.split(",") if isinstance(measures, str) else list(measures)
+    return [word.strip() for word in words if word.strip()]

@@ -10,11 +10,12 @@ its middle is within a/128 of everything in it:
 
 Buckets are read off the bits, not from a logarithm, so that every machine and every batch size puts a value
 in the same bucket. Zero has its own bucket (with subnormals below 3.5e-310); negative values mirror positive
-ones.
+ones. Since buckets are the same for all data, the sketch is an exactly mergeable histogram too (`histogram`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from attnscope.stats.histogram import Histogram
 from attnscope.stats.moments import Shape
 from attnscope.stats.tally import Tally
 
@@ -49,16 +51,25 @@ class QuantileSketch:
         return QuantileSketch(self.tally.merge(other.tally))
 
     def quantile(self, share: float) -> NDArray[np.float64]:
-        """The value below which `share` of the numbers lie (the lower one between two); NaN where there are none."""
+        """The number that `share` of the way from the smallest to the largest leads to; NaN where there is none.
+
+        Of n numbers in order the one at share (n - 1), counted from 0, is taken. Between two ranks the nearer one, and
+        half-way the upper one: the median of two numbers is the larger. So every answer is near a number really seen.
+        """
         if not 0 <= share <= 1:
             raise ValueError("a quantile lies between 0 and 1")
         found = np.full(len(cells := self.tally.cells()), np.nan)
         for place, (buckets, counts) in enumerate(cells):
             if len(buckets):
                 upto = np.cumsum(counts)
-                rank = int(share * (upto[-1] - 1))
+                rank = math.floor(share * (int(upto[-1]) - 1) + 0.5)
                 found[place] = _middle(buckets[np.searchsorted(upto, rank, side="right")])
         return found.reshape(self.tally.shape)
+
+    def histogram(self, place: int = 0) -> Histogram:
+        """The numbers of one head (in flat order), counted in the sketch's own buckets."""
+        buckets, counts = self.tally.cells()[place]
+        return Histogram.of_bins({_ends(b): n for b, n in zip(buckets.tolist(), counts.tolist(), strict=True)})
 
     def to_json(self) -> list[list[int]]:
         return self.tally.to_json()
@@ -79,3 +90,13 @@ def _middle(bucket: Any) -> float:
         return 0.0
     bits = np.int64((abs(int(bucket)) << _DROPPED_BITS) | (1 << (_DROPPED_BITS - 1)))
     return float(np.copysign(bits.view(np.float64), bucket))
+
+
+def _ends(bucket: int) -> tuple[float, float]:
+    """The lower and the upper edge of a bucket. That of zero reaches to its neighbours on both sides."""
+    return _edge(bucket if bucket > 0 else bucket - 1), _edge(bucket if bucket < 0 else bucket + 1)
+
+
+def _edge(bucket: int) -> float:
+    """The end of a bucket that is nearer to zero."""
+    return float(np.copysign(np.int64(abs(bucket) << _DROPPED_BITS).view(np.float64), bucket))

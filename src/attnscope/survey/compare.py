@@ -2,7 +2,8 @@
 
 Measures have different units. To rank changes across them, every difference is divided by the spread
 (standard deviation) of that measure's means over all places and heads of both surveys: `effect` 1 means that
-the place moved as far as places usually differ from each other.
+the place moved as far as places usually differ from each other. A place whose mean is the same to the last bit is
+counted and not listed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,12 +20,15 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Finding
 from attnscope.survey.cell import Key
 from attnscope.survey.diagnose import diagnose
+from attnscope.survey.file import opened
 from attnscope.survey.provenance import plain
 from attnscope.survey.survey import Survey
 from attnscope.survey.thresholds import Thresholds
 
 if TYPE_CHECKING:
     import pandas
+
+_MOST_NAMES = 3
 
 
 @dataclass(frozen=True)
@@ -44,17 +49,19 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Changes with the largest effect first, and findings that one survey has and the other has not."""
+    """What changed, the largest effect first, and findings that one survey has and the other has not."""
 
     before: dict[str, Any]  # provenance of the first survey
     after: dict[str, Any]  # and of the second
     changes: tuple[Change, ...]
+    unchanged: int  # how many numbers are the same in both
     appeared: tuple[Finding, ...]
     disappeared: tuple[Finding, ...]
     only_before: tuple[str, ...]  # measures that only one of them has
     only_after: tuple[str, ...]
 
     def table(self) -> pandas.DataFrame:
+        """One row for each change."""
         import pandas
 
         frame = pandas.DataFrame([asdict(c) for c in self.changes], columns=list(Change.__dataclass_fields__))
@@ -66,6 +73,7 @@ class Comparison:
                 "before": self.before,
                 "after": self.after,
                 "changes": [asdict(c) for c in self.changes],
+                "unchanged": self.unchanged,
                 "appeared": [f.to_json() for f in self.appeared],
                 "disappeared": [f.to_json() for f in self.disappeared],
                 "only_before": self.only_before,
@@ -75,23 +83,29 @@ class Comparison:
         return data
 
 
-def compare(before: Survey, after: Survey, thresholds: Thresholds | None = None) -> Comparison:
-    """Places are matched by measure, part, stack, site, layer and head; what one side lacks is left out."""
-    shared = [key for key in before.cells if key in after.cells]
+def compare(
+    before: Survey | str | Path, after: Survey | str | Path, thresholds: Thresholds | None = None
+) -> Comparison:
+    """Places are matched by measure, part, stack, site, layer and head; what one side lacks is left out.
+
+    Paths are read.
+    """
+    first, second = opened(before), opened(after)
+    shared = [key for key in first.cells if key in second.cells]
     if not shared:
-        raise RefusalError(
-            f"These two surveys cannot be compared, they have no measure at the same place: the first has"
-            f" {_contents(before)}, the second {_contents(after)}; scan both with the same measures."
-        )
-    old, new = diagnose(before, thresholds), diagnose(after, thresholds)
+        raise RefusalError(_nothing_in_common(first, second))
+    old, new = diagnose(first, thresholds), diagnose(second, thresholds)
+    pairs = _changes(first, second, shared)
+    changes = [change for change in pairs if change.difference]
     return Comparison(
-        before=before.provenance,
-        after=after.provenance,
-        changes=tuple(sorted(_changes(before, after, shared), key=_largest_first)),
+        before=first.provenance,
+        after=second.provenance,
+        changes=tuple(sorted(changes, key=_largest_first)),
+        unchanged=len(pairs) - len(changes),
         appeared=_without(new, old),
         disappeared=_without(old, new),
-        only_before=tuple(sorted({k.measure for k in before.cells} - {k.measure for k in after.cells})),
-        only_after=tuple(sorted({k.measure for k in after.cells} - {k.measure for k in before.cells})),
+        only_before=tuple(sorted({k.measure for k in first.cells} - {k.measure for k in second.cells})),
+        only_after=tuple(sorted({k.measure for k in second.cells} - {k.measure for k in first.cells})),
     )
 
 
@@ -145,7 +159,26 @@ def _identity(finding: Finding) -> tuple[Any, ...]:
     return (finding.kind, finding.severity, *place)
 
 
-def _contents(survey: Survey) -> str:
-    if not survey.cells:
-        return "nothing"
-    return f"{', '.join(sorted({k.measure for k in survey.cells}))} in {', '.join(survey.stacks)}"
+def _nothing_in_common(first: Survey, second: Survey) -> str:
+    """Why two surveys cannot be compared: one is empty, they measured other things, or other parts of a model."""
+    sides = ("first", first), ("second", second)
+    for which, survey in sides:
+        if not survey.cells:
+            return f"These surveys cannot be compared, because the {which} one holds no number: scan its model again."
+    measures = [sorted({key.measure for key in survey.cells}) for _, survey in sides]
+    if set(measures[0]).isdisjoint(measures[1]):
+        told = [", ".join(names[:_MOST_NAMES]) + (", ..." if names[_MOST_NAMES:] else "") for names in measures]
+        return (
+            f"These surveys cannot be compared, because they share no measure (the first has {told[0]}; the second"
+            f" {told[1]}): scan both models with the same --measures."
+        )
+    if set(first.stacks).isdisjoint(second.stacks):
+        parts = [" and ".join(f"the {stack}" for stack in survey.stacks) for _, survey in sides]
+        return (
+            f"These surveys cannot be compared, because the first is of {parts[0]} of its model and the second of"
+            f" {parts[1]}: compare models of the same kind."
+        )
+    return (
+        "These surveys cannot be compared, because no measure was taken at the same layer in both:"
+        " scan both models with the same --measures."
+    )

@@ -8,7 +8,10 @@ Each kind of finding is one file in findings/.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from attnscope.core.finding import SEVERITIES, Finding
+from attnscope.survey.file import opened
 from attnscope.survey.findings.alarm import alarm
 from attnscope.survey.findings.collapse import collapse
 from attnscope.survey.findings.duplicate import duplicate
@@ -38,8 +41,9 @@ KINDS = (
 )
 
 
-def diagnose(survey: Survey, thresholds: Thresholds | None = None) -> tuple[Finding, ...]:
-    """Every finding, critical ones first."""
+def diagnose(survey: Survey | str | Path, thresholds: Thresholds | None = None) -> tuple[Finding, ...]:
+    """Every finding, critical ones first. A path is read."""
+    read = opened(survey)
     chosen = thresholds or Thresholds()
-    found = [finding for kind in KINDS for finding in kind(survey, chosen)]
+    found = [finding for kind in KINDS for finding in kind(read, chosen)]
     return tuple(sorted(found, key=lambda f: -SEVERITIES.index(f.severity)))

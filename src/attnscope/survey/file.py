@@ -20,6 +20,7 @@ from attnscope.survey.survey import Survey
 
 FORMAT = "attnscope-survey"
 VERSION = 1
+NAME = "survey.json"  # what a scan calls it in its folder
 
 
 def to_json(survey: Survey) -> dict[str, Any]:
@@ -84,7 +85,17 @@ def write_atomically(path: Path, content: bytes) -> None:
             draft.unlink()
 
 
+def opened(survey: object) -> Survey:
+    """A survey as it is, or read from where a path says: its file, or the folder that a scan wrote."""
+    if isinstance(survey, Survey):
+        return survey
+    if isinstance(survey, str | Path):
+        return load(Path(survey))
+    raise RefusalError(f"A survey or the path of one is needed, not {type(survey).__name__}.")
+
+
 def load(path: Path) -> Survey:
+    path = path / NAME if path.is_dir() else path
     data = _parse(path, _read(path))
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise RefusalError(f"{path} is not a survey: give the survey file that `attnscope scan` wrote.")

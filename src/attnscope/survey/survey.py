@@ -3,6 +3,7 @@
     survey = Survey.load("out/survey.json")
     survey.table()                      a tidy pandas frame
     survey.values("entropy")            means as an array [layers, heads]
+    survey.histogram("entropy", 3, 0)   how the sequences spread around the mean of layer 3, head 0
     survey | other_shard                exactly the survey of both shards
 
 It carries the cards of its measures, so it explains itself where neither torch nor the model is.
@@ -20,8 +21,10 @@ from numpy.typing import NDArray
 
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.stats import Histogram
 from attnscope.survey.cell import Cell, Key, join
 from attnscope.survey.provenance import merge_provenance, plain, refuse_strangers
+from attnscope.survey.words import count, layers
 
 if TYPE_CHECKING:
     import pandas
@@ -60,7 +63,8 @@ class Survey:
         provenance = merge_provenance(self.provenance, other.provenance)
         return Survey(provenance, self.cards, dict(sorted(cells.items())))
 
-    __or__ = merge
+    def __or__(self, other: object) -> Survey:
+        return self.merge(other) if isinstance(other, Survey) else NotImplemented
 
     def save(self, path: str | Path) -> Path:
         from attnscope.survey.file import save
@@ -69,6 +73,7 @@ class Survey:
 
     @classmethod
     def load(cls, path: str | Path) -> Survey:
+        """Read a survey file, given itself or the folder that a scan wrote."""
         from attnscope.survey.file import load
 
         return load(Path(path))
@@ -106,6 +111,34 @@ class Survey:
 
         Without `site` the first one of the card is read; `stack` may be left out where there is only one.
         """
+        return stack_means(self._column(measure, part, stack, site))
+
+    def histogram(
+        self,
+        measure: str,
+        layer: int,
+        head: int | None = None,
+        part: str = "value",
+        stack: str | None = None,
+        site: str | None = None,
+    ) -> Histogram:
+        """How often a sequence gave which value at one place: `edges` and `counts`, in bins within 1/64 of their value.
+
+        Bins are the same in every survey, so `a.histogram(...).merge(b.histogram(...))` is that of `a | b` (weights,
+        which count once however many shards read them, aside).
+        """
+        column = self._column(measure, part, stack, site)
+        if layer not in column:
+            raise RefusalError(f"'{measure}' was not measured at layer {layer}: it is at {layers(column)}.")
+        cell = column[layer]
+        if not cell.shape and head is not None:
+            raise RefusalError(f"'{measure}' has one number a layer and none for each head: leave head= out.")
+        if cell.shape and head not in range(cell.shape[0]):
+            raise RefusalError(f"'{measure}' is there for {count(cell.shape[0], 'head')}: say which, from head=0 on.")
+        return cell.sketch.histogram(head or 0)
+
+    def _column(self, measure: str, part: str, stack: str | None, site: str | None) -> dict[int, Cell]:
+        """The one column that these words mean, or a refusal that says which there are."""
         if measure not in self.cards:
             raise RefusalError(f"This survey has no measure '{measure}'.{nearest(measure, self.cards)}")
         if part not in self.cards[measure].parts:
@@ -121,7 +154,7 @@ class Survey:
             wanted = " ".join(w for w in (stack, site) if w)
             known = ", ".join(f"{s} {t}" for s, t in places) or "nowhere"
             raise RefusalError(f"'{measure}' was not measured at {wanted or 'any place'}: it is at {known}.")
-        return stack_means(self.column(measure, part, *fits[0]))
+        return self.column(measure, part, *fits[0])
 
     def __repr__(self) -> str:
         model = self.provenance.get("model", {}).get("name", "unnamed model")

@@ -4,29 +4,63 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from numbers import Real
+from typing import Any
 
 from attnscope.core.errors import RefusalError, nearest
 
 
+def _share(default: float) -> Any:
+    return field(default=default, metadata={"range": (0.0, 1.0)})
+
+
+def _factor(default: float) -> Any:
+    """How many times larger: less than once would be smaller."""
+    return field(default=default, metadata={"range": (1.0, math.inf)})
+
+
+def _size(default: float) -> Any:
+    return field(default=default, metadata={"range": (0.0, math.inf)})
+
+
 @dataclass(frozen=True)
 class Thresholds:
-    """The defaults are judgements: papers' values where papers give one, round numbers otherwise."""
+    """The defaults are judgements: papers' values where papers give one, round numbers otherwise.
 
-    collapse_residual: float = 0.1  # relative residual of a collapsing layer (trained BERT ends at 0.31)
-    collapse_complete: float = 0.01  # below this the tokens are one token for all that follows: critical
-    collapse_fall: float = 10.0  # or: how many times smaller than its largest value before (arXiv:2103.03404)
-    token_cosine: float = 0.95  # mean cosine between tokens (arXiv:2202.08625)
-    sink_mass: float = 0.3  # mean attention on the first token (arXiv:2410.10781)
-    spike_size: float = 100.0  # a massive activation is at least this large (arXiv:2402.17762)
-    spike_share: float = 0.1  # and at least this share of the largest in the stack: no lesser bump
-    spike_step: float = 5.0  # and appears or goes by at least this factor within a few half-blocks
-    uniform_entropy: float = 0.95  # entropy as a share of the largest possible one
-    identity_mass: float = 0.5  # mean attention of a token to itself
-    previous_mass: float = 0.5  # mean attention to the token before
-    entropy_floor: float = 0.3  # nats; below, a row is nearly one-hot (arXiv:2303.06296)
-    duplicate_overlap: float = 0.95  # cosine between the patterns of two heads
-    most_heads: float = 0.5  # the share of heads or layers that counts as most of them
+    The last five are the limits that the cards of those measures name. The alarm of any other measure rings at the
+    limit on its own card.
+    """
+
+    collapse_residual: float = _share(0.1)  # relative residual of a collapsing layer (trained BERT ends at 0.31)
+    collapse_complete: float = _share(0.01)  # below this the tokens are one token for all that follows: critical
+    collapse_fall: float = _factor(10.0)  # or: how many times smaller than its largest value before (arXiv:2103.03404)
+    token_cosine: float = _share(0.95)  # mean cosine between tokens (arXiv:2202.08625)
+    sink_mass: float = _share(0.3)  # mean attention on the first token (arXiv:2410.10781)
+    spike_size: float = _size(100.0)  # a massive activation is at least this large (arXiv:2402.17762)
+    spike_share: float = _share(0.1)  # and at least this share of the largest in the stack: no lesser bump
+    spike_step: float = _factor(5.0)  # and appears or goes by at least this factor within a few half-blocks
+    uniform_entropy: float = _share(0.95)  # entropy as a share of the largest possible one
+    identity_mass: float = _share(0.5)  # mean attention of a token to itself
+    previous_mass: float = _share(0.5)  # mean attention to the token before
+    entropy_floor: float = _size(0.3)  # nats; below, a row is nearly one-hot (arXiv:2303.06296)
+    duplicate_overlap: float = _share(0.95)  # cosine between the patterns of two heads
+    most_heads: float = _share(0.5)  # the share of heads or layers that counts as most of them
+    norm_growth: float = _size(10.0)  # the factor by which one block lengthens a typical token
+    head_contribution: float = _share(0.005)  # below, a head writes next to nothing into the stream
+    effective_rank: float = _size(2.0)  # directions; below, less than two carry the stream
+    stable_rank: float = _size(1.05)  # directions; below, one carries the stream
+    contraction: float = _size(0.1)  # the part of the differences between tokens that a head keeps
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            low, high = one.metadata["range"]
+            value = getattr(self, one.name)
+            if not isinstance(value, Real) or not math.isfinite(value) or not low <= value <= high:
+                span = f"of {low:g} or more" if math.isinf(high) else f"from {low:g} to {high:g}"
+                raise RefusalError(
+                    f"The threshold {one.name} cannot be {value}: give a number {span}, such as {one.default:g}."
+                )
 
     @classmethod
     def parse(cls, settings: Iterable[str]) -> Thresholds:
@@ -41,6 +75,6 @@ class Thresholds:
                 chosen[name] = float(text)
             except ValueError:
                 chosen[name] = math.nan
-            if not equals or not math.isfinite(chosen[name]):
+            if not equals or math.isnan(chosen[name]):
                 raise RefusalError(f"The threshold '{setting}' needs a number, such as {name}={getattr(cls, name)}.")
         return replace(cls(), **chosen)

@@ -1,6 +1,7 @@
 """Alarms that a measure's own card rings, for measures that no other finding reads.
 
-So a new measure with an alarm on its card is diagnosed without another edit.
+So a new measure with an alarm on its card is diagnosed without another edit. Where `Thresholds` has a limit of the
+measure's name, that one counts.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ def alarm(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _rings(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Finding]:
     assert card.alarm is not None
+    named = card.name in vars(thresholds)
+    limit = float(vars(thresholds)[card.name]) if named else card.alarm.threshold
     above = card.alarm.relation == ">"
-    mask = grid.means > card.alarm.threshold if above else grid.means < card.alarm.threshold
+    mask = grid.means > limit if above else grid.means < limit
     if not mask.any():
         return
     places = np.argwhere(mask)
@@ -50,6 +53,8 @@ def _rings(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Finding]:
     worst = float(np.nanmax(grid.means) if above else np.nanmin(grid.means))
     many = mask.sum() > thresholds.most_heads * grid.measured
     heads = grid.chosen(mask) if mask.ndim == 2 else ()
+    # The card's words ("ten times longer") are about the card's limit.
+    meaning = f": {card.alarm.meaning.rstrip('.')}" if limit == card.alarm.threshold else ""
     share = f"{len(heads)} of {count(grid.measured, 'head')} ({layers(depths)})" if heads else layers(depths)
     yield Finding(
         kind="alarm",
@@ -58,12 +63,12 @@ def _rings(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Finding]:
         layers=depths,
         heads=heads,
         sentence=(
-            f"{card.title} is {'above' if above else 'below'} {number(card.alarm.threshold)} in {share}{grid.tail}"
-            f" ({'up' if above else 'down'} to {number(worst)}): {card.alarm.meaning.rstrip('.')}."
+            f"{card.title} is {'above' if above else 'below'} {number(limit)} in {share}{grid.tail}"
+            f" ({'up' if above else 'down'} to {number(worst)}){meaning}."
         ),
         value=worst,
-        threshold=card.alarm.threshold,
-        threshold_name=f"{card.name} alarm",
+        threshold=limit,
+        threshold_name=card.name if named else f"{card.name} alarm",
         citation=card.citation,
         advice=card.summary,
         details={"measure": card.name, "site": grid.site},

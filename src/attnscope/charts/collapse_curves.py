@@ -1,0 +1,197 @@
+"""Relative residual against depth on a logarithmic axis: one line per variant, its spread as a band.
+
+    chart = collapse_chart(found.to_json())                        # found: what `attnscope.collapse` gave
+    chart = collapse_chart(found.to_json(), published=reference)   # the paper's curves dashed beside them
+    chart = collapse_chart(found.to_json(), bounds=True)           # and a panel: one layer's truth and its bounds
+
+Values at or below the floor of rounding rest on it: what is below cannot be told from zero. Published curves are known
+to four decimals and end where they reach 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import altair as alt
+import pandas as pd
+
+from attnscope.charts.numerals import numeral
+from attnscope.core.errors import RefusalError
+
+ROUNDED = 5e-5  # where a published curve ends
+BOUNDS = {  # column of a layer's bounds -> legend
+    "after": "truth",
+    "contraction": "(a) patterns seen",
+    "cubic": "(c) weights alone",
+}
+PAPER = {"residual_after": "truth", "paper": "theorem 2.2"}
+
+
+class Reference(Protocol):
+    """Published curves: whose they are, and values by variant."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def curves(self) -> Mapping[str, Sequence[float]]: ...
+
+
+def collapse_chart(
+    data: Mapping[str, Any],
+    *,
+    published: Reference | None = None,
+    bounds: bool = False,
+    width: int = 440,
+    height: int = 300,
+    title: bool = True,
+) -> alt.TopLevelMixin:
+    """`data` is `Collapse.to_json()`."""
+    rows = curve_rows(data)
+    if not rows:
+        raise RefusalError("There is no finite number to draw: look at the notes of the collapse.")
+    theirs = [] if published is None else published_rows(data, published)
+    main = _curves(data, rows, theirs).properties(width=width, height=height)
+    panels = [main]
+    if bounds and data["bounds"]:
+        half = {"width": width // 2, "height": height}
+        panels.append(_bounds(data, BOUNDS, "diameter of what a layer writes").properties(**half))
+        if any(row["paper"] is not None for row in data["bounds"]):
+            panels.append(_bounds(data, PAPER, "residual of what a layer writes").properties(**half))
+    chart = main if len(panels) == 1 else alt.hconcat(*panels, spacing=36).resolve_scale(color="independent")
+    if not title:
+        return chart
+    lines = _subtitle(data, published)
+    return chart.properties(title=alt.TitleParams(f"What depth leaves of {data['model']}", subtitle=lines, offset=12))
+
+
+def curve_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row per variant and depth that has a number: `variant, depth, mean, low, high, label`."""
+    floor = float(data["floor"])
+    rows = []
+    for curve in data["curves"].values():
+        for depth, (mean, low, high) in enumerate(zip(curve["mean"], curve["low"], curve["high"], strict=True)):
+            if mean is not None:
+                spread = f"p10 {numeral(low)}, p90 {numeral(high)}"
+                rows.append(
+                    {
+                        "variant": curve["title"],
+                        "depth": depth,
+                        "mean": max(mean, floor),
+                        "low": max(low, floor),
+                        "high": max(high, floor),
+                        "label": f"{curve['title']}, depth {depth}: {numeral(mean)} ({spread})",
+                    }
+                )
+    return rows
+
+
+def published_rows(data: Mapping[str, Any], reference: Reference) -> list[dict[str, Any]]:
+    """Published curves of the variants that are drawn, up to their first 0."""
+    rows = []
+    for name, values in reference.curves.items():
+        if name in data["curves"]:
+            for depth, value in enumerate(values):
+                rows.append(
+                    {"variant": data["curves"][name]["title"], "depth": depth, "published": max(value, ROUNDED)}
+                )
+                if value <= 0:
+                    break
+    return rows
+
+
+def _curves(data: Mapping[str, Any], rows: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> alt.LayerChart:
+    frame = pd.DataFrame(rows)
+    lowest = min([frame["low"].min(), *(row["published"] for row in theirs)])
+    highest = max([1.0, frame["high"].max(), *(row["published"] for row in theirs)])
+    x = _depth_axis(int(frame["depth"].max()), "depth (layers passed)")
+    domain = [10.0 ** math.floor(math.log10(lowest)), highest * 1.15]
+    axis = alt.Axis(values=_powers(*domain), format=".0e" if domain[0] < 1e-4 else "~g")
+    scale = alt.Scale(type="log", domain=domain, nice=False)
+    title = f"relative residual ({data['norm']} norm)"
+    names = [curve["title"] for curve in data["curves"].values()]
+    # On a log axis a dashed line and a solid one tell theirs from ours in black and white too.
+    legend = alt.Legend(orient="right", symbolType="stroke", symbolStrokeWidth=2, symbolSize=250)
+    colour = alt.Color("variant:N", scale=alt.Scale(domain=names), sort=names, title=None, legend=legend)
+    base = alt.Chart(frame)
+    layers = [
+        base.mark_area(style="spread").encode(
+            x=x, y=alt.Y("low:Q", scale=scale, title=title, axis=axis), y2="high:Q", color=colour
+        ),
+        base.mark_line(style="line").encode(x=x, y=alt.Y("mean:Q", scale=scale), color=colour),
+        base.mark_circle(style="reading", size=26).encode(
+            x=x,
+            y=alt.Y("mean:Q", scale=scale),
+            color=colour,
+            description="label:N",
+            tooltip=[
+                alt.Tooltip("variant:N"),
+                alt.Tooltip("depth:Q"),
+                alt.Tooltip("mean:Q", format=".4~g"),
+                alt.Tooltip("low:Q", title="p10", format=".4~g"),
+                alt.Tooltip("high:Q", title="p90", format=".4~g"),
+            ],
+        ),
+    ]
+    if theirs:
+        layers.append(
+            alt.Chart(pd.DataFrame(theirs))
+            .mark_line(style="line", strokeDash=[5, 4], strokeWidth=1.4)
+            .encode(x=x, y=alt.Y("published:Q", scale=scale), color=colour)
+        )
+    return alt.layer(*layers)
+
+
+def _bounds(data: Mapping[str, Any], names: Mapping[str, str], title: str) -> alt.LayerChart:
+    """One layer of attention alone: the truth as a line, bounds above it; zeros and absent bounds are left out."""
+    rows = [
+        {"layer": row["layer"], "which": label, "value": row[column]}
+        for column, label in names.items()
+        for row in data["bounds"]
+        if row[column] is not None and row[column] > 0
+    ]
+    frame = pd.DataFrame(rows, columns=["layer", "which", "value"])
+    values = frame["value"] if len(frame) else pd.Series([1.0])
+    domain = [float(values.min()) / 2, float(values.max()) * 2]
+    scale = alt.Scale(type="log", domain=domain, nice=False)
+    x = _depth_axis(int(max(row["layer"] for row in data["bounds"])), "layer", "layer")
+    y = alt.Y("value:Q", scale=scale, title=title, axis=alt.Axis(values=_powers(*domain), format=".0e"))
+    seen = list(dict.fromkeys(frame["which"]))
+    dashes = [[1, 0], [5, 4], [2, 3]][: len(seen)]
+    legend = alt.Legend(orient="bottom", direction="vertical", symbolType="stroke", symbolSize=250)
+    colour = alt.Color("which:N", sort=seen, scale=alt.Scale(domain=seen), title=None, legend=legend)
+    dash = alt.StrokeDash("which:N", sort=seen, scale=alt.Scale(domain=seen, range=dashes), title=None, legend=legend)
+    tooltip = [alt.Tooltip("which:N"), alt.Tooltip("layer:Q"), alt.Tooltip("value:Q", format=".3~g")]
+    base = alt.Chart(frame)
+    return alt.layer(
+        base.mark_line(style="line").encode(x=x, y=y, color=colour, strokeDash=dash),
+        base.mark_circle(style="reading", size=20).encode(x=x, y=y, color=colour, tooltip=tooltip),
+    )
+
+
+def _depth_axis(last: int, title: str, name: str = "depth") -> alt.X:
+    step = max(1, math.ceil(last / 12))
+    axis = alt.Axis(values=list(range(0, last + 1, step)), format="d")
+    return alt.X(f"{name}:Q", title=title, scale=alt.Scale(domain=[0, max(last, 1)], nice=False, padding=6), axis=axis)
+
+
+def _powers(low: float, high: float) -> list[float]:
+    exponents = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)
+    step = max(1, math.ceil(len(exponents) / 8))
+    return [10.0**e for e in exponents if e % step == 0]
+
+
+def _subtitle(data: Mapping[str, Any], published: Reference | None) -> list[str]:
+    corpus = data["provenance"].get("corpus", {})
+    count = max(max(curve["n"]) for curve in data["curves"].values())
+    lines = [
+        f"{corpus.get('name', 'ready batches')}: mean and p10 to p90 over {count} sequences of up to {data['tokens']} "
+        f"tokens, {data['weights']} weights, floor of rounding {numeral(float(data['floor']))}"
+    ]
+    if published is not None:
+        lines.append(
+            f"dashed: {published.model} as published in arXiv:2103.03404 (other text and seeds, float32; four decimals: "
+            "lines end at 5e-5)"
+        )
+    return lines

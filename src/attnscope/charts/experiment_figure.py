@@ -1,0 +1,141 @@
+"""The figure of an experiment, drawn: lines with bands, bars, or tracks of points, in panels where it has several.
+
+chart = experiment_figure(figure)       # figure: attnscope.core.experiment.Figure, plain data
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.experiment import Figure
+
+PANEL = 250
+COLUMNS = 3
+
+
+def experiment_figure(figure: Figure, *, title: bool = True) -> alt.Chart | alt.LayerChart | alt.ConcatChart:
+    """Draw a figure; `title=False` where a page says it in words."""
+    rows = _rows(figure)
+    if rows.empty:
+        raise RefusalError(f"The figure '{figure.name}' has no finite number to draw.")
+    names = list(dict.fromkeys(rows["series"]))
+    panels = list(dict.fromkeys(rows["panel"]))
+    y_scale = _scale(rows, figure)
+    parts = [_panel(rows[rows["panel"] == panel], figure, names, y_scale, str(panel)) for panel in panels]
+    chart: Any = parts[0] if len(parts) == 1 else alt.concat(*parts, columns=COLUMNS, spacing=28)
+    return chart.properties(title=alt.TitleParams(figure.title)) if title else chart
+
+
+def _rows(figure: Figure) -> pd.DataFrame:
+    """Rows with every column there, and where the axis is logarithmic nothing at or below zero."""
+    usual = {"panel": "", "low": None, "high": None, "dashed": False}
+    rows = pd.DataFrame([{**usual, **row} for row in figure.rows])
+    if rows.empty:
+        return rows
+    rows = rows[rows["y"].map(_finite)].copy()
+    rows["low"] = [y if low is None or not _finite(low) else low for low, y in zip(rows["low"], rows["y"], strict=True)]
+    rows["high"] = [
+        y if top is None or not _finite(top) else top for top, y in zip(rows["high"], rows["y"], strict=True)
+    ]
+    if figure.log:
+        positive = rows.loc[rows["y"] > 0, "y"]
+        floor = float(positive.min()) / 3 if len(positive) else 1e-300
+        for column in ("y", "low", "high"):
+            rows[column] = rows[column].astype(float).clip(lower=floor)
+    rows["order"] = range(len(rows))
+    return rows
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _scale(rows: pd.DataFrame, figure: Figure) -> alt.Scale:
+    """One scale for all panels, so that they can be compared."""
+    low, high = float(rows["low"].min()), float(rows["high"].max())
+    if figure.log:
+        return alt.Scale(type="log", domain=[low / 1.5, high * 1.5], nice=False)
+    if figure.kind == "tracks":
+        reach = max(abs(low), abs(high), float(rows["x"].abs().max())) * 1.05
+        return alt.Scale(domain=[-reach, reach], nice=False)
+    zero = figure.kind == "bars" or low < 0.3 * high
+    return alt.Scale(zero=zero, domain=[0 if zero and low >= 0 else low, high], nice=True)
+
+
+def _panel(rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale, title: str) -> Any:
+    draw = {"curves": _curves, "bars": _bars, "tracks": _tracks}[figure.kind]
+    chart = draw(rows, figure, names, y_scale)
+    return chart.properties(title=alt.TitleParams(title, fontSize=12, offset=6)) if title else chart
+
+
+def _colour(names: list[str]) -> dict[str, Any]:
+    if len(names) == 1:
+        return {}
+    return {"color": alt.Color("series:N", sort=names, scale=alt.Scale(domain=names), title=None)}
+
+
+def _axis(figure: Figure) -> alt.Axis:
+    return alt.Axis(format=".0e", tickCount=6) if figure.log else alt.Axis(tickCount=6)
+
+
+def _curves(rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale) -> alt.LayerChart:
+    whole = all(float(x).is_integer() for x in rows["x"])
+    x = alt.X(
+        "x:Q",
+        title=figure.x,
+        scale=alt.Scale(type="log", base=2, nice=False)
+        if figure.log_x
+        else alt.Scale(zero=False, nice=False, padding=6),
+        axis=alt.Axis(tickMinStep=1 if whole else 0, tickCount=8, labelOverlap=True),
+    )
+    y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=_axis(figure))
+    colour = _colour(names)
+    base = alt.Chart(rows)
+    solid, dashed = base.transform_filter("!datum.dashed"), base.transform_filter("datum.dashed")
+    tooltip = [alt.Tooltip("series:N"), alt.Tooltip("x:Q", title=figure.x), alt.Tooltip("y:Q", title=figure.y)]
+    layers = [
+        base.mark_area(style="spread").encode(
+            x=x, y=alt.Y("low:Q", scale=y_scale, title=figure.y), y2="high:Q", **colour
+        ),
+        solid.mark_line(style="line").encode(x=x, y=y, **colour),
+        base.mark_circle(style="reading", size=26).encode(x=x, y=y, tooltip=tooltip, **colour),
+    ]
+    if rows["dashed"].any():
+        layers.append(dashed.mark_line(strokeDash=[4, 3], strokeWidth=1.5).encode(x=x, y=y, **colour))
+    return alt.layer(*layers).properties(width=PANEL, height=190)
+
+
+def _bars(rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale) -> alt.LayerChart:
+    order = list(dict.fromkeys(rows["x"]))
+    x = alt.X("x:N", sort=order, title=figure.x, axis=alt.Axis(labelAngle=-40 if len(order) > 5 else 0, labelLimit=160))
+    y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=_axis(figure))
+    beside: dict[str, Any] = {"xOffset": alt.XOffset("series:N", sort=names)} if len(names) > 1 else {}
+    base = alt.Chart(rows).transform_calculate(floor=str(y_scale["domain"][0]))
+    return alt.layer(
+        base.mark_bar(opacity=0.85).encode(x=x, y=y, y2="floor:Q", **beside, **_colour(names)),
+        base.mark_rule(style="number", strokeWidth=1.5).encode(
+            x=x, y=alt.Y("low:Q", scale=y_scale, title=figure.y), y2="high:Q", **beside
+        ),
+    ).properties(width=max(PANEL, 34 * len(order) * max(1, len(names) // 2)), height=220)
+
+
+def _tracks(rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale) -> alt.LayerChart:
+    axis = alt.Axis(tickCount=4)
+    x = alt.X("x:Q", title=figure.x, scale=alt.Scale(domain=y_scale["domain"], nice=False), axis=axis)
+    y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=axis)
+    base = alt.Chart(rows)
+    solid, dashed = base.transform_filter("!datum.dashed"), base.transform_filter("datum.dashed")
+    line = {"x": x, "y": y, "order": alt.Order("order:Q"), **_colour(names)}
+    first = rows[~rows["dashed"]].groupby("series", sort=False).head(1)
+    last = rows[~rows["dashed"]].groupby("series", sort=False).tail(1)
+    return alt.layer(
+        dashed.mark_line(strokeDash=[2, 3], strokeWidth=1, clip=True).encode(**line),
+        solid.mark_line(style="line", clip=True).encode(**line),
+        alt.Chart(first).mark_point(size=30, clip=True).encode(x=x, y=y, **_colour(names)),
+        alt.Chart(last).mark_circle(size=70, opacity=1, clip=True).encode(x=x, y=y, **_colour(names)),
+    ).properties(width=190, height=190)

@@ -1,0 +1,146 @@
+"""A pattern, what a head makes of it, and the difference, side by side as maps.
+
+    chart = pattern_panels(target, realised, error, size=(4096, 4096))
+
+The three arrays are maps of one shape, at most `LARGEST_SIDE` cells a side: `pooled` makes them from larger ones, block
+by block, each cell the largest of its block, because a pattern of single entries would vanish in a mean. The error has
+a logarithmic colour, so that a leak of a thousandth is seen beside one of a half.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import altair as alt
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from attnscope.charts.palette import sequential
+
+LARGEST_SIDE = 256
+PANEL = 256
+"""Points of a panel's longer side."""
+
+FLOOR = 1e-6
+"""Errors below this are drawn as none."""
+
+COLOURS = 256
+
+
+def pooled(
+    blocks: Iterator[tuple[int, Float[np.ndarray, "some_rows key"]]], n: int, n_keys: int, side: int = LARGEST_SIDE
+) -> Float[np.ndarray, "cell_row cell_key"]:
+    """A map of an n x n_keys array that comes in blocks (first row, rows): the largest number of every cell."""
+    height, width = min(n, side), min(n_keys, side)
+    cells = np.zeros((height, width))
+    key_edges = np.ceil(np.arange(width) * n_keys / width).astype(int)  # a cell begins at the first key inside it
+    for first, rows in blocks:
+        narrow = np.maximum.reduceat(rows, key_edges, axis=1)
+        np.maximum.at(cells, (first + np.arange(len(rows))) * height // n, narrow)
+    return cells
+
+
+def pattern_panels(
+    target: Float[np.ndarray, "cell_row cell_key"],
+    realised: Float[np.ndarray, "cell_row cell_key"],
+    error: Float[np.ndarray, "cell_row cell_key"],
+    *,
+    size: tuple[int, int],
+    title: str = "Pattern and head",
+    subtitle: str = "",
+    theme: str = "light",
+) -> alt.HConcatChart:
+    """Draw three maps. `size` is queries and keys of the pattern, which axes count in.
+
+    Cells are pixels of an embedded picture, because 3 x 65,536 of them as marks take half a minute to draw; a picture
+    has its colours inside, so this chart is told its theme when it is made.
+    """
+    ramp = sequential("dark" if theme == "dark" else "light", COLOURS)
+    share = alt.Scale(type="sqrt", domain=[0, 1])  # the entries of a row of eight are pale on a linear one
+    panels = [
+        _panel(_shade(target), size, ramp, share, "Target", "share of attention"),
+        _panel(_shade(realised), size, ramp, share, "Realised", "share of attention"),
+        _panel(
+            _shade(error, log=True),
+            size,
+            ramp,
+            alt.Scale(type="log", domain=[FLOOR, 1]),
+            "Error",
+            "|realised − target|",
+        ),
+    ]
+    words = [line for line in (subtitle, _pooling(target.shape, size)) if line]
+    return (
+        alt.hconcat(*panels, spacing=28)
+        .resolve_scale(color="independent")
+        .properties(title=alt.TitleParams(title, subtitle=words, offset=14))
+    )
+
+
+def _pooling(cells: tuple[int, ...], size: tuple[int, int]) -> str:
+    if cells == size:
+        return ""
+    return f"a cell is the largest of {-(-size[0] // cells[0])} × {-(-size[1] // cells[1])} entries"
+
+
+def _shade(
+    cells: Float[np.ndarray, "cell_row cell_key"], *, log: bool = False
+) -> UInt8[np.ndarray, "cell_row cell_key"]:
+    """Which colour each cell has. A number that is not finite counts as the largest: it must not look like nothing."""
+    cells = np.clip(np.nan_to_num(cells, nan=1.0, posinf=1.0), 0.0, 1.0)
+    share = 1 - np.log(np.maximum(cells, FLOOR)) / np.log(FLOOR) if log else np.sqrt(cells)
+    return np.asarray(np.round(share * (COLOURS - 1)), dtype=np.uint8)
+
+
+def _panel(
+    shades: UInt8[np.ndarray, "cell_row cell_key"],
+    size: tuple[int, int],
+    ramp: tuple[str, ...],
+    scale: alt.Scale,
+    title: str,
+    meaning: str,
+) -> alt.LayerChart:
+    """The picture, laid into axes; a mark that nobody sees asks for the legend."""
+    longest = max(size)
+    shape = {"width": max(24, PANEL * size[1] // longest), "height": max(24, PANEL * size[0] // longest)}
+    axis = alt.Axis(tickCount=5, format="d", grid=False, domain=False)
+    x = alt.X("key:Q", title="key", scale=alt.Scale(domain=[0, size[1]], nice=False), axis=axis)
+    y = alt.Y("query:Q", title="query", scale=alt.Scale(domain=[0, size[0]], reverse=True, nice=False), axis=axis)
+    legend = alt.Legend(orient="bottom", gradientLength=160, gradientThickness=8, **_ticks(scale))
+    low, high = scale["domain"]
+    corner = {"key": 0, "query": 0, "low": low, "high": high}
+    picture = alt.Chart(alt.InlineData(values=[corner | {"picture": data_uri(shades, ramp)}]))
+    ends = alt.Chart(alt.InlineData(values=[corner | {"number": low}, corner | {"number": high}]))
+    return alt.layer(
+        picture.mark_image(align="left", baseline="top", aspect=False, **shape).encode(x=x, y=y, url="picture:N"),
+        ends.mark_point(opacity=0).encode(
+            x=x, y=y, color=alt.Color("number:Q", scale=scale, title=meaning, legend=legend)
+        ),
+    ).properties(title=alt.TitleParams(title, fontSize=12, offset=6), **shape)
+
+
+def _ticks(scale: alt.Scale) -> dict[str, Any]:
+    if scale["domain"][0] == 0:
+        return {"values": [0, 0.1, 0.5, 1], "format": "~g"}
+    return {"values": [1e-6, 1e-4, 1e-2, 1], "format": ".0e"}
+
+
+def data_uri(shades: UInt8[np.ndarray, "cell_row cell_key"], ramp: tuple[str, ...]) -> str:
+    """A PNG with the ramp as its palette, enlarged by whole pixels, so that no renderer blurs the cells.
+
+    https://www.w3.org/TR/png: signature, then chunks of (length, kind, data, CRC); a line begins with its filter, 0.
+    """
+    times = -(-2 * PANEL // max(shades.shape))
+    large = shades.repeat(times, axis=0).repeat(times, axis=1)
+    lines = np.concatenate([np.zeros((len(large), 1), dtype=np.uint8), large], axis=1)
+    palette = b"".join(bytes.fromhex(colour[1:]) for colour in ramp)
+    header = struct.pack(">IIBBBBB", large.shape[1], large.shape[0], 8, 3, 0, 0, 0)  # 8 bits, palette
+    chunks = ((b"IHDR", header), (b"PLTE", palette), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b""))
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+    return "data:image/png;base64," + base64.b64encode(png).decode()

@@ -1,0 +1,189 @@
+"""`attnscope compile`: the narrowest head for a sparse pattern, with a certificate."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnscope.core.errors import RefusalError
+
+if TYPE_CHECKING:
+    from attnscope.compiling.compiled import Compiled
+    from attnscope.core.construction import Advance
+    from attnscope.patterns.pattern import Pattern
+
+
+def compile(
+    pattern: Annotated[
+        str | None,
+        typer.Argument(
+            help="A file (.npz, .npy, .mtx, .json, .txt, .csv) or a generator: permutation, union_of_permutations, "
+            "window, strided, sink_window, block, random_graph, previous_token.",
+            show_default=False,
+        ),
+    ] = None,
+    n: Annotated[int | None, typer.Option("-n", help="Rows of a generated pattern.", min=1)] = None,
+    k: Annotated[
+        int | None, typer.Option("-k", help="Non-zeros in a row of a generated or observed pattern.", min=1)
+    ] = None,
+    ratio_error: Annotated[
+        float, typer.Option(help="How far ratios inside a row may be off: 0.1 keeps them within a factor 1.1.")
+    ] = 0.1,
+    leak: Annotated[float, typer.Option(help="Share of a row's attention that may fall on zeros.")] = 0.01,
+    dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
+    method: Annotated[
+        str, typer.Option(help="auto, joint, margin, frame, moment_curve or random_projection.")
+    ] = "auto",
+    width: Annotated[
+        int | None, typer.Option(help="Build the best head of this width instead of searching.", min=1)
+    ] = None,
+    causal: Annotated[
+        bool, typer.Option("--causal", help="Queries see no later key: what lies above the diagonal is masked.")
+    ] = False,
+    universal: Annotated[
+        bool, typer.Option("--universal", help="Keys that do not depend on the pattern, so that they serve any.")
+    ] = False,
+    normalise: Annotated[bool, typer.Option("--normalise", help="Divide every row by its sum first.")] = False,
+    model: Annotated[
+        str | None, typer.Option(help="Take the pattern from a head of this model, as it reads --text.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="What the model reads: a text, or a file of one.")] = None,
+    layer: Annotated[int, typer.Option(help="Layer of the observed head.", min=0)] = 0,
+    head: Annotated[int, typer.Option(help="The observed head.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="For generated patterns and for the search.", min=0)] = 0,
+    out: Annotated[Path, typer.Option(help="Where the head goes.", metavar="FILE")] = Path("head.safetensors"),
+    chart: Annotated[
+        Path | None,
+        typer.Option(help="Draw target, realised pattern and error: .png, .svg, .html or .json.", metavar="FILE"),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the certificate as JSON on standard output, and nothing else.")
+    ] = False,
+) -> None:
+    """Find the narrowest head that realises PATTERN, and certify it."""
+    from attnscope.cli.files import checked_file
+    from attnscope.cli.steps import stepping
+
+    checked_file(out, "--out", (".safetensors",))
+    if chart is not None:
+        checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
+    _check_source(pattern, n, k, model, text)
+    with stepping() as progress:
+        try:
+            progress("loading", 0, 0)  # torch takes seconds to import: say so first
+            from attnscope.compiling.compile import compile as run
+
+            target = (
+                _observed(model, text or "", layer, head, k or 4, progress)
+                if model
+                else _pattern(str(pattern), n, k, seed, causal, normalise)
+            )
+            compiled = run(
+                target,
+                ratio_error=ratio_error,
+                leak=leak,
+                dtype=dtype,
+                method=method,
+                width=width,
+                universal=universal,
+                seed=seed,
+                progress=progress,
+            )
+        except KeyboardInterrupt:
+            typer.echo("attnscope: interrupted before any head was built; nothing is written.", err=True)
+            raise typer.Exit(130) from None
+    _finish(compiled, out, chart, as_json)
+
+
+def _check_source(pattern: str | None, n: int | None, k: int | None, model: str | None, text: str | None) -> None:
+    if model is not None:
+        if pattern is not None:
+            raise RefusalError("Both a pattern and --model are given: the pattern comes from one of them.")
+        if text is None:
+            raise RefusalError("--model needs something to read: give it with --text.")
+        if n is not None:
+            raise RefusalError("-n is for generated patterns: with --model, the text says how many rows there are.")
+        return
+    if text is not None:
+        raise RefusalError("--text is what a model reads: name the model with --model.")
+    if pattern is None:
+        raise RefusalError("No pattern is given: name a file or a generator, or a model with --model and --text.")
+
+
+def _pattern(source: str, n: int | None, k: int | None, seed: int, causal: bool, normalise: bool) -> Pattern:
+    """A file where there is one, or where the name looks like one; else a generator."""
+    path = Path(source)
+    if path.exists() or path.suffix or os.sep in source:
+        from attnscope.patterns.sources import read_pattern
+
+        if n is not None or k is not None:
+            raise RefusalError(f"-n and -k are for generated patterns: the size of {source} is in the file.")
+        return read_pattern(path, causal=causal, normalise=normalise)
+    from attnscope.patterns.generate import GENERATORS, generate
+
+    if source in GENERATORS and n is None:
+        raise RefusalError(f"A generated pattern needs a size: give {source} one with -n, like -n 256.")
+    return generate(source, n or 1, 1 if k is None else k, seed=seed, causal=causal)
+
+
+def _observed(model: str, text: str, layer: int, head: int, k: int, progress: Advance) -> Pattern:
+    from attnscope.hf.load import load
+    from attnscope.hf.observed import observed_pattern
+
+    progress(f"reading the text with {model}", 0, 0)
+    if len(text) < 1024 and Path(text).is_file():
+        text = Path(text).read_text(encoding="utf-8", errors="replace")
+    return observed_pattern(load(model), text, layer=layer, head=head, k=k)
+
+
+def _finish(compiled: Compiled, out: Path, chart: Path | None, as_json: bool) -> None:
+    """Write, say, and tell by the exit code: 130 after Ctrl-C, 1 if the accuracy was not reached."""
+    from attnscope.cli.output import print_json
+
+    compiled.save(out)
+    if chart is not None:
+        from attnscope.charts.export import save
+
+        save(compiled.chart(), chart)
+    data = compiled.to_json() | {"head": str(out), "chart": None if chart is None else str(chart)}
+    if as_json:
+        print_json(data)
+    else:
+        print_certificate(data)
+    if compiled.interrupted:
+        typer.echo(f"attnscope: interrupted; the best head so far is in {out}.", err=True)
+        raise typer.Exit(130)
+    if not compiled.reached:
+        typer.echo(f"attnscope: the accuracy was not reached; the best head, marked as failing, is in {out}.", err=True)
+        raise typer.Exit(1)
+
+
+def print_certificate(data: Mapping[str, Any]) -> None:
+    """What `Compiled.to_json` says, as a table."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from attnscope.compiling.wording import certificate_lines, title_words
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(justify="right", style="bold", no_wrap=True)
+    table.add_column()
+    for label, value, note in certificate_lines(data):
+        table.add_row(label, Text(value), Text(note, style="red" if note.startswith("TOO LARGE") else ""))
+    console = Console(highlight=False)
+    verdict = Text(data["verdict"], style="bold green" if data["reached"] else "bold red")
+    console.print(Text.assemble("\n", (title_words(data), "bold"), "  ", verdict, "\n"))
+    console.print(table)
+    for label, key in (("Head   ", "head"), ("Chart  ", "chart")):
+        if data.get(key):
+            marked = "" if data["reached"] or key == "chart" else "  (failing: it misses the accuracy)"
+            console.print(
+                Text.assemble("\n" if key == "head" else "", (label, "dim"), data[key], marked), soft_wrap=True
+            )
+    console.print()

@@ -1,0 +1,74 @@
+"""One construction on one pattern: built, rounded, certified, and searched for its smallest width."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from attnscope.compiling.search import RESTARTS, Build, Found, at_width, smallest
+from attnscope.core.construction import Advance, Construction, silent
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.patterns.accuracy import DTYPES, Accuracy
+from attnscope.patterns.certificate import Certificate, certify
+from attnscope.patterns.head import Head
+from attnscope.patterns.pattern import Pattern
+from attnscope.patterns.rounding import rounded
+
+LARGEST_FACTORS = 2**26  # numbers in queries and keys together: half a gigabyte
+
+
+def narrowest_by(
+    construction: Construction,
+    pattern: Pattern,
+    accuracy: Accuracy,
+    *,
+    lowest: int = 1,
+    below: int | None = None,
+    seed: int = 0,
+    restarts: int = RESTARTS,
+    seconds: float = math.inf,
+    advance: Advance = silent,
+) -> Found:
+    """The smallest width of a construction; with `below`, only widths under that one are of interest."""
+    build = building(construction, pattern, accuracy)
+    if construction.fixed_width:
+        # Where keys for all patterns are asked for, the bound may lie above what this one pattern needs.
+        width = max(construction.fixed_width(pattern), lowest)
+        return at_width(build, width, seed=seed, restarts=1, seconds=seconds, advance=advance)
+    return smallest(
+        build,
+        first=construction.first_width(pattern),
+        lowest=lowest,
+        highest=widest(construction, pattern) if below is None else below - 1,
+        seed=seed,
+        restarts=restarts,
+        seconds=seconds,
+        advance=advance,
+    )
+
+
+def asked(ratio_error: float, leak: float, dtype: str) -> Accuracy:
+    """An accuracy as people ask for it: the name of the precision may be wrong."""
+    known = next((one for one in DTYPES if one == dtype), None)
+    if known is None:
+        raise RefusalError(f"There is no precision called '{dtype}'.{nearest(dtype, DTYPES)}")
+    return Accuracy(ratio_error, leak, known)
+
+
+def building(construction: Construction, pattern: Pattern, accuracy: Accuracy) -> Build:
+    """A construction as the search wants it; the certificate sees the rounded tensors alone."""
+
+    def build(width: int, seed: int, advance: Advance) -> tuple[Head, Certificate]:
+        factors = construction(pattern, width, accuracy, np.random.default_rng(seed), advance)
+        head = rounded(factors, pattern, accuracy.dtype, construction.name)
+        return head, certify(head, pattern, accuracy)
+
+    return build
+
+
+def widest(construction: Construction, pattern: Pattern) -> int:
+    """Where a search upwards ends. One key per dimension can do anything, so only random keys, which on small patterns
+    need more than that, are worth a look beyond."""
+    most = max(pattern.n_keys, 8 * construction.first_width(pattern))
+    return max(1, min(most, LARGEST_FACTORS // (pattern.n + pattern.n_keys)))

@@ -1,0 +1,194 @@
+"""compile: the narrowest head that can be found for a pattern, its certificate, and what is known from below.
+
+compiled = attnscope.compile("pattern.npz", dtype="bfloat16")
+compiled.certificate.reached, compiled.head.width
+compiled.save("head.safetensors")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import replace
+from typing import Any
+
+from attnscope.compiling.by_method import asked, building, narrowest_by
+from attnscope.compiling.compiled import Compiled
+from attnscope.compiling.search import Ending, Found, at_width, badness
+from attnscope.core.construction import Advance, Construction, silent
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.registry import constructions
+from attnscope.patterns.accuracy import Accuracy
+from attnscope.patterns.bounds import lower_bounds
+from attnscope.patterns.pattern import Pattern
+from attnscope.patterns.sources import read_pattern
+
+AUTO = "auto"
+FIXED = "moment_curve"
+CURVE_PAIRS = 2**22  # beyond it the curve's logits outgrow every precision, but for circles
+FORCED_RESTARTS = 4  # a width that was asked for is worth more draws than one of a search
+
+
+def compile(
+    pattern: Any,
+    *,
+    ratio_error: float = 0.1,
+    leak: float = 0.01,
+    dtype: str = "float32",
+    method: str = AUTO,
+    width: int | None = None,
+    universal: bool = False,
+    causal: bool = False,
+    normalise: bool = False,
+    seed: int = 0,
+    progress: Advance = silent,
+) -> Compiled:
+    """The narrowest head found for `pattern` (a Pattern, or whatever one can be read from).
+
+    With `width`, the best head at that width, however good it is. Ctrl-C ends the search with the best head so far.
+    `causal` and `normalise` say how to read what is not a Pattern yet.
+    """
+    start = time.monotonic()
+    accuracy = asked(ratio_error, leak, dtype)
+    chosen = _chosen(method, universal)
+    if width is not None and width < 1:
+        raise RefusalError(f"A head of width {width} cannot be built: give a width of at least 1.")
+    pattern = read_pattern(pattern, causal=causal, normalise=normalise)
+    bounds = lower_bounds(pattern, accuracy, universal)
+    work = _Work(pattern, accuracy, bounds.best.width, seed, progress)
+    if width is not None:
+        found, why = work.forced(chosen, width, method)
+    elif method == AUTO:
+        found, why = work.narrowest(chosen, universal)
+    else:
+        found, why = work.search(chosen), f"{chosen.name} was asked for."
+    return Compiled(
+        head=found.head,
+        certificate=found.certificate,
+        pattern=pattern,
+        method=found.head.method,
+        why=why,
+        seed=found.seed,
+        seconds=time.monotonic() - start,
+        bounds=bounds,
+        tried=found.tried,
+        universal=universal,
+        forced=width is not None,
+        interrupted=found.interrupted,
+    )
+
+
+def _chosen(method: str, universal: bool) -> Construction:
+    known = constructions()
+    if method == AUTO:
+        return known["margin" if universal else "joint"]
+    if method not in known:
+        raise RefusalError(f"There is no construction called '{method}'.{nearest(method, [*known, AUTO])}")
+    if universal and not known[method].universal:
+        able = ", ".join(name for name, one in known.items() if one.universal)
+        raise RefusalError(
+            f"The keys of {method} depend on the pattern, so it cannot give universal ones: choose one of {able}."
+        )
+    return known[method]
+
+
+class _Work:
+    """One compilation: every search of it shares pattern, accuracy, bounds, seed and progress."""
+
+    def __init__(self, pattern: Pattern, accuracy: Accuracy, lowest: int, seed: int, progress: Advance) -> None:
+        self.pattern, self.accuracy, self.lowest, self.seed, self.progress = pattern, accuracy, lowest, seed, progress
+
+    def search(self, construction: Construction, below: int | None = None) -> Found:
+        return narrowest_by(
+            construction,
+            self.pattern,
+            self.accuracy,
+            lowest=self.lowest,
+            below=below,
+            seed=self.seed,
+            advance=self._named(construction),
+        )
+
+    def forced(self, construction: Construction, width: int, method: str) -> tuple[Found, str]:
+        """The best of several draws at a width that was asked for; under `auto` the curve too, if those all miss."""
+        found = self._at(construction, width, FORCED_RESTARTS)
+        why = f"{construction.name}, at the width that was asked for."
+        if method == AUTO and FIXED in constructions() and not found.certificate.reached and not found.interrupted:
+            with contextlib.suppress(RefusalError):  # it is wider than that
+                curve = self._at(constructions()[FIXED], width, 1)
+                if badness(curve.certificate) < badness(found.certificate):
+                    found, why = _joined(curve, found), f"{FIXED}, which is better there than {construction.name}."
+                else:
+                    found = _joined(found, curve)
+        return found, why
+
+    def _at(self, construction: Construction, width: int, restarts: int) -> Found:
+        build = building(construction, self.pattern, self.accuracy)
+        return at_width(build, width, seed=self.seed, restarts=restarts, advance=self._named(construction))
+
+    def narrowest(self, construction: Construction, universal: bool) -> tuple[Found, str]:
+        """Which construction `auto` takes, and why.
+
+        The moment curve has one width, at most 2 k, and costs next to nothing to try. Where its logits fit the
+        precision it is a ceiling: the search has to look no higher, and universal keys not at all where it meets 2 k.
+        """
+        reason = (
+            "keys that serve every pattern were asked for, and its queries keep the largest margin on them"
+            if universal
+            else "queries and keys may both be fitted to this one pattern"
+        )
+        fixed = self._curve()
+        if fixed is None or not fixed.certificate.reached:
+            try:
+                only = self.search(construction)
+            except KeyboardInterrupt:
+                if fixed is None:
+                    raise
+                return _interrupted(fixed), f"{FIXED}, the only head that was built before the interruption."
+            return _joined(only, fixed), f"{construction.name}, because {reason}."
+        width, dtype = fixed.certificate.d, self.accuracy.dtype
+        if universal and width <= self.lowest:
+            return (
+                fixed,
+                f"{FIXED}, because it holds in {dtype} at width {width}, and narrower keys serve not all patterns.",
+            )
+        try:  # also at that width: the logits of what is found there are far smaller
+            found: Found | None = self.search(construction, below=width + 1)
+        except KeyboardInterrupt:
+            return _interrupted(fixed), f"{FIXED}, the only head that was built before the interruption."
+        except RefusalError:  # it has no head that narrow
+            found = None
+        if found and found.certificate.reached:
+            return _joined(found, fixed), f"{construction.name}, because {reason}; {FIXED} needs width {width}."
+        why = f"{FIXED}, because it holds in {dtype} at width {width}, where {construction.name} found nothing."
+        return _joined(fixed, found), why
+
+    def _curve(self) -> Found | None:
+        """The moment curve, or None where it cannot take the pattern or would take long to fail on it."""
+        curve = constructions().get(FIXED)
+        if curve is None or curve.fixed_width is None:
+            return None
+        try:
+            if self.pattern.n * self.pattern.n_keys > CURVE_PAIRS and curve.fixed_width(self.pattern) > 2:
+                return None
+            return self.search(curve)
+        except RefusalError:
+            return None
+
+    def _named(self, construction: Construction) -> Advance:
+        def advance(stage: str, done: int, total: int) -> None:
+            self.progress(f"{construction.name}, {stage}", done, total)
+
+        return advance
+
+
+def _joined(kept: Found, other: Found | None) -> Found:
+    """The head of the first; what was tried in both."""
+    if other is None:
+        return kept
+    ending: Ending = "interrupted" if kept.interrupted or other.interrupted else kept.ending
+    return replace(kept, tried=other.tried + kept.tried, ending=ending)
+
+
+def _interrupted(found: Found) -> Found:
+    return replace(found, ending="interrupted")

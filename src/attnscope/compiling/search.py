@@ -1,0 +1,221 @@
+"""The smallest width at which a construction reaches the accuracy: up by doubling, down by halves, then step by step.
+
+A wider head can do all that a narrower one can (pad with zeros), so what is possible is monotone in the width. What a
+randomised construction finds is not: a draw may fail at 12 and succeed at 11. Halving the gap trusts monotony, so it
+is followed by a walk that does not: below the smallest success, one width at a time, with draws not tried before (but
+where a draw was far off), until `PATIENCE` widths in a row have failed.
+
+    found = smallest(build, first=8, lowest=4, highest=256)     # build(width, seed, advance) -> (head, certificate)
+
+Ctrl-C and a time limit end the search with the best head so far. A time limit is seen whenever the construction says
+how far it is, so a single long try does not overrun it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from attnscope.core.construction import Advance, silent
+from attnscope.core.errors import RefusalError
+from attnscope.patterns.certificate import Certificate
+from attnscope.patterns.head import Head
+
+Build = Callable[[int, int, Advance], tuple[Head, Certificate]]
+Ending = Literal["finished", "interrupted", "out of time"]
+
+RESTARTS = 2
+PATIENCE = 2
+HOPELESS = 0.1  # share of failing rows above which another draw at that width is not worth its time
+STALLED = 3  # doublings in a row that were short of precision, which width does not give
+
+
+@dataclass(frozen=True)
+class Try:
+    """One head that was built: where, and how well it did. `refused`: why a construction would not build it."""
+
+    width: int
+    seed: int
+    ratio_error: float
+    leak: float
+    reached: bool
+    seconds: float
+    method: str = ""
+    refused: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The narrowest head that reached the accuracy, or the nearest miss; and everything that was tried."""
+
+    head: Head
+    certificate: Certificate
+    seed: int
+    tried: tuple[Try, ...]
+    ending: Ending = "finished"
+
+    @property
+    def interrupted(self) -> bool:
+        return self.ending == "interrupted"
+
+
+class OutOfTimeError(Exception):
+    """The time limit passed before any head was built."""
+
+
+def smallest(
+    build: Build,
+    *,
+    first: int,
+    lowest: int = 1,
+    highest: int,
+    seed: int = 0,
+    restarts: int = RESTARTS,
+    seconds: float = math.inf,
+    advance: Advance = silent,
+) -> Found:
+    """Search widths `lowest`..`highest` from `first`. `lowest` is a proved bound: nothing below it is tried."""
+    search = _Search(build, seed, restarts, time.monotonic() + seconds, advance)
+    highest = max(highest, lowest)
+    return search.ended_by(lambda: search.descend(min(max(first, lowest), highest), lowest, highest))
+
+
+def at_width(
+    build: Build,
+    width: int,
+    *,
+    seed: int = 0,
+    restarts: int = RESTARTS,
+    seconds: float = math.inf,
+    advance: Advance = silent,
+) -> Found:
+    """The best of a few draws at one width; the first that reaches the accuracy ends it."""
+    search = _Search(build, seed, restarts, time.monotonic() + seconds, advance)
+    return search.ended_by(lambda: any(search.reaches(width, seed + draw) for draw in range(restarts)))
+
+
+class _TimeIsUpError(Exception):
+    pass
+
+
+class _Search:
+    def __init__(self, build: Build, seed: int, restarts: int, deadline: float, advance: Advance) -> None:
+        self.build, self.seed, self.restarts, self.deadline, self.advance = build, seed, restarts, deadline, advance
+        self.tried: list[Try] = []
+        self.best: tuple[Head, Certificate, int] | None = None
+        self.latest: Certificate | None = None
+        self.hopeless: set[int] = set()
+        self.refusal: RefusalError | None = None
+
+    def descend(self, first: int, lowest: int, highest: int) -> None:
+        draws = range(self.restarts)
+        failed, width, stalled = lowest - 1, first, 0
+        while not self.succeeds(width, draws):
+            stalled = stalled + 1 if self._short_of_precision() else 0
+            if width >= highest or stalled >= STALLED:
+                return
+            failed, width = width, min(2 * width, highest)
+        reached = width
+        while reached - failed > 1:
+            middle = (reached + failed) // 2
+            if self.succeeds(middle, draws):
+                reached = middle
+            else:
+                failed = middle
+        self._walk_down(reached, lowest)
+
+    def _short_of_precision(self) -> bool:
+        """Leaks shrink with width; ratios that rounding spoils while the leak is small, and overflow, do not."""
+        last = self.latest
+        return last is not None and not (math.isfinite(last.leak) and last.leak > last.asked_leak)
+
+    def _walk_down(self, reached: int, lowest: int) -> None:
+        width, misses = reached - 1, 0
+        while width >= lowest and misses < PATIENCE:
+            before = sum(one.width == width for one in self.tried)
+            more = range(before, max(before + 1, self.restarts)) if width not in self.hopeless else range(0)
+            misses = 0 if self.succeeds(width, more) else misses + 1
+            width -= 1
+
+    def succeeds(self, width: int, draws: Iterable[int]) -> bool:
+        """Whether one of these draws reaches the accuracy; a draw that is far off is the last."""
+        for draw in draws:
+            if self.reaches(width, self.seed + draw):
+                return True
+            if width in self.hopeless:
+                break
+        return False
+
+    def reaches(self, width: int, seed: int) -> bool:
+        start = time.monotonic()
+        self._report(width)("", 0, 0)
+        try:
+            head, certificate = self.build(width, seed, self._report(width))
+        except RefusalError as refusal:
+            self.refusal = refusal
+            spent = time.monotonic() - start
+            self.tried.append(Try(width, seed, math.inf, math.inf, False, spent, refused=str(refusal)))
+            return False
+        self.tried.append(
+            Try(
+                certificate.d,
+                seed,
+                certificate.ratio_error,
+                certificate.leak,
+                certificate.reached,
+                time.monotonic() - start,
+                head.method,
+            )
+        )
+        self.latest = certificate
+        if certificate.failing > HOPELESS * certificate.n:
+            self.hopeless.add(width)
+        if self.best is None or badness(certificate) < badness(self.best[1]):
+            self.best = head, certificate, seed
+        return certificate.reached
+
+    def _report(self, width: int) -> Advance:
+        best = self.best[1] if self.best else None
+        so_far = f", {best.d} found" if best and best.reached else ""
+
+        def report(stage: str, done: int, total: int) -> None:
+            if time.monotonic() > self.deadline:
+                raise _TimeIsUpError
+            own = "" if not stage or f"width {width}" in stage else f": {stage}"
+            self.advance(f"width {width}{so_far}{own}", done, total)
+
+        return report
+
+    def ended_by(self, work: Callable[[], object]) -> Found:
+        """Do the work; an interruption or the clock ends it early, and it counts if anything was built by then."""
+        ending: Ending = "finished"
+        try:
+            work()
+        except KeyboardInterrupt:
+            if self.best is None:
+                raise
+            ending = "interrupted"
+        except _TimeIsUpError:
+            if self.best is None:
+                raise OutOfTimeError from None
+            ending = "out of time"
+        if self.best is None:
+            raise self.refusal or RefusalError("No width was tried: give at least one.")
+        head, certificate, seed = self.best
+        return Found(head, certificate, seed, tuple(self.tried), ending)
+
+
+def badness(certificate: Certificate) -> tuple[int, float]:
+    """Order of heads: one that reaches the accuracy beats one that does not; among the first the narrowest wins,
+    among the others the one with the fewest failing rows, then the smaller excess."""
+    excesses = (certificate.ratio_error / certificate.asked_ratio_error, certificate.leak / certificate.asked_leak)
+    excess = math.inf if any(map(math.isnan, excesses)) else max(excesses)
+    if certificate.reached:
+        return certificate.d - 2**62, excess
+    return certificate.failing, excess

@@ -1,0 +1,56 @@
+"""Keys once, patterns ever after: the setting of arXiv:2106.03764, where what the head knows is fixed beforehand.
+
+    keys = fixed_keys(1024, 32)
+    factors = queries_for(pattern, keys)            # any pattern over 1024 keys, as often as you like
+
+`frame` interpolates, thousands of rows a second, and wants keys of low coherence. `margin` solves a quadratic program
+for every row, hundreds of rows a second, and needs half the width or less.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.patterns.accuracy import Accuracy, Dtype
+from attnscope.patterns.factors import Factors
+from attnscope.patterns.interpolation import interpolated
+from attnscope.patterns.keys import Keys, make_keys
+from attnscope.patterns.largest_margin import largest_margin
+from attnscope.patterns.pattern import Pattern
+
+METHODS = {"frame": interpolated, "margin": largest_margin}
+
+__all__ = ["METHODS", "Keys", "fixed_keys", "queries_for"]
+
+
+def fixed_keys(
+    n: int,
+    d: int,
+    kind: str = "auto",
+    seed: int = 0,
+    *,
+    method: str = "margin",
+    dtype: Dtype = "float32",
+) -> Keys:
+    """n unit keys of width d. `auto` takes the kind that measured best for the method and precision meant."""
+    rng = np.random.default_rng(seed)
+    keys = make_keys(n, d, kind, rng, separated=_known(method) == "margin", dtype=dtype)
+    return Keys(keys.array, keys.kind, keys.coherence, keys.welch_bound, seed)
+
+
+def queries_for(pattern: Pattern, keys: Keys, method: str = "frame", accuracy: Accuracy | None = None) -> Factors:
+    """Queries that realise this pattern on these keys, which stay as they are."""
+    if len(keys.array) != pattern.n_keys:
+        raise RefusalError(
+            f"The pattern has {pattern.n_keys} keys and {len(keys.array)} are fixed: make keys for {pattern.n_keys}."
+        )
+    return METHODS[_known(method)](pattern, keys, accuracy or Accuracy())
+
+
+def _known(method: str) -> str:
+    if method not in METHODS:
+        raise RefusalError(
+            f"There is no way to find queries on fixed keys called '{method}'.{nearest(method, METHODS)}"
+        )
+    return method

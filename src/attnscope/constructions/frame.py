@@ -1,0 +1,41 @@
+"""Interpolation on a frame: fixed keys of low coherence, and the smallest query that meets the support exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnscope.core.construction import Advance, construction, silent
+from attnscope.core.errors import RefusalError
+from attnscope.patterns.accuracy import Accuracy
+from attnscope.patterns.factors import Factors
+from attnscope.patterns.interpolation import interpolated
+from attnscope.patterns.keys import make_keys
+from attnscope.patterns.pattern import Pattern
+
+
+def likely_width(pattern: Pattern) -> int:
+    """Other keys receive about c sqrt(k / d) times a Gaussian, whose largest of n is sqrt(2 ln n): so d ~ 2 k ln n."""
+    return max(2, min(pattern.n_keys, round(2 * pattern.k * float(np.log(pattern.n_keys)))))
+
+
+@construction(
+    title="Interpolation on a frame",
+    summary="Fixed keys of low coherence; each query is the smallest one with exact products on its support.",
+    citation="arXiv:2106.03764",
+    universal=True,
+    first_width=likely_width,
+)
+def frame(
+    pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
+) -> Factors:
+    if width < pattern.k - 1:
+        raise RefusalError(
+            f"Rows of {pattern.k} keys have no exact ratios in width {width}: ask for a width of {pattern.k - 1} "
+            "or more."
+        )
+    advance("keys", 0, 2)
+    keys = make_keys(pattern.n_keys, width, "auto", rng, separated=False, dtype=accuracy.dtype)
+    advance("queries", 1, 2)
+    factors = interpolated(pattern, keys, accuracy)
+    advance("queries", 2, 2)
+    return factors

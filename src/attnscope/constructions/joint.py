@@ -1,0 +1,147 @@
+"""Joint optimisation: queries and keys found together for one pattern, ratios made exact last.
+
+A frame serves every pattern and pays for it in width. For one pattern the keys may be placed so that each query finds
+its own few keys on the outside of the cloud: descent on the leak of all rows (`patterns.descent`) does that, with the
+ratios held only softly on the way and exactly at every look. Where nothing but the width is missing (one key per row)
+the answer is written down instead: the points of a circle are all its corners, so width 2 is enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.construction import Advance, construction, silent
+from attnscope.patterns.accuracy import Accuracy
+from attnscope.patterns.certificate import certify
+from attnscope.patterns.descent import Adam, Target, onto_ratios, slopes
+from attnscope.patterns.factors import Factors
+from attnscope.patterns.pattern import Pattern
+from attnscope.patterns.rounding import rounded
+
+RATE = 0.3
+STIFFNESS = 0.1  # a stiffer hold on the ratios (1, 4) doubles the steps needed, or the width reached in them
+URGENT_BELOW = 0.1  # share of rows that fail from which on those that still do become more urgent
+MORE, LESS, MOST_URGENT = 1.1, 0.98, 10.0  # at each look: factor for failing rows, decay for the others, the limit
+FORGIVEN = 0.4  # of the leak asked for: rows below it stop pulling
+START_SCALE = 3.0  # length of the first queries and keys: logits of about 9 on the support
+LOOK_EVERY = 20
+MOST_STEPS, FEWEST_STEPS = 3000, 300
+WORK = 2**34  # pairs of query and key looked at in one attempt, between the two numbers of steps above
+ATTEMPTS = 2
+HOPELESS = 0.35  # share of rows that fail after a quarter of the steps for a width to be given up
+WORTH_ANOTHER = 0.02  # share of rows that may fail for a second start to be made
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    queries: Float[Tensor, "row width"]
+    keys: Float[Tensor, "key width"]
+    failing: int
+    steps: int
+
+
+@construction(
+    title="Joint optimisation",
+    summary="Queries and keys optimised together for this one pattern, then exact ratios.",
+    citation="arXiv:2106.03764 (the pattern), this software (the method)",
+    universal=False,
+    first_width=lambda pattern: max(2, 2 * pattern.k + 2),
+)
+def joint(
+    pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
+) -> Factors:
+    if pattern.k == 1 and width == 2:
+        return _circle(pattern, width, accuracy)
+    target = Target.of(pattern)
+    found: list[_Found] = []
+    # Far off, another start would not be enough.
+    while len(found) < ATTEMPTS and all(0 < attempt.failing <= pattern.n * WORTH_ANOTHER for attempt in found):
+        generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        found.append(_descend(pattern, target, width, accuracy, generator, advance))
+    best = min(found, key=lambda attempt: attempt.failing)
+    if best.failing and pattern.k == 1 and width > 2:
+        return _circle(pattern, width, accuracy)
+    notes = {
+        "iterations": sum(attempt.steps for attempt in found),
+        "attempts": len(found),
+        "converged": best.failing == 0,
+        "failing": best.failing,
+    }
+    return Factors(best.queries.double().numpy(), best.keys.double().numpy(), notes)
+
+
+def _descend(
+    pattern: Pattern, target: Target, width: int, accuracy: Accuracy, generator: torch.Generator, advance: Advance
+) -> _Found:
+    """One start and the way down from it, until a look finds the accuracy reached or the steps are used up."""
+    precision: torch.dtype = getattr(torch, accuracy.dtype)
+    queries, keys = _start(target, pattern.n_keys, width, generator)
+    on_queries, on_keys = Adam(queries), Adam(keys)
+    urgency = torch.ones(pattern.n)
+    steps = int(np.clip(WORK // (pattern.n * pattern.n_keys), FEWEST_STEPS, MOST_STEPS))
+    best = _Found(queries.clone(), keys.clone(), pattern.n + 1, 0)
+    for step in range(1, steps + 1):
+        # The leak is felt through the keys as they will be rounded, the step is made on the keys behind them.
+        felt = keys.to(precision).float()
+        looking = step % LOOK_EVERY == 0 or step == steps
+        if looking:
+            queries.copy_(onto_ratios(queries, felt, target))
+        slope = slopes(queries, felt, target, urgency, forgiven=FORGIVEN * accuracy.leak, stiffness=STIFFNESS)
+        if looking:
+            advance(f"joint, width {width}", step, steps)
+            fails = ~(slope.leaks <= accuracy.leak)
+            failing = int(fails.sum())
+            if failing == 0:
+                failing = _certified_failing(queries, felt, pattern, accuracy)
+            if failing < best.failing:
+                best = _Found(queries.clone(), felt.clone(), failing, step)
+            if failing == 0:
+                return best
+            if step >= steps // 4 and failing > HOPELESS * pattern.n:
+                return _Found(best.queries, best.keys, best.failing, step)
+            if failing < URGENT_BELOW * pattern.n:
+                urgency = torch.where(fails, (MORE * urgency).clamp(max=MOST_URGENT), 1 + LESS * (urgency - 1))
+        rate = RATE * min(1.0, 2 * (1 - step / steps) + 0.02)
+        on_queries.step(slope.queries, rate)
+        on_keys.step(slope.keys, rate)
+    return _Found(best.queries, best.keys, best.failing, steps)
+
+
+def _certified_failing(queries: Tensor, keys: Tensor, pattern: Pattern, accuracy: Accuracy) -> int:
+    head = rounded(Factors(queries.double().numpy(), keys.double().numpy()), pattern, accuracy.dtype, "joint")
+    return certify(head, pattern, accuracy).failing
+
+
+def _start(
+    target: Target, n_keys: int, width: int, generator: torch.Generator
+) -> tuple[Float[Tensor, "row width"], Float[Tensor, "key width"]]:
+    """Keys in random directions, each query in the middle of its support."""
+    keys = torch.nn.functional.normalize(torch.randn(n_keys, width, generator=generator))
+    middle = (keys[target.support] * target.real[..., None]).sum(1)
+    return START_SCALE * torch.nn.functional.normalize(middle), START_SCALE * keys
+
+
+def _circle(pattern: Pattern, width: int, accuracy: Accuracy) -> Factors:
+    """One key per row: the keys in use as m equal steps of a circle, the rest in the middle, queries over their keys.
+
+    With queries of length t the nearest wrong keys lie t (1 - cos(2 pi / m)) lower, two of them at that distance and
+    the others further, at squares of it; unused keys lie t lower. A gap of ln(4 / leak) bounds the first by half of
+    the leak with room to spare, ln(2 n / leak) the second. One more unit of gap pays for rounding.
+    """
+    used = np.unique(pattern.columns)
+    step = 2 * np.pi / max(3, len(used))
+    keys = np.zeros((pattern.n_keys, width))
+    keys[used, :2] = np.stack([np.cos(step * np.arange(len(used))), np.sin(step * np.arange(len(used)))], axis=1)
+    length = max(
+        (1 + np.log(4 / accuracy.leak)) / (1 - np.cos(step)),
+        1 + np.log(2 * pattern.n_keys / accuracy.leak),
+    )
+    queries = length * keys[pattern.columns]
+    failing = _certified_failing(torch.from_numpy(queries), torch.from_numpy(keys), pattern, accuracy)
+    notes = {"iterations": 0, "attempts": 0, "converged": failing == 0, "failing": failing, "circle": len(used)}
+    return Factors(queries, keys, notes)

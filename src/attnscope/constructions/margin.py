@@ -1,0 +1,38 @@
+"""Largest margin on fixed keys: each query is the smallest one that lifts its support above all other keys."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnscope.core.construction import Advance, construction, silent
+from attnscope.core.errors import RefusalError
+from attnscope.patterns.accuracy import Accuracy
+from attnscope.patterns.factors import Factors
+from attnscope.patterns.keys import make_keys
+from attnscope.patterns.largest_margin import largest_margin
+from attnscope.patterns.pattern import Pattern
+
+
+def likely_width(pattern: Pattern) -> int:
+    """Every k keys of a torus are a face in width 3 k; a circle does for k = 1."""
+    return max(2, 3 * pattern.k) if pattern.k > 1 else 2
+
+
+@construction(
+    title="Largest margin on fixed keys",
+    summary="Fixed keys; each query solves a quadratic program for the smallest query with exact ratios and a margin.",
+    citation="arXiv:2306.02896",
+    universal=True,
+    first_width=likely_width,
+)
+def margin(
+    pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
+) -> Factors:
+    if width < pattern.k - 1:
+        raise RefusalError(
+            f"Rows of {pattern.k} keys have no exact ratios in width {width}: ask for a width of {pattern.k - 1} "
+            "or more."
+        )
+    advance("keys", 0, pattern.n)
+    keys = make_keys(pattern.n_keys, width, "auto", rng, separated=True, dtype=accuracy.dtype)
+    return largest_margin(pattern, keys, accuracy, advance)

@@ -1,0 +1,129 @@
+"""The paper's head: target logits split by their singular values, and both halves projected at random.
+
+Derivation (arXiv:2106.03764, Theorem 1; the numbers are in patterns/projection.py):
+
+1. B holds logits whose softmax has exact ratios on the support and zeros small enough, with delta to spare everywhere.
+2. B = U S V^T. The rows x_i of U S^1/2 and y_j of V S^1/2 have <x_i, y_j> = B_ij and
+   |x_i|^2 = (U S U^T)_ii <= ||B||_2 <= sqrt(||B||_1 ||B||_inf) <= k beta: here sparse columns are used.
+3. A Gaussian G with entries N(0, 1/d) keeps all n^2 products within t |x| |y| <= delta with probability >= 1/2 once
+   d >= 4 ln(8 n^2) / (t^2 - t^3), t = delta / (k beta).
+4. X1 = U S^1/2 G are the queries, X2 = V S^1/2 G the keys; the input is X = [X1 X2] and the projections W_Q = [I; 0],
+   W_K = [0; I] know nothing of the pattern. A draw is checked, and drawn again where it fails: at most 2 expected. QED
+
+Ratios decide the theorem's width: a logit must be within delta of its target. The exact-ratio step that finishes every
+head removes that part, so the width at which a *finished* head passes is far smaller; `*_as_drawn` in the notes is the
+theorem's own object.
+
+Where B falls apart into blocks that share no row and no column (permutations, block patterns), each block has its own
+small decomposition, and together they are one of B.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.sparse import block_array, csr_array
+from scipy.sparse.csgraph import connected_components
+
+from attnscope.core.construction import Advance, construction, silent
+from attnscope.core.errors import RefusalError
+from attnscope.patterns.accuracy import Accuracy
+from attnscope.patterns.factors import Factors
+from attnscope.patterns.pattern import Pattern
+from attnscope.patterns.projection import (
+    Pair,
+    Target,
+    Theorem,
+    as_drawn,
+    gaussian,
+    redraw,
+    target,
+    theorem_notes,
+    theorem_width,
+)
+
+LARGEST_BLOCK = 4096  # a dense decomposition takes about a minute here, and grows with the cube
+
+__all__ = ["Theorem", "random_projection", "success_rate", "theorem_for", "theorem_width"]
+
+
+def theorem_for(pattern: Pattern, accuracy: Accuracy) -> Theorem:
+    """The theorem's width for this pattern, with its own k, spread and e2."""
+    k = math.sqrt(pattern.k * pattern.k_columns)
+    size = math.ceil(math.sqrt(pattern.n * pattern.n_keys))
+    return theorem_width(size, k, pattern.spread, accuracy.ratio_error, target(pattern, accuracy).zero_ratio)
+
+
+@construction(
+    title="Random projection",
+    summary="The paper's construction: singular value split of the target logits, random projection, redrawn.",
+    citation="arXiv:2106.03764",
+    universal=False,
+    first_width=lambda pattern: math.ceil(8 * math.log(pattern.n_keys + 1)),
+)
+def random_projection(
+    pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
+) -> Factors:
+    """Queries U S^1/2 G and keys V S^1/2 G, the first of at most ten draws whose finished head is certified."""
+    if width < 1:
+        raise RefusalError("A head needs a width of at least 1: ask for more.")
+    wanted = target(pattern, accuracy)
+    split = Split(wanted)
+    factors, facts = redraw(split.project, split.rank, pattern, width, accuracy, rng, advance)
+    theorem = theorem_for(pattern, accuracy)
+    notes = {**facts, **theorem_notes(theorem, wanted, pattern, accuracy), "spectral_norm": split.norm}
+    return Factors(factors.queries, factors.keys, {**notes, "rank": split.rank})
+
+
+def success_rate(pattern: Pattern, width: int, accuracy: Accuracy, draws: int, rng: np.random.Generator) -> float:
+    """Share of draws that meet the theorem's two conditions as drawn: e1 on the support, e2 for the zeros."""
+    wanted = target(pattern, accuracy)
+    split = Split(wanted)
+    good = 0
+    for _ in range(draws):
+        drawn = as_drawn(split.project(gaussian(split.rank, width, rng)), pattern, accuracy)
+        good += drawn.ratio_error <= accuracy.ratio_error and drawn.zero_ratio <= wanted.zero_ratio
+    return good / draws
+
+
+class Split:
+    """The singular value decomposition of B, block by block."""
+
+    def __init__(self, wanted: Target) -> None:
+        self.shape = wanted.logits.shape
+        self.blocks = [_halves(wanted.logits, rows, columns) for rows, columns in _blocks(wanted.logits)]
+        self.norm = max(float((left**2).sum(axis=0).max()) for _, left, _, _ in self.blocks)
+        self.rank = sum(left.shape[1] for _, left, _, _ in self.blocks)
+
+    def project(self, projection: Float[np.ndarray, "rank columns"]) -> Pair:
+        queries, keys = (np.zeros((size, projection.shape[1])) for size in self.shape)
+        first = 0
+        for rows, left, columns, right in self.blocks:
+            part = projection[first : first + left.shape[1]]
+            queries[rows], keys[columns] = left @ part, right @ part
+            first += len(part)
+        return queries, keys
+
+
+def _blocks(logits: csr_array) -> list[tuple[Int[np.ndarray, "row"], Int[np.ndarray, "column"]]]:
+    """Rows and columns of the connected components of the bipartite graph; columns nobody looks at are left out."""
+    n = logits.shape[0]
+    count, label = connected_components(block_array([[None, logits], [logits.T, None]]), directed=False)
+    order = np.argsort(label, kind="stable")
+    members = np.split(order, np.searchsorted(label[order], np.arange(1, count)))
+    return [(member[member < n], member[member >= n] - n) for member in members if member[0] < n]
+
+
+def _halves(
+    logits: csr_array, rows: Int[np.ndarray, "row"], columns: Int[np.ndarray, "column"]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    if min(len(rows), len(columns)) > LARGEST_BLOCK:
+        raise RefusalError(
+            f"The pattern has a connected part of {len(rows)} x {len(columns)}, and its singular value decomposition "
+            f"stops at {LARGEST_BLOCK}: use random_projection_rows, which needs none."
+        )
+    block = logits[rows][:, columns].toarray() if len(rows) < logits.shape[0] else logits.toarray()[:, columns]
+    left, values, right = np.linalg.svd(block, full_matrices=False)
+    return rows, left * np.sqrt(values), columns, right.T * np.sqrt(values)

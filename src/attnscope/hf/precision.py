@@ -1,0 +1,44 @@
+"""Which modules round more coarsely than the model's own numbers, whatever dtype was asked for.
+
+Many norms (Llama's, for one) and some softmaxes work in float32 inside a float64 model. What they give then does not
+change when their input changes in the tenth digit, and that is how they are found: no list of names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_NUDGE = 1e-10  # far below float32's rounding (6e-8) and far above float64's (1e-16)
+_UNMOVED = 0.9  # a ReLU leaves half of its outputs unmoved; float32 leaves all but a few in a thousand
+
+
+def coarse_modules(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Classes of the modules that compute in less than float64 inside a float64 model; none for other models."""
+    found: dict[str, None] = {}
+
+    def look(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        name = type(module).__name__
+        if name in found or len(args) != 1 or not isinstance(args[0], Tensor) or not isinstance(output, Tensor):
+            return
+        taken = args[0]
+        if taken.dtype != torch.float64 or output.dtype != torch.float64 or taken.shape != output.shape:
+            return
+        nudged = taken * (1 + _NUDGE * torch.linspace(-1, 1, taken.shape[-1], dtype=taken.dtype, device=taken.device))
+        again = module.forward(nudged)
+        moved = nudged != taken
+        same = (again == output) & moved
+        if bool(moved.any()) and float(same.sum() / moved.sum()) > _UNMOVED and not bool((output == 0).all()):
+            found[name] = None
+
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if not any(True for _ in module.children()):
+                hooks.callback(module.register_forward_hook(look).remove)
+        with torch.no_grad():
+            model(**inputs)
+    return tuple(found)

@@ -1,0 +1,172 @@
+"""How much of the differences between tokens one attention layer can leave: bounds, to print beside the truth.
+
+SA(X) = sum_h P_h X W_h + 1 b^T, P_h = softmax(s X W_QK,h X^T + ...), s the scale. diam(X) = max_ij |x_i - x_j|_2,
+tau(P) half the largest l1 distance between two rows of P. Norms without a name are spectral.
+
+(a) diam(SA(X)) <= sum_h tau(P_h) ||W_h|| diam(X).
+    Two rows p, q of P share the mass sum_j min(p_j, q_j) = 1 - tau. What they do not share are two averages of rows of
+    X, of mass tau each, so |p X - q X| <= tau diam(X); W_h stretches by at most ||W_h||; heads add; the bias cancels.
+(b) tau(P) <= tanh(D/4), D = max over i, i', j, j' of (s_ij - s_ij') - (s_i'j - s_i'j') (Birkhoff 1957, Hopf), and
+    D = s (x_i - x_i') W_QK (x_j - x_j')^T <= s ||W_QK|| diam(X)^2: what depends on i or j alone cancels, biases too.
+(c) diam(SA(X)) <= c diam(X)^3 with c = sum_h s ||W_QK,h|| ||W_h|| / 4, from (a), (b) and tanh x <= x: no condition.
+(d) with a skip, diam(X) - k diam(N) <= diam(X + SA(N)) <= diam(X) + k diam(N), k = sum_h tau(P_h) ||W_h|| and N what
+    attention reads (X itself, or a norm of it): a triangle inequality on the two tokens farthest apart. Without norms
+    and with k < 1 a layer with a skip cannot collapse its input.
+
+The paper's own (arXiv:2103.03404, Theorem 2.2 for one layer, R = res(X), ||.||_{1,inf} the composite norm):
+
+    ||res(SA(X))||_{1,inf} <= (4 gamma beta H s) ||R||_{1,inf}^3,   beta = max_h ||W_QK,h||_1 ||W_h||_{1,inf},
+
+if every row of E_h = s R W_QK,h R^T spreads by at most 1.256; gamma = sqrt(sum_i D_ii / max_i D_ii) <= sqrt(n), D_ii
+the spread of row i. (b), (c) and the paper's need logits that are a plain product of tokens: no rotation, no mask, no
+position bias.
+
+End to end (Theorem 2.3, Corollary 3.2): a step r -> f r^3 taken L times gives f^((3^L - 1)/2) r^(3^L). An MLP behind
+every attention, x -> phi(x W_1) W_2, multiplies f by its Lipschitz constant: |phi'| ||W_1|| ||W_2|| in the spectral
+norm for diameters, and in ||.||_{1,inf} for the paper's residual, since that yardstick is submultiplicative too and an
+elementwise function stretches no entry of X - 1 x^T by more than |phi'|. Such numbers leave the range of floats at
+once: all of them are logarithms to base 10.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf, log10
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.matrix.residual import composite_norm, largest_column_sum, residual_about_mean
+from attnscope.matrix.similarity import diameter
+from attnscope.matrix.stochastic import dobrushin
+
+SPREAD_LIMIT = 1.256
+
+Tokens = Float[Tensor, "batch token width"]
+Patterns = Float[Tensor, "batch head query key"]
+
+
+@dataclass(frozen=True)
+class HeadNorms:
+    """What the bounds need to know of a layer's weights: spectral norms of every head, and the paper's beta."""
+
+    query_key: Float[Tensor, " head"]
+    mixing: Float[Tensor, " head"]  # ||W_h||, W_h = W_V,h W_O,h
+    beta: float
+
+    @property
+    def heads(self) -> int:
+        return len(self.mixing)
+
+
+def head_norms(
+    query: Float[Tensor, "head width dim"],
+    key: Float[Tensor, "head width dim"],
+    value: Float[Tensor, "head width value_dim"],
+    output: Float[Tensor, "head value_dim width"],
+) -> HeadNorms:
+    """In float64; a head's width x width products exist one at a time."""
+    query, key, value, output = (t.double() for t in (query, key, value, output))
+    beta = max(
+        float(largest_column_sum(q @ k.T) * composite_norm(v @ o))
+        for q, k, v, o in zip(query, key, value, output, strict=True)
+    )
+    return HeadNorms(product_norm(query, key.mT), product_norm(value, output), beta)
+
+
+def product_norm(
+    left: Float[Tensor, "head width dim"], right: Float[Tensor, "head dim width2"]
+) -> Float[Tensor, " head"]:
+    """||L R|| without L R: with L = Q_1 R_1 and R^T = Q_2 R_2 it is the norm of the small R_1 R_2^T."""
+    first, second = torch.linalg.qr(left).R, torch.linalg.qr(right.mT).R
+    norms: Tensor = torch.linalg.matrix_norm(first @ second.mT, 2)
+    return norms
+
+
+def mixing_strength(patterns: Patterns, norms: HeadNorms) -> Float[Tensor, " batch"]:
+    """k of (a) and (d): sum_h tau(P_h) ||W_h||."""
+    strength: Tensor = dobrushin(patterns.double()) @ norms.mixing
+    return strength
+
+
+def contraction_bound(patterns: Patterns, tokens: Tokens, norms: HeadNorms) -> Float[Tensor, " batch"]:
+    """(a)."""
+    return mixing_strength(patterns, norms) * diameter(tokens)
+
+
+def birkhoff_bound(tokens: Tokens, norms: HeadNorms, scale: float) -> Float[Tensor, "batch head"]:
+    """(b): a bound on tau of every head before any pattern is seen."""
+    return torch.tanh(scale * norms.query_key * diameter(tokens)[:, None] ** 2 / 4)
+
+
+def cubic_constant(norms: HeadNorms, scale: float) -> float:
+    """c of (c)."""
+    return float(scale * (norms.query_key * norms.mixing).sum() / 4)
+
+
+@dataclass(frozen=True)
+class PaperBound:
+    """Theorem 2.2 for one layer and every sequence: residual <= factor * before^3 if spread <= 1.256."""
+
+    factor: Float[Tensor, " batch"]  # 4 gamma beta H s
+    before: Float[Tensor, " batch"]  # ||R||_{1,inf}
+    spread: Float[Tensor, " batch"]
+
+    @property
+    def residual(self) -> Float[Tensor, " batch"]:
+        return self.factor * self.before**3
+
+
+def paper_bound(
+    tokens: Tokens,
+    query: Float[Tensor, "head width dim"],
+    key: Float[Tensor, "head width dim"],
+    norms: HeadNorms,
+    scale: float,
+) -> PaperBound:
+    residual = residual_about_mean(tokens).double()
+    # E_h = s (R W_Q)(R W_K)^T, head by head
+    left = torch.einsum("btw,hwd->bhtd", residual, query.double())
+    right = torch.einsum("btw,hwd->bhtd", residual, key.double())
+    logits = scale * left @ right.mT
+    spread = logits.amax(-1) - logits.amin(-1)  # D_ii of every head
+    largest = spread.amax(-1)
+    gamma = (spread.sum(-1) / largest.clamp_min(torch.finfo(spread.dtype).tiny)).sqrt()
+    factor = 4 * gamma.amax(-1) * norms.beta * norms.heads * scale
+    return PaperBound(factor, composite_norm(residual), largest.amax(-1))
+
+
+def stacked(factor: float, before: float, layers: int) -> list[float]:
+    """log10 of f^((3^l - 1)/2) r^(3^l) for l = 0..layers: l cubic steps r -> f r^3."""
+    return chained([factor] * layers, before)
+
+
+def chained(factors: list[float], before: float) -> list[float]:
+    """log10 after each of the steps r -> f_l r^3, from r = `before`; minus infinity where it is exactly zero."""
+    values = [_log10(before)]
+    for factor in factors:
+        values.append(_log10(factor) + 3 * values[-1])
+    return values
+
+
+def _log10(value: float) -> float:
+    return log10(value) if value > 0 else -inf
+
+
+def collapse_order(values: list[float], floor: float) -> tuple[float, int]:
+    """p in r_{l+1} ~ r_l^p, fitted over consecutive values above the floor, and how many pairs there were."""
+    return power([(a, b) for a, b in pairwise(values) if floor < a < 1 and b > floor])
+
+
+def power(pairs: list[tuple[float, float]]) -> tuple[float, int]:
+    """p in b ~ a^p by least squares on logarithms, and the number of pairs; NaN where they cannot say."""
+    known = [(a, b) for a, b in pairs if a > 0 and b > 0]
+    if len(known) < 2:
+        return float("nan"), len(known)
+    x, y = torch.tensor(known, dtype=torch.float64).log().unbind(1)
+    centred = x - x.mean()
+    if not float(centred.square().sum()) > 1e-12:
+        return float("nan"), len(known)
+    return float((centred * y).sum() / centred.square().sum()), len(known)

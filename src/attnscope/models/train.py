@@ -1,0 +1,159 @@
+"""Training for small models: AdamW, a linear warm-up, a cosine down to nothing, and a checkpoint that can be gone on from.
+
+    recipe = Recipe(steps=2000, rate=2e-3)
+    losses = train(model, loss, recipe, seed=0, kept=Path("state"), advance=advance)
+
+`loss(model, rng)` draws its own batch from `rng`, a generator that depends on the seed and the number of the step alone.
+So there is no state of a random generator to keep, and a run that was interrupted and gone on with takes the very steps
+that an unbroken one takes: same weights, bit for bit. A checkpoint is two files, numbers as safetensors and the rest as
+JSON; `advance` is called between steps, and whatever it raises (Ctrl-C) finds the last whole step kept.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.core.construction import Advance, silent
+from attnscope.core.errors import RefusalError
+from attnscope.survey.file import write_atomically
+
+Loss = Callable[[nn.Module, torch.Generator], Tensor]
+EVERY_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How long and how fast. `warmup` is a share of the steps; `clip` the largest norm that a gradient may have."""
+
+    steps: int
+    rate: float
+    warmup: float = 0.05
+    decay: float = 0.01
+    beta2: float = 0.99
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not self.rate > 0:
+            raise RefusalError(f"Training needs steps and a rate, not {self.steps} and {self.rate}: give more.")
+
+    def rate_at(self, step: int) -> float:
+        """Up in a straight line, then down along half a cosine; the first step is not lost on a rate of zero."""
+        rising = max(1, round(self.warmup * self.steps))
+        if step < rising:
+            return self.rate * (step + 1) / rising
+        return self.rate * 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, self.steps - rising)))
+
+
+def train(
+    model: nn.Module,
+    loss: Loss,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    kept: Path | None = None,
+    advance: Advance = silent,
+    stage: str = "training",
+) -> tuple[float, ...]:
+    """Train in place; the loss of every step. With `kept`, begin where a checkpoint there ended."""
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=recipe.rate, betas=(0.9, recipe.beta2), weight_decay=recipe.decay
+    )
+    checkpoint = None if kept is None else Checkpoint(kept, {"recipe": asdict(recipe), "seed": seed})
+    losses = [] if checkpoint is None else checkpoint.restore(model, optimiser)
+    saved_at = time.monotonic()
+    model.train()
+    for step in range(len(losses), recipe.steps):
+        for group in optimiser.param_groups:
+            group["lr"] = recipe.rate_at(step)
+        value = loss(model, torch.Generator().manual_seed(_step_seed(seed, step)))
+        optimiser.zero_grad(set_to_none=True)
+        value.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+        optimiser.step()
+        losses.append(value.item())
+        if not math.isfinite(losses[-1]):
+            raise RefusalError(f"The loss is not a number after {step + 1} steps: train with a smaller rate.")
+        try:
+            advance(stage, step + 1, recipe.steps)
+        except BaseException:
+            if checkpoint is not None:
+                checkpoint.save(model, optimiser, losses)
+            raise
+        if checkpoint is not None and time.monotonic() - saved_at > EVERY_SECONDS:
+            checkpoint.save(model, optimiser, losses)
+            saved_at = time.monotonic()
+    if checkpoint is not None:
+        checkpoint.save(model, optimiser, losses)
+    model.eval()
+    return tuple(losses)
+
+
+def _step_seed(seed: int, step: int) -> int:
+    """Distinct for every pair with fewer than 2^31 steps."""
+    return (seed << 31) + step
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Weights and moments in `kept.safetensors`, the plan and the losses in `kept.json`.
+
+    The plan is everything that decides the numbers but is not in the weights: a checkpoint of another plan is refused.
+    The numbers carry their step, so that a pair of files of which only one is new is recognised and not used.
+    """
+
+    kept: Path
+    plan: dict[str, Any]
+
+    @property
+    def numbers(self) -> Path:
+        return self.kept.with_name(self.kept.name + ".safetensors")
+
+    @property
+    def words(self) -> Path:
+        return self.kept.with_name(self.kept.name + ".json")
+
+    def save(self, model: nn.Module, optimiser: torch.optim.Optimizer, losses: list[float]) -> None:
+        from safetensors.torch import save
+
+        named = {name: p.detach().contiguous() for name, p in model.state_dict().items()}
+        for name, parameter in model.named_parameters():
+            for moment, value in optimiser.state[parameter].items():
+                named[f"optimiser/{moment}/{name}"] = value.detach().contiguous()
+        named["losses"] = torch.tensor(losses, dtype=torch.float64)
+        self.kept.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.numbers, save(named))
+        write_atomically(self.words, json.dumps({"plan": self.plan}, allow_nan=False).encode())
+
+    def restore(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> list[float]:
+        """Put back what was kept; the losses so far, none where nothing is kept."""
+        if not self.numbers.exists() or not self.words.exists():
+            return []
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        try:
+            plan = json.loads(self.words.read_text(encoding="utf-8"))["plan"]
+            named = load(self.numbers.read_bytes())
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise RefusalError(f"{self.numbers} cannot be gone on from ({error}): begin anew.") from error
+        if plan != self.plan:
+            raise RefusalError(f"{self.numbers} is of another training run: begin anew, or choose another folder.")
+        losses: list[float] = named.pop("losses").tolist()
+        moments = {name: named.pop(name) for name in list(named) if name.startswith("optimiser/")}
+        try:
+            model.load_state_dict(named)
+        except RuntimeError as error:
+            raise RefusalError(f"{self.numbers} is of another model: begin anew, or choose another folder.") from error
+        for full, value in moments.items():
+            _, moment, name = full.split("/", 2)
+            optimiser.state[model.get_parameter(name)][moment] = value
+        return losses

@@ -1,0 +1,74 @@
+"""`attnscope capacity` as a person types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnscope.compiling import measurements
+from attnscope.compiling.measurements import Measurement, Point
+from attnscope.core.construction import Advance
+from tests.cli.test_compile import invoke, refused
+from tests.compiling.stand_in import exact_construction, registered
+
+
+@pytest.fixture(autouse=True)
+def one_construction(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(measurements, "embedded", lambda: {})
+    with registered(monkeypatch, exact_construction("joint", needs=5)):
+        yield
+
+
+ASKED = ("capacity", "-n", "12", "-k", "1", "--seeds", "1", "--budget", "20")
+
+
+def test_the_table_has_bounds_and_constructions() -> None:
+    result = invoke(*ASKED)
+    assert result.exit_code == 0, (result.output, result.exception)
+    for words in ("1 of 12 tokens", "Width 5 is enough", "at least 2", "Bounds", "universal", "Constructions", "joint",
+                  "5 at seed 0", "the theorem"):  # fmt: skip
+        assert words in " ".join(result.stdout.split())
+
+
+def test_json_and_chart(tmp_path: Path) -> None:
+    result = invoke(*ASKED, "--json", "--chart", tmp_path / "c.svg")
+    assert result.exit_code == 0, (result.output, result.exception)
+    data = json.loads(result.stdout)
+    assert data["needs"][0]["d"] == 5
+    assert data["chart"] == str(tmp_path / "c.svg")
+    assert (tmp_path / "c.svg").read_bytes().startswith(b"<svg")
+    again = json.loads(invoke(*ASKED, "--json").stdout)
+    assert again["needs"] == data["needs"]
+
+
+def test_no_cache_measures_again(tmp_path: Path) -> None:
+    invoke(*ASKED)
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.json")}
+    assert kept
+    invoke(*ASKED, "--no-cache")
+    assert all(path.stat().st_mtime_ns > before for path, before in kept.items())
+
+
+def test_interruption_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(point: Point, seconds: float, advance: Advance) -> Measurement:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attnscope.compiling.desk.measure", interrupted)
+    result = invoke(*ASKED)
+    assert result.exit_code == 130
+    assert "run the same command" in result.stderr
+    assert "not measured" in result.stdout
+    assert "Nothing was measured in the time given" in " ".join(result.stdout.split())
+
+
+def test_refusals(tmp_path: Path) -> None:
+    refused("capacity", "-n", "8", "-k", "9", says="between 1 and 8")
+    refused("capacity", "-n", "8", "-k", "2", "--dtype", "flot32", says="float32")
+    refused("capacity", "-n", "8", "-k", "2", "--leak", "0", says="leak")
+    refused("capacity", "-n", "8", "-k", "2", "--chart", tmp_path / "c.gif", says=".png")
+    refused("capacity", "-n", "8", "-k", "2", "--chart", tmp_path / "no" / "c.png", says="no folder")
+    for words in (("-n", "1", "-k", "1"), ("-n", "8"), ("-n", "8", "-k", "2", "--budget", "-1")):
+        assert invoke("capacity", *words).exit_code == 2

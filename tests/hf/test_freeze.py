@@ -1,0 +1,228 @@
+"""freeze(): the linear form of a model gives the model's own numbers, block by block, or the model is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers as hf
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.hf.anatomy import anatomy
+from attnscope.hf.freeze import freeze
+from attnscope.models.nano import Config, Nano
+from attnscope.paths.heads import head_table
+from attnscope.paths.lengths import lengths
+from attnscope.paths.network import Network, differences, relative_difference
+from attnscope.paths.shapley import shapley
+from attnscope.paths.targets import stream_norm
+from tests.hf.families import FAMILIES, Family
+from tests.paths.enumeration import Explicit, Shape
+
+REFUSED = {
+    "gpt_oss": "'grouped_mm'",  # experts are chosen by sorting tokens: no rule follows them through
+    "torch nn.MultiheadAttention": "no blocks",
+}
+ONLY_FLOAT32 = ("gpt_oss",)  # its kernel for experts has no float64
+FOLLOWED = [family for family in FAMILIES if family.name not in REFUSED]
+
+
+def exact(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
+
+
+def check(network: Network, allowed: float) -> None:
+    """Every block alone, and all blocks one after another, graded both ways."""
+    assert max(differences(network)) <= allowed
+    for count in ("attention", "both"):
+        found = lengths(network, count)
+        assert found.longest == network.layers
+        assert relative_difference(found.stream.parts.sum((0, 1, 2)), network.streams[-1]) <= allowed
+    assert relative_difference(lengths(network).output(network.streams[-1]), network.output) <= allowed
+
+
+@pytest.mark.parametrize("family", FOLLOWED, ids=lambda f: f.name)
+def test_families_in_float64(family: Family) -> None:
+    model, batch = family.model().double(), exact(family.batch("right" if "right" in family.paddings else "none"))
+    with torch.no_grad():
+        found = anatomy(model, None if family.example() is None else batch)
+    for stack in found.stacks:
+        network = freeze(model, batch, found, stack.name)
+        assert network.layers == family.layers[stack.name]
+        check(network, 1e-10)
+        target = stream_norm(network)
+        table, values = head_table(network, target), shapley(network, target, players="heads")
+        assert table.contributions.shape[:2] == (network.layers, family.heads)
+        assert abs(table.total - float(network.streams[-1].norm())) <= 1e-10 * table.total
+        assert (table.shapley - torch.stack(values.heads)).abs().max() <= 1e-10 * table.total
+        every = shapley(network, target)
+        assert all(len(mlps) == 1 for mlps in every.mlps)
+        assert abs(every.nothing + every.total - every.everything) <= 1e-10 * every.everything
+
+
+@pytest.mark.parametrize("family", FOLLOWED, ids=lambda f: f.name)
+def test_families_in_float32(family: Family) -> None:
+    model, batch = family.model(), family.batch()
+    with torch.no_grad():
+        own = model(**batch)
+        network = freeze(model, batch, None if family.example() is None else anatomy(model, batch))
+    check(network, 1e-4)
+    first = next(x for x in (own.values() if isinstance(own, dict) else [own]) if isinstance(x, Tensor))
+    assert torch.equal(network.output, first)  # the model's own numbers, bit for bit
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_families(name: str) -> None:
+    family = next(f for f in FAMILIES if f.name == name)
+    with pytest.raises(RefusalError, match=REFUSED[name]):
+        freeze(family.model(), family.batch())
+
+
+@pytest.mark.parametrize("norm", ["pre", "post", "none"])
+@pytest.mark.parametrize("activation", ["gelu", "relu", "silu"])
+def test_nano(norm: Any, activation: Any) -> None:
+    config = Config(
+        vocab_size=11, width=12, heads=3, layers=3, mlp=20, norm=norm, activation=activation, skip=0.7, causal=True
+    )
+    model = Nano(config).double()
+    network = freeze(model, {"input_ids": torch.arange(8).reshape(1, 8)})
+    check(network, 1e-13)
+    assert all(len(mlps) == 1 for mlps in shapley(network, stream_norm(network)).mlps)
+
+
+def test_a_module_without_configuration() -> None:
+    model = Explicit(Shape(3, 2, "pre", mlp=5, mix="sdpa"))
+    check(freeze(model, {"x": model.example()}), 1e-13)
+
+
+@pytest.mark.parametrize(
+    "activation", ["gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu", "tanh", "leaky_relu", "mish"]
+)
+@pytest.mark.parametrize("gated", [False, True])
+def test_activations(activation: str, gated: bool) -> None:
+    """Each one alone (GPT-2) and as the gate of a product (Llama): one MLP edge a block, and the same numbers."""
+    if gated:
+        model: nn.Module = hf.LlamaForCausalLM(_llama(hidden_act=activation))
+    else:
+        config = hf.GPT2Config(vocab_size=64, n_embd=16, n_layer=2, n_head=2, n_positions=16, bos_token_id=1)
+        config.eos_token_id, config.activation_function = 2, activation
+        model = hf.GPT2LMHeadModel(config)
+    network = freeze(model.double().eval(), {"input_ids": torch.arange(3, 9)[None]})
+    check(network, 1e-12)
+    assert lengths(network, "both").stream.parts.shape[1:3] == (3, 3)
+
+
+def test_zero_before_an_activation() -> None:
+    """Units that are exactly zero: silu's gate is its slope, one half; relu's is shut."""
+    for activation in ("gelu", "relu", "silu"):
+        model = Explicit(Shape(2, 2, "none", mlp=5, activation=activation))
+        for block in model.blocks:
+            block.up.weight.data[:2] = 0
+            block.up.bias.data[:2] = 0
+            block.up.bias.data[2] = 1
+        x = model.example()
+        check(freeze(model, {"x": x}), 1e-13)
+
+
+def test_nothing_stays_changed_even_after_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = hf.LlamaForCausalLM(_llama()).eval()
+    model.model.layers[0].train()
+    batch = {"input_ids": torch.arange(6)[None]}
+    before = _everything(model)
+    network = freeze(model, batch)
+    lengths(network)
+    assert _everything(model) == before
+
+    def broken(*_: Any, **__: Any) -> Tensor:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(model.model.layers[1].mlp), "forward", broken)
+        with pytest.raises(KeyboardInterrupt):
+            lengths(network)
+        with pytest.raises(KeyboardInterrupt):
+            freeze(model, batch, anatomy_of(model))
+        patch.setattr(type(model.lm_head), "forward", broken)
+        with pytest.raises(KeyboardInterrupt):
+            network.tail(network.streams[-1])
+    assert _everything(model) == before
+
+
+def anatomy_of(model: nn.Module) -> Any:
+    """The anatomy of the same model while it still runs."""
+    return anatomy(hf.LlamaForCausalLM(model.config).eval())
+
+
+def _everything(model: nn.Module) -> dict[str, Any]:
+    """What every module holds besides tensors: modes, hooks, stand-ins for forward."""
+    return {
+        path: {key: dict(x) if key.endswith("hooks") else id(x) for key, x in vars(module).items() if key != "training"}
+        | {"training": module.training}
+        for path, module in model.named_modules()
+    }
+
+
+def _llama(**options: Any) -> Any:
+    return hf.LlamaConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, **options
+    )
+
+
+class _Changed(nn.Module):
+    """An explicit network whose MLP does something else."""
+
+    def __init__(self, activation: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.inner = Explicit(Shape(2, 2, "pre", mlp=5))
+        for block in self.inner.blocks:
+            block.perceive = lambda x, block=block: block.down(activation(block.up(x)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+def test_refusals_name_their_cause() -> None:
+    x = Explicit(Shape(2, 2, "pre")).example()
+    with pytest.raises(RefusalError, match=r"block 0 of _Changed .*'sin' is not linear"):
+        freeze(_Changed(torch.sin), {"x": x})
+    with pytest.raises(RefusalError, match=r"differs from the model by \d\.\de[+-]\d+ .*block 0.* dropout left on"):
+        freeze(_Changed(lambda z: F.dropout(F.gelu(z), 0.5, training=True)), {"x": x})
+    with pytest.raises(RefusalError, match=r"bfloat16.*--dtype float64"):
+        freeze(hf.LlamaForCausalLM(_llama()).bfloat16(), {"input_ids": torch.arange(6)[None]})
+    with pytest.raises(RefusalError, match="no stack called 'decoder'"):
+        freeze(hf.LlamaForCausalLM(_llama()), {"input_ids": torch.arange(6)[None]}, stack="decoder")
+
+
+def test_weights_that_are_not_numbers_are_found() -> None:
+    model = hf.LlamaForCausalLM(_llama()).eval()
+    model.model.layers[1].mlp.up_proj.weight.data[3, 2] = torch.nan
+    with pytest.raises(RefusalError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
+        freeze(model, {"input_ids": torch.arange(6)[None]})
+    model = hf.LlamaForCausalLM(_llama()).eval()
+    model.model.layers[0].mlp.up_proj.weight.data.fill_(3e38)
+    with pytest.raises(RefusalError, match=r"not a number in block 0"):
+        freeze(model, {"input_ids": torch.arange(6)[None]})
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantised_weights_are_refused() -> None:
+    model = hf.LlamaForCausalLM(_llama()).eval()
+    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    with pytest.raises(RefusalError, match="linear_dynamic|quantised"):
+        freeze(quantised, {"input_ids": torch.arange(6)[None]})
+
+
+def test_a_stream_changed_between_blocks_is_refused() -> None:
+    class Between(Explicit):
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = block(x) * 2
+            return self.out(x)
+
+    model = Between(Shape(2, 2, "pre", mix="sdpa"))
+    with pytest.raises(RefusalError, match="between blocks 0 and 1"):
+        freeze(model, {"x": model.example()})

@@ -1,0 +1,247 @@
+"""A planted head shows its pattern through the tap, leaves the rest alone, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from families import FAMILIES, GROUPED, TEXT
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.hf.anatomy import Anatomy, anatomy
+from attnscope.hf.graft import planted
+from attnscope.hf.recompute import dense_pattern
+from attnscope.hf.tap import tap
+from attnscope.models.nano import Config, Nano
+from attnscope.patterns.head import Head
+from attnscope.trace.frame import AttentionFrame
+
+N = 12
+
+
+def compiled(causal: bool = True, n: int = N, width: int = 4, size: float = 2.0, seed: int = 0) -> Head:
+    """A head that attends in its own way: not uniform, not one key alone, another row for every token."""
+    generator = torch.Generator().manual_seed(seed)
+    queries, keys = (torch.randn(n, width, generator=generator) * size for _ in range(2))
+    return Head(queries, keys, causal, "by hand")
+
+
+def family(name: str) -> nn.Module:
+    return next(f for f in FAMILIES if f.name == name).model()
+
+
+def ids(tokens: int = N, seed: int = 3) -> Tensor:
+    return torch.randint(3, 60, (2, tokens), generator=torch.Generator().manual_seed(seed))
+
+
+def patterns(
+    model: nn.Module, batch: dict[str, Any], layer: int, found: Anatomy
+) -> Float[Tensor, "batch head query key"]:
+    caught: list[Tensor] = []
+
+    def receive(frame: object) -> None:
+        if isinstance(frame, AttentionFrame) and frame.layer == layer and frame.site == "self":
+            caught.append(dense_pattern(frame.scores))
+
+    with torch.no_grad(), tap(model, found, receive):
+        model(**batch)
+    assert len(caught) == 1
+    return caught[0]
+
+
+def llama(heads: int) -> nn.Module:
+    torch.manual_seed(1)
+    return hf.LlamaForCausalLM(hf.LlamaConfig(**{**TEXT, "num_key_value_heads": heads}, initializer_range=0.3)).eval()
+
+
+def nano(causal: bool = True, **more: Any) -> nn.Module:
+    return Nano(Config(vocab_size=64, width=32, heads=4, layers=2, causal=causal, mlp=32, **more), seed=1).eval()
+
+
+WHOLE: dict[str, Callable[[], nn.Module]] = {
+    "GPT-2": lambda: family("GPT-2"),  # queries, keys and values come out of one module
+    "Llama": lambda: llama(4),  # rotary in halves
+    "GPT-NeoX": lambda: family("GPT-NeoX"),  # fused, interleaved by head, rotary on a quarter
+    "OPT": lambda: family("OPT"),  # queries are scaled before the products
+    "Phi": lambda: family("Phi"),  # rotary on half of the head
+    "nano": nano,
+    "nano, no norm": lambda: nano(norm="none"),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_pattern_is_there_and_nothing_else_moves(name: str) -> None:
+    model, head, batch = WHOLE[name](), compiled(), {"input_ids": ids()}
+    layer = len(name) % 2  # both occur
+    found = anatomy(model)
+    before, own = model(**batch), patterns(model, batch, layer, found)
+    with planted(model, head, layer, 2, found=found) as plant:
+        seen = patterns(model, batch, layer, found)
+        assert not torch.equal(_logits(model(**batch)), _logits(before))
+    assert float((seen[:, 2] - head.attention()).abs().max()) < 1e-5
+    assert plant.deviation < 1e-5
+    assert plant.shares_keys_with == ()
+    assert torch.equal(seen[:, [0, 1, 3]], own[:, [0, 1, 3]])
+    assert torch.equal(_logits(model(**batch)), _logits(before))
+    assert torch.equal(patterns(model, batch, layer, found), own)
+
+
+def test_texts_shorter_than_a_causal_head_show_its_first_rows() -> None:
+    model, head = llama(4), compiled()
+    with planted(model, head, 1, 0) as plant:
+        seen = patterns(model, {"input_ids": ids(5)}, 1, plant.found)
+    assert float((seen[:, 0] - head.attention(0, 5)[:, :5]).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("build", [lambda: llama(2), lambda: family("Qwen2")], ids=["Llama", "Qwen2"])
+def test_grouped_heads_share_the_planted_keys(build: Callable[[], nn.Module]) -> None:
+    model, head, batch = build(), compiled(), {"input_ids": ids()}
+    found = anatomy(model)
+    own = patterns(model, batch, 0, found)
+    with pytest.raises(RefusalError, match="heads 3 would read the planted keys too: pass share_keys=True"):
+        planted(model, head, 0, 2, found=found).__enter__()
+    with planted(model, head, 0, 2, share_keys=True, found=found) as plant:
+        seen = patterns(model, batch, 0, found)
+    assert plant.shares_keys_with == (3,)
+    assert float((seen[:, 2] - head.attention()).abs().max()) < 1e-5
+    assert torch.equal(seen[:, :2], own[:, :2])
+    assert not torch.equal(seen[:, 3], own[:, 3])
+    assert torch.equal(patterns(model, batch, 0, found), own)
+
+
+@pytest.mark.parametrize("name", ["BERT", "ALBERT", "ModernBERT"])
+def test_bidirectional_heads_go_into_encoders(name: str) -> None:
+    """ALBERT runs one module at every depth: only the layer that is meant must change. ModernBERT turns and fuses."""
+    model, head, batch = family(name), compiled(causal=False), {"input_ids": ids()}
+    layer = 0 if name == "ModernBERT" else 1
+    found = anatomy(model)
+    own = patterns(model, batch, 0, found)
+    with planted(model, head, layer, 1, found=found):
+        seen = patterns(model, batch, layer, found)
+        below = patterns(model, batch, 0, found)
+    assert float((seen[:, 1] - head.attention()).abs().max()) < 1e-5
+    if layer == 1:
+        assert torch.equal(below, own)
+
+
+def test_images_have_rows_for_every_patch() -> None:
+    model, head = family("ViT"), compiled(causal=False, n=10)
+    batch = {"pixel_values": torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(0))}
+    with planted(model, head, 1, 3) as plant:
+        seen = patterns(model, batch, 1, plant.found)
+    assert float((seen[:, 3] - head.attention()).abs().max()) < 1e-5
+    with pytest.raises(RefusalError, match="runs on 10 tokens"):
+        planted(model, compiled(causal=False, n=9), 1, 3).__enter__()
+
+
+def test_decoders_beside_an_encoder_need_the_name_of_their_stack() -> None:
+    model, head = family("BART"), compiled()
+    found = anatomy(model)
+    with pytest.raises(RefusalError, match="stacks encoder, decoder: say which"):
+        planted(model, head, 0, 0, found=found).__enter__()
+    batch = {"input_ids": ids(7), "decoder_input_ids": ids()}
+    with planted(model, head, 0, 0, stack="decoder", found=found) as plant:
+        caught: list[AttentionFrame] = []
+        receive = lambda f: caught.append(f) if isinstance(f, AttentionFrame) and f.stack == "decoder" else None  # noqa: E731
+        with torch.no_grad(), tap(model, plant.found, receive):
+            model(**batch)
+    assert float((dense_pattern(caught[0].scores)[:, 0] - head.attention()).abs().max()) < 1e-5
+
+
+def test_float64_models_are_exact_and_bfloat16_ones_say_how_far_off() -> None:
+    exact, coarse = nano().double(), nano().bfloat16()
+    head = compiled()
+    with planted(exact, Head(head.queries.double(), head.keys.double(), True, "by hand"), 0, 0) as plant:
+        assert plant.deviation < 1e-12
+    with planted(coarse, head, 0, 0, tolerance=0.5) as plant:
+        assert 1e-4 < plant.deviation < 0.2
+    with pytest.raises(RefusalError, match="in bfloat16"):
+        planted(coarse, compiled(size=20.0), 0, 0).__enter__()
+
+
+def test_everything_is_restored_after_an_exception() -> None:
+    model, batch = family("GPT-2"), {"input_ids": ids()}
+    before = _logits(model(**batch))
+    with pytest.raises(IndexError), planted(model, compiled(), 0, 1):
+        model(input_ids=batch["input_ids"] + 1000)  # no such tokens
+    assert torch.equal(_logits(model(**batch)), before)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_training_mode_stays_as_it_was() -> None:
+    model = family("GPT-2").train()
+    with planted(model, compiled(), 0, 1):
+        assert all(module.training for module in model.modules())
+        model(input_ids=ids())["logits"].sum().backward()
+    assert model.transformer.h[0].attn.c_attn.weight.grad[:, 8:16].eq(0).all()  # the planted head's own queries
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "where", "sentence"),
+    [
+        ("GPT-2", compiled(width=9), (0, 0), "the heads of GPT2LMHeadModel are 8: compile the pattern with --width 8"),
+        ("GPT-2", compiled(causal=False), (0, 0), "compile it with --causal"),
+        ("BERT", compiled(), (0, 0), "compile the pattern without --causal"),
+        ("GPT-2", compiled(), (2, 0), "attends in layers 0 to 1, not in layer 2"),
+        ("GPT-2", compiled(), (0, 4), "has heads 0 to 3, not 4"),
+        ("Qwen3", compiled(), (0, 0), "norms queries and keys after projecting"),
+        ("Gemma3", compiled(), (0, 0), "norms queries and keys after projecting"),
+        ("Gemma2", compiled(), (0, 0), "caps its logits"),
+        ("gpt_oss", compiled(), (0, 0), "learned sink"),
+        ("Mistral", compiled(), (0, 0), "sees a window of 4 tokens only"),
+        ("Bloom", compiled(), (0, 0), "writes its attention out itself"),
+        ("GPT-J", compiled(), (0, 0), "writes its attention out itself"),
+        ("T5", compiled(causal=False), (0, 0), "adds a position bias"),
+        (
+            "GPT-2",
+            Head(torch.ones(4, 2), torch.ones(5, 2), True, "by hand"),
+            (0, 0),
+            "self-attention has as many of both",
+        ),
+    ],
+)
+def test_what_is_not_possible_is_refused(name: str, head: Head, where: tuple[int, int], sentence: str) -> None:
+    model = family(name)
+    stack = "encoder" if name == "T5" else None
+    with pytest.raises(RefusalError, match=sentence):
+        planted(model, head, *where, stack=stack, share_keys=True).__enter__()
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_windows_longer_than_the_head_are_no_windows() -> None:
+    model = hf.MistralForCausalLM(hf.MistralConfig(**GROUPED, sliding_window=4)).eval()
+    with planted(model, compiled(n=4), 0, 0, share_keys=True) as plant:
+        assert plant.deviation < 1e-5
+
+
+def test_texts_that_do_not_fit_are_refused() -> None:
+    model = family("GPT-2")
+    with planted(model, compiled(), 0, 0):
+        with pytest.raises(RefusalError, match="up to 12 tokens, and GPT2LMHeadModel is given 13"):
+            model(input_ids=ids(13))
+        with pytest.raises(RefusalError, match="position_ids"):
+            model(input_ids=ids(3), position_ids=torch.tensor([[2, 3, 4]]))
+        with pytest.raises(RefusalError, match="padded on the left"):
+            model(input_ids=ids(3), attention_mask=torch.tensor([[0, 1, 1], [1, 1, 1]]))
+        cache = model(input_ids=ids(3), use_cache=True).past_key_values
+        with pytest.raises(RefusalError, match="use_cache=False"):
+            model(input_ids=ids(1), past_key_values=cache)
+    both = family("BERT")
+    with planted(both, compiled(causal=False), 0, 0), pytest.raises(RefusalError, match="exactly 12 tokens"):
+        both(input_ids=ids(11))
+
+
+def test_a_head_longer_than_the_positions_is_planted_as_far_as_they_go() -> None:
+    model, head = nano(max_tokens=8), compiled()
+    with planted(model, head, 0, 0) as plant:
+        seen = patterns(model, {"input_ids": ids(8)}, 0, plant.found)
+    assert float((seen[:, 0] - head.attention(0, 8)[:, :8]).abs().max()) < 1e-5
+
+
+def _logits(output: Any) -> Tensor:
+    return output if isinstance(output, Tensor) else output[0]
