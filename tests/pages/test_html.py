@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -248,9 +249,15 @@ def test_surveys_given_as_paths_are_read(tmp_path: Path) -> None:
     assert page.read_text() == render_report(first, other=second)
 
 
+def _of_layers(survey: Survey, layers: int) -> Survey:
+    model = survey.provenance["model"] | {"stacks": [{"name": "decoder", "layers": layers, "heads": 2}]}
+    return replace(survey, provenance=survey.provenance | {"model": model})
+
+
 def test_surveys_of_different_size_are_compared_where_they_can_be() -> None:
-    page = render_report(small(), other=small(6, 2, name="deeper"))
-    assert "The models are built differently (" in outline(page).words()
+    first, second = (_of_layers(survey, layers) for survey, layers in ((small(), 4), (small(6, 2, name="deeper"), 6)))
+    page = render_report(first, other=second)
+    assert "The models are built differently (decoder of 4 layers" in outline(page).words()
     assert outline(page).find("section", id="comparison")
     assert set(map(str, embedded(page)["changes"])) == {"None"}
 

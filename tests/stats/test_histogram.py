@@ -28,7 +28,7 @@ def test_merging_histograms_is_the_histogram_of_the_merge(values: list[np.ndarra
 
 @given(batches(1))
 def test_every_number_is_in_its_bin(values: list[np.ndarray]) -> None:
-    flat = values[0].reshape(len(values[0]), -1)
+    flat = values[0].reshape(len(values[0]), int(np.prod(values[0].shape[1:])))
     for column, made in zip(flat.T, histograms(values[0]), strict=True):
         seen = column[np.isfinite(column)]
         assert made.counts.sum() == len(seen)

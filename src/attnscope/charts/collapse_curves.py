@@ -27,6 +27,7 @@ BOUNDS = {  # column of a layer's bounds -> legend
     "cubic": "(c) weights alone",
 }
 PAPER = {"residual_after": "truth", "paper": "theorem 2.2"}
+FIGURES = "datum.value >= 0.001 && datum.value < 10000 ? format(datum.value, '~g') : format(datum.value, '.0e')"
 
 
 class Reference(Protocol):
@@ -52,14 +53,19 @@ def collapse_chart(
     if not rows:
         raise RefusalError("There is no finite number to draw: look at the notes of the collapse.")
     theirs = [] if published is None else published_rows(data, published)
-    main = _curves(data, rows, theirs).properties(width=width, height=height)
+    frame = pd.DataFrame(rows)
+    main = _curves(data, frame, theirs, log=True).properties(width=width, height=height)
     panels = [main]
+    if frame["mean"].min() < 1e-3 * frame["mean"].max():  # lines that stay up cannot be told apart on such an axis
+        panels.append(_curves(data, frame, theirs, log=False).properties(width=width * 2 // 3, height=height))
+    chart = main if len(panels) == 1 else alt.hconcat(*panels, spacing=36)
     if bounds and data["bounds"]:
-        half = {"width": width // 2, "height": height}
-        panels.append(_bounds(data, BOUNDS, "diameter of what a layer writes").properties(**half))
+        beside = [_bounds(data, BOUNDS, "diameter of what a layer writes")]
         if any(row["paper"] is not None for row in data["bounds"]):
-            panels.append(_bounds(data, PAPER, "residual of what a layer writes").properties(**half))
-    chart = main if len(panels) == 1 else alt.hconcat(*panels, spacing=36).resolve_scale(color="independent")
+            beside.append(_bounds(data, PAPER, "residual of what a layer writes"))
+        below = alt.hconcat(*(b.properties(width=width * 5 // 6, height=height * 2 // 3) for b in beside), spacing=36)
+        chart = alt.vconcat(chart, below.resolve_scale(color="independent", strokeDash="independent"), spacing=28)
+        chart = chart.resolve_scale(color="independent", strokeDash="independent")
     if not title:
         return chart
     lines = _subtitle(data, published)
@@ -101,21 +107,23 @@ def published_rows(data: Mapping[str, Any], reference: Reference) -> list[dict[s
     return rows
 
 
-def _curves(data: Mapping[str, Any], rows: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> alt.LayerChart:
-    frame = pd.DataFrame(rows)
+def _curves(data: Mapping[str, Any], frame: pd.DataFrame, theirs: list[dict[str, Any]], *, log: bool) -> alt.LayerChart:
     lowest = min([frame["low"].min(), *(row["published"] for row in theirs)])
-    highest = max([1.0, frame["high"].max(), *(row["published"] for row in theirs)])
+    highest = 1.1 * max([1.0, frame["high"].max(), *(row["published"] for row in theirs)])
     x = _depth_axis(int(frame["depth"].max()), "depth (layers passed)")
-    domain = [10.0 ** math.floor(math.log10(lowest)), highest * 1.15]
-    axis = alt.Axis(values=_powers(*domain), format=".0e" if domain[0] < 1e-4 else "~g")
-    scale = alt.Scale(type="log", domain=domain, nice=False)
-    title = f"relative residual ({data['norm']} norm)"
+    if log:
+        domain = [10.0 ** math.floor(math.log10(lowest)), highest]
+        axis = alt.Axis(values=_powers(*domain), labelExpr=FIGURES)
+        scale = alt.Scale(type="log", domain=domain, nice=False)
+    else:
+        axis, scale = alt.Axis(tickCount=5), alt.Scale(domain=[0.0, highest], nice=False)
+    title = f"relative residual ({data['norm']} norm)" if log else "the same, linear"
     names = [curve["title"] for curve in data["curves"].values()]
     # On a log axis a dashed line and a solid one tell theirs from ours in black and white too.
     legend = alt.Legend(orient="right", symbolType="stroke", symbolStrokeWidth=2, symbolSize=250)
     colour = alt.Color("variant:N", scale=alt.Scale(domain=names), sort=names, title=None, legend=legend)
     base = alt.Chart(frame)
-    layers = [
+    layers: list[Any] = [
         base.mark_area(style="spread").encode(
             x=x, y=alt.Y("low:Q", scale=scale, title=title, axis=axis), y2="high:Q", color=colour
         ),
@@ -144,22 +152,22 @@ def _curves(data: Mapping[str, Any], rows: list[dict[str, Any]], theirs: list[di
 
 
 def _bounds(data: Mapping[str, Any], names: Mapping[str, str], title: str) -> alt.LayerChart:
-    """One layer of attention alone: the truth as a line, bounds above it; zeros and absent bounds are left out."""
+    """One layer of attention alone: the truth as a line, bounds above it, down to where rounding begins."""
     rows = [
-        {"layer": row["layer"], "which": label, "value": row[column]}
+        {"layer": row["layer"], "which": label, "value": max(row[column], row["rounding"], 1e-300)}
         for column, label in names.items()
         for row in data["bounds"]
-        if row[column] is not None and row[column] > 0
+        if row[column] is not None
     ]
     frame = pd.DataFrame(rows, columns=["layer", "which", "value"])
     values = frame["value"] if len(frame) else pd.Series([1.0])
     domain = [float(values.min()) / 2, float(values.max()) * 2]
     scale = alt.Scale(type="log", domain=domain, nice=False)
     x = _depth_axis(int(max(row["layer"] for row in data["bounds"])), "layer", "layer")
-    y = alt.Y("value:Q", scale=scale, title=title, axis=alt.Axis(values=_powers(*domain), format=".0e"))
+    y = alt.Y("value:Q", scale=scale, title=title, axis=alt.Axis(values=_powers(*domain), labelExpr=FIGURES))
     seen = list(dict.fromkeys(frame["which"]))
     dashes = [[1, 0], [5, 4], [2, 3]][: len(seen)]
-    legend = alt.Legend(orient="bottom", direction="vertical", symbolType="stroke", symbolSize=250)
+    legend = alt.Legend(orient="right", symbolType="stroke", symbolStrokeWidth=2, symbolSize=250)
     colour = alt.Color("which:N", sort=seen, scale=alt.Scale(domain=seen), title=None, legend=legend)
     dash = alt.StrokeDash("which:N", sort=seen, scale=alt.Scale(domain=seen, range=dashes), title=None, legend=legend)
     tooltip = [alt.Tooltip("which:N"), alt.Tooltip("layer:Q"), alt.Tooltip("value:Q", format=".3~g")]
@@ -191,7 +199,7 @@ def _subtitle(data: Mapping[str, Any], published: Reference | None) -> list[str]
     ]
     if published is not None:
         lines.append(
-            f"dashed: {published.model} as published in arXiv:2103.03404 (other text and seeds, float32; four decimals: "
-            "lines end at 5e-5)"
+            f"dashed: {published.model} as published in arXiv:2103.03404 (other text and seeds, float32; "
+            "four decimals, so lines end at 5e-5)"
         )
     return lines

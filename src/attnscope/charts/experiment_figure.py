@@ -15,7 +15,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.experiment import Figure
 
 PANEL = 250
-COLUMNS = 3
+COLUMNS = {"curves": 3, "bars": 2, "tracks": 4}
 
 
 def experiment_figure(figure: Figure, *, title: bool = True) -> alt.Chart | alt.LayerChart | alt.ConcatChart:
@@ -27,7 +27,7 @@ def experiment_figure(figure: Figure, *, title: bool = True) -> alt.Chart | alt.
     panels = list(dict.fromkeys(rows["panel"]))
     y_scale = _scale(rows, figure)
     parts = [_panel(rows[rows["panel"] == panel], figure, names, y_scale, str(panel)) for panel in panels]
-    chart: Any = parts[0] if len(parts) == 1 else alt.concat(*parts, columns=COLUMNS, spacing=28)
+    chart: Any = parts[0] if len(parts) == 1 else alt.concat(*parts, columns=COLUMNS[figure.kind], spacing=28)
     return chart.properties(title=alt.TitleParams(figure.title)) if title else chart
 
 
@@ -103,7 +103,7 @@ def _curves(rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.S
             x=x, y=alt.Y("low:Q", scale=y_scale, title=figure.y), y2="high:Q", **colour
         ),
         solid.mark_line(style="line").encode(x=x, y=y, **colour),
-        base.mark_circle(style="reading", size=26).encode(x=x, y=y, tooltip=tooltip, **colour),
+        solid.mark_circle(style="reading", size=26).encode(x=x, y=y, tooltip=tooltip, **colour),
     ]
     if rows["dashed"].any():
         layers.append(dashed.mark_line(strokeDash=[4, 3], strokeWidth=1.5).encode(x=x, y=y, **colour))

@@ -80,8 +80,12 @@ def print_catalog(cards: Iterable[Card]) -> None:
     for heading in ("measure", "set", "what it says", "source"):
         table.add_column(heading, no_wrap=heading != "what it says")
     for card in cards:
-        table.add_row(card.name, card.group, f"{card.summary} [{card.unit}]", card.citation.split(",")[0])
+        table.add_row(card.name, card.group, f"{card.summary} [{card.unit}, {_range(card)}]", card.citation.split(",")[0])
     Console(markup=False, highlight=False).print(table)
+
+
+def _range(card: Card) -> str:
+    return f"{card.low:g} and more" if math.isinf(card.high) else f"{card.low:g} to {card.high:g}"
 
 
 def print_card(card: Card) -> None:
@@ -91,7 +95,7 @@ def print_card(card: Card) -> None:
     console.print(f"[bold]{card.name}[/bold]  {card.title}")
     console.print(card.summary)
     console.print(f"unit      {card.unit}")
-    console.print(f"range     {card.low:g} to {'unbounded' if math.isinf(card.high) else f'{card.high:g}'}")
+    console.print(f"range     {_range(card)}")
     console.print(f"taken at  {', '.join(card.sites)} ({card.scope})")
     console.print(f"parts     {', '.join(card.parts)}")
     console.print(f"set       {card.group}")

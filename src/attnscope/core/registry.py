@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from attnscope.core.construction import Construction
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.experiment import Experiment
 from attnscope.core.measure import Measure
 
 SETS = ("default", "deep", "all")
@@ -37,6 +38,12 @@ def measures() -> dict[str, Measure]:
 def constructions() -> dict[str, Construction]:
     """Every way to build a head for a pattern, by name."""
     return leaves("attnscope.constructions", Construction)
+
+
+@cache
+def experiments() -> dict[str, Experiment]:
+    """Every paper whose claims can be run again, by name."""
+    return leaves("attnscope.experiments", Experiment)
 
 
 def choose(words: Iterable[str]) -> tuple[Measure, ...]:

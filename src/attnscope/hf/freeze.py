@@ -110,7 +110,7 @@ def _network(
     def tail(stream: Tensor) -> Tensor:
         answers = [plain(call.answer) for call in calls]
         answers[-1] = _put(answers[-1], stack.blocks[-1].leaves, stream)
-        with evaluating(model), _answering(model, stack, answers):
+        with evaluating(model), without_fast_path(found.fast_path), _answering(model, stack, answers):
             return _first(run(model, batch))
 
     blocks = tuple(runner(call, block) for call, block in zip(calls, stack.blocks, strict=True))

@@ -11,6 +11,7 @@ import math
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -26,7 +27,7 @@ def arcs(points: int) -> Float[Tensor, "moment arc xy"]:
     """The circle's points, the first half as one arc and the second half as the other, moment by moment."""
     angle = torch.arange(points) * (2 * math.pi / points)
     circle = RADIUS * torch.stack([angle.cos(), angle.sin()], dim=-1)
-    return circle.unflatten(0, (2, points // 2)).transpose(0, 1).contiguous()
+    return torch.stack([circle[: points // 2], circle[points // 2 : 2 * (points // 2)]], dim=1)
 
 
 def circle_model(kind: Kind, width: int, seed: int) -> Nano:
@@ -56,7 +57,8 @@ def circle_loss(points: int, batch: int, noise: float) -> Loss:
     def loss(model: nn.Module, rng: torch.Generator) -> Tensor:
         now = torch.randint(0, len(path) - 1, (batch,), generator=rng)
         given = path[now] + noise * RADIUS * torch.randn((batch, 2, 2), generator=rng)
-        return ((model(vectors=given) - path[now + 1]) / RADIUS).square().mean()
+        answer: Tensor = model(vectors=given)
+        return F.mse_loss(answer / RADIUS, path[now + 1] / RADIUS)
 
     return loss
 
@@ -72,4 +74,5 @@ def walk(model: Nano, start: Float[Tensor, "arc xy"], steps: int) -> Float[Tenso
 
 def gaps(track: Float[Tensor, "moment arc xy"]) -> Float[Tensor, " moment"]:
     """Distance of the two tokens, in diameters of the circle: 1 where they began."""
-    return (track[:, 0] - track[:, 1]).norm(dim=-1) / (2 * RADIUS)
+    apart: Tensor = torch.linalg.vector_norm(track[:, 0] - track[:, 1], dim=-1)
+    return apart / (2 * RADIUS)

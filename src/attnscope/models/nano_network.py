@@ -1,9 +1,9 @@
 """A nano model at one input as a `Network`, whose paths can then be graded by length; and one path run by itself.
 
-`network_of` freezes patterns and norms where the whole model had them: the paths add up to its output (arXiv:2103.03404,
-Theorem 2.1). `path_alone` is what the authors' code measures instead: the path is a network of its own, with one head or
-the skip in every layer, whose patterns and norms come from its own stream. The outputs of all such networks do not add
-up to the model's.
+`network_of` freezes patterns and norms where the whole model had them: its paths add up to its output (Theorem 2.1 of
+arXiv:2103.03404). `path_alone` is what the authors' code measures instead: the path is a network of its own, with one
+head or the skip in every layer, whose patterns and norms come from its own stream. The outputs of all such networks do
+not add up to the model's.
 """
 
 from __future__ import annotations

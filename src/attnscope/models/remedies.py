@@ -54,7 +54,7 @@ def local(window: int) -> Attend:
 
 
 class Contrasted(nn.Module):
-    """Attention, then ContraNorm: y - s softmax(y y^T) y on unit tokens, which pushes alike tokens apart (2303.06562)."""
+    """Attention, then ContraNorm: y - s softmax(u u^T) y, u the unit tokens; it pushes tokens apart (2303.06562)."""
 
     def __init__(self, attention: nn.Module, strength: float) -> None:
         super().__init__()

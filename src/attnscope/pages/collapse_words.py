@@ -90,11 +90,13 @@ def _skips(data: Mapping[str, Any]) -> list[str]:
 
 def bound_lines(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Truth and bounds of every layer of attention alone: layer, truth, (a), (c), paper's residual, its bound, note."""
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for row in data["bounds"]:
         note = ""
         if row["condition_met"] is not None and row["condition_met"] < row["sequences"]:
             note = f"condition violated (spread {numeral(row['spread'])} > 1.256)"
+        if row["after"] <= 16 * row["rounding"]:
+            note = "; ".join(filter(None, (note, "the truth is rounding")))
         if row["violations"]:
             note = "; ".join(filter(None, (note, f"{row['violations']} BOUNDS VIOLATED")))
         lines.append(

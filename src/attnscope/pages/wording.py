@@ -116,7 +116,7 @@ def _build(provenance: dict[str, Any]) -> str:
     """`LlamaForCausalLM, decoder of 30 layers × 9 heads`."""
     model = provenance.get("model")
     model = model if isinstance(model, dict) else {}
-    stacks = [s for s in model.get("stacks") or [] if isinstance(s, dict)]
+    stacks = [s for s in model.get("stacks") or [] if isinstance(s, dict) and s.get("layers")]
     sizes = [f"{s.get('name')} of {s.get('layers')} layers × {s.get('heads')} heads" for s in stacks]
     return ", ".join(words for words in (str(model.get("class") or ""), *sizes) if words)
 

@@ -31,20 +31,33 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Count = Literal["attention", "both", "edges"]
-"""`attention`: MLP edges are not counted. `both`: in an index of their own. `edges`: together with attention edges."""
+from attnscope.paths.sums import Constants, Deferred, Parts, Sums
 
-Parts = Float[Tensor, "source attention mlp *shape"]
-LEADING = 3  # axes of parts before the value's own
+Count = Literal["attention", "both", "edges", "none"]
+"""`attention`: MLP edges are not counted. `both`: in an index of their own. `edges`: together with attention edges.
+`none`: nothing is counted, there is one part for each source."""
+
+Edge = Literal["attention", "mlp"]
+_AXES: dict[Count, dict[Edge, int | None]] = {
+    "attention": {"attention": 0, "mlp": None},
+    "both": {"attention": 0, "mlp": 1},
+    "edges": {"attention": 0, "mlp": 0},
+    "none": {"attention": None, "mlp": None},
+}
 
 Watch = Callable[["Graded", Tensor], "Graded | None"]
-_watches: ContextVar[tuple[Watch, ...]] = ContextVar("watches", default=())
+Watches = tuple[tuple[Edge, Watch], ...]
+_watches: ContextVar[Watches] = ContextVar("watches", default=())
 
 
 @contextmanager
-def watching(watch: Watch) -> Iterator[None]:
-    """Inside, `watch(mixed, pattern)` is called at every attention edge and may return what to go on with."""
-    token = _watches.set((*_watches.get(), watch))
+def watching(watch: Watch, edge: Edge = "attention") -> Iterator[None]:
+    """Inside, `watch` is called at every edge of that kind that a path goes through, and may return what to go on with.
+
+    Attention: `watch(mixed, pattern)`, mixed is [batch, head, query, channel], or [batch * head, query, channel] where
+    the model computes so. MLP: `watch(activated, gate)`, the gate is what the linear map before it was multiplied by.
+    """
+    token = _watches.set((*_watches.get(), (edge, watch)))
     try:
         yield
     finally:
@@ -73,25 +86,51 @@ class Frozen(Tensor):
 class Graded(Tensor):
     """The value, and its parts by source, attention edges and MLP edges."""
 
-    parts: Tensor
-    constants: int | None
+    deferred: Deferred
+    constants: Constants
     count: Count
-    gated: bool
+    gated: bool  # an activation gave it, and no linear map came after: in a product with the stream it is the gate
 
     @staticmethod
-    def of(value: Tensor, parts: Parts, constants: int | None, count: Count, gated: bool = False) -> Graded:
+    def of(value: Tensor, parts: Parts, constants: Constants, count: Count, gated: bool = False) -> Graded:
+        return Graded.later(value, lambda: Sums(parts), constants, count, gated)
+
+    @staticmethod
+    def later(
+        value: Tensor, make: Callable[[], Sums], constants: Constants, count: Count, gated: bool = False
+    ) -> Graded:
         graded = value.as_subclass(Graded)
-        graded.parts, graded.constants, graded.count, graded.gated = parts, constants, count, gated
+        graded.deferred, graded.constants, graded.count, graded.gated = Deferred(make), constants, count, gated
         return graded
 
     @staticmethod
-    def entering(stream: Float[Tensor, "*shape"], count: Count = "attention") -> Graded:
-        """The stream that enters the network: one path of length zero. Source 0 is the stream, source 1 constants."""
-        parts = torch.stack([stream, torch.zeros_like(stream)])[:, None, None]
-        return Graded.of(stream, parts, 1, count)
+    def entering(stream: Float[Tensor, "*shape"], count: Count = "attention", sources: bool = True) -> Graded:
+        """The stream that enters the network: one path of length zero. Source 0 is the stream, source 1 constants;
+        without `sources` both are one."""
+        if not sources:
+            return Graded.of(stream, stream[None, None, None], 0, count)
+
+        def apart() -> Sums:
+            return Sums(torch.stack([stream, torch.zeros_like(stream)])[:, None, None])
+
+        return Graded.later(stream, apart, 1, count)
 
     def like(self, value: Tensor, parts: Parts, gated: bool | None = None) -> Graded:
-        return Graded.of(value, parts, self.constants, self.count, self.gated if gated is None else gated)
+        """Another tensor of the same count and sources."""
+        return self.made(value, lambda: Sums(parts), gated)
+
+    def made(self, value: Tensor, make: Callable[[], Sums], gated: bool | None = None) -> Graded:
+        return Graded.later(value, make, self.constants, self.count, self.gated if gated is None else gated)
+
+    @property
+    def sums(self) -> Sums:
+        """The parts, without places that have no path."""
+        return self.deferred()
+
+    @property
+    def parts(self) -> Parts:
+        """All parts, from zero edges on."""
+        return self.deferred().dense
 
     @property
     def value(self) -> Tensor:
@@ -99,13 +138,9 @@ class Graded(Tensor):
         answer: Tensor = plain(self)
         return answer
 
-    def shifted(self, parts: Parts, edge: Literal["attention", "mlp"]) -> Parts:
-        """Parts after one more edge: everything moves one place up along the axis on which the edge counts."""
-        axis = 1 if edge == "attention" or self.count == "edges" else 2
-        if edge == "mlp" and self.count == "attention":
-            return parts
-        nothing = torch.zeros_like(parts.narrow(axis, 0, 1))
-        return torch.cat([nothing, parts], dim=axis)
+    def axis(self, edge: Edge) -> int | None:
+        """Where an edge of that kind counts."""
+        return _AXES[self.count][edge]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -126,25 +161,10 @@ def plain(thing: Any) -> Any:
     return thing
 
 
-def matched(tensors: list[Graded]) -> list[Parts]:
-    """The parts of several tensors with equally many places on both edge axes; places that lack are zero."""
-    longest = [max(t.parts.shape[axis] for t in tensors) for axis in (1, 2)]
-    return [grown(t.parts, longest[0], longest[1]) for t in tensors]
-
-
-def grown(parts: Parts, attention: int, mlp: int) -> Parts:
-    for axis, size in ((1, attention), (2, mlp)):
-        lack = size - parts.shape[axis]
-        if lack:
-            shape = list(parts.shape)
-            shape[axis] = lack
-            parts = torch.cat([parts, parts.new_zeros(shape)], dim=axis)
-    return parts
-
-
-def passed(mixed: Graded, pattern: Tensor) -> Graded:
-    """What the watches make of an attention edge."""
-    for watch in _watches.get():
-        answer = watch(mixed, pattern)
-        mixed = mixed if answer is None else answer
+def passed(mixed: Graded, edge: Edge, factor: Callable[[], Tensor]) -> Graded:
+    """What the watches make of an edge; `factor` gives the frozen pattern or gate."""
+    for kind, watch in _watches.get():
+        if kind == edge:
+            answer = watch(mixed, factor())
+            mixed = mixed if answer is None else answer
     return mixed

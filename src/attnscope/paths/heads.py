@@ -22,7 +22,6 @@ is a sum of unanimity games, one per path with at least one head, each shared eq
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -30,13 +29,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.construction import Advance, silent
-from attnscope.core.errors import RefusalError
+from attnscope.paths.edges import heads_apart, one_attention
 from attnscope.paths.graded import Graded, watching
 from attnscope.paths.lengths import streams_by_length
 from attnscope.paths.network import Network
-
-Target = Callable[[Tensor], Tensor]
-"""A linear functional of the model's output, to one number."""
+from attnscope.paths.sums import Sums
+from attnscope.paths.targets import Functional, pulled_back_through_tail, seen_by
 
 
 @dataclass(frozen=True)
@@ -56,20 +54,22 @@ class HeadTable:
         return float(self.lengths.sum())
 
 
-def head_table(network: Network, target: Target, advance: Advance = silent) -> HeadTable:
+def head_table(network: Network, target: Functional, advance: Advance = silent) -> HeadTable:
     """The exact head x length table of `target`, by one graded pass forward and one backward."""
-    streams = list(streams_by_length(network))
-    adjoint = _pulled_back_through_tail(network, streams[-1], target)[None]  # [b, *shape]
-    by_length = _by_length(network, streams[-1], target)
+    network = seen_by(target, network)
+    streams = list(streams_by_length(network, sources=False))
+    last, constant = pulled_back_through_tail(network, target)
+    lengths = torch.einsum("k...,...->k", streams[-1].parts[0, :, 0], last)
+    lengths[0] += constant
+    adjoint = last[None]  # [b, *shape]
     rows = []
     for layer in reversed(range(network.layers)):
         forward = _mixed_parts(network, layer, streams[layer])  # [a, batch, head, token, channel]
-        adjoint, pulled = _pulled_back(network, layer, streams[layer], adjoint)  # [b, batch, head, token, channel]
-        pairs = torch.einsum("anhtc,bnhtc->hab", forward, pulled)
-        rows.append(_collected(pairs, network.layers + 1))
+        adjoint, pulled = _pulled_back(network, layer, adjoint)  # [b, batch, head, token, channel]
+        rows.append(_collected(torch.einsum("anhtc,bnhtc->hab", forward, pulled), network.layers + 1))
         streams.pop()
         advance("heads", network.layers - layer, network.layers)
-    return HeadTable(torch.stack(rows[::-1]), by_length)
+    return HeadTable(torch.stack(rows[::-1]), lengths)
 
 
 def _collected(pairs: Float[Tensor, "head before after"], lengths: int) -> Float[Tensor, "head length"]:
@@ -83,63 +83,40 @@ def _collected(pairs: Float[Tensor, "head before after"], lengths: int) -> Float
 
 
 @torch.no_grad()
-def _by_length(network: Network, last: Graded, target: Target) -> Float[Tensor, " length"]:
-    """The target of every length. Constants of the tail are paths of length zero."""
-    answer = network.finish(last).parts.sum((0, 2))
-    return torch.stack([target(part) for part in answer])
-
-
-def _pulled_back_through_tail(network: Network, last: Graded, target: Target) -> Float[Tensor, "*shape"]:
-    with torch.enable_grad():
-        leaf = torch.zeros_like(last.value, requires_grad=True)
-        answer = network.finish(Graded.of(last.value, leaf[None, None, None], None, last.count))
-        (adjoint,) = torch.autograd.grad(target(answer.parts[0, 0, 0]), leaf)
-    return adjoint
-
-
-@torch.no_grad()
 def _mixed_parts(network: Network, layer: int, stream: Graded) -> Float[Tensor, "before batch head token channel"]:
     """What every head adds to every length: its mixed values A_h Y^(a) V_h, before the output projection."""
-    seen: list[Tensor] = []
+    seen: list[Sums] = []
 
     def keep(mixed: Graded, pattern: Tensor) -> None:
-        seen.append(mixed.parts[:, 1:].sum((0, 2)))
+        seen.append(mixed.sums)
 
     with watching(keep):
         network.block(layer, stream)
-    return _one_attention(seen, network, layer)
+    return heads_apart(one_attention(seen, network, layer).parts[0, :, 0], network)
 
 
 def _pulled_back(
-    network: Network, layer: int, stream: Graded, adjoint: Float[Tensor, "after *shape"]
+    network: Network, layer: int, adjoint: Float[Tensor, "after *shape"]
 ) -> tuple[Float[Tensor, "after_plus_one *shape"], Float[Tensor, "after batch head token channel"]]:
     """The adjoint before block `layer`, and at its heads.
 
     The block is linear, so its transpose does not depend on where it is taken: parts are zero. Every adjoint G^(b) is
     a source of its own; edge 0 of the answer is B_l0 y, edge 1 is B_l1 y.
     """
-    seen: list[Tensor] = []
+    seen: list[Sums] = []
 
     def keep(mixed: Graded, pattern: Tensor) -> None:
-        seen.append(mixed.parts)
+        seen.append(mixed.sums)
 
+    stream = network.streams[layer]
     with torch.enable_grad(), watching(keep):
         leaf = torch.zeros(len(adjoint), 1, 1, *stream.shape, dtype=stream.dtype, requires_grad=True)
-        answer = network.block(layer, Graded.of(stream.value, leaf, None, "attention"))
-        zeroth = torch.autograd.grad(answer.parts[:, 0, 0], leaf, adjoint, retain_graph=True, allow_unused=True)[0]
-        mixed = _one_attention(seen, network, layer)
+        answer = network.block(layer, Graded.of(stream, leaf, None, "attention"))
+        mixed = one_attention(seen, network, layer).parts
+        before = stream.new_zeros(len(adjoint) + 1, *stream.shape)
+        if answer.sums.first[0] == 0:  # not where the skip is cut
+            (zeroth,) = torch.autograd.grad(answer.parts[:, 0, 0], leaf, adjoint, retain_graph=True)
+            before[:-1] += zeroth[:, 0, 0]
         first, heads = torch.autograd.grad(answer.parts[:, 1, 0], [leaf, mixed], adjoint)
-    shape = (len(adjoint), *stream.shape)
-    before = stream.value.new_zeros(len(adjoint) + 1, *stream.shape)
-    if zeroth is not None:
-        before[:-1] += zeroth.reshape(shape)
-    before[1:] += first.reshape(shape)
-    return before, heads[:, 1, 0]
-
-
-def _one_attention(seen: list[Tensor], network: Network, layer: int) -> Tensor:
-    if len(seen) != 1:
-        raise RefusalError(
-            f"Block {layer} of {network.name} attends {len(seen)} times: values of heads need one attention a block."
-        )
-    return seen[0]
+        before[1:] += first[:, 0, 0]
+    return before, heads_apart(heads[:, 0, 0], network)

@@ -62,18 +62,19 @@ class Lengths:
 
 
 @torch.no_grad()
-def lengths(network: Network, count: Count = "attention") -> Lengths:
-    """Sort everything that leaves the last block by length of path."""
-    stream = network.entering(count)
+def lengths(network: Network, count: Count = "attention", sources: bool = True) -> Lengths:
+    """Sort everything that leaves the last block by length of path. Without `sources`, paths that begin at a constant
+    are not kept apart from those that begin at the input, which is half the work."""
+    stream = network.entering(count, sources)
     for layer in range(network.layers):
         stream = network.block(layer, stream)
     return Lengths(stream, network)
 
 
 @torch.no_grad()
-def streams_by_length(network: Network, count: Count = "attention") -> Iterator[Graded]:
+def streams_by_length(network: Network, count: Count = "attention", sources: bool = True) -> Iterator[Graded]:
     """The graded stream entering block 0, 1, ..., and leaving the last."""
-    stream = network.entering(count)
+    stream = network.entering(count, sources)
     yield stream
     for layer in range(network.layers):
         stream = network.block(layer, stream)

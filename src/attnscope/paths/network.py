@@ -6,14 +6,16 @@ take from the value that the graded stream carries, so a block must be given the
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
 from attnscope.paths.graded import Count, Frozen, Graded
+from attnscope.paths.memory import Memory, remembering
 
 Piece = Callable[[Tensor], Tensor]
 
@@ -27,19 +29,34 @@ class Network:
     blocks: tuple[Piece, ...]
     tail: Piece
     output: Tensor
+    memories: dict[int, Memory] = field(default_factory=lambda: defaultdict(Memory), compare=False, repr=False)
 
     @property
     def layers(self) -> int:
         return len(self.blocks)
 
     def block(self, layer: int, stream: Graded) -> Graded:
-        return followed(self.blocks[layer](stream), f"block {layer} of {self.name}")
+        """Block `layer`, frozen where the model was, on the parts of `stream`."""
+        own = stream.made(self.streams[layer], stream.deferred)
+        with remembering(self.memories[layer], largest=8 * self.streams[layer].numel()):
+            answer = followed(self.blocks[layer](own), f"block {layer} of {self.name}")
+            answer.deferred()  # here, so that what the block froze can be let go
+        return answer
 
     def finish(self, stream: Graded) -> Graded:
         return followed(self.tail(stream), f"what follows the last block of {self.name}")
 
-    def entering(self, count: Count = "attention") -> Graded:
-        return Graded.entering(self.streams[0], count)
+    @property
+    def without_tail(self) -> Network:
+        """The same, ending where the last block ends."""
+        return replace(self, tail=_nothing_more, output=self.streams[-1])
+
+    def entering(self, count: Count = "attention", sources: bool = True) -> Graded:
+        return Graded.entering(self.streams[0], count, sources)
+
+
+def _nothing_more(stream: Tensor) -> Tensor:
+    return stream
 
 
 def followed(answer: Tensor, where: str) -> Graded:
@@ -50,14 +67,15 @@ def followed(answer: Tensor, where: str) -> Graded:
     raise RefusalError(f"The paths through {where} cannot be followed ({cause}): choose another model or stack.")
 
 
-def largest_difference(network: Network) -> float:
-    """Does the linear network give every block's output? Largest difference relative to the stream's largest entry."""
-    worst = 0.0
+def differences(network: Network) -> tuple[float, ...]:
+    """Does the linear network give the output of every block, and of what follows them? Largest differences relative
+    to the largest entry."""
+    found = []
     for layer in range(network.layers):
-        left = network.block(layer, Graded.entering(network.streams[layer]))
-        worst = max(worst, relative_difference(left.parts.sum((0, 1, 2)), network.streams[layer + 1]))
-    last = network.finish(Graded.entering(network.streams[-1]))
-    return max(worst, relative_difference(last.parts.sum((0, 1, 2)), network.output))
+        left = network.block(layer, Graded.entering(network.streams[layer], "none"))
+        found.append(relative_difference(left.parts.sum((0, 1, 2)), network.streams[layer + 1]))
+    last = network.finish(Graded.entering(network.streams[-1], "none"))
+    return (*found, relative_difference(last.parts.sum((0, 1, 2)), network.output))
 
 
 def relative_difference(one: Tensor, other: Tensor) -> float:

@@ -31,4 +31,5 @@ def attention_pattern(
         logits = logits.masked_fill(~attn_mask, -torch.inf)
     elif attn_mask is not None:
         logits = logits + attn_mask
-    return logits.softmax(-1).nan_to_num(0.0)
+    pattern = logits.softmax(-1)
+    return pattern if attn_mask is None else pattern.nan_to_num(0.0)

@@ -1,0 +1,251 @@
+"""What paths of each length contribute, drawn: all charts take the plain data of `PathReport.to_json()`.
+
+    length_chart(data)           the target by length, signed bars: from the input, from constants
+    reconstruction_chart(data)   what the model says when only lengths up to k count: probability, and loss
+    value_grid(data)             Shapley value of every head, layers from left to right, a colour for each sign
+    head_length_map(data)        what paths through the most valuable heads contribute, by length
+    player_chart(data)           heads and MLPs of each layer as players of one game
+    path_panels(data)            all of them in one picture
+
+Lengths beyond the last one that matters are left out of axes: 30 layers have paths of length 30, and nobody sees 1e-26.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from attnscope.charts.head_grid import grid_axes
+from attnscope.charts.numerals import numeral
+
+WIDTH, HEIGHT = 340, 190
+MOST_HEADS = 14  # rows of the map of heads by length
+NEGLIGIBLE = 1e-4  # of the largest: not a pixel high
+SOURCES = {"stream": "from the input", "constants": "from constants"}
+
+Data = Mapping[str, Any]
+
+
+def seen_lengths(data: Data) -> int:
+    """Lengths that are drawn: up to the last that could be seen in any chart, and at least two."""
+    values = [max(abs(row["stream"]), abs(row["constants"])) for row in data["lengths"]]
+    distances = [row["up_to"]["distance"] for row in data["lengths"]]
+    last_value = _last(values, NEGLIGIBLE * 10 * max(values, default=0.0))
+    settled = next((k for k, _ in enumerate(distances) if all(d < 1e-3 for d in distances[k:])), len(distances) - 1)
+    return min(len(values), max(last_value, settled, 1) + 1)
+
+
+def _last(values: Sequence[float], threshold: float) -> int:
+    return max((k for k, value in enumerate(values) if value > threshold), default=0)
+
+
+def length_rows(data: Data) -> list[dict[str, Any]]:
+    """One row per length and source that has anything."""
+    few = data["lengths"][: seen_lengths(data)]
+    kinds = [key for key in SOURCES if any(row[key] for row in data["lengths"])]
+    return [
+        {
+            "length": row["length"],
+            "source": SOURCES[key],
+            "value": row[key],
+            "label": f"paths through {_heads(row['length'])}, {SOURCES[key]}: {numeral(row[key])}",
+        }
+        for row in few
+        for key in kinds
+    ]
+
+
+def length_chart(data: Data, *, title: bool = True) -> alt.LayerChart:
+    rows = pd.DataFrame(length_rows(data))
+    kinds = list(dict.fromkeys(rows["source"]))
+    colour = {} if len(kinds) == 1 else {"color": _series("source", kinds)}
+    bars = (
+        alt.Chart(rows)
+        .mark_bar(cornerRadiusEnd=1)
+        .encode(
+            x=_length_axis(rows["length"]),
+            y=alt.Y("value:Q", title=_short(data["target"]), axis=alt.Axis(tickCount=6)),
+            description="label:N",
+            tooltip=[alt.Tooltip("length:O"), alt.Tooltip("source:N"), alt.Tooltip("value:Q", format=".4~g")],
+            **colour,
+        )
+    )
+    chart = alt.layer(bars, _zero()).properties(width=WIDTH, height=HEIGHT)
+    return _titled(chart, "Share by length", f"sums to {numeral(data['value'])}", title)
+
+
+def reconstruction_rows(data: Data) -> list[dict[str, Any]]:
+    """By length: the probability of the target, or how near the output is, when only lengths up to it count."""
+    few = data["lengths"][: seen_lengths(data)]
+    rows = []
+    for row in few:
+        said = row["up_to"]
+        chance = said["target_probability"]
+        quantity = "distance from the model's own output" if chance is None else "probability of the target"
+        value = said["distance"] if chance is None else chance
+        words = f", says '{said['predicted']}'" if said["predicted"] is not None else ""
+        label = f"lengths up to {row['length']}: {quantity} {numeral(value)}{words}"
+        rows.append({"length": row["length"], "quantity": quantity, "value": value, "label": label})
+        if said["loss"] is not None:
+            label = f"lengths up to {row['length']}: next-token loss {numeral(said['loss'])}"
+            rows.append({"length": row["length"], "quantity": "next-token loss", "value": said["loss"], "label": label})
+    return rows
+
+
+def reconstruction_chart(data: Data, *, title: bool = True) -> alt.LayerChart | alt.VConcatChart:
+    rows = pd.DataFrame(reconstruction_rows(data))
+    own = data["lengths"][-1]["up_to"]
+    panels = []
+    names = list(dict.fromkeys(rows["quantity"]))
+    for name in names:
+        some = rows[rows["quantity"] == name]
+        final = own["loss"] if name == "next-token loss" else own["target_probability"] or own["distance"]
+        panels.append(_reached(some, name, final, HEIGHT if len(names) == 1 else (HEIGHT - 50) // 2))
+    chart = panels[0] if len(panels) == 1 else alt.vconcat(*panels, spacing=14)
+    return _titled(chart, "When only lengths up to k count", "dashed: the whole model", title)
+
+
+def _reached(rows: pd.DataFrame, name: str, final: float, height: int) -> alt.LayerChart:
+    x = _length_axis(rows["length"], "k, longest paths that count")
+    zero = name != "next-token loss"
+    # Axis titles of two stacked panels are short, or they run into each other.
+    title = {"probability of the target": "p(target)", "next-token loss": "loss"}.get(name, "distance")
+    y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero, nice=True), axis=alt.Axis(tickCount=4))
+    base = alt.Chart(rows)
+    whole = alt.Chart(pd.DataFrame([{"value": final}])).mark_rule(style="others", strokeDash=[4, 3]).encode(y="value:Q")
+    tooltip = [alt.Tooltip("length:O", title="k"), alt.Tooltip("value:Q", title=name, format=".4~g")]
+    return alt.layer(
+        whole,
+        base.mark_line(style="line").encode(x=x, y=y),
+        base.mark_circle(style="reading", size=36).encode(x=x, y=y, description="label:N", tooltip=tooltip),
+    ).properties(width=WIDTH, height=height)
+
+
+def value_rows(data: Data) -> list[dict[str, Any]]:
+    return [
+        {"layer": layer, "head": head, "value": value, "label": f"head {head} of layer {layer}: {numeral(value)}"}
+        for layer, heads in enumerate(data["head_values"])
+        for head, value in enumerate(heads)
+    ]
+
+
+def value_grid(data: Data, *, title: bool = True) -> alt.Chart:
+    rows = pd.DataFrame(value_rows(data))
+    x, y, step = grid_axes(rows)
+    tooltip = [alt.Tooltip("layer:O"), alt.Tooltip("head:O"), alt.Tooltip("value:Q", format=".4~g")]
+    chart = alt.Chart(rows).mark_rect().encode(x=x, y=y, color=_signed(rows), tooltip=tooltip, description="label:N")
+    chart = chart.properties(width=alt.Step(step), height=alt.Step(step))
+    return _titled(chart, "What every head is worth", "Shapley value, in units of the target", title)
+
+
+def head_length_rows(data: Data) -> list[dict[str, Any]]:
+    """What paths of each length through a head contribute, for the heads that are worth most, in order of depth."""
+    shown = min(max(seen_lengths(data), 3), len(data["lengths"]))
+    places = [(layer, head) for layer, heads in enumerate(data["head_values"]) for head in range(len(heads))]
+    most = sorted(places, key=lambda place: -abs(data["head_values"][place[0]][place[1]]))[:MOST_HEADS]
+    return [
+        {
+            "head": f"L{layer} H{head}",
+            "length": length,
+            "value": (value := data["head_lengths"][layer][head][length]),
+            "label": f"head {head} of layer {layer}, paths through {_heads(length)}: {numeral(value)}",
+        }
+        for layer, head in sorted(most)
+        for length in range(1, shown)
+    ]
+
+
+def head_length_map(data: Data, *, title: bool = True) -> alt.Chart:
+    rows = pd.DataFrame(head_length_rows(data))
+    bare: dict[str, Any] = {"ticks": False, "domain": False, "grid": False}
+    x = alt.X("length:O", title="length of path", axis=alt.Axis(labelAngle=0, **bare))
+    y = alt.Y("head:N", sort=list(dict.fromkeys(rows["head"])), title=None, axis=alt.Axis(**bare))
+    tooltip = [alt.Tooltip("head:N"), alt.Tooltip("length:O"), alt.Tooltip("value:Q", format=".4~g")]
+    chart = alt.Chart(rows).mark_rect().encode(x=x, y=y, color=_signed(rows), tooltip=tooltip, description="label:N")
+    chart = chart.properties(width=alt.Step(24), height=alt.Step(14))
+    heading = "Heads by length" if len(rows["head"].unique()) < MOST_HEADS else f"The {MOST_HEADS} largest, by length"
+    return _titled(chart, heading, "sums of all paths through the head", title)
+
+
+def player_rows(data: Data) -> list[dict[str, Any]]:
+    players = data["players"]
+    if players is None:
+        return []
+    rows = []
+    for name in ("heads", "mlps"):
+        for layer, values in enumerate(players[name]):
+            if values:
+                kind, total = ("heads" if name == "heads" else "MLP"), sum(values)
+                label = f"{kind} of layer {layer}: {numeral(total)}"
+                rows.append({"layer": layer, "player": kind, "value": total, "label": label})
+    return rows
+
+
+def player_chart(data: Data, *, title: bool = True) -> alt.LayerChart:
+    rows = pd.DataFrame(player_rows(data))
+    last = int(rows["layer"].max())
+    labels = list(range(0, last + 1, max(1, -(-(last + 1) // 12))))
+    x = alt.X("layer:O", title="layer", axis=alt.Axis(labelAngle=0, values=labels))
+    bars = (
+        alt.Chart(rows)
+        .mark_bar()
+        .encode(
+            x=x,
+            y=alt.Y("value:Q", title="Shapley value", axis=alt.Axis(tickCount=6)),
+            color=_series("player", ["heads", "MLP"]),
+            description="label:N",
+            tooltip=[alt.Tooltip("layer:O"), alt.Tooltip("player:N"), alt.Tooltip("value:Q", format=".4~g")],
+        )
+    )
+    chart = alt.layer(bars, _zero()).properties(width=WIDTH, height=HEIGHT)
+    return _titled(chart, "Heads and MLPs as players of one game", "a layer's heads together", title)
+
+
+def path_panels(data: Data) -> alt.VConcatChart:
+    """Everything, under one title."""
+    above = alt.hconcat(length_chart(data), reconstruction_chart(data), spacing=40)
+    below: list[Any] = [head_length_map(data), *([player_chart(data)] if player_rows(data) else [])]
+    beside = alt.hconcat(*below, spacing=40).resolve_scale(color="independent")
+    rows = [above, value_grid(data), beside]
+    text = data["text"] if len(data["text"]) <= 90 else data["text"][:87] + "..."
+    heading = alt.TitleParams(f"{data['model']}: {data['target']}", subtitle=[text] if text else [], offset=14)
+    return alt.vconcat(*rows, spacing=30).resolve_scale(color="independent").properties(title=heading)
+
+
+def _titled(chart: Any, text: str, subtitle: str, title: bool) -> Any:
+    words = alt.TitleParams(text, subtitle=[subtitle], fontSize=13, offset=8)
+    return chart.properties(title=words) if title else chart
+
+
+def _series(name: str, names: list[str]) -> alt.Color:
+    legend = alt.Legend(orient="top", title=None)
+    return alt.Color(f"{name}:N", sort=names, scale=alt.Scale(domain=names), title=None, legend=legend)
+
+
+def _signed(rows: pd.DataFrame) -> alt.Color:
+    """Zero in the middle: equal colours of both signs are equally large."""
+    reach = float(rows["value"].abs().max()) or 1.0
+    scale = alt.Scale(domain=[-reach, reach], domainMid=0, nice=False, range="diverging")
+    legend = alt.Legend(orient="bottom", gradientLength=150, gradientThickness=8, tickCount=3)
+    return alt.Color("value:Q", scale=scale, title=None, legend=legend)
+
+
+def _length_axis(lengths: pd.Series, title: str = "length of path (heads passed)") -> alt.X:
+    last = int(lengths.max())
+    labels = list(range(0, last + 1, max(1, -(-(last + 1) // 16))))
+    return alt.X("length:O", title=title, axis=alt.Axis(labelAngle=0, values=labels))
+
+
+def _zero() -> alt.Chart:
+    return alt.Chart(pd.DataFrame([{"value": 0.0}])).mark_rule(style="others").encode(y="value:Q")
+
+
+def _heads(length: int) -> str:
+    return "no head" if length == 0 else "one head" if length == 1 else f"{length} heads"
+
+
+def _short(target: str) -> str:
+    return target if len(target) <= 34 else f"{target[:31]}..."

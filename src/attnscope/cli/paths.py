@@ -1,0 +1,141 @@
+"""`attnscope paths`: what paths of each length contribute to what a model says, and what every head is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnscope.core.errors import RefusalError
+
+if TYPE_CHECKING:
+    from attnscope.depth.path_report import PathReport
+
+DATA, PAGE = "paths.json", "paths.html"
+
+
+def paths(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="'pocket' (embedded), a model folder, a hub name, a .gguf file, or a config with --random-init."
+        ),
+    ],
+    text: Annotated[str, typer.Argument(help="What the model reads: a text, or a file of one.")],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="A token (with its leading space), a class by name or number, residual_norm or stream_norm. Default: "
+            "what the model says is most likely.",
+            metavar="TOKEN",
+        ),
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="A second token or class: the target is the difference.", metavar="TOKEN")
+    ] = None,
+    position: Annotated[
+        int | None,
+        typer.Option(help="Token at which the model is asked. Default: the last one, or the first mask.", metavar="P"),
+    ] = None,
+    top: Annotated[int, typer.Option(help="Single paths to list.", min=1)] = 10,
+    draws: Annotated[
+        int, typer.Option(help="Random signs behind the path energies; 0 leaves them out and is faster.", min=0)
+    ] = 16,
+    mlp: Annotated[bool, typer.Option("--mlp/--no-mlp", help="Count and value MLPs too; without is faster.")] = True,
+    dtype: Annotated[
+        str, typer.Option(help="float64 (exact to 1e-10) or float32 (to 1e-4, half the memory).")
+    ] = "float64",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")] = "cpu",
+    stack: Annotated[
+        str | None, typer.Option(help="Stack whose paths are followed, where a model has several. Default: the last.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="For random weights and random signs.")] = 0,
+    random_init: Annotated[
+        bool, typer.Option("--random-init", help="Use the configuration alone, with seeded random weights.")
+    ] = False,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Accept pytorch_model.bin weights (tensors only).")
+    ] = False,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run model code that comes with the weights.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for paths.json and paths.html. Default: attnscope-paths-MODEL.", metavar="FOLDER"),
+    ] = None,
+    chart: Annotated[
+        Path | None, typer.Option(help="Draw all charts into one file: .png, .svg, .html or .json.", metavar="FILE")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the report as JSON on standard output, and nothing else.")
+    ] = False,
+) -> None:
+    """Say what paths of each length contribute to what MODEL says about TEXT, exactly."""
+    from attnscope.cli.files import checked_file
+    from attnscope.cli.output import folder_for, output_folder
+    from attnscope.cli.steps import stepping
+
+    if chart is not None:
+        checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
+    words = _text(text)
+    named = folder_for(model, random_init).name.removeprefix("attnscope-")
+    place = Path(f"attnscope-paths-{named}") if out is None else out
+    if (place / DATA).is_dir() or (place / PAGE).is_dir():
+        raise RefusalError(f"'{place}' holds a folder where a file must go: name another one with --out.")
+    with output_folder(place) as folder, stepping() as progress:
+        try:
+            progress("loading", 0, 0)  # torch and transformers take seconds to import: say so first
+            from attnscope.depth.paths import paths as run
+
+            report = run(
+                model,
+                words,
+                target=target,
+                against=against,
+                position=position,
+                top=top,
+                mlp=mlp,
+                draws=draws,
+                dtype=dtype,
+                device=device,
+                stack=stack,
+                random_init=random_init,
+                seed=seed,
+                allow_pickle=allow_pickle,
+                trust_remote_code=trust_remote_code,
+                progress=progress,
+            )
+            progress("drawing the page", 0, 0)
+            report.write_page(folder / PAGE)
+            report.save(folder / DATA)
+        except KeyboardInterrupt:
+            typer.echo("attnscope: interrupted before the decomposition was done; nothing is written.", err=True)
+            raise typer.Exit(130) from None
+    _finish(report, place, chart, as_json)
+
+
+def _text(text: str) -> str:
+    """The text, or what is in the file that it names."""
+    if len(text) < 1024 and "\n" not in text and Path(text).is_file():
+        try:
+            return Path(text).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise RefusalError(f"'{text}' cannot be read ({error.strerror}): give the text itself.") from None
+    return text
+
+
+def _finish(report: PathReport, folder: Path, chart: Path | None, as_json: bool) -> None:
+    if chart is not None:
+        from attnscope.charts.export import save
+
+        save(report.chart(), chart)
+    if as_json:
+        from attnscope.cli.output import print_json
+
+        files = {"data": str(folder / DATA), "page": str(folder / PAGE), "chart": None if chart is None else str(chart)}
+        print_json({**report.to_json(), "sentences": list(report.sentences()), "files": files})
+    else:
+        from attnscope.pages.path_summary import print_paths
+
+        print_paths(report.to_json(), folder / PAGE)

@@ -1,0 +1,210 @@
+"""An experiment re-runs what a paper says; a claim is one thing it says, with a rule that measured numbers can break.
+
+    CLAIMS = (
+        Claim("sort_learned", "2103.03404", "...", "accuracy >= 0.95", holds=(Bound("sort_accuracy", ">=", 0.95),)),
+    )
+
+    @experiment(title=..., paper="2103.03404", summary=..., presets={"quick": Params(), "paper": Params(...)},
+                takes={"quick": "40 s", "paper": "1 h"}, seeds={"quick": 1, "paper": 5}, claims=CLAIMS)
+    def dong2021(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
+
+A verdict is never written down: it follows from the numbers. Each quantity is measured once for every seed, and a bound
+must hold for the median over seeds; all of them are shown. Nothing here imports torch, so results can be read, judged
+again and drawn where there is none.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
+
+Relation = Literal["<", "<=", ">=", ">"]
+Verdict = Literal["reproduced", "not reproduced", "contradicted", "not run"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+PRESETS = ("quick", "paper")
+
+Number = float | int | None
+Measured = Mapping[str, Sequence[Number]]
+"""What was measured: for every quantity one number per seed; None is a number that is not finite."""
+
+_COMPARE: Mapping[Relation, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">=": operator.ge,
+    ">": operator.gt,
+}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """`median over seeds of quantity <relation> limit`; a quantity that is not a number breaks it."""
+
+    quantity: str
+    relation: Relation
+    limit: float
+
+    def holds(self, measured: Measured) -> bool:
+        return _COMPARE[self.relation](median(measured[self.quantity]), self.limit)
+
+    def __str__(self) -> str:
+        return f"{self.quantity} {self.relation} {self.limit:g}"
+
+
+def median(values: Sequence[Number]) -> float:
+    """NaN as soon as one value is none: a broken seed must not hide behind the others."""
+    numbers = [math.nan if value is None else float(value) for value in values]
+    return math.nan if not numbers or any(map(math.isnan, numbers)) else statistics.median(numbers)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement of a paper. It is reproduced when all bounds of `holds` are met by what was measured.
+
+    `fails` are the bounds of the opposite: where they are met, the claim is not merely missed but contradicted. Without
+    them, missing is all that can be said. A claim none of whose numbers were measured was not run.
+    """
+
+    name: str
+    paper: str
+    statement: str
+    expected: str
+    holds: tuple[Bound, ...]
+    fails: tuple[Bound, ...] = ()
+    measured: Mapping[str, tuple[Number, ...]] = field(default_factory=dict)
+
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(bound.quantity for bound in (*self.holds, *self.fails)))
+
+    def judged(self, measured: Measured) -> Claim:
+        """The claim beside its numbers."""
+        return replace(self, measured={name: tuple(measured[name]) for name in self.quantities if name in measured})
+
+    @property
+    def verdict(self) -> Verdict:
+        if not all(self.measured.get(name) for name in self.quantities):
+            return "not run"
+        if all(bound.holds(self.measured) for bound in self.holds):
+            return "reproduced"
+        if self.fails and all(bound.holds(self.measured) for bound in self.fails):
+            return "contradicted"
+        return "not reproduced"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "paper": self.paper,
+            "statement": self.statement,
+            "expected": self.expected,
+            "rule": {
+                "reproduced": [str(bound) for bound in self.holds],
+                "contradicted": [str(bound) for bound in self.fails],
+            },
+            "measured": {name: list(values) for name, values in self.measured.items()},
+            "median": {name: median(values) for name, values in self.measured.items()},
+            "verdict": self.verdict,
+        }
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart as plain data. A row is {x, y, series} and, where they are wanted, panel, low, high and dashed.
+
+    `curves` are lines with a band from low to high, `bars` stand beside each other, `tracks` join points in the order
+    of their rows. In a logarithmic figure a y of zero or less is drawn at the floor.
+    """
+
+    name: str
+    title: str
+    caption: str
+    x: str
+    y: str
+    rows: tuple[Mapping[str, Any], ...]
+    kind: Literal["curves", "bars", "tracks"] = "curves"
+    log: bool = False
+    log_x: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an experiment gives back: `measured` feeds the claims, `records` is every number behind them."""
+
+    measured: Measured
+    records: tuple[Mapping[str, Any], ...] = ()
+    figures: tuple[Figure, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Desk(Protocol):
+    """Where an experiment works: it says how far it is, and what is finished is kept."""
+
+    def advance(self, stage: str, done: int, total: int) -> None: ...
+
+    def part(self, name: str, work: Callable[[], Any]) -> Any:
+        """The plain data that `work` returns; from the checkpoint where it was finished before."""
+
+    def place(self, name: str) -> Path | None:
+        """Where unfinished work of that name may keep its state; None: nowhere."""
+
+
+class Bare:
+    """A desk that keeps nothing: for notebooks and tests."""
+
+    def advance(self, stage: str, done: int, total: int) -> None:
+        pass
+
+    def part(self, name: str, work: Callable[[], Any]) -> Any:
+        return work()
+
+    def place(self, name: str) -> Path | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A registered experiment. For each preset, `takes` says how long one core takes, `seeds` how many are usual."""
+
+    name: str
+    title: str
+    paper: str
+    summary: str
+    presets: Mapping[str, Any]
+    takes: Mapping[str, str]
+    claims: tuple[Claim, ...]
+    seeds: Mapping[str, int]
+    function: Callable[[Any, tuple[int, ...], Desk], Result]
+
+    def run(self, params: Any, seeds: tuple[int, ...], desk: Desk) -> Result:
+        return self.function(params, seeds, desk)
+
+    def judged(self, result: Result) -> tuple[Claim, ...]:
+        return tuple(claim.judged(result.measured) for claim in self.claims)
+
+
+def experiment(
+    *,
+    title: str,
+    paper: str,
+    summary: str,
+    presets: Mapping[str, Any],
+    takes: Mapping[str, str],
+    claims: tuple[Claim, ...],
+    seeds: Mapping[str, int],
+) -> Callable[[Callable[[Any, tuple[int, ...], Desk], Result]], Experiment]:
+    """Turn a function into an experiment named like the function, which is named like its file."""
+
+    def register(function: Callable[[Any, tuple[int, ...], Desk], Result]) -> Experiment:
+        if any(tuple(given) != PRESETS for given in (presets, takes, seeds)):
+            raise TypeError(f"{function.__name__} must say for the presets {PRESETS} how long and with how many seeds")
+        return Experiment(function.__name__, title, paper, summary, presets, takes, claims, seeds, function)
+
+    return register

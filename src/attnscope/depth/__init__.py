@@ -1,0 +1,1 @@
+"""What depth does to a model: residual against depth, and what paths of each length contribute."""

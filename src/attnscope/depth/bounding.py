@@ -1,0 +1,269 @@
+"""Bounds beside the truth, from a few sequences: everything that `matrix.collapse_bounds` says of a running model.
+
+A layer is judged by what its attention read and wrote in that very run, so that its bounds hold whatever norms stand
+around it. Bounds from the first layer to the last leave norms out, as the theorems do: they are bounds on a model that
+has none, and only figures beside the truth on one that has some, which is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnscope.depth.collapsed import LayerBounds, SkipBounds
+from attnscope.hf.anatomy import Anatomy, Site, Stack, weights
+from attnscope.hf.recompute import dense_pattern, one_sequence, visible
+from attnscope.matrix.collapse_bounds import (
+    SPREAD_LIMIT,
+    HeadNorms,
+    birkhoff_bound,
+    cubic_constant,
+    head_norms,
+    mixing_strength,
+    paper_bound,
+    power,
+)
+from attnscope.matrix.residual import composite_norm, residual_about_mean
+from attnscope.matrix.similarity import diameter
+from attnscope.matrix.stochastic import dobrushin
+from attnscope.trace.frame import AttentionFrame, StreamFrame, WeightsFrame
+
+MASKED = "a mask hides keys"
+TURNED = "its logits are not a plain product of tokens (they are rotated, capped, or have a position bias)"
+UNKNOWN = "its projections were not recognised"
+LEAKING = "rows of its patterns do not sum to one"
+SANDWICHED = "a norm stands between attention and the skip"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One layer in one sequence. None: the bound does not speak of it."""
+
+    layer: int
+    before: float
+    after: float
+    contraction: float
+    strength: float  # k of (a)
+    tau: float
+    residual_before: float
+    residual_after: float
+    tau_violated: bool
+    rounding: float  # how far rounding alone can put two written tokens apart
+    cubic_factor: float | None = None
+    tau_bound: float | None = None
+    paper_factor: float | None = None
+    paper: float | None = None
+    spread: float | None = None
+    growth: float | None = None
+    skip_strength: float | None = None
+
+    @property
+    def cubic(self) -> float | None:
+        return None if self.cubic_factor is None else self.cubic_factor * self.before**3
+
+    @property
+    def violations(self) -> int:
+        """Bounds of this layer that the truth exceeds by more than rounding."""
+        held = [(self.after, self.contraction), (self.after, self.cubic)]
+        if self.spread is not None and self.spread <= SPREAD_LIMIT:
+            held.append((self.residual_after, self.paper))
+        over = sum(b is not None and truth > b * (1 + 1e-9) + self.rounding for truth, b in held)
+        return over + self.tau_violated
+
+    @property
+    def skip_violated(self) -> bool:
+        if self.growth is None or self.skip_strength is None:
+            return False
+        return abs(self.growth - 1) > self.skip_strength * (1 + 1e-9) + 1e-9
+
+
+@dataclass(frozen=True)
+class Known:
+    """One layer's projections, all of them known."""
+
+    query: Float[Tensor, "head width dim"]
+    key: Float[Tensor, "head width dim"]
+    output: Float[Tensor, "head value_dim width"]
+    scale: float
+    norms: HeadNorms
+
+
+class Bounding:
+    """Listens to one forward pass of a few sequences (`tap` and `attention_inputs`) and keeps numbers only."""
+
+    def __init__(self, stack: Stack, known: dict[int, Known]) -> None:
+        self.stack = stack
+        self.weights = known
+        self.readings: list[Reading] = []
+        self.reasons: dict[str, None] = {}
+        self.last: list[tuple[float, float]] = []  # diameter and residual of the stream that leaves
+        self._read: dict[int, Tensor] = {}
+        self._streams: dict[int, Tensor] = {}
+
+    def took(self, site: Site, tokens: Float[Tensor, "batch token width"]) -> None:
+        if site.stack == self.stack.name:
+            self._read[site.layer] = tokens.detach().clone()
+
+    def receive(self, frame: StreamFrame | AttentionFrame) -> None:
+        if frame.stack != self.stack.name or frame.site not in ("stream", "self"):
+            return
+        if isinstance(frame, StreamFrame):
+            self._streams[frame.layer] = frame.stream.detach().clone()
+            if frame.layer == len(self.stack.blocks):
+                for stream, real in zip(frame.stream, frame.token_mask, strict=True):
+                    self.last.append(_sizes(stream[real][None].double()))
+            return
+        tokens, stream = self._read.pop(frame.layer, None), self._streams.pop(frame.layer, None)
+        if tokens is None or stream is None or frame.layer not in self.weights:
+            self.reasons[UNKNOWN] = None
+            return
+        for index, real in enumerate(frame.query_mask):
+            if int(real.sum()) > 1:
+                self._one(frame, index, tokens[index][real][None].double(), stream[index][real][None].double())
+
+    def _one(
+        self, frame: AttentionFrame, index: int, tokens: Float[Tensor, "1 n width"], stream: Float[Tensor, "1 n width"]
+    ) -> None:
+        own = self.weights[frame.layer]
+        norms = own.norms
+        real = frame.query_mask[index]
+        scores = one_sequence(frame.scores, index)
+        pattern = dense_pattern(scores)[:, :, real][..., real]
+        if float((pattern.sum(-1) - 1).abs().max()) > 1e-4:
+            self.reasons[LEAKING] = None
+            return
+        mixed = frame.mixed[index][real].double()
+        write = torch.einsum("nhd,hdw->nw", mixed, own.output.double())[None]
+        before, residual_before = _sizes(tokens)
+        after, residual_after = _sizes(write)
+        strength = float(mixing_strength(pattern, norms))
+        taus = dobrushin(pattern)[0]
+        epsilon = torch.finfo(frame.mixed.dtype).eps
+        fields: dict[str, float | bool] = {}
+        seen = visible(scores).expand(1, pattern.shape[1], *frame.scores.query.shape[2:3], -1)
+        reason = MASKED if not bool(seen[:, :, real][..., real].all()) else None
+        reason = reason or _turned(pattern[0], tokens[0], own, epsilon)
+        if reason is None:
+            bound = birkhoff_bound(tokens, norms, own.scale)[0]
+            paper = paper_bound(tokens, own.query, own.key, norms, own.scale)
+            fields = {
+                "cubic_factor": cubic_constant(norms, own.scale),
+                "tau_bound": float(bound.max()),
+                "tau_violated": bool((taus > bound * (1 + 1e-9) + 64 * epsilon).any()),
+                "paper_factor": float(paper.factor),
+                "paper": float(paper.residual),
+                "spread": float(paper.spread),
+            }
+        else:
+            self.reasons[reason] = None
+        written = self.stack.blocks[frame.layer].writes
+        wide = float(diameter(stream))
+        if written.norm == "sandwich":
+            self.reasons[SANDWICHED] = None
+        elif written.identities and wide > 0:
+            multiplier = written.identities[0].multiplier
+            fields["growth"] = float(diameter(stream + multiplier * write)) / wide
+            fields["skip_strength"] = abs(multiplier) * strength * before / wide
+        self.readings.append(
+            Reading(
+                layer=frame.layer,
+                before=before,
+                after=after,
+                contraction=strength * before,
+                strength=strength,
+                tau=float(taus.max()),
+                residual_before=residual_before,
+                residual_after=residual_after,
+                rounding=64 * epsilon * float(composite_norm(write)),
+                **{"tau_violated": False, **fields},  # type: ignore[arg-type]
+            )
+        )
+
+    def by_layer(self) -> dict[int, list[Reading]]:
+        layers = sorted({reading.layer for reading in self.readings})
+        return {layer: [r for r in self.readings if r.layer == layer] for layer in layers}
+
+    def order(self) -> tuple[float, int]:
+        """p in after ~ before^p over layers and sequences, and how many those are; NaN where they are too alike to say.
+
+        Only where logits are a plain product, of which alone the theory speaks, and above rounding.
+        """
+        pairs = [(r.before, r.after) for r in self.readings if r.cubic is not None and r.after > 16 * r.rounding]
+        widths = [before for before, _ in pairs if before > 0]
+        if not widths or max(widths) < 10 * min(widths):
+            return float("nan"), len(pairs)
+        return power(pairs)
+
+    def table(self) -> tuple[LayerBounds, ...]:
+        return tuple(_layer_bounds(layer, readings) for layer, readings in self.by_layer().items())
+
+    def skip_table(self) -> tuple[SkipBounds, ...]:
+        rows = []
+        for layer, readings in self.by_layer().items():
+            known = [(r.growth, r.skip_strength) for r in readings if r.growth is not None]
+            if known:
+                growth, strength = (median(float(v or 0.0) for v in side) for side in zip(*known, strict=True))
+                rows.append(SkipBounds(layer, len(known), growth, strength, sum(r.skip_violated for r in readings)))
+        return tuple(rows)
+
+
+def _layer_bounds(layer: int, readings: list[Reading]) -> LayerBounds:
+    def middle(name: str) -> float | None:
+        known = [value for r in readings if (value := getattr(r, name)) is not None]
+        return median(known) if known else None
+
+    spreads = [r.spread for r in readings if r.spread is not None]
+    return LayerBounds(
+        layer=layer,
+        sequences=len(readings),
+        before=median(r.before for r in readings),
+        after=median(r.after for r in readings),
+        contraction=median(r.contraction for r in readings),
+        cubic=middle("cubic"),
+        tau=median(r.tau for r in readings),
+        tau_bound=middle("tau_bound"),
+        residual_before=median(r.residual_before for r in readings),
+        residual_after=median(r.residual_after for r in readings),
+        paper=middle("paper"),
+        spread=max(spreads) if spreads else None,
+        condition_met=sum(s <= SPREAD_LIMIT for s in spreads) if spreads else None,
+        rounding=median(r.rounding for r in readings),
+        violations=sum(r.violations for r in readings),
+    )
+
+
+def _sizes(tokens: Float[Tensor, "1 n width"]) -> tuple[float, float]:
+    return float(diameter(tokens)), float(composite_norm(residual_about_mean(tokens)))
+
+
+def known_weights(model: nn.Module, found: Anatomy, stack: Stack) -> dict[int, Known]:
+    """By layer, where all of a layer's projections were recognised."""
+    own = (f for f in weights(model, found) if (f.stack, f.site) == (stack.name, "self"))
+    return {frame.layer: known for frame in own if (known := _known(frame)) is not None}
+
+
+def _known(frame: WeightsFrame) -> Known | None:
+    query, key, value, output = frame.query_weight, frame.key_weight, frame.value_weight, frame.output_weight
+    if query is None or key is None or value is None or output is None:
+        return None
+    return Known(query, key, output, frame.scale, head_norms(query, key, value, output))
+
+
+def _turned(
+    pattern: Float[Tensor, "head n n"], tokens: Float[Tensor, "n width"], own: Known, epsilon: float
+) -> str | None:
+    """Whether log P and s X W_QK X^T agree up to what depends on the query or on the key alone, which (b) cancels."""
+    query, key = (torch.einsum("nw,hwd->hnd", tokens, m.double()) for m in (own.query, own.key))
+    product = own.scale * query @ key.mT
+    logits = pattern.clamp_min(1e-300).log()
+    apart = (_interaction(logits) - _interaction(product)).abs().max()
+    allowed = 1e-6 * _interaction(product).abs().max() + 256 * epsilon * (1 + product.abs().max() + logits.abs().max())
+    return None if bool(apart <= allowed) else TURNED
+
+
+def _interaction(matrix: Float[Tensor, "head n n"]) -> Float[Tensor, "head n n"]:
+    return matrix - matrix.mean(-1, keepdim=True) - matrix.mean(-2, keepdim=True) + matrix.mean((-2, -1), keepdim=True)

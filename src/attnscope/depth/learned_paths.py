@@ -1,0 +1,117 @@
+"""A small model trained on a task, and what paths of each length can do in it: experiment D of arXiv:2103.03404."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnscope.core.experiment import Desk, Figure, median
+from attnscope.depth.path_accuracy import exact_accuracies, sampled_accuracies, whole_accuracy
+from attnscope.models.nano import Config, Nano
+from attnscope.models.tasks import Task, hull_task, loss_on, memorisation_task, sort_task
+from attnscope.models.train import Recipe, train
+
+TASKS = ("sort", "hull", "memorisation")
+Record = Mapping[str, Any]
+
+EXACT = {
+    "up_to": "all paths of lengths <= k",
+    "without": "all paths but those of length k",
+    "alone": "all paths of length k",
+    "accuracy": "whole model",
+    "majority": "most frequent label",
+}
+ALONE = {
+    "sampled_20": "20 paths of length k, each run alone",
+    "sampled_5": "5 paths of length k, each run alone",
+    "accuracy": "whole model",
+    "majority": "most frequent label",
+}
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A model and how it is trained. `size` is of the data: sequences to train on, and to test on or their length."""
+
+    layers: int
+    heads: int
+    width: int
+    size: tuple[int, int]
+    steps: int
+    batch: int
+    rate: float
+    decay: float = 0.1
+
+
+def task_and_shape(name: str, sizes: Learned, seed: int) -> tuple[Task, Config]:
+    """The data and the attention-only model, with skips and a norm behind each, that the paper has for it."""
+    first, second = sizes.size
+    shape: dict[str, Any] = {"width": sizes.width, "heads": sizes.heads, "layers": sizes.layers, "norm": "post"}
+    if name == "sort":
+        task = sort_task(first, second, seed)
+        return task, Config(vocab_size=task.classes, out=task.classes, max_tokens=task.labels.shape[1], **shape)
+    if name == "hull":
+        task = hull_task(first, second, seed)
+        return task, Config(inputs=2, inputs_hidden=sizes.width, out=2, positions="none", **shape)
+    task = memorisation_task(first, second, seed)
+    vocabulary = int(task.inputs["input_ids"].max()) + 1
+    return task, Config(vocab_size=vocabulary, out=2, positions="none", **shape)
+
+
+def learned_paths(name: str, sizes: Learned, samples: Sequence[int], seed: int, desk: Desk) -> dict[str, Any]:
+    """Train, then measure: the whole model, exact sums by length, and sampled paths run alone."""
+    task, config = task_and_shape(name, sizes, seed)
+    model = Nano(config, seed)
+    losses = train(
+        model,
+        lambda m, rng: loss_on(task, m, rng, sizes.batch),
+        Recipe(sizes.steps, sizes.rate, decay=sizes.decay),
+        seed=seed,
+        kept=desk.place(f"{name}-{seed}"),
+        advance=desk.advance,
+        stage=f"{name}, seed {seed}",
+    )
+    sampled = sampled_accuracies(model, task, samples, np.random.default_rng(seed), desk.advance)
+    return {
+        "task": name,
+        "seed": seed,
+        "loss": float(np.mean(losses[-20:])),
+        "accuracy": whole_accuracy(model, task),
+        "majority": task.majority,
+        "ceiling": task.ceiling,
+        **exact_accuracies(model, task),
+        **{f"sampled_{count}": accuracies for count, accuracies in sampled.items()},
+    }
+
+
+def learned_numbers(learned: Sequence[Record]) -> dict[str, list[float]]:
+    """What the claims ask: how much is lost with short paths only, and without any one of the longer half's lengths."""
+    numbers: dict[str, list[float]] = {}
+    for one in learned:
+        half = (len(one["up_to"]) - 1) // 2
+        found = {
+            "accuracy": one["accuracy"],
+            "share_of_ceiling": one["accuracy"] / one["ceiling"],
+            "loss_with_short_paths": one["accuracy"] - one["up_to"][half],
+            "loss_without_a_long_length": one["accuracy"] - min(one["without"][half + 1 :]),
+            "longest_paths_above_majority": one["sampled_20"][-1] - one["majority"],
+            "short_over_long_paths": max(one["sampled_20"][:3]) - one["sampled_20"][-1],
+        }
+        for name, value in found.items():
+            numbers.setdefault(f"{one['task']}_{name}", []).append(value)
+    return numbers
+
+
+def learned_figure(learned: Sequence[Record], lines: Mapping[str, str], name: str, title: str, caption: str) -> Figure:
+    rows = []
+    for task in TASKS:
+        seeds = [one for one in learned if one["task"] == task]
+        for key, series in lines.items():
+            for k in range(len(seeds[0]["up_to"])):
+                values = [one[key][k] if isinstance(one[key], list) else one[key] for one in seeds]
+                rows.append({"x": k, "y": median(values), "low": min(values), "high": max(values), "series": series})
+                rows[-1] |= {"panel": task, "dashed": not isinstance(seeds[0][key], list)}
+    return Figure(name, title, caption, "length k", "accuracy", tuple(rows))

@@ -1,0 +1,290 @@
+"""One model's variants run over batches: values for every sequence and depth, and bounds on a few sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+import attnscope
+from attnscope.core.errors import RefusalError
+from attnscope.depth.bounding import Bounding, known_weights
+from attnscope.depth.collapsed import Curve
+from attnscope.hf.anatomy import Anatomy, Stack
+from attnscope.hf.attention_input import attention_inputs
+from attnscope.hf.intact import evaluating
+from attnscope.hf.load import Loaded
+from attnscope.hf.material import forward_options, out_of_memory, precision_and_place
+from attnscope.hf.perceptron import Perceptron, perceptrons
+from attnscope.hf.surgery import VARIANTS, Variant, cut
+from attnscope.hf.tap import Frame, tap
+from attnscope.matrix.collapse_bounds import collapse_order
+from attnscope.matrix.yardsticks import LARGEST_PROGRAM, YARDSTICKS
+from attnscope.survey.words import count
+from attnscope.trace.batches import Batch, Batches
+from attnscope.trace.frame import StreamFrame
+
+Values = Float[np.ndarray, "sequence depth"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One seed: the relative residual of every sequence at every depth, by variant. Numbers that are none are NaN."""
+
+    name: str
+    class_name: str
+    sha256: str
+    parameters: int
+    loading: dict[str, Any]
+    precision: str
+    stack: Stack
+    others: tuple[str, ...]  # stacks that were not measured
+    heads: int
+    longest: int
+    single: int  # sequences of one token, left out
+    floor: float
+    coarse: tuple[str, ...]
+    values: dict[str, Values]
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """What was seen of a few sequences in the variants that bounds speak of."""
+
+    alone: Bounding | None
+    with_mlp: Bounding | None
+    with_skip: Bounding | None
+    mlp: dict[int, Perceptron] | str
+
+
+def measured(
+    loaded: Loaded,
+    found: Anatomy,
+    stack: Stack,
+    prepared: Batches,
+    chosen: dict[str, Variant],
+    norm: str,
+    coarse: tuple[str, ...],
+    say: Callable[[str, int], None],
+) -> Measured:
+    """Run every variant over every batch."""
+    lengths: dict[int, int] = {}
+    values = {}
+    depths = len(stack.blocks) + stack.chained
+    for name, variant in chosen.items():
+        rows: dict[int, list[float]] = {}
+        with evaluating(loaded.model), cut(loaded.model, found, variant):
+            for batch in prepared:
+                say(variant.title, 0)
+                _run(loaded, found, stack, batch, YARDSTICKS[norm], rows, lengths)
+                say(variant.title, len(batch))
+        kept = [rows[sample] for sample in sorted(rows) if lengths[sample] > 1]
+        if not kept:
+            raise RefusalError(
+                "Every sequence is a single token, which has no other to differ from (its residual is zero at every "
+                "depth): give longer text."
+            )
+        values[name] = np.array(kept).reshape(len(kept), depths)
+        _refuse_nothing(name, values[name], loaded)
+    precision = precision_and_place(loaded.model)[0]
+    return Measured(
+        name=loaded.name,
+        class_name=loaded.class_name,
+        sha256=loaded.sha256,
+        parameters=loaded.parameters,
+        loading=loaded.provenance,
+        precision=str(precision).removeprefix("torch."),
+        stack=stack,
+        others=tuple(other.name for other in found.stacks if other.name != stack.name),
+        heads=max(site.heads for site in found.sites if site.stack == stack.name),
+        longest=max(lengths.values()),
+        single=sum(length < 2 for length in lengths.values()),
+        floor=torch.finfo(torch.float32 if coarse else precision).eps,
+        coarse=coarse,
+        values=values,
+    )
+
+
+def _run(
+    loaded: Loaded,
+    found: Anatomy,
+    stack: Stack,
+    batch: Batch,
+    yardstick: Callable[..., torch.Tensor],
+    rows: dict[int, list[float]],
+    lengths: dict[int, int],
+) -> None:
+    """One batch; when memory runs out, its halves."""
+    seen: list[tuple[int, list[float]]] = []
+
+    def receive(frame: Frame) -> None:
+        if isinstance(frame, StreamFrame) and (frame.stack, frame.site) == (stack.name, "stream"):
+            if not len(seen):
+                sizes.extend(frame.token_mask.sum(1).tolist())
+            finite = frame.stream.masked_fill(~frame.token_mask[..., None], 0.0).isfinite().all(-1).all(-1)
+            values = yardstick(frame.stream.nan_to_num(0.0, 0.0, 0.0), frame.token_mask).double()
+            seen.append((frame.layer, values.masked_fill(~finite, torch.nan).tolist()))
+
+    sizes: list[int] = []
+    ready = batch.to(precision_and_place(loaded.model)[1])
+    try:
+        with tap(loaded.model, found, receive):
+            loaded.model(**ready.inputs, **forward_options(loaded))
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        for half in batch.halves():
+            _run(loaded, found, stack, half, yardstick, rows, lengths)
+        return
+    by_depth = [values for _, values in sorted(seen)]
+    for index, sample in enumerate(batch.samples):
+        rows[sample] = [values[index] for values in by_depth]
+        lengths[sample] = int(sizes[index])
+
+
+def _refuse_nothing(name: str, values: Values, loaded: Loaded) -> None:
+    """A whole model whose stream is not finite is broken; a cut one may overflow, which is noted."""
+    if VARIANTS[name].skip and VARIANTS[name].mlp and not np.isfinite(values).all():
+        depth = int(np.flatnonzero(~np.isfinite(values).all(0))[0])
+        raise RefusalError(
+            f"The stream of {loaded.name} holds NaN or infinite numbers from depth {depth} on: check its weights and "
+            "its input, or pass a wider --dtype."
+        )
+
+
+def bounded(
+    loaded: Loaded, found: Anatomy, stack: Stack, prepared: Batches, chosen: dict[str, Variant], samples: int
+) -> Bounded:
+    """The bounds' view of the first sequences, in the variants that were chosen."""
+    batch = prepared.batches[0]
+    while len(batch) > max(samples, 1) and not batch.undivided:
+        batch, _ = batch.halves()
+    ready = batch.to(precision_and_place(loaded.model)[1])
+
+    known = known_weights(loaded.model, found, stack)
+
+    def look(name: str) -> Bounding | None:
+        if name not in chosen:
+            return None
+        seen = Bounding(stack, known)
+        with (
+            evaluating(loaded.model),
+            cut(loaded.model, found, chosen[name]),
+            attention_inputs(loaded.model, found, seen.took),
+            tap(loaded.model, found, seen.receive),
+        ):
+            loaded.model(**ready.inputs, **forward_options(loaded))
+        return seen
+
+    mlp: dict[int, Perceptron] | str = "it was not asked for"
+    if "san+mlp" in chosen:
+        mlp = perceptrons(loaded.model, found, stack, ready.shortened(16).inputs)
+    return Bounded(look("san"), look("san+mlp"), look("san+skip"), mlp)
+
+
+def curve_of(name: str, variant: Variant, seeds: Sequence[Values], floor: float) -> Curve:
+    """Mean and spread over the sequences of all seeds; numbers that are none do not count."""
+    everything = np.concatenate(seeds)
+    finite = np.isfinite(everything)
+    columns = [column[ok] for column, ok in zip(everything.T, finite.T, strict=True)]
+    mean = [_of(column, np.mean) for column in columns]
+    order, pairs = collapse_order(mean, 8 * floor)
+    return Curve(
+        variant=name,
+        title=variant.title,
+        mean=tuple(mean),
+        std=tuple(_of(column, np.std) for column in columns),
+        low=tuple(_of(column, lambda c: np.quantile(c, 0.1)) for column in columns),
+        high=tuple(_of(column, lambda c: np.quantile(c, 0.9)) for column in columns),
+        n=tuple(int(column.size) for column in columns),
+        by_seed=tuple(
+            tuple(_of(c[np.isfinite(c)], np.mean) for c in values.T) for values in (seeds if len(seeds) > 1 else ())
+        ),
+        order=order,
+        pairs=pairs,
+    )
+
+
+def _of(column: np.ndarray, function: Callable[[np.ndarray], Any]) -> float:
+    return float(function(column)) if column.size else float("nan")
+
+
+def noted(runs: Sequence[Measured], beside: Bounded | None, norm: str) -> tuple[str, ...]:
+    """What a reader must know to trust the numbers."""
+    first = runs[0]
+    notes = []
+    if first.single:
+        notes.append(
+            f"{count(first.single, 'sequence')} of a single token left out: with no other token to differ from, the "
+            "residual is zero at every depth."
+        )
+    if first.coarse:
+        notes.append(
+            f"{', '.join(first.coarse)} of this model computes in float32 whatever the dtype: below {first.floor:.1g} "
+            "the curves are rounding."
+        )
+    elif first.precision != "float64":
+        notes.append(f"Numbers are {first.precision}: below {first.floor:.1g} the curves are rounding.")
+    for name in first.values:
+        broken = sum(int((~np.isfinite(run.values[name]).all(1)).sum()) for run in runs)
+        if broken:
+            notes.append(
+                f"{name}: {count(broken, 'sequence')} became NaN or infinite on the way and left out from there."
+            )
+    if first.others:
+        notes.append(
+            f"Only the {first.stack.name} is measured here: choose another stack ({', '.join(first.others)}) by name."
+        )
+    if norm == "inf" and first.longest * first.stack.width > LARGEST_PROGRAM:
+        notes.append("The linf residual is about the mean token: within a factor 2 of the best centre.")
+    for seen, which in ((beside.alone, "attention only"), (beside.with_skip, "attention + skip")) if beside else ():
+        reasons = () if seen is None else tuple(seen.reasons)
+        if reasons:
+            what = "Bounds (b), (c) and the paper's" if which == "attention only" else "Bound (d)"
+            relevant = [r for r in reasons if which == "attention only" or r.startswith(("a norm", "its proj", "rows"))]
+            if relevant:
+                notes.append(f"{what} do not speak of this model: {'; '.join(relevant)}.".replace("(d) do", "(d) does"))
+    if beside is not None and beside.with_mlp is not None and isinstance(beside.mlp, str):
+        notes.append(f"Corollary 3.2 does not speak of this model: {beside.mlp}.")
+    return tuple(notes)
+
+
+def provenance_of(
+    runs: Sequence[Measured],
+    prepared: Batches,
+    chosen: dict[str, Variant],
+    *,
+    norm: str,
+    seeds: Sequence[int],
+    mlp_skip: bool,
+) -> dict[str, Any]:
+    """Everything needed to make these numbers again."""
+    first = runs[0]
+    return {
+        "model": {
+            **{k: v for k, v in first.loading.items() if k not in ("model", "sha256")},
+            "name": first.name,
+            "hash": [run.sha256 for run in runs],
+            "parameters": first.parameters,
+        },
+        "corpus": {
+            "name": prepared.name,
+            "hash": prepared.sha256,
+            "sequences": prepared.samples,
+            "tokens": prepared.tokens,
+        },
+        "variants": list(chosen),
+        "skip past the MLP kept": mlp_skip,
+        "norm": norm,
+        "seeds": list(seeds),
+        "dtype": first.precision,
+        "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},
+        "attnscope": attnscope.__version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

@@ -1,0 +1,56 @@
+"""Experiments B and C of arXiv:2103.03404: attention chained along random paths, and how long paths are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from attnscope.core.experiment import Desk, Figure, median
+from attnscope.depth.chains import chains
+from attnscope.depth.path_counts import ARCHITECTURES, path_counts
+from attnscope.models.nano import Config, Nano
+
+Record = Mapping[str, Any]
+RANDOM, TRAINED = "random, looks both ways", "pocket, trained, causal"
+
+
+def chained(shape: tuple[int, int, int, int], paths: int, samples: int, seed: int, desk: Desk) -> list[dict[str, Any]]:
+    """Relative residual of A_l_k ... A_l_1 by length, in a random model of this shape and in the trained pocket."""
+    width, heads, layers, tokens = shape
+    config = Config(vocab_size=1000, width=width, heads=heads, layers=layers, norm="post", max_tokens=tokens)
+    ids = torch.randint(0, 1000, (samples, tokens), generator=torch.Generator().manual_seed(seed))
+    drawn: dict[str, Any] = {"paths": paths, "seed": seed, "progress": desk.advance}
+    found = {
+        RANDOM: chains(Nano(config, seed), {"input_ids": ids}, **drawn),
+        TRAINED: chains("pocket", samples=samples, max_tokens=tokens, **drawn),
+    }
+    return [
+        {"model": name, "seed": seed, "lengths": one.lengths, "median": one.median, "low": one.low, "high": one.high}
+        for name, one in found.items()
+    ]
+
+
+def chain_figure(found: Sequence[Record]) -> Figure:
+    rows = []
+    for name in dict.fromkeys(one["model"] for one in found):
+        seeds = [one for one in found if one["model"] == name]
+        for k, length in enumerate(seeds[0]["lengths"]):
+            low, high = min(one["low"][k] for one in seeds), max(one["high"][k] for one in seeds)
+            y = median([one["median"][k] for one in seeds])
+            rows.append({"x": length, "y": y, "low": low, "high": high, "series": name})
+    caption = "Patterns multiplied along random (layer, head) paths: median, and a tenth to nine tenths."
+    axes = ("length of the path", "relative residual")
+    return Figure("B-chained", "B. Chained attention", caption, *axes, tuple(rows), log=True)
+
+
+def count_figure() -> Figure:
+    rows = [
+        {"x": k / layers, "y": float(share) * layers, "series": f"{name}, {heads} heads, {layers} layers"}
+        for name, (layers, heads) in ARCHITECTURES.items()
+        if name != "ViT-B"  # the same as BERT-base
+        for k, share in enumerate(path_counts(layers, heads).shares)
+    ]
+    caption = "Exact: C(L, k) H^k of (H + 1)^L paths have length k. ViT-B is as BERT-base."
+    return Figure("C-lengths", "C. How long paths are", caption, "length / depth", "density of paths", tuple(rows))

@@ -1,0 +1,136 @@
+"""Attention edges: a frozen pattern mixes the tokens of a followed tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnscope.paths.freezing import Rule, freeze_answer, leaves, lifted
+from attnscope.paths.graded import Frozen, Graded, passed, plain
+from attnscope.paths.linear_rules import times_constant
+from attnscope.paths.pattern import attention_pattern
+from attnscope.paths.sums import LEADING, Sums, split_axis
+
+
+def _product(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    one, other = args[0], args[1] if len(args) > 1 else next(kwargs[key] for key in ("other", "mat2") if key in kwargs)
+    if name == "__rmatmul__":
+        one, other = other, one
+    if isinstance(one, Graded) and isinstance(other, Graded):
+        return freeze_answer(func, name, args, kwargs, value)
+    if isinstance(one, Frozen):
+        return _mixed(other, lambda: plain(one), value)
+    if isinstance(other, Frozen):
+        turned = _turned(one, one.value.mT)
+        return _turned(_mixed(turned, lambda: plain(other).mT, value.mT, watched=False), value)
+    if isinstance(one, Graded):
+        return times_constant(one, other, value, from_left=False)
+    return times_constant(other, one, value, from_left=True)
+
+
+def _turned(stream: Graded, value: Tensor) -> Graded:
+    sums = stream.deferred
+    return stream.made(value, lambda: sums().through(lambda p: p.mT))
+
+
+def _mixed(stream: Graded, pattern: Callable[[], Tensor], value: Tensor, watched: bool = True) -> Graded:
+    """A Y for every part Y. All parts stand side by side as columns, so that it is one product a head."""
+    sums, axis, own = stream.deferred, stream.axis("attention"), value.shape[:-2]
+
+    def beside(parts: Tensor) -> Tensor:
+        weights = pattern().detach().to(parts.dtype)
+        parts = parts.expand(*parts.shape[:LEADING], *_repeated(parts.shape[LEADING:-2], own), *parts.shape[-2:])
+        columns = parts.flatten(0, LEADING - 1).movedim(0, -2)  # [..., key, part, channel]
+        groups = own[-1] // columns.shape[-4] if own else 1  # query heads that share one head of keys and values
+        weights = split_axis(weights, -3, -1, groups).flatten(-3, -2) if groups > 1 else weights
+        product = weights @ columns.flatten(-2)
+        product = split_axis(product, -2, groups, -1).flatten(-4, -3) if groups > 1 else product
+        return split_axis(split_axis(product, -1, *columns.shape[-2:]).movedim(-2, 0), 0, *parts.shape[:LEADING])
+
+    def make() -> Sums:
+        mixed = sums().fitted(value.ndim).through(beside).further(axis)
+        return passed(stream.made(value, lambda: mixed), "attention", pattern).sums if watched else mixed
+
+    return stream.made(value, make, gated=False)
+
+
+def _repeated(shape: tuple[int, ...], own: tuple[int, ...]) -> tuple[int, ...]:
+    """Batch axes as the product will have them; heads of keys and values, the last of these, are not repeated."""
+    return (*own[:-1], *shape[-1:])
+
+
+def _einsum(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """One followed tensor among plain or frozen ones; a frozen one makes it an attention edge."""
+    equation, operands = args[0], list(args[1]) if isinstance(args[1], (list, tuple)) else list(args[1:])
+    graded = [index for index, x in enumerate(operands) if isinstance(x, Graded)]
+    if len(graded) != 1 or "..." in equation or "->" not in equation:
+        return freeze_answer(func, name, args, kwargs, value)
+    at = graded[0]
+    stream, others = operands[at], [plain(x).detach() for x in operands]
+
+    def on_part(one: Tensor) -> Tensor:
+        return torch.einsum(equation, *others[:at], one, *others[at + 1 :])
+
+    def every(parts: Tensor) -> Tensor:
+        return split_axis(torch.vmap(on_part)(parts.flatten(0, LEADING - 1)), 0, *parts.shape[:LEADING])
+
+    sums, axis = stream.deferred, stream.axis("attention")
+    frozen = [index for index, x in enumerate(operands) if isinstance(x, Frozen)]
+    if not frozen:
+        return stream.made(value, lambda: sums().through(every), gated=False)
+    order = _canonical(equation, frozen[0], at)
+    if order is None or len(operands) != 2:
+        return freeze_answer(func, name, args, kwargs, value)
+    back = [order.index(place) for place in range(len(order))]
+
+    def make() -> Sums:
+        mixed = _permuted(sums().through(every), order).further(axis)
+        seen = stream.made(value.permute(order), lambda: mixed)
+        return _permuted(passed(seen, "attention", lambda: others[frozen[0]]).sums, back)
+
+    return stream.made(value, make, gated=False)
+
+
+def _permuted(sums: Sums, order: list[int]) -> Sums:
+    return sums.through(lambda p: p.permute(0, 1, 2, *(axis + LEADING for axis in order)))
+
+
+def _canonical(equation: str, pattern: int, stream: int) -> list[int] | None:
+    """Where batch, head, query and channel stand in the answer: told by which operands have their letters."""
+    inputs, output = equation.replace(" ", "").split("->")
+    letters = inputs.split(",")
+    both = [x for x in letters[pattern] if x in letters[stream] and x in output]  # batch, then head
+    query = [x for x in letters[pattern] if x in output and x not in letters[stream]]
+    channel = [x for x in letters[stream] if x in output and x not in letters[pattern]]
+    named = [*both, *query, *channel]
+    return [output.index(x) for x in named] if len(query) == 1 and len(named) == len(output) else None
+
+
+def _attention(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """F.scaled_dot_product_attention: the pattern is frozen, values are followed."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    values = given["value"]
+    if isinstance(values, Frozen):
+        return freeze_answer(func, name, args, kwargs, value)
+    if not isinstance(values, Graded):  # cross-attention to another stack: what comes from there is a constant
+        return lifted(value, next(x for x in leaves((args, kwargs)) if isinstance(x, Graded)))
+    made: list[Tensor] = []
+    frozen = {key: plain(x) for key, x in given.items() if key not in ("value", "dropout_p")}
+
+    def pattern() -> Tensor:
+        if not made:
+            made.append(attention_pattern(**frozen))
+        return made[0]
+
+    return _mixed(values, pattern, value)
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("matmul", "__matmul__", "__rmatmul__", "bmm", "mm"), _product),
+    "einsum": _einsum,
+    "scaled_dot_product_attention": _attention,
+}

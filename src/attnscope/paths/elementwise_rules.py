@@ -1,0 +1,125 @@
+"""Norms, activations and products entry by entry: linear once denominators and gates are frozen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnscope.paths.freezing import Rule, freeze_answer
+from attnscope.paths.graded import Frozen, Graded, passed, plain
+from attnscope.paths.sums import LEADING, Sums
+
+# phi with phi(0) = 0, followed as phi(z) = g(z) z; only a gate where they multiply something else (SwiGLU).
+_ACTIVATIONS = (
+    *("gelu", "silu", "relu6", "leaky_relu", "elu", "selu", "celu", "mish", "hardswish", "tanh", "hardtanh"),
+    "softsign",
+)
+_FLAGGED = frozenset(["silu", "relu6", "mish", "hardswish"])  # what follows the input is `inplace`
+_SCALINGS = (
+    *("mul", "__mul__", "__rmul__", "multiply", "mul_", "__imul__"),
+    *("div", "__div__", "__truediv__", "true_divide", "divide", "div_", "__itruediv__"),
+)
+
+
+def _scaling(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    one, other = args[0], args[1] if len(args) > 1 else kwargs["other"]
+    divides = "div" in name
+    if (divides and not isinstance(one, Graded)) or "rounding_mode" in kwargs:
+        return freeze_answer(func, name, args, kwargs, value)
+    if isinstance(one, Graded) and isinstance(other, Graded):
+        if divides or one.gated == other.gated:
+            return freeze_answer(func, name, args, kwargs, value)  # a product of two followed tensors is not linear
+        stream, factor = (other, one) if one.gated else (one, other)
+        return _edge(stream, plain(factor), value, gated=False)
+    stream, factor = (one, other) if isinstance(one, Graded) else (other, one)
+    if isinstance(factor, Frozen) and factor.gate and not divides:
+        return _edge(stream, plain(factor), value, gated=True)  # z sigmoid(z) is an activation, and may be a gate
+    return _scaled(stream, plain(factor), value, divides)
+
+
+def _scaled(stream: Graded, factor: Any, value: Tensor, divides: bool = False) -> Graded:
+    sums, ndim, shape = stream.deferred, value.ndim, value.shape
+    factor = factor.detach() if isinstance(factor, Tensor) else factor
+
+    def make() -> Sums:
+        scaled = sums().fitted(ndim).through(lambda p: p / factor if divides else p * factor)
+        return scaled.through(lambda p: p.expand(*p.shape[:LEADING], *shape))
+
+    return stream.made(value, make)
+
+
+def _edge(stream: Graded, gate: Tensor, value: Tensor, gated: bool) -> Graded:
+    """An MLP edge: what a gate lets through."""
+    scaled, axis = _scaled(stream, gate, value).deferred, stream.axis("mlp")
+
+    def make() -> Sums:
+        return passed(stream.made(value, lambda: scaled().further(axis)), "mlp", lambda: gate).sums
+
+    return stream.made(value, make, gated)
+
+
+def _activation(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """phi(z) = g(z) z. At z = 0 the ratio is the slope there, which is the limit wherever phi is smooth. Where it is
+    not, any number would do for the value, which is zero: the slope is taken between 1e-4 on both sides."""
+    z = args[0] if args else kwargs["input"]
+    if not isinstance(z, Graded):
+        return freeze_answer(func, name, args, kwargs, value)
+    inner = z.value
+    zero = inner.abs() < 1e-30
+    gate = value / torch.where(zero, 1.0, inner)
+    if zero.any():
+        options = {key: x for key, x in kwargs.items() if key not in ("input", "inplace")}
+        rest = () if name in _FLAGGED else args[1:]
+        step = torch.full((), 1e-4, dtype=inner.dtype, device=inner.device)
+        slope = (func(step, *rest, **options) - func(-step, *rest, **options)) / (2 * step)
+        gate = torch.where(zero, slope, gate)
+    return _edge(z, gate, value, gated=True)
+
+
+def _relu(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """The gate is open where z > 0. At z = 0 it is shut, as torch takes the derivative."""
+    z = args[0] if args else kwargs["input"]
+    if not isinstance(z, Graded):
+        return freeze_answer(func, name, args, kwargs, value)
+    return _edge(z, (value > 0).to(value.dtype), value, gated=True)
+
+
+def _layer_norm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """gamma (x - mean x) / sigma + beta with sigma frozen."""
+    names = ("input", "normalized_shape", "weight", "bias", "eps")
+    given = {"weight": None, "bias": None, "eps": 1e-5, **dict(zip(names, args, strict=False)), **kwargs}
+    x, axes = given["input"], tuple(range(-len(given["normalized_shape"]), 0))
+    if not isinstance(x, Graded):
+        return freeze_answer(func, name, args, kwargs, value)
+    scale = (x.value.var(axes, unbiased=False, keepdim=True) + given["eps"]).rsqrt()
+    sums, constants, weight, bias = x.deferred, x.constants, given["weight"], given["bias"]
+    scale = scale if weight is None else scale * weight.detach()
+
+    def make() -> Sums:
+        normed = sums().through(lambda p: (p - p.mean(axes, keepdim=True)).mul_(scale))
+        return normed if bias is None else normed.plus_constant(bias.detach(), constants)
+
+    return x.made(value, make)
+
+
+def _rms_norm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    names = ("input", "normalized_shape", "weight", "eps")
+    given = {"weight": None, "eps": None, **dict(zip(names, args, strict=False)), **kwargs}
+    x, axes = given["input"], tuple(range(-len(given["normalized_shape"]), 0))
+    if not isinstance(x, Graded):
+        return freeze_answer(func, name, args, kwargs, value)
+    eps = torch.finfo(x.dtype).eps if given["eps"] is None else given["eps"]
+    scale = (x.value.square().mean(axes, keepdim=True) + eps).rsqrt()
+    weight = given["weight"]
+    return _scaled(x, scale if weight is None else scale * weight.detach(), value)
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_SCALINGS, _scaling),
+    **dict.fromkeys(_ACTIVATIONS, _activation),
+    **dict.fromkeys(("relu", "relu_"), _relu),
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+}

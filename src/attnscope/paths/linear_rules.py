@@ -1,0 +1,79 @@
+"""Sums, and products with weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnscope.paths.freezing import Rule, freeze_answer, lifted
+from attnscope.paths.graded import Frozen, Graded, plain
+from attnscope.paths.sums import LEADING, Sums
+
+_SUMS = (
+    *("add", "__add__", "__radd__", "add_", "__iadd__"),
+    *("sub", "__sub__", "__rsub__", "rsub", "sub_", "__isub__", "subtract"),
+)
+
+
+def _sum(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    one, other = args[0], args[1] if len(args) > 1 else kwargs["other"]
+    if isinstance(one, Frozen) or isinstance(other, Frozen):
+        return freeze_answer(func, name, args, kwargs, value)
+    first = one if isinstance(one, Graded) else other
+    left, right = lifted(one, first, value.shape), lifted(other, first, value.shape)
+    if name in ("rsub", "__rsub__"):
+        left, right = right, left
+    factor = kwargs.get("alpha", 1) * (-1 if "sub" in name else 1)
+    a, b, ndim, shape = left.deferred, right.deferred, value.ndim, value.shape
+
+    def make() -> Sums:
+        scaled = b() if factor == 1 else b().through(lambda p: factor * p)
+        both = a().fitted(ndim).plus(scaled.fitted(ndim))
+        return both.through(lambda p: p.expand(*p.shape[:LEADING], *shape))
+
+    return first.made(value, make, left.gated or right.gated)
+
+
+def _affine(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """F.linear(x, W, b)."""
+    x, weight = args[0] if args else kwargs["input"], args[1] if len(args) > 1 else kwargs["weight"]
+    bias = args[2] if len(args) > 2 else kwargs.get("bias")
+    if not isinstance(x, Graded) or isinstance(weight, (Graded, Frozen)) or isinstance(bias, (Graded, Frozen)):
+        return freeze_answer(func, name, args, kwargs, value)
+    return _times_weight(x, value, weight.detach().mT, bias)
+
+
+def _addmm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """torch.addmm(b, x, W), as GPT-2's Conv1D calls it; baddbmm has attention logits in it, which freeze."""
+    bias, x, weight = args[:3]
+    followed = isinstance(x, Graded) and not isinstance(weight, (Graded, Frozen))
+    if not followed or isinstance(bias, (Graded, Frozen)) or kwargs:
+        return freeze_answer(func, name, args, kwargs, value)
+    return _times_weight(x, value, weight.detach(), bias)
+
+
+def _times_weight(x: Graded, value: Tensor, weight: Tensor, bias: Tensor | None) -> Graded:
+    """x W + b. Past a linear map an activation's output is an ordinary part of the stream."""
+    sums, constants = x.deferred, x.constants
+
+    def make() -> Sums:
+        product = sums().through(lambda p: F.linear(p, weight.mT))
+        return product if bias is None else product.plus_constant(bias.detach(), constants)
+
+    return x.made(value, make, gated=False)
+
+
+def times_constant(stream: Graded, matrix: Tensor, value: Tensor, from_left: bool) -> Graded:
+    """A matrix product with a plain tensor: weights, or a fixed mixing of tokens."""
+    sums, matrix = stream.deferred, plain(matrix).detach()
+    ndim = value.ndim if from_left or matrix.ndim > 2 else stream.value.ndim
+
+    def make() -> Sums:
+        return sums().fitted(ndim).through(lambda p: matrix @ p if from_left else p @ matrix)
+
+    return stream.made(value, make, gated=False)
+
+
+RULES: dict[str, Rule] = {**dict.fromkeys(_SUMS, _sum), "linear": _affine, "addmm": _addmm}

@@ -1,0 +1,21 @@
+"""The mean path of length k: the sum of all of them over their number, which replaces drawing some at random."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.errors import RefusalError
+from attnscope.paths.edges import path_counts
+from attnscope.paths.lengths import SOURCES, Lengths
+
+
+def mean_path(found: Lengths) -> Float[Tensor, "length *shape"]:
+    """Y^(k) / (C(L, k) H^k) for k = 0, 1, ..., of paths that begin at the input; zero where there is no path."""
+    stream = found.stream
+    if stream.count not in ("attention", "both") or stream.parts.shape[0] != len(SOURCES):
+        raise RefusalError("A mean path needs lengths counted by attention edges, with sources kept apart.")
+    sums = stream.parts[0].sum(1)
+    counts = torch.tensor([float(max(1, c)) for c in path_counts(found.network)], dtype=sums.dtype)
+    return sums / counts[: len(sums)].reshape(-1, *[1] * (sums.ndim - 1))

@@ -1,0 +1,56 @@
+"""Values of one block, kept from its first run: a block of a network always runs on the same stream.
+
+Only what is expensive is kept (products with weights, attention), in the order in which it is computed. A tensor that
+the model has changed in place since is computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+EXPENSIVE = frozenset(["linear", "addmm", "scaled_dot_product_attention", "matmul", "__matmul__", "bmm", "einsum"])
+
+
+@dataclass
+class Memory:
+    """`kept[i]` is the i-th expensive value of the block: the function's name, the tensor, and its version."""
+
+    kept: list[tuple[str, Tensor | None, int]] = field(default_factory=list)
+    asked: int = 0
+    largest: int = 0  # entries of a tensor worth keeping: maps of all tokens by all tokens are not
+
+    def value(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
+        index, self.asked = self.asked, self.asked + 1
+        if index < len(self.kept):
+            known, value, version = self.kept[index]
+            if known == name and value is not None and value._version == version:
+                return value
+        value = compute()
+        # An inference tensor has no version to tell whether it was changed.
+        worth = not value.is_inference() and value.numel() <= self.largest
+        self.kept[index : index + 1] = [(name, value, value._version) if worth else (name, None, 0)]
+        return value
+
+
+_memory: ContextVar[Memory | None] = ContextVar("memory", default=None)
+
+
+@contextmanager
+def remembering(memory: Memory, largest: int) -> Iterator[None]:
+    """Inside, expensive values of followed tensors come from `memory`, or go into it."""
+    memory.asked, memory.largest = 0, largest
+    token = _memory.set(memory)
+    try:
+        yield
+    finally:
+        _memory.reset(token)
+
+
+def remembered(name: str, compute: Callable[[], Tensor]) -> Tensor:
+    memory = _memory.get()
+    return compute() if memory is None or name not in EXPENSIVE else memory.value(name, compute)

@@ -1,0 +1,196 @@
+"""Functions that only move, cut, copy or add up entries: the same for every part.
+
+The frequent ones act on all parts at once, by leaving the leading axes alone. The others go through `vmap`, which does
+the same for any function, at more cost a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnscope.paths.freezing import Rule, freeze_answer, leaves, lifted
+from attnscope.paths.graded import Frozen, Graded, plain
+from attnscope.paths.sums import LEADING, Sums, span, split_axis
+
+OnParts = Callable[[Tensor], Any]
+
+
+def _moved(dim: int) -> int:
+    """An axis of the value as an axis of its parts; counted from the end it is the same."""
+    return dim + LEADING if dim >= 0 else dim
+
+
+def _sizes(rest: tuple[Any, ...]) -> tuple[int, ...]:
+    return tuple(rest[0]) if len(rest) == 1 and isinstance(rest[0], (tuple, list)) else rest
+
+
+def _reshape(ndim: int, *sizes: Any) -> OnParts | None:
+    wanted = _sizes(sizes)
+    if not all(isinstance(size, int) for size in wanted):
+        return None  # `view` with a dtype
+    return lambda p: p.reshape(*p.shape[:LEADING], *wanted)
+
+
+def _expand(ndim: int, *sizes: Any) -> OnParts:
+    wanted = _sizes(sizes)
+    return lambda p: Sums(p).fitted(len(wanted)).parts.expand(*p.shape[:LEADING], *wanted)
+
+
+def _transpose(ndim: int, dim0: int, dim1: int) -> OnParts:
+    return lambda p: p.transpose(_moved(dim0), _moved(dim1))
+
+
+def _permute(ndim: int, *dims: Any) -> OnParts:
+    order = [d % ndim + LEADING for d in _sizes(dims)]
+    return lambda p: p.permute(0, 1, 2, *order)
+
+
+def _flatten(ndim: int, start_dim: int = 0, end_dim: int = -1) -> OnParts:
+    return lambda p: p.flatten(_moved(start_dim), _moved(end_dim))
+
+
+def _unflatten(ndim: int, dim: int, sizes: Any) -> OnParts:
+    return lambda p: split_axis(p, _moved(dim), *sizes)
+
+
+def _along(function: Callable[..., Any]) -> Callable[..., OnParts | None]:
+    """Functions of (tensor, something, dim)."""
+
+    def build(ndim: int, what: Any, dim: int = 0) -> OnParts:
+        return lambda p: function(p, what, dim=_moved(dim))
+
+    return build
+
+
+def _unbind(ndim: int, dim: int = 0) -> OnParts:
+    return lambda p: p.unbind(_moved(dim))
+
+
+def _unsqueeze(ndim: int, dim: int) -> OnParts:
+    return lambda p: p.unsqueeze(_moved(dim))
+
+
+def _squeeze(ndim: int, dim: Any = None) -> OnParts | None:
+    return (lambda p: p.squeeze(_moved(dim))) if isinstance(dim, int) else None
+
+
+def _item(ndim: int, index: Any) -> OnParts | None:
+    places = index if isinstance(index, tuple) else (index,)
+    if not all(place is None or place is ... or isinstance(place, (int, slice)) for place in places):
+        return None
+    if any(isinstance(place, bool) for place in places):
+        return None
+    return lambda p: p[(slice(None),) * LEADING + places]
+
+
+def _total(function: Callable[..., Tensor]) -> Callable[..., OnParts | None]:
+    """`sum` and `mean` over named axes."""
+
+    def build(ndim: int, dim: Any = None, keepdim: bool = False) -> OnParts | None:
+        axes = (dim,) if isinstance(dim, int) else dim
+        if not axes:
+            return None
+        return lambda p: function(p, [_moved(axis) for axis in axes], keepdim=keepdim)
+
+    return build
+
+
+def _same(ndim: int, *_: Any, **__: Any) -> OnParts:
+    return lambda p: p
+
+
+_DIRECT: dict[str, Callable[..., OnParts | None]] = {
+    **dict.fromkeys(("view", "reshape"), _reshape),
+    **dict.fromkeys(("transpose", "swapaxes", "swapdims"), _transpose),
+    **dict.fromkeys(("contiguous", "clone", "detach"), _same),
+    **dict.fromkeys(("dropout", "alpha_dropout", "feature_dropout", "dropout1d", "dropout2d"), _same),  # evaluating
+    **dict.fromkeys(("neg", "__neg__"), lambda ndim: torch.neg),
+    "expand": _expand,
+    "permute": _permute,
+    "flatten": _flatten,
+    "unflatten": _unflatten,
+    "unsqueeze": _unsqueeze,
+    "squeeze": _squeeze,
+    "unbind": _unbind,
+    "__getitem__": _item,
+    "mT": lambda ndim: lambda p: p.mT,
+    "sum": _total(torch.sum),
+    "mean": _total(torch.mean),
+    **{name: _along(getattr(Tensor, name)) for name in ("split", "split_with_sizes", "chunk")},
+}
+_MAPPED = (
+    *("expand_as", "repeat", "roll", "flip", "repeat_interleave", "narrow", "select", "tensor_split", "to", "type"),
+    *("type_as", "float", "double", "half", "bfloat16", "index_select", "gather", "movedim", "moveaxis", "t"),
+    *("view_as", "reshape_as", "tile", "diagonal", "pad", "cumsum"),
+)
+
+
+def _one(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """The same function on every part of one tensor."""
+    stream = args[0] if args else kwargs.get("input")
+    if not isinstance(stream, Graded) or any(isinstance(leaf, Frozen) for leaf in leaves((args, kwargs))):
+        return freeze_answer(func, name, args, kwargs, value)
+    build = _DIRECT.get(name)
+    others = {key: x for key, x in kwargs.items() if key != "input"}
+    on_parts = None if build is None else _built(build, stream.value.ndim, args[1:], others)
+    if on_parts is None:
+        on_parts = _mapped(func, plain(args[1:]), plain(others))
+    return _answers(stream, on_parts, value)
+
+
+def _built(build: Callable[..., OnParts | None], ndim: int, rest: Any, others: Any) -> OnParts | None:
+    try:
+        return build(ndim, *rest, **others)
+    except TypeError:  # arguments by names that are not written out above
+        return None
+
+
+def _mapped(func: Any, rest: Any, others: Any) -> OnParts:
+    def on_parts(parts: Tensor) -> Any:
+        mapped = torch.vmap(lambda one: func(one, *rest, **others))(parts.flatten(0, LEADING - 1))
+        if isinstance(mapped, Tensor):
+            return split_axis(mapped, 0, *parts.shape[:LEADING])
+        return type(mapped)(split_axis(m, 0, *parts.shape[:LEADING]) for m in mapped)
+
+    return on_parts
+
+
+def _answers(stream: Graded, on_parts: OnParts, value: Any) -> Any:
+    sums = stream.deferred
+    if isinstance(value, Tensor):
+        return stream.made(value, lambda: sums().through(on_parts))
+
+    def nth(index: int) -> Callable[[], Sums]:
+        return lambda: sums().through(lambda p: on_parts(p)[index])
+
+    return type(value)(stream.made(v, nth(index)) for index, v in enumerate(value))
+
+
+def _joined(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """Plain tensors beside graded ones are constants."""
+    tensors = list(args[0] if args else kwargs["tensors"])
+    if any(isinstance(x, Frozen) for x in tensors):
+        return freeze_answer(func, name, args, kwargs, value)
+    first = next(x for x in tensors if isinstance(x, Graded))
+    every = [lifted(x, first) for x in tensors]
+    cells = [x.deferred for x in every]
+    rest, others = args[1:], {key: x for key, x in kwargs.items() if key != "tensors"}
+
+    def make() -> Sums:
+        sums = [cell() for cell in cells]
+        start, ends = span(*sums)
+        parts = [s.within(start, ends) for s in sums]
+        mapped = torch.vmap(lambda *one: func(one, *rest, **others))(*(p.flatten(0, LEADING - 1) for p in parts))
+        return Sums(split_axis(mapped, 0, *parts[0].shape[:LEADING]), start)
+
+    return first.made(value, make, any(x.gated for x in every))
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys((*_DIRECT, *_MAPPED), _one),
+    **dict.fromkeys(("cat", "concat", "stack", "hstack", "vstack"), _joined),
+}

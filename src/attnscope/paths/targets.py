@@ -1,0 +1,115 @@
+"""What is decomposed: one number that depends linearly on the output, with a name a person can read.
+
+    logit(42)                      the last token's logit of vocabulary entry 42
+    logit_difference(42, 7)        how much more entry 42 is believed than entry 7
+    class_logit(3)                 the logit of a class, where the model gives one row a sequence
+    stream_norm(network)           the last stream, projected onto itself: adds up to its Frobenius norm
+    residual_norm(network)         what tells tokens apart in it: adds up to ||X - 1 mean^T||_F
+
+Sequences of a batch are added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.errors import RefusalError
+from attnscope.paths.graded import Graded
+from attnscope.paths.network import Network
+
+Functional = Callable[[Tensor], Tensor]
+"""A linear functional of the model's output, to one number; `Target` is one with a name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """The sum of weight * output[position, entry] over `entries`; with a `direction`, its product with the stream."""
+
+    name: str
+    entries: tuple[tuple[int, float], ...] = ()
+    position: int | None = -1  # None: the output has no axis of tokens
+    direction: Float[Tensor, "batch token width"] | None = None
+
+    def __call__(self, output: Float[Tensor, "*shape"]) -> Float[Tensor, ""]:
+        if self.direction is not None:
+            return (output * self.direction).sum()
+        row = output if self.position is None else _row(output, self.position)
+        for entry, _ in self.entries:
+            if not 0 <= entry < row.shape[-1]:
+                raise RefusalError(
+                    f"The output has entries 0 to {row.shape[-1] - 1}, and the target asks for {entry}: choose another."
+                )
+        return torch.stack([weight * row[..., entry].sum() for entry, weight in self.entries]).sum()
+
+    def read_from(self, network: Network) -> Network:
+        """The network that ends where this target reads."""
+        return network if self.direction is None else network.without_tail
+
+
+def _row(output: Tensor, position: int) -> Tensor:
+    if output.ndim < 3:
+        raise RefusalError("The output has no axis of tokens: ask for class_logit instead of a token's logit.")
+    if not -output.shape[-2] <= position < output.shape[-2]:
+        raise RefusalError(f"The text has {output.shape[-2]} tokens, and position {position} is not among them.")
+    return output[..., position, :]
+
+
+def logit(token: int, position: int = -1, word: str | None = None) -> Target:
+    return Target(f"logit of {_quoted(token, word)} at {_place(position)}", ((token, 1.0),), position)
+
+
+def logit_difference(
+    token: int, other: int, position: int = -1, words: tuple[str | None, str | None] = (None, None)
+) -> Target:
+    name = f"logit of {_quoted(token, words[0])} minus {_quoted(other, words[1])} at {_place(position)}"
+    return Target(name, ((token, 1.0), (other, -1.0)), position)
+
+
+def class_logit(label: int, word: str | None = None) -> Target:
+    return Target(f"logit of class {_quoted(label, word)}", ((label, 1.0),), None)
+
+
+def stream_norm(network: Network) -> Target:
+    stream = network.streams[-1]
+    return Target("norm of the last stream", direction=stream / stream.norm())
+
+
+def residual_norm(network: Network) -> Target:
+    stream = network.streams[-1]
+    residual = stream - stream.mean(-2, keepdim=True)
+    size = residual.norm()
+    if not size > 0:
+        raise RefusalError("All tokens of the last stream are equal, so nothing tells them apart: give a longer text.")
+    return Target("what tells tokens apart", direction=residual / size)
+
+
+def _quoted(index: int, word: str | None) -> str:
+    return str(index) if word is None else f"'{word}'"
+
+
+def _place(position: int) -> str:
+    return "the last token" if position == -1 else f"position {position}"
+
+
+def seen_by(target: Functional, network: Network) -> Network:
+    return target.read_from(network) if isinstance(target, Target) else network
+
+
+def pulled_back_through_tail(network: Network, target: Functional) -> tuple[Float[Tensor, "*shape"], float]:
+    """The adjoint of the target at the last stream, and what constants of the tail add to it: paths of length zero."""
+    with torch.enable_grad():
+        leaf = torch.zeros_like(network.streams[-1], requires_grad=True)
+        answer = network.finish(Graded.of(network.streams[-1], leaf[None, None, None], 0, "attention"))
+        if answer.sums.ends[0] > 1:
+            raise RefusalError(
+                f"What follows the chosen blocks of {network.name} attends as well (a decoder, most likely): "
+                "choose the last stack for values of heads."
+            )
+        constant = target(answer.parts[0, 0, 0])
+        (adjoint,) = torch.autograd.grad(constant, leaf)
+    return adjoint, float(constant.detach())

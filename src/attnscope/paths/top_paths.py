@@ -1,0 +1,151 @@
+"""The largest individual paths: which chain of heads carries how much of a target, and from which token.
+
+A path through L blocks takes at each the skip or one head (MLPs and norms are part of the block). Its contribution is
+<B_1^T ... B_L^T g, x>, with g the target's adjoint and x the stream that enters. The search goes backwards: the adjoint
+of a suffix of choices is pulled back through one more block for every choice there, and the best `width` are kept.
+
+Which are best? Not those with a large sum over all completions, which may cancel. With random signs on all earlier
+heads (see `energy`), E <a, Z>^2 over signed streams Z is the sum of squares of all completions of the suffix with
+adjoint a, and no completion is larger than its root. So suffixes are ranked by that root, estimated from some draws,
+and the largest root that was dropped says what may have been missed. Where nothing was dropped the answer is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.construction import Advance, silent
+from attnscope.core.errors import RefusalError
+from attnscope.paths.edges import heads_apart, one_attention
+from attnscope.paths.energy import signed_streams
+from attnscope.paths.graded import Graded, watching
+from attnscope.paths.network import Network
+from attnscope.paths.sums import Sums
+from attnscope.paths.targets import Functional, pulled_back_through_tail, seen_by
+
+
+@dataclass(frozen=True)
+class TopPath:
+    """`heads` are (layer, head) in order; `token` is where most of it begins, with `of_token` of the contribution."""
+
+    heads: tuple[tuple[int, int], ...]
+    contribution: float
+    sequence: int
+    token: int
+    of_token: float
+
+    def chain(self, tokens: Sequence[str] | None = None) -> str:
+        """token 'Paris' (pos 3) -> L2H5 -> L9H1 -> output."""
+        word = "token" if tokens is None else f"token {tokens[self.token]!r}"
+        steps = [f"{word} (pos {self.token})", *(f"L{layer}H{head}" for layer, head in self.heads), "output"]
+        return " -> ".join(steps)
+
+
+@dataclass(frozen=True)
+class TopPaths:
+    """`exact`: nothing was dropped. Otherwise no dropped path is expected above `missed`, an estimate by random
+    signs."""
+
+    paths: tuple[TopPath, ...]
+    exact: bool
+    missed: float
+    width: int
+
+    @property
+    def likely_exact(self) -> bool:
+        """Nothing that was dropped is expected to be as large as the smallest path that is listed."""
+        return self.exact or self.missed < abs(self.paths[-1].contribution)
+
+
+@dataclass(frozen=True)
+class _Beam:
+    """Suffixes: their choices (0 the skip, h + 1 head h), adjoints, and roots of the energy of their completions."""
+
+    choices: tuple[tuple[int, ...], ...]
+    adjoints: Float[Tensor, "suffix *shape"]
+    roots: Float[Tensor, " suffix"]
+
+    def and_best_of(self, other: _Beam, width: int) -> tuple[_Beam, float]:
+        """The best of both, and the largest root that is dropped."""
+        roots = torch.cat([self.roots, other.roots])
+        order = roots.argsort(descending=True, stable=True)
+        kept = order[:width]
+        choices = (*self.choices, *other.choices)
+        adjoints = torch.cat([self.adjoints, other.adjoints])
+        best = _Beam(tuple(choices[i] for i in kept.tolist()), adjoints[kept], roots[kept])
+        return best, float(roots[order[width]]) if len(order) > width else 0.0
+
+
+def top_paths(
+    network: Network,
+    target: Functional,
+    count: int = 10,
+    width: int = 32,
+    draws: int = 16,
+    seed: int = 0,
+    advance: Advance = silent,
+) -> TopPaths:
+    """The `count` paths from the input with the largest contributions to `target`, either sign, largest first."""
+    if not 1 <= count <= width:
+        raise RefusalError(f"A search that keeps {width} suffixes cannot list {count} paths: ask for 1 to {width}.")
+    network = seen_by(target, network)
+    last, _ = pulled_back_through_tail(network, target)
+    streams = [s[:, 0] for s in signed_streams(network, draws, torch.Generator().manual_seed(seed))]
+    beam = _Beam(((),), last[None], last.new_zeros(1))
+    missed = 0.0
+    for layer in reversed(range(network.layers)):
+        signed = network.streams[0][None] if layer == 0 else streams[layer]  # at the input there is one completion
+        grown: _Beam | None = None
+        for more in _expanded(network, layer, beam, signed):
+            if grown is None:
+                grown = more
+                continue
+            grown, dropped = grown.and_best_of(more, width)
+            # At the input the root is the contribution itself: what is dropped there is smaller for certain.
+            missed = max(missed, dropped if layer > 0 else 0.0)
+        assert grown is not None
+        beam = grown
+        advance("paths", network.layers - layer, network.layers)
+    return TopPaths(tuple(_described(network, beam, count)), missed == 0.0, missed, width)
+
+
+def _expanded(network: Network, layer: int, beam: _Beam, signed: Float[Tensor, "draw *shape"]) -> Iterator[_Beam]:
+    """All suffixes with the skip of block `layer` before them, with its first head, its second, ..."""
+    seen: list[Sums] = []
+
+    def keep(mixed: Graded, pattern: Tensor) -> None:
+        seen.append(mixed.sums)
+
+    def scored(choice: int, adjoints: Tensor) -> _Beam:
+        roots = torch.einsum("w...,d...->wd", adjoints, signed).square().mean(1).sqrt()
+        return _Beam(tuple((choice, *rest) for rest in beam.choices), adjoints, roots)
+
+    stream = network.streams[layer]
+    with torch.enable_grad(), watching(keep):
+        leaf = torch.zeros(len(beam.choices), 1, 1, *stream.shape, dtype=stream.dtype, requires_grad=True)
+        answer = network.block(layer, Graded.of(stream, leaf, None, "attention"))
+    mixed = one_attention(seen, network, layer).parts
+    if answer.sums.first[0] == 0:  # not where the skip is cut
+        (skip,) = torch.autograd.grad(answer.parts[:, 0, 0], leaf, beam.adjoints, retain_graph=True)
+        yield scored(0, skip[:, 0, 0])
+    (pulled,) = torch.autograd.grad(answer.parts[:, 1, 0], mixed, beam.adjoints, retain_graph=True)
+    apart = heads_apart(pulled[:, 0, 0], network)
+    for head in range(apart.shape[2]):
+        alone = torch.zeros_like(apart)
+        alone[:, :, head] = apart[:, :, head]
+        (before,) = torch.autograd.grad(mixed, leaf, alone.reshape(pulled.shape), retain_graph=True)
+        yield scored(head + 1, before[:, 0, 0])
+
+
+def _described(network: Network, beam: _Beam, count: int) -> Iterator[TopPath]:
+    by_token = (beam.adjoints * network.streams[0]).sum(-1)  # [path, batch, token]
+    whole = by_token.flatten(1).sum(1)
+    for index in whole.abs().argsort(descending=True, stable=True)[:count].tolist():
+        sequence, token = divmod(int(by_token[index].abs().argmax()), by_token.shape[2])
+        heads = tuple((layer, c - 1) for layer, c in enumerate(beam.choices[index]) if c)
+        yield TopPath(heads, float(whole[index]), sequence, token, float(by_token[index, sequence, token]))

@@ -1,0 +1,1 @@
+"""Driving experiments: presets, seeds, checkpoints, and the page that shows verdicts beside claims."""

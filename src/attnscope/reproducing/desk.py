@@ -1,0 +1,123 @@
+"""The desk an experiment works at: finished parts are kept as JSON, unfinished training beside them.
+
+    checkpoint/plan.json            everything that decides the numbers
+    checkpoint/<part>.json          what a finished part returned
+    checkpoint/<part>.safetensors   where the training of an unfinished part stands
+
+Every part passes through JSON whether it was just computed or read back, so a run that was interrupted and gone on with
+gives the same numbers, bit for bit, as an unbroken one. Ctrl-C is let through between steps (when the work says how far
+it is); a second one is let through at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from attnscope.core.construction import Advance, silent
+from attnscope.core.errors import RefusalError
+from attnscope.survey.file import write_atomically
+from attnscope.survey.provenance import plain
+
+FOLDER = "checkpoint"
+
+
+class KeepingDesk:
+    """A desk with a folder; with None nothing is kept, and parts still pass through JSON."""
+
+    def __init__(self, folder: Path | None, plan: Mapping[str, Any], progress: Advance = silent) -> None:
+        self.folder = None if folder is None else folder / FOLDER
+        self.plan = _through_json(plan)
+        self.progress = progress
+        self.asked_to_stop = False
+
+    def open(self, resume: bool) -> None:
+        """Begin anew, or go on with what is there; a checkpoint of another plan is refused."""
+        if self.folder is None:
+            return
+        plan = self.folder / "plan.json"
+        if resume and plan.exists():
+            if _read(plan) != self.plan:
+                raise RefusalError(
+                    f"The checkpoint in '{self.folder.parent}' was made with other settings: repeat them, or leave out"
+                    " --resume to begin anew."
+                )
+            return
+        if resume:
+            raise RefusalError(f"There is nothing to go on with in '{self.folder.parent}': leave out --resume.")
+        self.clear()
+        try:
+            self.folder.mkdir(parents=True)
+        except OSError as error:
+            raise RefusalError(
+                f"The folder '{self.folder}' cannot be made ({error.strerror}): name another one with --out."
+            ) from None
+        write_atomically(plan, _json(self.plan))
+
+    def clear(self) -> None:
+        if self.folder is not None and self.folder.is_dir():
+            shutil.rmtree(self.folder)
+
+    def advance(self, stage: str, done: int, total: int) -> None:
+        if self.asked_to_stop:
+            raise KeyboardInterrupt
+        self.progress(stage, done, total)
+
+    def part(self, name: str, work: Callable[[], Any]) -> Any:
+        path = self._path(name, ".json")
+        if path is not None and path.exists():
+            return _read(path)["answer"]
+        self.advance(name, 0, 0)
+        content = _json({"answer": plain(work())})
+        if path is not None:
+            write_atomically(path, content)
+        return json.loads(content)["answer"]
+
+    def place(self, name: str) -> Path | None:
+        # The trainer writes <place>.json and <place>.safetensors, which must not be taken for a finished part.
+        return self._path(name, "-state")
+
+    def _path(self, name: str, tail: str) -> Path | None:
+        safe = re.sub(r"[^\w.-]+", "-", name)
+        return None if self.folder is None else self.folder / f"{safe}{tail}"
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Inside, the first Ctrl-C waits for the next `advance`. Signals reach the main thread only."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.getsignal(signal.SIGINT)
+
+        def ask(number: int, frame: Any) -> None:
+            if self.asked_to_stop:
+                raise KeyboardInterrupt
+            self.asked_to_stop = True
+
+        signal.signal(signal.SIGINT, ask)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def _json(data: Any) -> bytes:
+    return json.dumps(data, allow_nan=False).encode()
+
+
+def _through_json(data: Any) -> Any:
+    return json.loads(_json(plain(data)))
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RefusalError(f"{path} cannot be read ({error}): leave out --resume to begin anew.") from error

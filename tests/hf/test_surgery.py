@@ -1,0 +1,204 @@
+"""Each variant against a forward pass written by hand, on five kinds of block; and that nothing is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2Model,
+    GPTNeoXConfig,
+    GPTNeoXModel,
+    LlamaConfig,
+    LlamaModel,
+    MPNetConfig,
+    MPNetModel,
+)
+
+from attnscope.core.errors import RefusalError
+from attnscope.hf.anatomy import anatomy
+from attnscope.hf.surgery import VARIANTS, Variant, cut
+from attnscope.models.nano import Config, Nano
+
+Stream = Callable[[nn.Module, Tensor, Variant], Tensor]
+SIZES = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40}
+ALL = {**VARIANTS, "no mlp skip": replace(VARIANTS["san+mlp"], mlp_skip=False)}
+
+
+def post_norm(attend, attention_norm, mlp, mlp_norm, x: Tensor, variant: Variant) -> Tensor:
+    x = attention_norm(attend(x) + (x if variant.skip else 0))
+    return mlp_norm((mlp(x) if variant.mlp else 0) + (x if variant.mlp_skip or not variant.mlp else 0))
+
+
+def pre_norm(attend, attention_norm, mlp, mlp_norm, x: Tensor, variant: Variant) -> Tensor:
+    x = attend(attention_norm(x)) + (x if variant.skip else 0)
+    if not variant.mlp:
+        return x
+    return mlp(mlp_norm(x)) + (x if variant.mlp_skip else 0)
+
+
+def bert(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
+    x = model.embeddings(ids)
+    for layer in model.encoder.layer:
+        x = post_norm(
+            lambda h, layer=layer: layer.attention.output.dense(layer.attention.self(h)[0]),
+            layer.attention.output.LayerNorm,
+            lambda h, layer=layer: layer.output.dense(layer.intermediate(h)),
+            layer.output.LayerNorm,
+            x,
+            variant,
+        )
+    return x
+
+
+def albert(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
+    x = model.encoder.embedding_hidden_mapping_in(model.embeddings(ids))
+    layer = model.encoder.albert_layer_groups[0].albert_layers[0]
+    own = layer.attention
+
+    def attend(h: Tensor) -> Tensor:
+        q, k, v = (p(h).unflatten(-1, (4, -1)).transpose(1, 2) for p in (own.query, own.key, own.value))
+        pattern = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
+        return own.dense((pattern @ v).transpose(1, 2).flatten(2))
+
+    for _ in range(model.config.num_hidden_layers):
+        x = post_norm(
+            attend,
+            own.LayerNorm,
+            lambda h: layer.ffn_output(layer.activation(layer.ffn(h))),
+            layer.full_layer_layer_norm,
+            x,
+            variant,
+        )
+    return x
+
+
+def gpt2(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
+    x = model.wte(ids) + model.wpe(torch.arange(ids.shape[1]))
+    for block in model.h:
+        x = pre_norm(lambda h, block=block: block.attn(h)[0], block.ln_1, block.mlp, block.ln_2, x, variant)
+    return model.ln_f(x)
+
+
+def llama(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
+    x = model.embed_tokens(ids)
+    turn = model.rotary_emb(x, torch.arange(ids.shape[1])[None])
+    for layer in model.layers:
+        x = pre_norm(
+            lambda h, layer=layer: layer.self_attn(hidden_states=h, position_embeddings=turn, attention_mask=None)[0],
+            layer.input_layernorm,
+            layer.mlp,
+            layer.post_attention_layernorm,
+            x,
+            variant,
+        )
+    return model.norm(x)
+
+
+def neox(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
+    """One skip for both: without it, attention + MLP is left, whatever is said of the MLP's own."""
+    x = model.embed_in(ids)
+    turn = model.rotary_emb(x, torch.arange(ids.shape[1])[None])
+    for layer in model.layers:
+        write = layer.attention(layer.input_layernorm(x), attention_mask=None, position_embeddings=turn)[0]
+        if variant.mlp:
+            write = write + layer.mlp(layer.post_attention_layernorm(x))
+        x = write + x if variant.skip else write
+    return model.final_layer_norm(x)
+
+
+def made(cls: type, config: object) -> nn.Module:
+    torch.manual_seed(0)
+    return cls(config).double().eval()
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Stream]] = {
+    "bert": (lambda: made(BertModel, BertConfig(**SIZES, initializer_range=0.2)), bert),
+    "albert": (lambda: made(AlbertModel, AlbertConfig(**SIZES, embedding_size=8, initializer_range=0.2)), albert),
+    "gpt2": (
+        lambda: made(GPT2Model, GPT2Config(vocab_size=50, n_embd=24, n_layer=3, n_head=4, initializer_range=0.2)),
+        gpt2,
+    ),
+    "llama": (lambda: made(LlamaModel, LlamaConfig(**SIZES, num_key_value_heads=2, initializer_range=0.2)), llama),
+    "neox": (lambda: made(GPTNeoXModel, GPTNeoXConfig(**SIZES, initializer_range=0.2)), neox),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("name", ALL)
+def test_a_variant_is_what_it_says(kind: str, name: str) -> None:
+    build, by_hand = MODELS[kind]
+    model, variant = build(), ALL[name]
+    ids = torch.randint(0, 50, (2, 7), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        whole = model(ids).last_hidden_state
+        with cut(model, anatomy(model), variant):
+            seen = model(ids).last_hidden_state
+        expected = by_hand(model, ids, variant)
+        # Llama's norm and rotation work in float32 inside a float64 model
+        tolerance = 2e-5 if kind == "llama" else 1e-10
+        torch.testing.assert_close(seen, expected, rtol=tolerance, atol=tolerance)
+        assert variant.skip or (seen - whole).abs().max() > 1e-2
+        assert torch.equal(model(ids).last_hidden_state, whole)  # outside it is itself again, bit for bit
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_whole_is_bit_equal(kind: str) -> None:
+    model = MODELS[kind][0]()
+    ids = torch.arange(10)[None]
+    with torch.no_grad():
+        before = model(ids).last_hidden_state
+        with cut(model, anatomy(model), VARIANTS["whole"]):
+            assert torch.equal(model(ids).last_hidden_state, before)
+
+
+def test_an_exception_leaves_nothing_behind() -> None:
+    model = MODELS["bert"][0]()
+    with pytest.raises(ZeroDivisionError), cut(model, anatomy(model), VARIANTS["san"]):
+        raise ZeroDivisionError
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_pass_that_fails_does_not_disturb_the_next() -> None:
+    model = MODELS["albert"][0]()
+    ids = torch.arange(6)[None]
+    with torch.no_grad(), cut(model, anatomy(model), VARIANTS["san"]):
+        expected = model(ids).last_hidden_state
+        with pytest.raises(IndexError):
+            model(ids + 1000)
+        assert torch.equal(model(ids).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post", "none"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_nano_cut_equals_nano_made_so(norm: str, name: str) -> None:
+    variant = VARIANTS[name]
+    settings = {"vocab_size": 20, "width": 12, "heads": 2, "layers": 3, "norm": norm, "initial": 0.4, "mlp": 16}
+    model = Nano(Config(**settings), seed=3).double()
+    twin = Nano(Config(**settings, skip=float(variant.skip), mlp_skip=1.0), seed=3).double()
+    ids = torch.arange(8)[None]
+    with torch.no_grad():
+        if not variant.mlp:
+            for block in twin.blocks:
+                block.mlp[-1].weight.zero_()
+                block.mlp[-1].bias.zero_()
+        with cut(model, anatomy(model, {"input_ids": ids}), variant):
+            torch.testing.assert_close(model(ids), twin(ids), rtol=1e-10, atol=1e-11)
+
+
+def test_writes_that_cannot_be_told_apart_are_refused() -> None:
+    model = made(MPNetModel, MPNetConfig(**SIZES))
+    found = anatomy(model)
+    blocks = tuple(replace(b, writes=replace(b.writes, count=0)) for b in found.stacks[0].blocks)
+    blind = replace(found, stacks=(replace(found.stacks[0], blocks=blocks),))
+    with pytest.raises(RefusalError, match="cannot be told apart"), cut(model, blind, VARIANTS["san"]):
+        pass

@@ -1,0 +1,84 @@
+"""The largest paths against a list of all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from attnscope.core.errors import RefusalError
+from attnscope.paths.targets import logit
+from attnscope.paths.top_paths import top_paths
+from tests.paths.enumeration import Explicit, Shape, network, paths
+
+Heads = tuple[tuple[int, int], ...]
+
+
+def every_contribution(model: Explicit, entry: int) -> dict[Heads, float]:
+    """Of all chains of heads, blocks with their MLPs."""
+    row = model.out.weight[entry].detach().numpy()
+    stride = 1 if model.shape.mlp is None else 2
+    found: dict[Heads, float] = {}
+    for path in paths(model, model.example()):
+        if path.source == 0:
+            heads = tuple((i, int(n[1:])) for i, n in enumerate(path.names[::stride]) if n[0] == "h")
+            found[heads] = found.get(heads, 0.0) + float(path.value[0, -1] @ row)
+    return found
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [Shape(5, 4, "pre"), Shape(4, 3, "post", mlp=5, mix="bmm"), Shape(5, 4, "none", mix="einsum", skip=0.5)],
+    ids=str,
+)
+def test_against_enumeration(shape: Shape) -> None:
+    model = Explicit(shape)
+    frozen = network(model, model.example())
+    every = every_contribution(model, 2)
+    ranked = sorted(every, key=lambda heads: -abs(every[heads]))
+    whole = top_paths(frozen, logit(2), count=20, width=len(every))
+    assert whole.exact
+    assert whole.missed == 0
+    assert [path.heads for path in whole.paths] == ranked[:20]
+    found = np.array([path.contribution for path in whole.paths])
+    expected = np.array([every[heads] for heads in ranked[:20]])
+    assert np.abs(found - expected).max() <= 1e-12 * np.abs(expected).max()
+
+    narrow = top_paths(frozen, logit(2), count=5, width=40, draws=64)
+    assert not narrow.exact
+    assert [path.heads for path in narrow.paths] == ranked[:5]
+    kept = {path.heads for path in top_paths(frozen, logit(2), count=40, width=40, draws=64).paths}
+    largest_dropped = max(abs(every[heads]) for heads in ranked if heads not in kept)
+    assert largest_dropped <= 2 * narrow.missed  # an estimate from 64 draws, not a bound
+
+
+def test_chain_and_token() -> None:
+    model = Explicit(Shape(3, 2, "pre", mix="sdpa"))
+    x = model.example()
+    found = top_paths(network(model, x), logit(1), count=27, width=27).paths
+    assert len({path.heads for path in found}) == 27
+    straight = next(path for path in found if path.heads == ())
+    row = model.out.weight[1].detach()
+    assert straight.token == 2  # a causal network's last token comes straight from itself
+    assert straight.of_token == pytest.approx(straight.contribution, rel=1e-12)
+    assert straight.contribution == pytest.approx(float(0.8**3 * x[0, 2] @ row), rel=1e-12)
+    long = next(path for path in found if path.heads == ((0, 1), (2, 0)))
+    assert long.chain(["the", "Paris", "is"]).endswith("-> L0H1 -> L2H0 -> output")
+    assert straight.chain(["the", "Paris", "is"]) == "token 'is' (pos 2) -> output"
+    assert straight.chain() == "token (pos 2) -> output"
+
+
+def test_bad_wishes_are_refused() -> None:
+    model = Explicit(Shape(2, 2, "pre"))
+    frozen = network(model, model.example())
+    for count in (0, 40):
+        with pytest.raises(RefusalError, match="ask for 1 to 32"):
+            top_paths(frozen, logit(1), count=count)
+
+
+def test_same_seed_same_paths() -> None:
+    model = Explicit(Shape(4, 3, "post"))
+    frozen = network(model, model.example())
+    one, other = (top_paths(frozen, logit(1), count=4, width=6, seed=5) for _ in range(2))
+    assert one == other
+    assert torch.get_num_threads() == 1

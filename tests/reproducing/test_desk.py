@@ -1,0 +1,82 @@
+"""Parts are kept whole, read back equal, and refused where they belong to another plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from attnscope.core.errors import RefusalError
+from attnscope.reproducing.desk import KeepingDesk
+
+
+def desk(folder: Path | None, resume: bool = False, **plan: object) -> KeepingDesk:
+    made = KeepingDesk(folder, {"experiment": "x", **plan})
+    made.open(resume)
+    return made
+
+
+def never() -> None:
+    raise AssertionError("this part was finished before")
+
+
+def test_a_finished_part_is_not_worked_on_again(tmp_path: Path) -> None:
+    first = desk(tmp_path).part("a b/c", lambda: {"x": (0.1, float("nan")), "n": 3})
+    assert first == {"x": [0.1, None], "n": 3}
+    assert desk(tmp_path, resume=True).part("a b/c", never) == first
+    for file in tmp_path.rglob("*.json"):
+        json.loads(file.read_text(), parse_constant=never)
+
+
+def test_a_new_run_forgets_the_old_one(tmp_path: Path) -> None:
+    desk(tmp_path).part("a", lambda: 1)
+    assert desk(tmp_path).part("a", lambda: 2) == 2
+
+
+def test_another_plan_is_refused(tmp_path: Path) -> None:
+    desk(tmp_path, seeds=(0, 1)).part("a", lambda: 1)
+    with pytest.raises(RefusalError, match="other settings"):
+        desk(tmp_path, resume=True, seeds=(0, 1, 2))
+    assert desk(tmp_path, resume=True, seeds=(0, 1)).part("a", never) == 1
+
+
+def test_nothing_to_go_on_with_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RefusalError, match="nothing to go on with"):
+        desk(tmp_path, resume=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_parts_are_refused(tmp_path: Path) -> None:
+    desk(tmp_path).part("a", lambda: 1)
+    (tmp_path / "checkpoint" / "a.json").write_text('{"ans')
+    with pytest.raises(RefusalError, match="begin anew"):
+        desk(tmp_path, resume=True).part("a", never)
+
+
+def test_training_state_is_never_taken_for_a_finished_part(tmp_path: Path) -> None:
+    one = desk(tmp_path)
+    place = one.place("a")
+    assert place is not None
+    place.with_name(place.name + ".json").write_text("{}")
+    assert one.part("a", lambda: 5) == 5
+
+
+def test_without_a_folder_nothing_is_kept_and_numbers_are_the_same(tmp_path: Path) -> None:
+    bare = desk(None)
+    assert bare.place("a") is None
+    assert bare.part("a", lambda: {1: (2, 3.5)}) == desk(tmp_path).part("a", lambda: {1: (2, 3.5)}) == {"1": [2, 3.5]}
+
+
+def test_ctrl_c_waits_for_the_next_step_and_a_second_does_not() -> None:
+    one = desk(None)
+    before = signal.getsignal(signal.SIGINT)
+    with one.interruptible():
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            one.advance("work", 1, 2)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
