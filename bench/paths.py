@@ -93,26 +93,28 @@ def smollm2() -> dict[str, float]:
     from attnscope.paths.heads import head_table
     from attnscope.paths.shapley import shapley
     from attnscope.paths.targets import logit
+    from attnscope.paths.top_paths import top_paths
     from bench.subjects import wikitext
     from tools.fetch_models import path as weights
 
     loaded = load(str(weights("smollm2")))
     assert loaded.tokenizer is not None
     ids = torch.tensor([loaded.tokenizer(wikitext()[:2000])["input_ids"][:64]])
-    seconds: dict[str, float] = {"loaded_mb": _peak()}
-    for name, way in {
-        "freeze": lambda: freeze(loaded.model, {"input_ids": ids}),
-        "lengths": lambda: lengths(network),
-        "head_table": lambda: head_table(network, target),
-        "shapley": lambda: shapley(network, target),
-    }.items():
+    figures = {"loaded_mb": _peak()}
+
+    def timed(name: str, way: Callable[[], Any]) -> Any:
         start = time.process_time()
         answer = way()
-        seconds[f"{name}_seconds"], seconds[f"{name}_peak_mb"] = time.process_time() - start, _peak()
-        if name == "freeze":
-            network = answer
-            target = logit(int(network.output[0, -1].argmax()))
-    return seconds
+        figures[f"{name}_seconds"], figures[f"{name}_peak_mb"] = time.process_time() - start, _peak()
+        return answer
+
+    network = timed("freeze", lambda: freeze(loaded.model, {"input_ids": ids}))
+    target = logit(int(network.output[0, -1].argmax()))
+    timed("lengths", lambda: lengths(network))
+    timed("head_table", lambda: head_table(network, target))
+    timed("shapley", lambda: shapley(network, target))
+    timed("top_paths", lambda: top_paths(network, target))
+    return figures
 
 
 def _peak() -> float:

@@ -18,6 +18,8 @@ _HOMES = {
     "scan": "attnscope.scanning.scan:scan",
     "report": "attnscope.pages.html:write_report",
     "compare": "attnscope.survey.compare:compare",
+    "collapse": "attnscope.depth.collapse:collapse",
+    "reproduce": "attnscope.reproducing.reproduce:reproduce",
     "compile": "attnscope.compiling.compile:compile",
     "capacity": "attnscope.compiling.capacity:capacity",
     "compress": "attnscope.compiling.compress:compress",
@@ -42,10 +44,12 @@ if TYPE_CHECKING:
     from attnscope.compiling.universal import queries_for as queries_for
     from attnscope.core.errors import RefusalError as RefusalError
     from attnscope.core.registry import measures as catalog  # noqa: F401
+    from attnscope.depth.collapse import collapse as collapse
     from attnscope.pages.html import write_report as report  # noqa: F401
     from attnscope.patterns.generate import generate as generate
     from attnscope.patterns.pattern import Pattern as Pattern
     from attnscope.patterns.sources import read_pattern as read_pattern
+    from attnscope.reproducing.reproduce import reproduce as reproduce
     from attnscope.scanning.scan import scan as scan
     from attnscope.survey.compare import compare as compare
     from attnscope.survey.diagnose import diagnose as diagnose

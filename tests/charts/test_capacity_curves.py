@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,12 @@ def test_drawn(tmp_path: Path) -> None:
     svg = save(capacity_curves(NEEDS, FLOORS, title="Widths", fixed={}), tmp_path / "c.svg").read_text()
     assert "Widths" in svg
     assert "joint" in svg
+
+
+def test_constructions_that_need_the_same_are_rings_around_each_other(tmp_path: Path) -> None:
+    needs = [{"against": "n", "at": at, "name": name, "d": 4} for name in ("joint", "margin", "frame") for at in (2, 4)]
+    svg = save(capacity_curves(needs, [], title="t", fixed={}), tmp_path / "c.svg").read_text()
+    radii = [float(r) for r in re.findall(r'aria-roledescription="circle" transform="[^"]*" d="M([\d.]+),', svg)]
+    joint, margin, frame = radii[::2]
+    assert radii[1::2] == [joint, margin, frame]
+    assert joint > margin + 1 > frame + 2

@@ -10,6 +10,7 @@ import pytest
 from attnscope.compiling import measurements
 from attnscope.compiling.measurements import Measurement, Point
 from attnscope.core.construction import Advance
+from attnscope.core.errors import RefusalError
 from tests.cli.test_compile import invoke, refused
 from tests.compiling.stand_in import exact_construction, registered
 
@@ -64,8 +65,19 @@ def test_interruption_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Nothing was measured in the time given" in " ".join(result.stdout.split())
 
 
+def test_an_answer_that_cannot_be_drawn_is_still_given(tmp_path: Path) -> None:
+    asked = ("capacity", "-n", "12", "-k", "1", "--budget", "0", "--chart", tmp_path / "c.svg")
+    result = invoke(*asked)
+    assert isinstance(result.exception, RefusalError)
+    assert "no curve to draw" in str(result.exception)
+    assert "Bounds" in result.stdout
+    assert json.loads(invoke(*asked, "--json").stdout)["chart"] is None
+    assert not (tmp_path / "c.svg").exists()
+
+
 def test_refusals(tmp_path: Path) -> None:
     refused("capacity", "-n", "8", "-k", "9", says="between 1 and 8")
+    refused("capacity", "-n", str(2**40), "-k", "2", says="at most 16777216")
     refused("capacity", "-n", "8", "-k", "2", "--dtype", "flot32", says="float32")
     refused("capacity", "-n", "8", "-k", "2", "--leak", "0", says="leak")
     refused("capacity", "-n", "8", "-k", "2", "--chart", tmp_path / "c.gif", says=".png")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from attnscope.cli.capacity import capacity
 from attnscope.cli.compile import compile as command
 from attnscope.core.construction import Construction
 from attnscope.core.errors import RefusalError
+from attnscope.core.registry import constructions
+from attnscope.patterns.accuracy import DTYPES
 from attnscope.patterns.export import load_head
+from attnscope.patterns.generate import GENERATORS
 from tests.compiling.stand_in import exact_construction, registered
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -73,7 +77,7 @@ def test_a_file_is_compiled_and_normalised_on_request(tmp_path: Path) -> None:
 
 def test_causal_patterns(tmp_path: Path) -> None:
     np.save(tmp_path / "p.npy", np.eye(6)[[0, 0, 1, 2, 3, 4]])
-    result = invoke("compile", tmp_path / "p.npy", "--causal", "--json")
+    result = invoke("compile", tmp_path / "p.npy", "--causal", "--width", "2", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["causal"] is True
     np.save(tmp_path / "q.npy", np.eye(6)[[1, 0, 1, 2, 3, 4]])
@@ -146,6 +150,25 @@ def test_refused_options(tmp_path: Path) -> None:
         assert invoke(*pattern, *words).exit_code == 2
 
 
+def test_a_folder_named_like_a_generator_does_not_hide_it(tmp_path: Path) -> None:
+    (tmp_path / "permutation").mkdir()
+    assert invoke("compile", "permutation", "-n", "6").exit_code == 0
+
+
+def test_help_names_every_generator_and_method() -> None:
+    words = " ".join(invoke("compile", "--help").stdout.replace("│", " ").split())
+    for name in (*GENERATORS, *constructions(), *DTYPES):
+        assert re.search(rf"\b{name}\b", words), name
+
+
+def test_time_that_is_up_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with registered(monkeypatch, exact_construction(needs=3, first=8)):
+        result = invoke("compile", "permutation", "-n", "12", "--budget", "0")
+    assert result.exit_code == 0, result.output
+    assert "--budget gives it more" in result.stderr
+    assert "smallest found in the time given" in result.stdout
+
+
 def test_refused_places(tmp_path: Path) -> None:
     pattern = ("compile", "permutation", "-n", "6")
     refused(*pattern, "--out", tmp_path / "no" / "h.safetensors", says="There is no folder")
@@ -167,6 +190,7 @@ def test_refused_models() -> None:
     refused("compile", "--model", "pocket", says="--text")
     refused("compile", "window", "-n", "6", "--text", "x", says="--model")
     refused("compile", "--model", "pocket", "--text", "x y", "-n", "4", says="the text says")
+    refused("compile", "--model", "pocket", "--text", "x y", "--causal", says="the model's head decides")
 
 
 def test_the_pattern_of_a_real_head(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,11 @@ from attnscope.patterns.head import Head
 from attnscope.patterns.pattern import Pattern
 
 
-def certificate(width: int, *, reached: bool, leak: float | None = None, n: int = 100) -> Certificate:
+def certificate(width: int, *, reached: bool, leak: float | None = None, failing: int = 2) -> Certificate:
     return Certificate(
-        n=n, k=1, d=width, dtype="float32", causal=False, ratio_error=0.0, mean_ratio_error=0.0,
+        n=100, k=1, d=width, dtype="float32", causal=False, ratio_error=0.0, mean_ratio_error=0.0,
         leak=(0.001 if reached else 0.5) if leak is None else leak, mean_leak=0.0, zero_ratio=0.0, max_logit=1.0,
-        query_norm=1.0, key_norm=1.0, asked_ratio_error=0.1, asked_leak=0.01, failing=0 if reached else 2,
+        query_norm=1.0, key_norm=1.0, asked_ratio_error=0.1, asked_leak=0.01, failing=0 if reached else failing,
         failing_rows=() if reached else (1, 3),
     )  # fmt: skip
 

@@ -51,6 +51,10 @@ def test_the_median_over_stated_seeds(meter: Meter, tmp_path: Path) -> None:
     assert answer.to_json()["seeds"] == [0, 1, 2]
 
 
+def test_methods_may_come_from_anything_that_can_be_gone_through(meter: Meter, tmp_path: Path) -> None:
+    assert [need.method for need in ask(tmp_path, curves=False, methods=iter(["margin"])).needs] == ["margin"]
+
+
 def test_asked_again_the_answer_is_the_same_and_nothing_is_measured(meter: Meter, tmp_path: Path) -> None:
     first = ask(tmp_path)
     measured = len(meter.asked)
@@ -198,6 +202,8 @@ def test_refusals(tmp_path: Path) -> None:
         ({"n": 8, "k": 1, "dtype": "float31"}, "Did you mean"),
         ({"n": 8, "k": 1, "leak": 2.0}, "leak"),
         ({"n": 8, "k": 1, "seeds": ()}, "seed"),
+        ({"n": 8, "k": 1, "seeds": (0, -3)}, "A seed of -3"),
+        ({"n": 8, "k": 1, "methods": iter(["jiont"])}, "Did you mean 'joint'"),
         ({"n": 8, "k": 1, "budget": -1.0}, "budget"),
         ({"n": 8, "k": 1, "methods": ("jiont",)}, "Did you mean 'joint'"),
     ):

@@ -166,6 +166,17 @@ def test_interruption_of_the_first_joint_head_leaves_the_curve(small: Pattern, m
     assert (compiled.method, compiled.interrupted, compiled.reached) == ("moment_curve", True, True)
 
 
+def test_time_that_is_up_keeps_the_best_head_and_says_so(small: Pattern, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time at all: the first width that reaches the accuracy is the answer, and a forced width is drawn once."""
+    with registered(monkeypatch, exact_construction(needs=3, first=8)):
+        compiled = run(small, budget=0.0)
+        forced = run(small, width=2, budget=0.0)
+    assert (compiled.certificate.d, compiled.out_of_time, compiled.interrupted) == (8, True, False)
+    assert compiled.verdict == "smallest found in the time given"
+    assert compiled.to_json()["out_of_time"] is True
+    assert (forced.reached, len(forced.tried)) == (False, 1)
+
+
 def test_interruption_before_anything_is_passed_on(small: Pattern, monkeypatch: pytest.MonkeyPatch) -> None:
     with registered(monkeypatch, interrupted_at(99)), pytest.raises(KeyboardInterrupt):
         run(small)
@@ -180,6 +191,10 @@ def test_refusals(small: Pattern) -> None:
         run(small, method="joint", universal=True)
     with pytest.raises(RefusalError, match="width of at least 1"):
         run(small, width=0)
+    with pytest.raises(RefusalError, match="A seed of -1"):
+        run(small, seed=-1)
+    with pytest.raises(RefusalError, match="A budget of -1"):
+        run(small, budget=-1.0)
     with pytest.raises(RefusalError, match="leak"):
         run(small, leak=0.0)
     with pytest.raises(RefusalError, match="ratio error"):
@@ -197,7 +212,7 @@ def test_a_rectangular_causal_and_low_precision_head(tmp_path: Path) -> None:
     compiled = run(rectangular)
     assert compiled.reached
     head, data = load_head(compiled.save(tmp_path / "r.safetensors"))
-    assert head.queries.shape[0], head.keys.shape[0] == (6, 9)
+    assert (head.queries.shape[0], head.keys.shape[0]) == (6, 9)
     assert data["n_keys"] == 9
     causal = run(window(16, 2, causal=True), dtype="bfloat16", method="frame")
     assert causal.reached

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnscope.compiling import search
-from attnscope.compiling.search import OutOfTimeError, at_width, badness, smallest
+from attnscope.compiling.search import Build, OutOfTimeError, at_width, badness, smallest
 from attnscope.core.construction import Advance
 from attnscope.core.errors import RefusalError
 from attnscope.patterns.certificate import Certificate
@@ -51,16 +52,42 @@ def test_a_draw_not_tried_before_may_succeed_on_the_way_down() -> None:
     assert found.seed == 2
 
 
-def test_a_width_that_was_far_off_is_not_drawn_again() -> None:
-    """Half of the rows fail at 9 and below: one draw each shows it."""
+def far_off_below(threshold: int) -> tuple[Build, list[int]]:
+    """Half of the rows fail below the threshold; which widths were asked for."""
     asked: list[int] = []
 
     def build(width: int, seed: int, advance: Advance) -> tuple[Head, Certificate]:
         asked.append(width)
-        return head(width), certificate(width, reached=width >= 10, n=4)
+        return head(width), certificate(width, reached=width >= threshold, failing=50)
 
+    return build, asked
+
+
+def test_a_width_that_was_far_off_is_not_drawn_again_and_nothing_below_it() -> None:
+    build, asked = far_off_below(10)
     assert smallest(build, first=8, highest=64).certificate.d == 10
     assert (asked.count(9), asked.count(8)) == (1, 1)
+    assert min(asked) == 8
+
+
+def test_the_way_down_fails_once_and_near_the_answer() -> None:
+    """Halving from 20 would have tried 10 and 5, far below what can be reached, and all their steps for nothing."""
+    build, asked = far_off_below(12)
+    assert smallest(build, first=20, highest=64).certificate.d == 12
+    assert asked == [20, 15, 12, 9, 10, 11]
+
+
+def test_a_forced_width_that_is_far_off_is_drawn_once() -> None:
+    build, asked = far_off_below(12)
+    assert not at_width(build, 5, restarts=4).certificate.reached
+    assert asked == [5]
+
+
+def test_one_failing_row_of_a_small_pattern_is_worth_another_draw() -> None:
+    def build(width: int, seed: int, advance: Advance) -> tuple[Head, Certificate]:
+        return head(width), replace(certificate(width, reached=seed == 1, failing=1), n=8)
+
+    assert at_width(build, 5, restarts=2).certificate.reached
 
 
 def test_a_second_draw_is_taken_where_the_first_fails() -> None:
@@ -126,6 +153,28 @@ def test_the_clock_is_seen_inside_a_long_try(monkeypatch: pytest.MonkeyPatch) ->
     assert (found.ending, found.certificate.d) == ("out of time", 8)
     with pytest.raises(OutOfTimeError):
         smallest(build, first=4, highest=64, seconds=30.0)
+
+
+def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes on by a second whenever it is looked at."""
+    now = iter(range(10**6))
+    monkeypatch.setattr(search.time, "monotonic", lambda: float(next(now)))
+
+
+def test_a_clock_that_binds_once_reached_waits_for_a_head_that_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticking(monkeypatch)
+    builder = Builder(lambda width, seed: width >= 16)
+    found = smallest(builder, first=2, highest=64, seconds=1.0, binds="once reached")
+    assert (found.ending, found.certificate.d, found.certificate.reached) == ("out of time", 16, True)
+    assert builder.asked[-1] == (16, 0)
+    found = smallest(Builder(lambda width, seed: False), first=2, highest=8, seconds=1.0, binds="once reached")
+    assert (found.ending, {one.width for one in found.tried}) == ("finished", {2, 4, 8})
+
+
+def test_a_clock_that_binds_once_built_takes_any_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticking(monkeypatch)
+    found = at_width(Builder(lambda width, seed: False), 5, restarts=4, seconds=1.0, binds="once built")
+    assert (found.ending, len(found.tried), found.certificate.reached) == ("out of time", 1, False)
 
 
 def test_a_construction_that_refuses_narrow_widths_is_searched_above_them() -> None:

@@ -40,6 +40,12 @@ def test_one_set_of_keys_serves_every_pattern(method: str, width: int) -> None:
     assert keys.array.tobytes() == before
 
 
+def test_what_is_taken_where_nothing_is_said_fits_together() -> None:
+    pattern = PATTERNS["permutations"]
+    factors = queries_for(pattern, fixed_keys(128, 20))
+    assert certify(rounded(factors, pattern, "float32", "margin"), pattern, Accuracy()).reached
+
+
 def test_keys_say_what_they_are() -> None:
     keys = fixed_keys(60, 20, "low_coherence", seed=4)
     assert (keys.kind, keys.seed, keys.width) == ("low_coherence", 4, 20)
@@ -85,3 +91,10 @@ def test_refusals() -> None:
         queries_for(union_of_permutations(32, 2, seed=0), keys, "margins")
     with pytest.raises(RefusalError, match="Did you mean 'torus'"):
         fixed_keys(32, 8, "torrus")
+    with pytest.raises(RefusalError, match="A seed of -1"):
+        fixed_keys(32, 8, seed=-1)
+    with pytest.raises(RefusalError, match="no precision called 'float31'"):
+        fixed_keys(32, 8, dtype="float31")
+    for method in ("frame", "margin"):
+        with pytest.raises(RefusalError, match="width of 9 or more"):
+            queries_for(union_of_permutations(32, 10, seed=0), keys, method)

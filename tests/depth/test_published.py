@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from attnscope.core.errors import RefusalError
-from attnscope.depth.published import differences, published
+from attnscope.depth.published import Published, differences, published
 
 
 @pytest.mark.parametrize("name", ["BERT", "albert", "XLNet"])
@@ -27,7 +27,7 @@ def test_values_of_the_paper() -> None:
 
 def test_differences_know_what_a_published_zero_means() -> None:
     ours = {"san": SimpleNamespace(mean=(0.6, 1e-6, 1e-3)), "whole": SimpleNamespace(mean=(0.5,))}
-    reference = SimpleNamespace(curves={"san": (0.5, 0.0, 0.0)})
+    reference = Published("BERT", "random", {"san": (0.5, 0.0, 0.0)})
     found = differences(ours, reference)
     assert [round(d.apart, 6) for d in found] == [0.1, 0.0, 0.00095]
 

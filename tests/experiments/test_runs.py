@@ -24,7 +24,7 @@ def tiny(name: str) -> Any:
             hull=toy,
             memorisation=toy,
             shapes=(),
-            samples=(2, 20),
+            samples=(5, 20),
             chain=(8, 2, 3, 8),
             chain_paths=3,
             chain_samples=1,

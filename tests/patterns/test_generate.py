@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,6 +73,20 @@ def test_induction_by_hand() -> None:
     assert keys(induction([7])) == [[0]]
     with pytest.raises(RefusalError, match="0 queries"):
         induction([])
+
+
+def test_tokens_as_a_tokenizer_gives_them() -> None:
+    """Elements of a tensor are equal to none but themselves when they are looked up: they must be numbers first."""
+    tokens = [5, 3, 5, 3, 3]
+    wanted = [[0], [0], [1], [2], [2, 4]]
+    for held in (tokens, tuple(tokens), np.array(tokens), torch.tensor(tokens)):
+        assert keys(induction(held)) == wanted
+        assert previous_token(held).n == 5
+    assert keys(induction("cbcbb")) == wanted
+    assert previous_token(np.int64(4)).n == 4
+    for wrong in (torch.tensor([tokens]), [[5, 3]], {5, 3}):
+        with pytest.raises(RefusalError, match="not one sequence"):
+            induction(wrong)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=20))

@@ -125,7 +125,10 @@ def test_the_page_is_whole_and_nothing_in_it_runs() -> None:
     assert NASTY in parsed.words()
     assert parsed.find("script") == []
     assert [a["href"] for a in parsed.find("a")] == ["https://arxiv.org/abs/0000.00000"]
-    assert not re.search(r"(?:src|@import|url\()", page)
+    assert not re.search(r"\bsrc=|@import|url\((?!#)", page)
+    assert len(re.findall(r'<svg width="[\d.]+" ', page)) == 3
+    clips = re.findall(r'<clipPath id="([^"]*)"', page)
+    assert len(set(clips)) == len(clips) > 0
     policy = parsed.find("meta", **{"http-equiv": "Content-Security-Policy"})[0]["content"]
     style = re.search(r"<style>(.*?)</style>", page, re.S)
     assert style

@@ -1,6 +1,6 @@
 """How wide a head must be, against the number of tokens and against the keys of a row: one line per construction.
 
-    chart = capacity_curves(needs, floors, n=4096, k=8, title="float32")
+    chart = capacity_curves(needs, floors, title="float32", fixed={"n": "k = 8", "k": "n = 4,096"})
 
 `needs` and `floors` are plain rows {against, at, name, d}: what constructions were measured to need, and what bounds
 prove. Axes are logarithmic, so a width that grows as a power of k is a straight line and one that does not depend on n
@@ -63,9 +63,9 @@ def _panel(measured: pd.DataFrame, proved: pd.DataFrame, against: str, scale: al
     stroke = alt.Legend(symbolType="stroke", symbolStrokeWidth=2, symbolSize=250, titlePadding=6)
     names = list(dict.fromkeys(measured["name"]))
     colour = alt.Color("name:N", scale=alt.Scale(domain=names), title="smallest width found", legend=stroke)
-    # Later marks are smaller, so that constructions which need the same are seen as rings around each other.
-    sizes = [20 + 20 * place for place in range(len(names))][::-1]
-    size = alt.Size("name:N", scale=alt.Scale(domain=names, range=sizes), legend=None)
+    # Later marks are smaller, so that constructions which need the same are seen as rings around each other. Vega-Lite
+    # spreads names evenly between the two ends of a range of sizes.
+    size = alt.Size("name:N", scale=alt.Scale(domain=names, range=[20 + 40 * (len(names) - 1), 20]), legend=None)
     tooltip = [alt.Tooltip("name:N"), alt.Tooltip("at:Q", title=against), alt.Tooltip("d:Q", title="width")]
     lines = alt.Chart(here)
     layers = [

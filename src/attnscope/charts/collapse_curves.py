@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import altair as alt
 import pandas as pd
@@ -30,6 +30,7 @@ PAPER = {"residual_after": "truth", "paper": "theorem 2.2"}
 FIGURES = "datum.value >= 0.001 && datum.value < 10000 ? format(datum.value, '~g') : format(datum.value, '.0e')"
 
 
+@runtime_checkable
 class Reference(Protocol):
     """Published curves: whose they are, and values by variant."""
 

@@ -15,6 +15,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.experiment import Figure
 
 PANEL = 250
+Encoding = dict[str, Any]
 COLUMNS = {"curves": 3, "bars": 2, "tracks": 4}
 
 
@@ -26,8 +27,16 @@ def experiment_figure(figure: Figure, *, title: bool = True) -> alt.Chart | alt.
     names = list(dict.fromkeys(rows["series"]))
     panels = list(dict.fromkeys(rows["panel"]))
     y_scale = _scale(rows, figure)
-    parts = [_panel(rows[rows["panel"] == panel], figure, names, y_scale, str(panel)) for panel in panels]
+    # Panels that share no series have each a legend of their own, so that colours need not be told apart across them.
+    apart = len(panels) > 1 and rows.groupby("series")["panel"].nunique().max() == 1
+    parts = []
+    for panel in panels:
+        some = rows[rows["panel"] == panel]
+        own = list(dict.fromkeys(some["series"])) if apart else names
+        parts.append(_panel(some, figure, own, y_scale, str(panel), "bottom" if apart else "right"))
     chart: Any = parts[0] if len(parts) == 1 else alt.concat(*parts, columns=COLUMNS[figure.kind], spacing=28)
+    if apart:
+        chart = chart.resolve_scale(color="independent")
     return chart.properties(title=alt.TitleParams(figure.title)) if title else chart
 
 
@@ -67,34 +76,36 @@ def _scale(rows: pd.DataFrame, figure: Figure) -> alt.Scale:
     return alt.Scale(zero=zero, domain=[0 if zero and low >= 0 else low, high], nice=True)
 
 
-def _panel(rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale, title: str) -> Any:
+def _panel(rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale, title: str, legend: str) -> Any:
     draw = {"curves": _curves, "bars": _bars, "tracks": _tracks}[figure.kind]
-    chart = draw(rows, figure, names, y_scale)
+    chart = draw(rows, figure, names, y_scale, _colour(names, legend))
     return chart.properties(title=alt.TitleParams(title, fontSize=12, offset=6)) if title else chart
 
 
-def _colour(names: list[str]) -> dict[str, Any]:
+def _colour(names: list[str], legend: str) -> dict[str, Any]:
     if len(names) == 1:
         return {}
-    return {"color": alt.Color("series:N", sort=names, scale=alt.Scale(domain=names), title=None)}
+    where = alt.Legend(orient="bottom", columns=2, labelLimit=220) if legend == "bottom" else alt.Legend(labelLimit=260)
+    return {"color": alt.Color("series:N", sort=names, scale=alt.Scale(domain=names), title=None, legend=where)}
 
 
 def _axis(figure: Figure) -> alt.Axis:
     return alt.Axis(format=".0e", tickCount=6) if figure.log else alt.Axis(tickCount=6)
 
 
-def _curves(rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale) -> alt.LayerChart:
+def _curves(
+    rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale, colour: Encoding
+) -> alt.LayerChart:
     whole = all(float(x).is_integer() for x in rows["x"])
     x = alt.X(
         "x:Q",
         title=figure.x,
-        scale=alt.Scale(type="log", base=2, nice=False)
+        scale=alt.Scale(type="log", base=2 if whole else 10, nice=False)
         if figure.log_x
         else alt.Scale(zero=False, nice=False, padding=6),
-        axis=alt.Axis(tickMinStep=1 if whole else 0, tickCount=8, labelOverlap=True),
+        axis=alt.Axis(tickMinStep=1 if whole else 0, tickCount=8, labelOverlap=True, format="~g"),
     )
     y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=_axis(figure))
-    colour = _colour(names)
     base = alt.Chart(rows)
     solid, dashed = base.transform_filter("!datum.dashed"), base.transform_filter("datum.dashed")
     tooltip = [alt.Tooltip("series:N"), alt.Tooltip("x:Q", title=figure.x), alt.Tooltip("y:Q", title=figure.y)]
@@ -110,32 +121,34 @@ def _curves(rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.S
     return alt.layer(*layers).properties(width=PANEL, height=190)
 
 
-def _bars(rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale) -> alt.LayerChart:
+def _bars(rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale, colour: Encoding) -> alt.LayerChart:
     order = list(dict.fromkeys(rows["x"]))
     x = alt.X("x:N", sort=order, title=figure.x, axis=alt.Axis(labelAngle=-40 if len(order) > 5 else 0, labelLimit=160))
     y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=_axis(figure))
     beside: dict[str, Any] = {"xOffset": alt.XOffset("series:N", sort=names)} if len(names) > 1 else {}
     base = alt.Chart(rows).transform_calculate(floor=str(y_scale["domain"][0]))
     return alt.layer(
-        base.mark_bar(opacity=0.85).encode(x=x, y=y, y2="floor:Q", **beside, **_colour(names)),
+        base.mark_bar(opacity=0.85).encode(x=x, y=y, y2="floor:Q", **beside, **colour),
         base.mark_rule(style="number", strokeWidth=1.5).encode(
             x=x, y=alt.Y("low:Q", scale=y_scale, title=figure.y), y2="high:Q", **beside
         ),
     ).properties(width=max(PANEL, 34 * len(order) * max(1, len(names) // 2)), height=220)
 
 
-def _tracks(rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale) -> alt.LayerChart:
+def _tracks(
+    rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale, colour: Encoding
+) -> alt.LayerChart:
     axis = alt.Axis(tickCount=4)
     x = alt.X("x:Q", title=figure.x, scale=alt.Scale(domain=y_scale["domain"], nice=False), axis=axis)
     y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=axis)
     base = alt.Chart(rows)
     solid, dashed = base.transform_filter("!datum.dashed"), base.transform_filter("datum.dashed")
-    line = {"x": x, "y": y, "order": alt.Order("order:Q"), **_colour(names)}
+    line = {"x": x, "y": y, "order": alt.Order("order:Q"), **colour}
     first = rows[~rows["dashed"]].groupby("series", sort=False).head(1)
     last = rows[~rows["dashed"]].groupby("series", sort=False).tail(1)
     return alt.layer(
         dashed.mark_line(strokeDash=[2, 3], strokeWidth=1, clip=True).encode(**line),
         solid.mark_line(style="line", clip=True).encode(**line),
-        alt.Chart(first).mark_point(size=30, clip=True).encode(x=x, y=y, **_colour(names)),
-        alt.Chart(last).mark_circle(size=70, opacity=1, clip=True).encode(x=x, y=y, **_colour(names)),
+        alt.Chart(first).mark_point(size=30, clip=True).encode(x=x, y=y, **colour),
+        alt.Chart(last).mark_circle(size=70, opacity=1, clip=True).encode(x=x, y=y, **colour),
     ).properties(width=190, height=190)

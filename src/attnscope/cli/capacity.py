@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from attnscope.core.errors import RefusalError
+
+if TYPE_CHECKING:
+    from attnscope.compiling.capacity import Capacity
 
 
 def capacity(
@@ -54,18 +59,28 @@ def capacity(
             use_cache=not no_cache,
             progress=progress,
         )
-    if chart is not None:
-        from attnscope.charts.export import save
-
-        save(answer.chart(), chart)
-    data = answer.to_json() | {"chart": None if chart is None else str(chart)}
+    refusal = None if chart is None else _drawn(answer, chart)
+    data = answer.to_json() | {"chart": None if chart is None or refusal else str(chart)}
     if as_json:
         print_json(data)
     else:
         print_capacity(data)
+    if refusal:
+        raise refusal
     if answer.interrupted:
         typer.echo("attnscope: interrupted; what was measured is kept: run the same command to go on.", err=True)
         raise typer.Exit(130)
+
+
+def _drawn(answer: Capacity, chart: Path) -> RefusalError | None:
+    """Why there is nothing to draw: to be said after the answer, which does not depend on a picture."""
+    from attnscope.charts.export import save
+
+    try:
+        save(answer.chart(), chart)
+    except RefusalError as refusal:
+        return refusal
+    return None
 
 
 def print_capacity(data: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ def compile(
         str | None,
         typer.Argument(
             help="A file (.npz, .npy, .mtx, .json, .txt, .csv) or a generator: permutation, union_of_permutations, "
-            "window, strided, sink_window, block, random_graph, previous_token.",
+            "window, strided, sink_window, block, random_graph, induction, previous_token.",
             show_default=False,
         ),
     ] = None,
@@ -36,7 +36,8 @@ def compile(
     leak: Annotated[float, typer.Option(help="Share of a row's attention that may fall on zeros.")] = 0.01,
     dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
     method: Annotated[
-        str, typer.Option(help="auto, joint, margin, frame, moment_curve or random_projection.")
+        str,
+        typer.Option(help="auto, joint, margin, frame, moment_curve, random_projection or random_projection_rows."),
     ] = "auto",
     width: Annotated[
         int | None, typer.Option(help="Build the best head of this width instead of searching.", min=1)
@@ -55,6 +56,12 @@ def compile(
     layer: Annotated[int, typer.Option(help="Layer of the observed head.", min=0)] = 0,
     head: Annotated[int, typer.Option(help="The observed head.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="For generated patterns and for the search.", min=0)] = 0,
+    budget: Annotated[
+        float,
+        typer.Option(
+            help="Seconds for the search, about; one that has not found a head yet goes on.", min=0, metavar="SECONDS"
+        ),
+    ] = 300.0,
     out: Annotated[Path, typer.Option(help="Where the head goes.", metavar="FILE")] = Path("head.safetensors"),
     chart: Annotated[
         Path | None,
@@ -71,7 +78,7 @@ def compile(
     checked_file(out, "--out", (".safetensors",))
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
-    _check_source(pattern, n, k, model, text)
+    _check_source(pattern, n, model, text, causal or normalise)
     with stepping() as progress:
         try:
             progress("loading", 0, 0)  # torch takes seconds to import: say so first
@@ -91,6 +98,7 @@ def compile(
                 width=width,
                 universal=universal,
                 seed=seed,
+                budget=budget,
                 progress=progress,
             )
         except KeyboardInterrupt:
@@ -99,7 +107,7 @@ def compile(
     _finish(compiled, out, chart, as_json)
 
 
-def _check_source(pattern: str | None, n: int | None, k: int | None, model: str | None, text: str | None) -> None:
+def _check_source(pattern: str | None, n: int | None, model: str | None, text: str | None, changed: bool) -> None:
     if model is not None:
         if pattern is not None:
             raise RefusalError("Both a pattern and --model are given: the pattern comes from one of them.")
@@ -107,6 +115,10 @@ def _check_source(pattern: str | None, n: int | None, k: int | None, model: str 
             raise RefusalError("--model needs something to read: give it with --text.")
         if n is not None:
             raise RefusalError("-n is for generated patterns: with --model, the text says how many rows there are.")
+        if changed:
+            raise RefusalError(
+                "--causal and --normalise say how to read a pattern: leave them out, the model's head decides both."
+            )
         return
     if text is not None:
         raise RefusalError("--text is what a model reads: name the model with --model.")
@@ -115,16 +127,16 @@ def _check_source(pattern: str | None, n: int | None, k: int | None, model: str 
 
 
 def _pattern(source: str, n: int | None, k: int | None, seed: int, causal: bool, normalise: bool) -> Pattern:
-    """A file where there is one, or where the name looks like one; else a generator."""
+    """A generator where there is one of that name, for no file can be read that has no suffix; else a file."""
+    from attnscope.patterns.generate import GENERATORS, generate
+
     path = Path(source)
-    if path.exists() or path.suffix or os.sep in source:
+    if source not in GENERATORS and (path.exists() or path.suffix or os.sep in source):
         from attnscope.patterns.sources import read_pattern
 
         if n is not None or k is not None:
             raise RefusalError(f"-n and -k are for generated patterns: the size of {source} is in the file.")
         return read_pattern(path, causal=causal, normalise=normalise)
-    from attnscope.patterns.generate import GENERATORS, generate
-
     if source in GENERATORS and n is None:
         raise RefusalError(f"A generated pattern needs a size: give {source} one with -n, like -n 256.")
     return generate(source, n or 1, 1 if k is None else k, seed=seed, causal=causal)
@@ -157,6 +169,8 @@ def _finish(compiled: Compiled, out: Path, chart: Path | None, as_json: bool) ->
     if compiled.interrupted:
         typer.echo(f"attnscope: interrupted; the best head so far is in {out}.", err=True)
         raise typer.Exit(130)
+    if compiled.out_of_time:
+        typer.echo("attnscope: the time was up before the search was: --budget gives it more.", err=True)
     if not compiled.reached:
         typer.echo(f"attnscope: the accuracy was not reached; the best head, marked as failing, is in {out}.", err=True)
         raise typer.Exit(1)

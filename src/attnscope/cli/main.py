@@ -9,10 +9,13 @@ from typing import Annotated
 import typer
 
 from attnscope.cli.capacity import capacity
+from attnscope.cli.collapse import collapse
 from attnscope.cli.compare import compare
 from attnscope.cli.compile import compile
 from attnscope.cli.measures import measures
+from attnscope.cli.paths import paths
 from attnscope.cli.report import report
+from attnscope.cli.reproduce import reproduce
 from attnscope.cli.scan import scan
 from attnscope.core.errors import RefusalError
 
@@ -26,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for command in (scan, report, compare, measures, compile, capacity):
+for command in (scan, report, compare, measures, collapse, paths, compile, capacity, reproduce):
     app.command()(command)
 
 

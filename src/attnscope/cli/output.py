@@ -80,7 +80,8 @@ def print_catalog(cards: Iterable[Card]) -> None:
     for heading in ("measure", "set", "what it says", "source"):
         table.add_column(heading, no_wrap=heading != "what it says")
     for card in cards:
-        table.add_row(card.name, card.group, f"{card.summary} [{card.unit}, {_range(card)}]", card.citation.split(",")[0])
+        says = f"{card.summary} [{card.unit}, {_range(card)}]"
+        table.add_row(card.name, card.group, says, card.citation.split(",")[0])
     Console(markup=False, highlight=False).print(table)
 
 

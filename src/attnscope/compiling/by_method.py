@@ -6,10 +6,9 @@ import math
 
 import numpy as np
 
-from attnscope.compiling.search import RESTARTS, Build, Found, at_width, smallest
+from attnscope.compiling.search import RESTARTS, Binds, Build, Found, at_width, smallest
 from attnscope.core.construction import Advance, Construction, silent
-from attnscope.core.errors import RefusalError, nearest
-from attnscope.patterns.accuracy import DTYPES, Accuracy
+from attnscope.patterns.accuracy import Accuracy, precision
 from attnscope.patterns.certificate import Certificate, certify
 from attnscope.patterns.head import Head
 from attnscope.patterns.pattern import Pattern
@@ -28,6 +27,7 @@ def narrowest_by(
     seed: int = 0,
     restarts: int = RESTARTS,
     seconds: float = math.inf,
+    binds: Binds = "always",
     advance: Advance = silent,
 ) -> Found:
     """The smallest width of a construction; with `below`, only widths under that one are of interest."""
@@ -35,7 +35,7 @@ def narrowest_by(
     if construction.fixed_width:
         # Where keys for all patterns are asked for, the bound may lie above what this one pattern needs.
         width = max(construction.fixed_width(pattern), lowest)
-        return at_width(build, width, seed=seed, restarts=1, seconds=seconds, advance=advance)
+        return at_width(build, width, seed=seed, restarts=1, seconds=seconds, binds=binds, advance=advance)
     return smallest(
         build,
         first=construction.first_width(pattern),
@@ -44,16 +44,14 @@ def narrowest_by(
         seed=seed,
         restarts=restarts,
         seconds=seconds,
+        binds=binds,
         advance=advance,
     )
 
 
 def asked(ratio_error: float, leak: float, dtype: str) -> Accuracy:
     """An accuracy as people ask for it: the name of the precision may be wrong."""
-    known = next((one for one in DTYPES if one == dtype), None)
-    if known is None:
-        raise RefusalError(f"There is no precision called '{dtype}'.{nearest(dtype, DTYPES)}")
-    return Accuracy(ratio_error, leak, known)
+    return Accuracy(ratio_error, leak, precision(dtype))
 
 
 def building(construction: Construction, pattern: Pattern, accuracy: Accuracy) -> Build:

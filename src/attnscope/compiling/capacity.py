@@ -23,8 +23,10 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.registry import constructions
 from attnscope.patterns.accuracy import Accuracy
 from attnscope.patterns.bounds import Bounds, bounds_for
+from attnscope.patterns.entries import LARGEST
 from attnscope.patterns.generate import SPREAD
 from attnscope.patterns.projection import theorem_width
+from attnscope.patterns.seeds import refuse_negative
 
 SEEDS = (0, 1, 2)
 BUDGET = 120.0
@@ -92,6 +94,8 @@ class Capacity:
         """Which patterns a point stands for: all seeds, or those there was time for."""
         drawn = [need.seeds for need in (*self.against_n, *self.against_k) if need.d is not None]
         named = ", ".join(map(str, self.seeds))
+        if len(self.seeds) == 1:
+            return f"seed {named}"
         return f"seeds {named}" if all(seeds == self.seeds for seeds in drawn) else f"some of the seeds {named}"
 
     def to_json(self) -> dict[str, Any]:
@@ -135,9 +139,10 @@ def capacity(
     """The bounds at (n, k), what each construction needs there, and (with `curves`) along n and along k."""
     start = time.monotonic()
     accuracy = asked(ratio_error, leak, dtype)
+    n, k, seeds = int(n), int(k), tuple(int(seed) for seed in seeds)
     _check(n, k, seeds, budget)
-    names = _names(methods)
-    desk = Desk(Shelf(cache_folder, fresh=not use_cache), accuracy, tuple(seeds), start + budget, progress)
+    names = _names(None if methods is None else tuple(methods))
+    desk = Desk(Shelf(cache_folder, fresh=not use_cache), accuracy, seeds, start + budget, progress)
     sizes = tuple(size for size in _curve_sizes(n) if size > k or size == n)
     counts_at, counts = _curve_counts(n, k, desk, names)
     places = [(n, k)]
@@ -154,7 +159,7 @@ def capacity(
         dtype=accuracy.dtype,
         ratio_error=ratio_error,
         leak=leak,
-        seeds=tuple(seeds),
+        seeds=seeds,
         bounds=bounds_for(n, k, accuracy),
         theorem_width=_theorem(n, k, accuracy),
         needs=tuple(desk.need(name, n, k) for name in names),
@@ -165,7 +170,7 @@ def capacity(
     )
 
 
-def _names(methods: Iterable[str] | None) -> tuple[str, ...]:
+def _names(methods: tuple[str, ...] | None) -> tuple[str, ...]:
     known = constructions()
     for name in methods or ():
         if name not in known:
@@ -184,8 +189,11 @@ def _check(n: int, k: int, seeds: Sequence[int], budget: float) -> None:
         raise RefusalError(f"A pattern of {n} rows asks nothing of a head: give -n at least 2.")
     if not 1 <= k <= n:
         raise RefusalError(f"A row of {n} keys cannot have {k} non-zeros: give -k a number between 1 and {n}.")
+    if n > LARGEST:
+        raise RefusalError(f"{n} tokens are more than a pattern can have: give -n at most {LARGEST}.")
     if not seeds:
         raise RefusalError("No seed was given, and so nothing to measure on: give at least one.")
+    refuse_negative(min(seeds))
     if not budget >= 0:
         raise RefusalError(f"A budget of {budget:g} seconds cannot be kept: give a number of seconds, like 120.")
 

@@ -21,12 +21,14 @@ from attnscope.core.registry import constructions
 from attnscope.patterns.accuracy import Accuracy
 from attnscope.patterns.bounds import lower_bounds
 from attnscope.patterns.pattern import Pattern
+from attnscope.patterns.seeds import refuse_negative
 from attnscope.patterns.sources import read_pattern
 
 AUTO = "auto"
 FIXED = "moment_curve"
 CURVE_PAIRS = 2**22  # beyond it the curve's logits outgrow every precision, but for circles
 FORCED_RESTARTS = 4  # a width that was asked for is worth more draws than one of a search
+BUDGET = 300.0  # seconds after which a search that has found something ends
 
 
 def compile(
@@ -41,11 +43,13 @@ def compile(
     causal: bool = False,
     normalise: bool = False,
     seed: int = 0,
+    budget: float = BUDGET,
     progress: Advance = silent,
 ) -> Compiled:
     """The narrowest head found for `pattern` (a Pattern, or whatever one can be read from).
 
-    With `width`, the best head at that width, however good it is. Ctrl-C ends the search with the best head so far.
+    With `width`, the best head at that width, however good it is. Ctrl-C ends the search with the best head so far, and
+    so do `budget` seconds once there is one that reaches the accuracy (with `width`: once there is one).
     `causal` and `normalise` say how to read what is not a Pattern yet.
     """
     start = time.monotonic()
@@ -53,9 +57,12 @@ def compile(
     chosen = _chosen(method, universal)
     if width is not None and width < 1:
         raise RefusalError(f"A head of width {width} cannot be built: give a width of at least 1.")
+    refuse_negative(seed)
+    if not budget >= 0:
+        raise RefusalError(f"A budget of {budget:g} seconds cannot be kept: give a number of seconds, like 300.")
     pattern = read_pattern(pattern, causal=causal, normalise=normalise)
     bounds = lower_bounds(pattern, accuracy, universal)
-    work = _Work(pattern, accuracy, bounds.best.width, seed, progress)
+    work = _Work(pattern, accuracy, bounds.best.width, seed, start + budget, progress)
     if width is not None:
         found, why = work.forced(chosen, width, method)
     elif method == AUTO:
@@ -75,6 +82,7 @@ def compile(
         universal=universal,
         forced=width is not None,
         interrupted=found.interrupted,
+        out_of_time=found.ending == "out of time",
     )
 
 
@@ -93,10 +101,13 @@ def _chosen(method: str, universal: bool) -> Construction:
 
 
 class _Work:
-    """One compilation: every search of it shares pattern, accuracy, bounds, seed and progress."""
+    """One compilation: every search of it shares pattern, accuracy, bounds, seed, time and progress."""
 
-    def __init__(self, pattern: Pattern, accuracy: Accuracy, lowest: int, seed: int, progress: Advance) -> None:
+    def __init__(
+        self, pattern: Pattern, accuracy: Accuracy, lowest: int, seed: int, deadline: float, progress: Advance
+    ) -> None:
         self.pattern, self.accuracy, self.lowest, self.seed, self.progress = pattern, accuracy, lowest, seed, progress
+        self.deadline = deadline
 
     def search(self, construction: Construction, below: int | None = None) -> Found:
         return narrowest_by(
@@ -106,6 +117,8 @@ class _Work:
             lowest=self.lowest,
             below=below,
             seed=self.seed,
+            seconds=self.deadline - time.monotonic(),
+            binds="once reached",
             advance=self._named(construction),
         )
 
@@ -124,7 +137,15 @@ class _Work:
 
     def _at(self, construction: Construction, width: int, restarts: int) -> Found:
         build = building(construction, self.pattern, self.accuracy)
-        return at_width(build, width, seed=self.seed, restarts=restarts, advance=self._named(construction))
+        return at_width(
+            build,
+            width,
+            seed=self.seed,
+            restarts=restarts,
+            seconds=self.deadline - time.monotonic(),
+            binds="once built",
+            advance=self._named(construction),
+        )
 
     def narrowest(self, construction: Construction, universal: bool) -> tuple[Found, str]:
         """Which construction `auto` takes, and why.

@@ -37,6 +37,7 @@ class Compiled:
     universal: bool = False
     forced: bool = False
     interrupted: bool = False
+    out_of_time: bool = False
 
     @property
     def reached(self) -> bool:
@@ -55,7 +56,9 @@ class Compiled:
             return "proved minimal"
         if self.forced:
             return "width as asked"
-        return "smallest found before the interruption" if self.interrupted else "smallest found"
+        if self.interrupted:
+            return "smallest found before the interruption"
+        return "smallest found in the time given" if self.out_of_time else "smallest found"
 
     def to_json(self) -> dict[str, Any]:
         """Flat: what was asked, what was reached, and how."""
@@ -82,6 +85,7 @@ class Compiled:
             "n_keys": self.pattern.n_keys,
             "universal": self.universal,
             "interrupted": self.interrupted,
+            "out_of_time": self.out_of_time,
             **certificate,
             **self.bounds.to_json(),
             "notes": dict(self.head.notes),

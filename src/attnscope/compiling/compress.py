@@ -26,12 +26,13 @@ from torch import Tensor
 from attnscope.compiling.search import Found, Try, at_width, smallest
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
-from attnscope.patterns.accuracy import Accuracy, Dtype
+from attnscope.patterns.accuracy import Accuracy, Dtype, precision
 from attnscope.patterns.bounds import Bounds, lower_bounds
 from attnscope.patterns.certificate import NAMED_ROWS, Certificate
 from attnscope.patterns.factors import Factors
 from attnscope.patterns.head import Head
 from attnscope.patterns.pattern import Pattern
+from attnscope.patterns.seeds import refuse_negative
 from attnscope.patterns.selection import Selection, gaps, separated
 
 LEAK = 0.01  # of attention beside the selected keys, at most, with the margin that is taken where none is given
@@ -111,42 +112,52 @@ def compress(
     *,
     margin: float | None = None,
     max_logit: float | None = None,
-    dtype: Dtype | str = "float32",
+    dtype: str = "float32",
     width: int | None = None,
     seed: int = 0,
+    budget: float = 300.0,
     progress: Advance = silent,
 ) -> Compressed:
     """The narrowest head found that puts each row's selected keys `margin` above all others.
 
     `selector` is boolean, or a score matrix, whose rows select their highest entries. Without a margin, the one that
     leaves 1% of attention to other keys at most is taken. Logits stay within `max_logit`, by default what `dtype`
-    bears. With `width`, the best head at that width. Ctrl-C ends the search with the best head so far.
+    bears. With `width`, the best head at that width. Ctrl-C ends the search with the best head so far, and so do
+    `budget` seconds once there is one that selects as asked (with `width`: once there is one).
     """
     begun = time.monotonic()
     chosen = selected_keys(selector)
-    accuracy = Accuracy(dtype=dtype)  # type: ignore[arg-type]  # it refuses what is no dtype
+    exact = precision(dtype)
     margin = math.log(chosen.shape[1] / LEAK) if margin is None else float(margin)
-    limit = BORNE[accuracy.dtype] if max_logit is None else float(max_logit)
+    limit = BORNE[exact] if max_logit is None else float(max_logit)
     if not (math.isfinite(margin) and margin > 0):
         raise RefusalError(f"A margin of {margin:g} separates nothing: choose a number above 0.")
     if not limit > margin / 2:
         raise RefusalError(
             f"Logits of {limit:g} at most cannot lie {margin:g} apart: allow a max_logit above {margin / 2:g}."
         )
+    refuse_negative(seed)
     if width is not None and width < 1:
         raise RefusalError(f"A head of width {width} has no room for anything: choose 1 or more.")
     selection = Selection.of(chosen)
-    bounds = _bounds(selection.chosen, accuracy.dtype)
-    asked = _Asked(chosen, selection, margin, limit, accuracy.dtype)
+    bounds = _bounds(selection.chosen, exact)
+    asked = _Asked(chosen, selection, margin, limit, exact)
     lowest = bounds.best.width
     if width is None:
         # One dimension for each different key does for any selector.
         most = selection.chosen.shape[1]
         found = smallest(
-            asked.build, first=max(2, lowest), lowest=lowest, highest=most, seed=seed, restarts=2, advance=progress
+            asked.build,
+            first=max(2, lowest),
+            lowest=lowest,
+            highest=most,
+            seed=seed,
+            seconds=budget,
+            binds="once reached",
+            advance=progress,
         )
     else:
-        found = at_width(asked.build, width, seed=seed, advance=progress)
+        found = at_width(asked.build, width, seed=seed, seconds=budget, binds="once built", advance=progress)
     return _compressed(found, asked, bounds, time.monotonic() - begun)
 
 

@@ -86,7 +86,7 @@ def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurem
     return Measurement(
         point,
         certificate.d if certificate.reached else None,
-        certificate.max_logit,
+        certificate.max_logit if certificate.reached else None,
         time.monotonic() - start,
         cut_short=found.ending != "finished",
     )
@@ -118,10 +118,11 @@ class Shelf:
             write_atomically(self._path(measurement.point), _json(measurement.to_json()))
 
     def expected_seconds(self, point: Point) -> float:
-        """From the nearest measurement of the same method; see `_work`."""
+        """From the nearest measurement of the same method; see `_work`. Before there is one, a guess on the low side:
+        what takes longer is cut short, and then known."""
         seen = [one for one in self.known.values() if one.point.method == point.method and one.seconds > 0]
         if not seen:
-            return 1e-5 * _work(point)
+            return 1e-6 * _work(point)
 
         def far(one: Measurement) -> float:
             sizes, counts = one.point.n / point.n, one.point.k / point.k

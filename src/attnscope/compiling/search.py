@@ -1,14 +1,17 @@
-"""The smallest width at which a construction reaches the accuracy: up by doubling, down by halves, then step by step.
+"""The smallest width at which a construction reaches the accuracy: up by doubling, down by parts, then step by step.
 
 A wider head can do all that a narrower one can (pad with zeros), so what is possible is monotone in the width. What a
 randomised construction finds is not: a draw may fail at 12 and succeed at 11. Halving the gap trusts monotony, so it
-is followed by a walk that does not: below the smallest success, one width at a time, with draws not tried before (but
-where a draw was far off), until `PATIENCE` widths in a row have failed.
+is followed by a walk that does not: below the smallest success, one width at a time, with draws not tried before, until
+`PATIENCE` widths in a row have failed, or one of them was far off, below which there is nothing to hope for.
+
+A failure uses up all the steps that a descent has, a success ends it early. So while no width is known to fail, the
+way down takes a quarter of the width at a time: it fails once, near the answer, where halving would fail far below it.
 
     found = smallest(build, first=8, lowest=4, highest=256)     # build(width, seed, advance) -> (head, certificate)
 
 Ctrl-C and a time limit end the search with the best head so far. A time limit is seen whenever the construction says
-how far it is, so a single long try does not overrun it.
+how far it is, so a single long try does not overrun it; `binds` says from when on it counts.
 """
 
 from __future__ import annotations
@@ -26,10 +29,13 @@ from attnscope.patterns.head import Head
 
 Build = Callable[[int, int, Advance], tuple[Head, Certificate]]
 Ending = Literal["finished", "interrupted", "out of time"]
+Binds = Literal["always", "once built", "once reached"]
+"""When a time limit counts: at once, when there is any head to give, or when there is one that reaches the accuracy."""
 
 RESTARTS = 2
 PATIENCE = 2
 HOPELESS = 0.1  # share of failing rows above which another draw at that width is not worth its time
+FEW = 1  # rows that may fail however few there are: one row of a small pattern is a matter of luck
 STALLED = 3  # doublings in a row that were short of precision, which width does not give
 
 
@@ -78,10 +84,11 @@ def smallest(
     seed: int = 0,
     restarts: int = RESTARTS,
     seconds: float = math.inf,
+    binds: Binds = "always",
     advance: Advance = silent,
 ) -> Found:
     """Search widths `lowest`..`highest` from `first`. `lowest` is a proved bound: nothing below it is tried."""
-    search = _Search(build, seed, restarts, time.monotonic() + seconds, advance)
+    search = _Search(build, seed, restarts, time.monotonic() + seconds, binds, advance)
     highest = max(highest, lowest)
     return search.ended_by(lambda: search.descend(min(max(first, lowest), highest), lowest, highest))
 
@@ -93,11 +100,12 @@ def at_width(
     seed: int = 0,
     restarts: int = RESTARTS,
     seconds: float = math.inf,
+    binds: Binds = "always",
     advance: Advance = silent,
 ) -> Found:
-    """The best of a few draws at one width; the first that reaches the accuracy ends it."""
-    search = _Search(build, seed, restarts, time.monotonic() + seconds, advance)
-    return search.ended_by(lambda: any(search.reaches(width, seed + draw) for draw in range(restarts)))
+    """The best of a few draws at one width; one that reaches the accuracy ends it, and so does one that is far off."""
+    search = _Search(build, seed, restarts, time.monotonic() + seconds, binds, advance)
+    return search.ended_by(lambda: search.succeeds(width, range(restarts)))
 
 
 class _TimeIsUpError(Exception):
@@ -105,8 +113,9 @@ class _TimeIsUpError(Exception):
 
 
 class _Search:
-    def __init__(self, build: Build, seed: int, restarts: int, deadline: float, advance: Advance) -> None:
-        self.build, self.seed, self.restarts, self.deadline, self.advance = build, seed, restarts, deadline, advance
+    def __init__(self, build: Build, seed: int, restarts: int, deadline: float, binds: Binds, advance: Advance) -> None:
+        self.build, self.seed, self.restarts, self.advance = build, seed, restarts, advance
+        self.deadline, self.binds = deadline, binds
         self.tried: list[Try] = []
         self.best: tuple[Head, Certificate, int] | None = None
         self.latest: Certificate | None = None
@@ -123,11 +132,12 @@ class _Search:
             failed, width = width, min(2 * width, highest)
         reached = width
         while reached - failed > 1:
-            middle = (reached + failed) // 2
-            if self.succeeds(middle, draws):
-                reached = middle
+            fails_below = failed >= lowest
+            width = (reached + failed) // 2 if fails_below else max(lowest, reached - max(1, reached // 4))
+            if self.succeeds(width, draws):
+                reached = width
             else:
-                failed = middle
+                failed = width
         self._walk_down(reached, lowest)
 
     def _short_of_precision(self) -> bool:
@@ -138,9 +148,13 @@ class _Search:
     def _walk_down(self, reached: int, lowest: int) -> None:
         width, misses = reached - 1, 0
         while width >= lowest and misses < PATIENCE:
+            if any(width <= far_off < reached for far_off in self.hopeless):
+                return
             before = sum(one.width == width for one in self.tried)
-            more = range(before, max(before + 1, self.restarts)) if width not in self.hopeless else range(0)
-            misses = 0 if self.succeeds(width, more) else misses + 1
+            if self.succeeds(width, range(before, max(before + 1, self.restarts))):
+                reached, misses = width, 0
+            else:
+                misses += 1
             width -= 1
 
     def succeeds(self, width: int, draws: Iterable[int]) -> bool:
@@ -174,7 +188,7 @@ class _Search:
             )
         )
         self.latest = certificate
-        if certificate.failing > HOPELESS * certificate.n:
+        if certificate.failing > max(FEW, HOPELESS * certificate.n):
             self.hopeless.add(width)
         if self.best is None or badness(certificate) < badness(self.best[1]):
             self.best = head, certificate, seed
@@ -182,15 +196,20 @@ class _Search:
 
     def _report(self, width: int) -> Advance:
         best = self.best[1] if self.best else None
-        so_far = f", {best.d} found" if best and best.reached else ""
+        so_far = "" if best is None else f", {best.d} found" if best.reached else ", nothing yet"
 
         def report(stage: str, done: int, total: int) -> None:
-            if time.monotonic() > self.deadline:
+            if time.monotonic() > self.deadline and self._may_stop():
                 raise _TimeIsUpError
             own = "" if not stage or f"width {width}" in stage else f": {stage}"
             self.advance(f"width {width}{so_far}{own}", done, total)
 
         return report
+
+    def _may_stop(self) -> bool:
+        if self.binds == "always":
+            return True
+        return self.best is not None and (self.binds == "once built" or self.best[1].reached)
 
     def ended_by(self, work: Callable[[], object]) -> Found:
         """Do the work; an interruption or the clock ends it early, and it counts if anything was built by then."""

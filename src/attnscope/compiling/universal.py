@@ -12,12 +12,14 @@ from __future__ import annotations
 import numpy as np
 
 from attnscope.core.errors import RefusalError, nearest
-from attnscope.patterns.accuracy import Accuracy, Dtype
+from attnscope.patterns.accuracy import Accuracy, precision
 from attnscope.patterns.factors import Factors
 from attnscope.patterns.interpolation import interpolated
 from attnscope.patterns.keys import Keys, make_keys
 from attnscope.patterns.largest_margin import largest_margin
 from attnscope.patterns.pattern import Pattern
+from attnscope.patterns.ratios import refuse_too_narrow
+from attnscope.patterns.seeds import refuse_negative
 
 METHODS = {"frame": interpolated, "margin": largest_margin}
 
@@ -31,20 +33,23 @@ def fixed_keys(
     seed: int = 0,
     *,
     method: str = "margin",
-    dtype: Dtype = "float32",
+    dtype: str = "float32",
 ) -> Keys:
     """n unit keys of width d. `auto` takes the kind that measured best for the method and precision meant."""
+    refuse_negative(seed)
     rng = np.random.default_rng(seed)
-    keys = make_keys(n, d, kind, rng, separated=_known(method) == "margin", dtype=dtype)
+    keys = make_keys(n, d, kind, rng, separated=_known(method) == "margin", dtype=precision(dtype))
     return Keys(keys.array, keys.kind, keys.coherence, keys.welch_bound, seed)
 
 
-def queries_for(pattern: Pattern, keys: Keys, method: str = "frame", accuracy: Accuracy | None = None) -> Factors:
-    """Queries that realise this pattern on these keys, which stay as they are."""
+def queries_for(pattern: Pattern, keys: Keys, method: str = "margin", accuracy: Accuracy | None = None) -> Factors:
+    """Queries that realise this pattern on these keys, which stay as they are. Made for `frame`, keys serve `margin` as
+    well; those made for `margin` are too coherent for `frame`."""
     if len(keys.array) != pattern.n_keys:
         raise RefusalError(
             f"The pattern has {pattern.n_keys} keys and {len(keys.array)} are fixed: make keys for {pattern.n_keys}."
         )
+    refuse_too_narrow(pattern, keys.width)
     return METHODS[_known(method)](pattern, keys, accuracy or Accuracy())
 
 

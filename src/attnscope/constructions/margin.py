@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from attnscope.core.construction import Advance, construction, silent
-from attnscope.core.errors import RefusalError
 from attnscope.patterns.accuracy import Accuracy
 from attnscope.patterns.factors import Factors
 from attnscope.patterns.keys import make_keys
 from attnscope.patterns.largest_margin import largest_margin
 from attnscope.patterns.pattern import Pattern
+from attnscope.patterns.ratios import refuse_too_narrow
 
 
 def likely_width(pattern: Pattern) -> int:
@@ -28,11 +28,7 @@ def likely_width(pattern: Pattern) -> int:
 def margin(
     pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
 ) -> Factors:
-    if width < pattern.k - 1:
-        raise RefusalError(
-            f"Rows of {pattern.k} keys have no exact ratios in width {width}: ask for a width of {pattern.k - 1} "
-            "or more."
-        )
+    refuse_too_narrow(pattern, width)
     advance("keys", 0, pattern.n)
     keys = make_keys(pattern.n_keys, width, "auto", rng, separated=True, dtype=accuracy.dtype)
     return largest_margin(pattern, keys, accuracy, advance)

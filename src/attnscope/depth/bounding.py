@@ -28,6 +28,7 @@ from attnscope.matrix.collapse_bounds import (
     power,
 )
 from attnscope.matrix.residual import composite_norm, residual_about_mean
+from attnscope.matrix.scores import Scores
 from attnscope.matrix.similarity import diameter
 from attnscope.matrix.stochastic import dobrushin
 from attnscope.trace.frame import AttentionFrame, StreamFrame, WeightsFrame
@@ -60,6 +61,7 @@ class Reading:
     spread: float | None = None
     growth: float | None = None
     skip_strength: float | None = None
+    skip_rounding: float = 0.0
 
     @property
     def cubic(self) -> float | None:
@@ -78,7 +80,7 @@ class Reading:
     def skip_violated(self) -> bool:
         if self.growth is None or self.skip_strength is None:
             return False
-        return abs(self.growth - 1) > self.skip_strength * (1 + 1e-9) + 1e-9
+        return abs(self.growth - 1) > self.skip_strength * (1 + 1e-9) + 1e-9 + self.skip_rounding
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ class Bounding:
         fields: dict[str, float | bool] = {}
         seen = visible(scores).expand(1, pattern.shape[1], *frame.scores.query.shape[2:3], -1)
         reason = MASKED if not bool(seen[:, :, real][..., real].all()) else None
-        reason = reason or _turned(pattern[0], tokens[0], own, epsilon)
+        reason = reason or _turned(_logits(scores)[0][:, real][..., real], tokens[0], own, epsilon)
         if reason is None:
             bound = birkhoff_bound(tokens, norms, own.scale)[0]
             paper = paper_bound(tokens, own.query, own.key, norms, own.scale)
@@ -166,7 +168,9 @@ class Bounding:
             self.reasons[SANDWICHED] = None
         elif written.identities and wide > 0:
             multiplier = written.identities[0].multiplier
-            fields["growth"] = float(diameter(stream + multiplier * write)) / wide
+            summed = stream + multiplier * write
+            fields["growth"] = float(diameter(summed)) / wide
+            fields["skip_rounding"] = 64 * epsilon * float(composite_norm(summed)) / wide
             fields["skip_strength"] = abs(multiplier) * strength * before / wide
         self.readings.append(
             Reading(
@@ -254,15 +258,25 @@ def _known(frame: WeightsFrame) -> Known | None:
 
 
 def _turned(
-    pattern: Float[Tensor, "head n n"], tokens: Float[Tensor, "n width"], own: Known, epsilon: float
+    logits: Float[Tensor, "head n n"], tokens: Float[Tensor, "n width"], own: Known, epsilon: float
 ) -> str | None:
-    """Whether log P and s X W_QK X^T agree up to what depends on the query or on the key alone, which (b) cancels."""
+    """Whether logits and s X W_QK X^T agree up to what depends on the query or on the key alone, which (b) cancels."""
     query, key = (torch.einsum("nw,hwd->hnd", tokens, m.double()) for m in (own.query, own.key))
     product = own.scale * query @ key.mT
-    logits = pattern.clamp_min(1e-300).log()
     apart = (_interaction(logits) - _interaction(product)).abs().max()
     allowed = 1e-6 * _interaction(product).abs().max() + 256 * epsilon * (1 + product.abs().max() + logits.abs().max())
     return None if bool(apart <= allowed) else TURNED
+
+
+def _logits(scores: Scores) -> Float[Tensor, "1 head query key"]:
+    """What softmax was given, up to a constant in every row: the logarithm of the pattern where the model made it."""
+    if scores.pattern is not None:
+        return scores.pattern.double().clamp_min(1e-300).log()
+    key = scores.key.double().repeat_interleave(scores.sharing, dim=1)
+    logits = scores.scale * scores.query.double() @ key.mT
+    if scores.softcap is not None:
+        logits = scores.softcap * torch.tanh(logits / scores.softcap)
+    return logits if scores.bias is None else logits + scores.bias.double()
 
 
 def _interaction(matrix: Float[Tensor, "head n n"]) -> Float[Tensor, "head n n"]:

@@ -12,6 +12,7 @@ truth. Numbers are float64, since the collapse is below what float32 can tell af
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,7 @@ from attnscope.hf.material import (
     refusing_what_does_not_run,
     text_of,
 )
-from attnscope.hf.precision import coarse_modules
+from attnscope.hf.precision import coarse_modules, widened
 from attnscope.hf.quiet import quiet
 from attnscope.hf.shapes import SHAPES, shaped
 from attnscope.hf.surgery import VARIANTS, Variant
@@ -95,16 +96,21 @@ def collapse(
         if prepared is None:
             sizes = {"samples": samples, "max_tokens": _room(loaded, max_tokens), "batch_size": batch_size}
             prepared = batches_for(loaded, text, **sizes, seed=seeds[0])
+        _refuse_broken_weights(loaded)
         place = precision_and_place(loaded.model)[1]
         with refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
             first = prepared.batches[0].to(place)
             found = anatomy(loaded.model, first.inputs)
-            coarse = coarse_modules(loaded.model, first.shortened(16).inputs)
+            rounding = coarse_modules(loaded.model, first.shortened(16).inputs)
+            with widened():
+                coarse = coarse_modules(loaded.model, first.shortened(16).inputs)
         own = _stack(found, stack)
         done = number * len(chosen) * prepared.samples
         total = len(seeds) * len(chosen) * prepared.samples
-        with torch.inference_mode(), quiet():
-            runs.append(measured(loaded, found, own, prepared, chosen, norm, coarse, _saying(progress, done, total)))
+        with torch.inference_mode(), quiet(), widened() if rounding else nullcontext():
+            runs.append(
+                measured(loaded, found, own, prepared, chosen, norm, (rounding, coarse), _saying(progress, done, total))
+            )
             if bounds and number == 0:
                 progress("bounds", 0, 0)
                 beside = bounded(loaded, found, own, prepared, chosen, bound_samples)
@@ -180,17 +186,28 @@ def loaded_for(model: Source, tokenizer: Tokenizer | None, *, random_init: bool,
         if not random_init:
             raise RefusalError(f"'{model}' is a shape without weights: pass --random-init, or name a model.")
         return shaped(model, seed=seed, dtype=options["dtype"], device=options["device"])
+    precision = dtype_named(options["dtype"])
     if isinstance(model, str | Path):
-        return loaded_model(model, tokenizer, random_init=random_init, seed=seed, **options)
+        found = loaded_model(model, tokenizer, random_init=random_init, seed=seed, **options)
+        if precision is not None:
+            found.model.to(precision)  # some models make parameters in float32, whatever is asked for
+        for parameter in found.model.parameters():  # those stored by columns would not be recognised as projections
+            parameter.data = parameter.data.contiguous()
+        return found
     if isinstance(model, nn.Module | Loaded) and random_init:
         raise RefusalError("A model in memory has its weights: give a function from seed to model instead.")
     made = model if isinstance(model, nn.Module | Loaded) else model(seed)
     inner = made.model if isinstance(made, Loaded) else made
-    precision = dtype_named(options["dtype"])
     if precision is not None and precision_and_place(inner)[0] != precision:
         inner = (deepcopy(inner) if made is model else inner).to(precision)
         made = replace(made, model=inner) if isinstance(made, Loaded) else inner
     return loaded_model(made, tokenizer)
+
+
+def _refuse_broken_weights(loaded: Loaded) -> None:
+    for name, parameter in loaded.model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise RefusalError(f"The weights {name} of {loaded.name} hold NaN or infinite numbers: give sound ones.")
 
 
 def _room(loaded: Loaded, max_tokens: int | None) -> int | None:

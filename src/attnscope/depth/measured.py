@@ -20,7 +20,7 @@ from attnscope.hf.anatomy import Anatomy, Stack
 from attnscope.hf.attention_input import attention_inputs
 from attnscope.hf.intact import evaluating
 from attnscope.hf.load import Loaded
-from attnscope.hf.material import forward_options, out_of_memory, precision_and_place
+from attnscope.hf.material import forward_options, out_of_memory, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.perceptron import Perceptron, perceptrons
 from attnscope.hf.surgery import VARIANTS, Variant, cut
 from attnscope.hf.tap import Frame, tap
@@ -49,7 +49,8 @@ class Measured:
     longest: int
     single: int  # sequences of one token, left out
     floor: float
-    coarse: tuple[str, ...]
+    coarse: tuple[str, ...]  # classes of modules that compute in float32 whatever the dtype
+    widened: tuple[str, ...]  # those that would, and were kept from it
     values: dict[str, Values]
 
 
@@ -70,19 +71,20 @@ def measured(
     prepared: Batches,
     chosen: dict[str, Variant],
     norm: str,
-    coarse: tuple[str, ...],
+    coarse: tuple[tuple[str, ...], tuple[str, ...]],
     say: Callable[[str, int], None],
 ) -> Measured:
-    """Run every variant over every batch."""
+    """Run every variant over every batch; `coarse` says what rounds to float32 by itself, and what does so still."""
     lengths: dict[int, int] = {}
     values = {}
     depths = len(stack.blocks) + stack.chained
     for name, variant in chosen.items():
         rows: dict[int, list[float]] = {}
         with evaluating(loaded.model), cut(loaded.model, found, variant):
-            for batch in prepared:
+            for number, batch in enumerate(prepared):
                 say(variant.title, 0)
-                _run(loaded, found, stack, batch, YARDSTICKS[norm], rows, lengths)
+                with refusing_what_does_not_run(loaded, f"batch {number + 1}"):
+                    _run(loaded, found, stack, batch, YARDSTICKS[norm], rows, lengths)
                 say(variant.title, len(batch))
         kept = [rows[sample] for sample in sorted(rows) if lengths[sample] > 1]
         if not kept:
@@ -105,8 +107,9 @@ def measured(
         heads=max(site.heads for site in found.sites if site.stack == stack.name),
         longest=max(lengths.values()),
         single=sum(length < 2 for length in lengths.values()),
-        floor=torch.finfo(torch.float32 if coarse else precision).eps,
-        coarse=coarse,
+        floor=torch.finfo(torch.float32 if coarse[1] else precision).eps,
+        coarse=coarse[1],
+        widened=tuple(name for name in coarse[0] if name not in coarse[1]),
         values=values,
     )
 
@@ -229,7 +232,12 @@ def noted(runs: Sequence[Measured], beside: Bounded | None, norm: str) -> tuple[
             f"{', '.join(first.coarse)} of this model computes in float32 whatever the dtype: below {first.floor:.1g} "
             "the curves are rounding."
         )
-    elif first.precision != "float64":
+    if first.widened:
+        notes.append(
+            f"{', '.join(first.widened)} of this model casts to float32 whatever the dtype: the casts were left out, "
+            "so that numbers are float64 throughout."
+        )
+    if not first.coarse and first.precision != "float64":
         notes.append(f"Numbers are {first.precision}: below {first.floor:.1g} the curves are rounding.")
     for name in first.values:
         broken = sum(int((~np.isfinite(run.values[name]).all(1)).sum()) for run in runs)

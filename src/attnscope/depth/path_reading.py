@@ -60,8 +60,8 @@ def reading(loaded: Loaded, text: str | Mapping[str, Any]) -> Reading:
 def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
     if not loaded.reads_text:
         raise RefusalError(
-            f"{loaded.name} ({loaded.class_name}) does not read text alone: in Python, give a batch of what its forward "
-            'takes, such as {"pixel_values": image}.'
+            f"{loaded.name} ({loaded.class_name}) does not read text alone: in Python, give a batch of what its "
+            'forward takes, such as {"pixel_values": image}.'
         )
     if loaded.tokenizer is None:
         raise RefusalError(

@@ -36,20 +36,19 @@ class Params:
     count_n: int = 128  # rows while k grows
     ratio_error: float = 0.1
     zero_ratio: float = 0.01
-    draws: int = 4  # of which half must succeed
+    draws: int = 8  # of which half must succeed
     halvings: int = 6  # of the gap of a factor 4 between a width that fails and one that does: 2% are left
     theorem_draws: int = 20
     many: int = 20  # patterns that one module must serve
     many_n: int = 64
     many_k: int = 4
-    many_width: int = 64
+    many_width: int = 128  # far below the theorem's, because heads are finished with exact ratios
 
 
 FULL = Params(
     sizes=(64, 128, 256, 512, 1024, 2048, 4096),
     counts=(1, 2, 4, 8, 16),
     count_n=512,
-    draws=8,
     theorem_draws=50,
     many=100,
 )
@@ -73,12 +72,12 @@ def half_width(pattern: Pattern, params: Params, seed: int, desk: Desk) -> int:
         rng = np.random.default_rng([seed, round(1e6 * exponent)])
         return success_rate(pattern, math.ceil(2**exponent), accuracy, params.draws, rng) >= 0.5
 
-    high = math.ceil(math.log2(theorem_for(pattern, accuracy).width))
+    high = float(math.ceil(math.log2(theorem_for(pattern, accuracy).width)))
     low = high - 2
     while low > 0 and succeeds(low):
         desk.advance(f"n = {pattern.n}, k = {pattern.k}", 0, 0)
         low, high = low - 2, low
-    fails, works = float(low), float(high)
+    fails, works = low, high
     for step in range(params.halvings):
         desk.advance(f"n = {pattern.n}, k = {pattern.k}", step, params.halvings)
         middle = (fails + works) / 2
@@ -149,8 +148,12 @@ CLAIMS = (
         "logarithmic_in_n",
         PAPER,
         "At fixed k and accuracy, the width grows as the logarithm of n.",
-        "d = a + b ln n with R^2 >= .9, and d / ln n grows by at most half over all n",
-        holds=(Bound("log_fit_r2", ">=", 0.9), Bound("width_per_log_n_growth", "<=", 1.5)),
+        "d = a + b ln n with R^2 >= .9; d / ln n grows by at most half, and d slower than n^.35",
+        holds=(
+            Bound("log_fit_r2", ">=", 0.9),
+            Bound("width_per_log_n_growth", "<=", 1.5),
+            Bound("power_of_n", "<=", 0.35),
+        ),
         fails=(Bound("power_of_n", ">=", 0.5),),
     ),
     Claim(
@@ -198,7 +201,7 @@ CLAIMS = (
     summary="Any sparse attention pattern from one fixed module, in a width that grows as the logarithm of the length.",
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "30 s", "paper": "hours: n = 4096"},
-    seeds={"quick": 1, "paper": 3},
+    seeds={"quick": 2, "paper": 3},
     claims=CLAIMS,
 )
 def likhosherstov2021(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:

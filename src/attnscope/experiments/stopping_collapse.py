@@ -58,12 +58,17 @@ def stacks(params: Params, gain: float, seed: int) -> Mapping[str, Nano]:
         assert isinstance(block, Block)
         block.attention = Contrasted(block.attention, params.contra_norm)  # type: ignore[assignment]
     with_unit_spectral_norm(normed)
+    exact = make(attention=minus_uniform)
+    for module in exact.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = 0.0
     small = params.layers**-0.5
     return {
         "attention alone": make(),
         "causal mask": make(replace(plain, causal=True)),
         "local mask": make(attention=local(params.window)),
         "A - J": make(attention=minus_uniform),
+        "A - J, no epsilon": exact,
         "shaped I + A - J": make(attention=shaped()),
         "AttnScale": make(attention=attn_scale(params.attn_scale)),
         "ContraNorm": contrasted,
@@ -77,7 +82,7 @@ def stacks(params: Params, gain: float, seed: int) -> Mapping[str, Nano]:
 
 PANELS = {
     "masks": ("attention alone", "causal mask", "local mask"),
-    "changed attention": ("A - J", "shaped I + A - J", "AttnScale", "ContraNorm"),
+    "changed attention": ("A - J", "A - J, no epsilon", "shaped I + A - J", "AttnScale", "ContraNorm"),
     "norms, weights, skips": (
         *("sigma-reparam", "no LayerNorm", "causal, no LayerNorm", "skip", "skip, branch / sqrt(L)"),
     ),
@@ -129,11 +134,6 @@ def stopping(
     return Claim(name, paper, statement, expected, (Bound(quantity, ">=", least),), (Bound(quantity, "<=", 1e-3),))
 
 
-REMARKS = (
-    "Where weights are small, A lies so close to J that it matters how a remedy makes the difference larger: a fixed "
-    "factor (AttnScale, ContraNorm) is overtaken by the cubic collapse, the identity (shaped attention) is not; A - J "
-    "alone lasts until it is below the epsilon inside LayerNorm.",
-)
 CLAIMS = (
     Claim(
         "attention_alone_collapses",
@@ -224,7 +224,23 @@ def stopping_collapse(params: Params, seeds: tuple[int, ...], desk: Desk) -> Res
                 pairs = (("attention alone", "no LayerNorm"), ("causal mask", "causal, no LayerNorm"))
                 apart = max(abs(_decades(residual[one][3], residual[other][3])) for one, other in pairs)
                 measured.setdefault("layer_norm_decades_at_depth_3", []).append(apart)
-    return Result(measured, tuple(records), tuple(figure(records, gain) for gain in params.gains), REMARKS)
+    return Result(
+        measured, tuple(records), tuple(figure(records, gain) for gain in params.gains), remarks(measured, params)
+    )
+
+
+def remarks(measured: Mapping[str, Sequence[float]], params: Params) -> tuple[str, ...]:
+    """How small weights matter, in words that the numbers fill."""
+    return tuple(
+        f"Weights of {gain:g} / sqrt(width) leave "
+        + ", ".join(
+            f"{median(measured[key_of(stack, gain)]):.1e} with {stack}" for stack in PANELS["changed attention"]
+        )
+        + ". Nearer to J, a fixed factor (AttnScale, ContraNorm) has more to make up for than the identity of shaped "
+        "attention, and what A - J leaves can fall below the epsilon inside LayerNorm."
+        for gain in params.gains
+        if gain != 1
+    )
 
 
 def _decades(one: float, other: float) -> float:

@@ -67,14 +67,14 @@ def forward_options(loaded: Loaded) -> dict[str, Any]:
 
 
 @contextmanager
-def refusing_what_does_not_run(loaded: Loaded) -> Iterator[None]:
-    """A model that fails on its very first batch was given the wrong one: say so in a sentence."""
+def refusing_what_does_not_run(loaded: Loaded, which: str = "the first batch") -> Iterator[None]:
+    """A model that fails on a batch was given the wrong one: say so in a sentence."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or ["no reason given"])[0][:200]
         raise RefusalError(
-            f"{loaded.class_name} does not run on the first batch ({type(error).__name__}: {reason}): check that the "
+            f"{loaded.class_name} does not run on {which} ({type(error).__name__}: {reason}): check that the "
             "batch holds what its forward takes, within its vocabulary and its positions."
         ) from error
 

@@ -42,11 +42,13 @@ class Entries:
         if self.tokenizer is None:
             raise RefusalError(f"Without a tokenizer '{asked}' cannot be found: give the number of the token.")
         ids = list(self.tokenizer(asked, add_special_tokens=False)["input_ids"])
-        if len(ids) != 1 or ids[0] == self.tokenizer.unk_token_id or word(self.tokenizer, ids[0]).strip() == "":
-            known = self.tokenizer.get_vocab().get(asked)
-            if known is None and len(ids) != 1 or known is None and ids[0] == self.tokenizer.unk_token_id:
+        if len(ids) != 1 or ids[0] == self.tokenizer.unk_token_id:
+            raw = self.tokenizer.get_vocab().get(
+                asked
+            )  # special tokens, and pieces of words as vocabularies spell them
+            if raw is None:
                 raise RefusalError(self._several(asked, ids) + self._nearest(asked))
-            ids = ids if known is None else [known]
+            ids = [raw]
         if ids[0] >= self.size:
             raise RefusalError(f"'{asked}' is token {ids[0]}, which the model cannot predict: choose another.")
         return int(ids[0])

@@ -1,7 +1,8 @@
 """Which modules round more coarsely than the model's own numbers, whatever dtype was asked for.
 
 Many norms (Llama's, for one) and some softmaxes work in float32 inside a float64 model. What they give then does not
-change when their input changes in the tenth digit, and that is how they are found: no list of names.
+change when their input changes in the tenth digit, and that is how they are found: no list of names. `widened` leaves
+such casts out for as long as it lasts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 _NUDGE = 1e-10  # far below float32's rounding (6e-8) and far above float64's (1e-16)
 _UNMOVED = 0.9  # a ReLU leaves half of its outputs unmoved; float32 leaves all but a few in a thousand
@@ -42,3 +44,17 @@ def coarse_modules(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[str, ..
         with torch.no_grad():
             model(**inputs)
     return tuple(found)
+
+
+class widened(TorchFunctionMode):  # noqa: N801 - used as `with widened():`
+    """Inside, float64 tensors are not cast to float32: `x.to(torch.float32)`, `x.float()`, `softmax(x, dtype=...)`."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
+            wanted = (*args[1:], *kwargs.values())
+            if func is Tensor.float or (func in (Tensor.to, Tensor.type) and any(w is torch.float32 for w in wanted)):
+                return args[0]
+            if kwargs.get("dtype") is torch.float32:
+                kwargs = {**kwargs, "dtype": torch.float64}
+        return func(*args, **kwargs)

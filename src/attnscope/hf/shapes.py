@@ -43,5 +43,6 @@ def shaped(name: str, *, seed: int = 0, dtype: str = "float64", device: str = "c
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(seed)
         model = transformers.AutoModel.from_config(config, dtype=precision)
-    model = model.eval().requires_grad_(False).to(device_named(device))
+    # XLNet makes some of its parameters in float32, whatever is asked for: hence the dtype again
+    model = model.eval().requires_grad_(False).to(device_named(device), precision)
     return in_memory(model, name=f"{name} (random weights, seed {seed})")

@@ -5,8 +5,8 @@
 
 `loss(model, rng)` draws its own batch from `rng`, a generator that depends on the seed and the number of the step
 alone. So there is no state of a random generator to keep, and a run that was interrupted and gone on with takes the
-very steps that an unbroken one takes: same weights, bit for bit. A checkpoint is two files, numbers as safetensors and the
-rest as JSON; `advance` is called between steps, and whatever it raises (Ctrl-C) finds the last whole step kept.
+very steps that an unbroken one takes: same weights, bit for bit. A checkpoint is two files, numbers as safetensors and
+the rest as JSON; `advance` is called between steps, and whatever it raises (Ctrl-C) finds the last whole step kept.
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ def _step_seed(seed: int, step: int) -> int:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights and moments in `kept.safetensors`, the plan and the losses in `kept.json`.
+    """Weights, moments and losses in `kept.safetensors`, the plan in `kept.json`.
 
     The plan is everything that decides the numbers but is not in the weights: a checkpoint of another plan is refused.
-    The numbers carry their step, so that a pair of files of which only one is new is recognised and not used.
+    How far it is stands with the numbers, so the two files cannot disagree about it.
     """
 
     kept: Path

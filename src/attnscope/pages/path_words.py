@@ -133,15 +133,16 @@ def _cancelling(data: Data) -> list[str]:
         return []
     row = max(found, key=lambda one: one["energy"])
     return [
-        f"Paths through {exactly(row['length'])} cancel: their squares add up to {numeral(row['energy'])} (give or take "
-        f"{numeral(row['energy_error'])}), the square of their sum is {numeral(row['stream'] ** 2)}."
+        f"Paths through {exactly(row['length'])} cancel: their squares add up to {numeral(row['energy'])} (give or "
+        f"take {numeral(row['energy_error'])}), the square of their sum is {numeral(row['stream'] ** 2)}."
     ]
 
 
 def _exact(data: Data) -> str:
     return (
-        f"The sum over all lengths differs from the model's own number by {numeral(data['difference'])}, and no block's "
-        f"linear form differs from the block by more than {numeral(data['linear_difference'])} (relative, {data['dtype']})."
+        f"The sum over all lengths differs from the model's own number by {numeral(data['difference'])}, and no "
+        f"block's linear form differs from the block by more than {numeral(data['linear_difference'])} (relative, "
+        f"{data['dtype']})."
     )
 
 
@@ -162,7 +163,7 @@ def exactly(length: int) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"+{numeral(value)}" if value > 0 else numeral(value).replace("-", "−", 1)
+    return f"+{numeral(value)}" if value > 0 else numeral(value)
 
 
 def chain_words(chain: Mapping[str, Any]) -> str:

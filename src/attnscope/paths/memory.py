@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -51,6 +52,7 @@ def remembering(memory: Memory, largest: int) -> Iterator[None]:
         _memory.reset(token)
 
 
-def remembered(name: str, compute: Callable[[], Tensor]) -> Tensor:
+def remembered(name: str, compute: Callable[[], Any]) -> Any:
+    """What `compute` gives, or gave when the block ran first."""
     memory = _memory.get()
     return compute() if memory is None or name not in EXPENSIVE else memory.value(name, compute)

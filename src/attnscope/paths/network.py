@@ -72,9 +72,9 @@ def differences(network: Network) -> tuple[float, ...]:
     to the largest entry."""
     found = []
     for layer in range(network.layers):
-        left = network.block(layer, Graded.entering(network.streams[layer], "none"))
+        left = network.block(layer, Graded.entering(network.streams[layer], "none", sources=False))
         found.append(relative_difference(left.parts.sum((0, 1, 2)), network.streams[layer + 1]))
-    last = network.finish(Graded.entering(network.streams[-1], "none"))
+    last = network.finish(Graded.entering(network.streams[-1], "none", sources=False))
     return (*found, relative_difference(last.parts.sum((0, 1, 2)), network.output))
 
 

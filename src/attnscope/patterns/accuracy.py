@@ -11,6 +11,14 @@ Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 
+def precision(name: str) -> Dtype:
+    """The precision of this name, as people give it."""
+    for known in DTYPES:
+        if name == known:
+            return known
+    raise RefusalError(f"There is no precision called '{name}'.{nearest(name, DTYPES)}")
+
+
 @dataclass(frozen=True)
 class Accuracy:
     """`ratio_error`: e1 of arXiv:2106.03764, ratios inside a row's support are kept within a factor 1 + e1.
@@ -31,5 +39,4 @@ class Accuracy:
             raise RefusalError(
                 f"A leak of {self.leak:g} cannot be asked for: choose a share between 0 and 1, like 0.01."
             )
-        if self.dtype not in DTYPES:
-            raise RefusalError(f"There is no precision called '{self.dtype}'.{nearest(self.dtype, DTYPES)}")
+        precision(self.dtype)

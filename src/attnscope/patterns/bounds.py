@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 from scipy.sparse import csr_array
+from scipy.special import gammaln
 
 from attnscope.core.errors import RefusalError
 from attnscope.patterns.accuracy import Accuracy
@@ -99,7 +100,7 @@ def bounds_for(n: int, k: int, accuracy: Accuracy, universal: bool = True, causa
         raise RefusalError(f"Rows of {k} entries do not fit {n} keys: choose k between 1 and n.")
     visible = np.arange(1, n + 1) if causal else np.full(n, n)
     counts = np.minimum(visible, k)
-    kept = np.array([_separates(1 / count, accuracy) for count in counts])
+    kept = np.asarray(_separates(1 / counts, accuracy))
     return Bounds(
         (_one(), _radon(n, min(k, n - k), accuracy, universal), _typical(visible[kept], counts[kept], n)),
         typical_logit_floor(n, k, accuracy),
@@ -249,9 +250,8 @@ def _typical(visible: Int[np.ndarray, "row"], counts: Int[np.ndarray, "row"], n_
     ln(n / k) / ln(4 e n / d).
     """
     rows, entries = len(visible), int(visible.sum())
-    wanted = -math.log(2) + sum(
-        math.lgamma(v + 1) - math.lgamma(c + 1) - math.lgamma(v - c + 1) for v, c in zip(visible, counts, strict=True)
-    )
+    choices = gammaln(visible + 1) - gammaln(counts + 1) - gammaln(visible - counts + 1)
+    wanted = float(choices.sum()) - math.log(2)
     width = 1
     while rows:
         variables = (rows + n_keys) * width + rows

@@ -10,6 +10,7 @@ more or fewer keys than queries, or wider than `WIDEST_PROJECTION`, as `queries`
             "X", "W_Q", "W_K", "pattern_rows", "pattern_columns", "pattern_weights"))
     logits = (X @ W_Q) @ (X @ W_K).T / np.sqrt(W_Q.shape[1])
 
+numpy knows no bfloat16: open such a file with "pt" and take `.float().numpy()`, which is exact.
 Metadata are strings: `format`, `version`, `method`, `causal`, `reached` and the `certificate` as JSON.
 """
 

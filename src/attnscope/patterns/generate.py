@@ -10,13 +10,15 @@ Rows have k keys, or fewer where the shape has no more to give: the last block, 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Literal, get_args
+from numbers import Integral
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Int
 
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.patterns.pattern import Pattern
+from attnscope.patterns.seeds import refuse_negative
 
 Weights = Literal["uniform", "random"]
 MOST_ENTRIES = 2**27  # about 2 GB as rows, columns and weights
@@ -61,21 +63,21 @@ def block(n: int, k: int, *, causal: bool = False, weights: Weights = "uniform",
     return _pattern("block", keys, keys <= (query if causal else n - 1), n, k, causal, weights, seed)
 
 
-def previous_token(tokens: int | Sequence[Hashable], *, causal: bool = False) -> Pattern:
+def previous_token(tokens: Any, *, causal: bool = False) -> Pattern:
     """Each query attends to the token before it, the first to itself. `tokens`: a sequence, or how many there are."""
-    n = tokens if isinstance(tokens, int) else len(tokens)
+    n = int(tokens) if isinstance(tokens, Integral) else len(_listed(tokens))
     _check(n, 1)
     keys = np.maximum(np.arange(n) - 1, 0)[:, None]
     return _pattern("previous_token", keys, keys >= 0, n, 1, causal, "uniform", 0)
 
 
-def induction(
-    tokens: Sequence[Hashable], *, causal: bool = False, weights: Weights = "uniform", seed: int = 0
-) -> Pattern:
+def induction(tokens: Any, *, causal: bool = False, weights: Weights = "uniform", seed: int = 0) -> Pattern:
     """What followed earlier occurrences of the query's token: keys j + 1 with tokens[j] == tokens[i], j < i.
 
     A token seen for the first time attends to key 0, where idle heads rest. Nothing looks ahead, masked or not.
+    `tokens` is a sequence of words or numbers, or an array or tensor of one dimension.
     """
+    tokens = _listed(tokens)
     followers: dict[Hashable, list[int]] = {}
     rows: list[int] = []
     columns: list[int] = []
@@ -143,8 +145,15 @@ def _check(n: int, k: int, seed: int = 0) -> None:
         raise RefusalError(f"{k} keys per query cannot be had from {n} keys: choose k from 1 to {n}.")
     if n * k > MOST_ENTRIES:
         raise RefusalError(f"A pattern with {n} x {k} entries would not fit into memory: choose a smaller n or k.")
-    if seed < 0:
-        raise RefusalError(f"A seed of {seed} cannot be used: choose 0 or more.")
+    refuse_negative(seed)
+
+
+def _listed(tokens: Any) -> Sequence[Hashable]:
+    """Tokens that can be compared: elements of a tensor are tensors, and no two of those are the same thing."""
+    listed = list(tokens) if isinstance(tokens, list | tuple | str) else np.asarray(tokens).tolist()
+    if not isinstance(listed, list) or any(isinstance(token, list) for token in listed):
+        raise RefusalError("The tokens are not one sequence: give a list of words or numbers, or a row of token ids.")
+    return listed
 
 
 def _pattern(
@@ -174,8 +183,8 @@ def _entries(
     if weights not in get_args(Weights):
         raise RefusalError(f"There are no weights called '{weights}'.{nearest(weights, get_args(Weights))}")
     drawn = weights == "random" and k > 1
-    if drawn and seed < 0:
-        raise RefusalError(f"A seed of {seed} cannot be used: choose 0 or more.")
+    if drawn:
+        refuse_negative(seed)
     # a stream of its own, so that the support of a seed is the same with either kind of weights
     rng = np.random.default_rng([seed, 1]) if drawn else None
     name = f"{'causal ' * causal}{kind.replace('_', ' ')}, n={n}, k={k}"

@@ -14,9 +14,19 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
+from attnscope.core.errors import RefusalError
 from attnscope.patterns.pattern import Pattern
 
 _ROWS_AT_ONCE = 4096
+
+
+def refuse_too_narrow(pattern: Pattern, width: int) -> None:
+    """For constructions whose queries are nothing without exact ratios."""
+    if width < pattern.k - 1:
+        raise RefusalError(
+            f"Rows of {pattern.k} keys have no exact ratios in width {width}: ask for a width of {pattern.k - 1} "
+            "or more."
+        )
 
 
 def with_exact_ratios(

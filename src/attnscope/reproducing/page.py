@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,11 @@ def drawn(figure: Figure) -> str:
     from attnscope.charts.theme import specification
     from attnscope.pages.figures import slim
 
-    return slim(render_chart(specification(experiment_figure(figure, title=False), "page"), ".svg").decode())
+    svg = slim(render_chart(specification(experiment_figure(figure, title=False), "page"), ".svg").decode())
+    # Every drawing numbers its clips from 0, and in one page they would be each other's.
+    svg = re.sub(r"\bclip(\d+)\b", rf"{figure.name}-clip\1", svg)
+    # As wide as it was drawn, where the page has room for that: all letters are then of one size.
+    return re.sub(r'<svg ([^>]*viewBox="0 0 ([\d.]+) )', r'<svg width="\2" \1', svg, count=1)
 
 
 def _flat(data: Any, name: str = "") -> list[tuple[str, str]]:

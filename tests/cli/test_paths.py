@@ -1,0 +1,85 @@
+"""`attnscope paths` as a person types it: what is printed, what is written, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
+
+from attnscope.cli.paths import paths as command
+from attnscope.core.errors import RefusalError
+from attnscope.depth.path_report import PathReport
+
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+app.command()(command)
+QUICK = ("--draws", "0", "--no-mlp", "--top", "2")
+
+
+def invoke(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def refused(*words: str | Path, says: str) -> None:
+    """One sentence; `attnscope.cli.main` prints it and exits with 2."""
+    result = invoke(*words)
+    assert isinstance(result.exception, RefusalError), (result.exception, result.output)
+    assert says in str(result.exception)
+    assert result.stdout == ""
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_text_is_decomposed_and_written() -> None:
+    result = invoke("pocket", "The old man", "--target", " and", "--chart", "paths.svg", *QUICK)
+    assert result.exit_code == 0, result.output
+    for word in ("logit of ' and' after the last token", "By length", "Largest single paths", "paths.html"):
+        assert word in result.stdout
+    folder = Path("attnscope-paths-pocket")
+    report = PathReport.load(folder / "paths.json")
+    assert report.difference < 1e-11
+    assert len(report.top) == 2
+    assert "Content-Security-Policy" in (folder / "paths.html").read_text()
+    assert Path("paths.svg").read_text().startswith("<svg")
+
+
+def test_json_is_all_that_is_printed_and_a_file_is_read() -> None:
+    Path("words.txt").write_text("The old man")
+    result = invoke("pocket", "words.txt", "--json", "--out", "here", "--position", "1", *QUICK)
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["text"] == "The old man"
+    assert data["position"] == 1
+    assert data["sentences"]
+    assert data["files"]["page"] == str(Path("here") / "paths.html")
+    assert abs(sum(row["value"] for row in data["lengths"]) - data["value"]) < 1e-11
+
+
+def test_bad_input_leaves_nothing_behind() -> None:
+    refused("pocket", "The old man", "--target", "grandmothers-in-law", says="Nearest tokens")
+    refused("pocket", "The old man", "--position", "77", says="position 77 is not among them")
+    refused("pocket", "The old man", "--dtype", "float16", says="float64 or float32")
+    refused("pocket", "The old man", "--stack", "encoder", says="no stack called 'encoder'")
+    refused("pocket", "", says="The text is empty")
+    refused("pocket", "The old man", "--chart", "picture.gif", says="--chart makes")
+    refused("nowhere/at-all", "The old man", says="nowhere/at-all")
+    assert list(Path().iterdir()) == []
+
+
+def test_ctrl_c_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    import attnscope.depth.paths as driver
+
+    def interrupted(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(driver, "freeze", interrupted)
+    result = invoke("pocket", "The old man", *QUICK)
+    assert result.exit_code == 130
+    assert "nothing is written" in result.stderr
+    assert list(Path().iterdir()) == []

@@ -1,0 +1,73 @@
+"""Paths through real weights: the linear form gives the model's numbers, and values of heads add up."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from attnscope.hf.anatomy import anatomy
+from attnscope.hf.freeze import freeze
+from attnscope.hf.load import load
+from attnscope.paths.heads import head_table
+from attnscope.paths.lengths import lengths
+from attnscope.paths.network import Network, differences, relative_difference
+from attnscope.paths.shapley import shapley
+from attnscope.paths.targets import logit, stream_norm
+from attnscope.paths.top_paths import top_paths
+from tools.fetch_models import path as material
+from tools.real_models import dinov2, photographs
+
+pytestmark = pytest.mark.real
+
+TEXTS = {
+    "minilm": "Paris is the capital of France, and Rome is the capital of Italy.",
+    "rxnmapper": "CC(C)S.CN(C)C=O.Fc1cccnc1F.O=C([O-])[O-].[K+].[K+]>>CC(C)Sc1ncccc1F",
+}
+
+
+def check(network: Network, allowed: float) -> None:
+    assert max(differences(network)) <= allowed
+    found = lengths(network)
+    assert found.longest == network.layers
+    assert relative_difference(found.stream.parts.sum((0, 1, 2)), network.streams[-1]) <= allowed
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_encoders(name: str, dtype: str) -> None:
+    loaded = load(material(name), dtype=dtype, allow_pickle=True)
+    ids = torch.tensor([loaded.tokenizer(TEXTS[name])["input_ids"][:16]])
+    network = freeze(loaded.model, {"input_ids": ids})
+    check(network, 1e-10 if dtype == "float64" else 1e-4)
+    if dtype == "float64":
+        table = head_table(network, stream_norm(network))
+        assert table.total == pytest.approx(float(network.streams[-1].norm()), rel=1e-10)
+
+
+def test_gpt2_shaped() -> None:
+    loaded = load(material("microformer"), dtype="float64", allow_pickle=True)
+    ids = torch.arange(3, 19)[None]
+    check(freeze(loaded.model, {"input_ids": ids}), 1e-10)
+
+
+def test_dinov2() -> None:
+    pictures = {"pixel_values": photographs(56)["pixel_values"][:1].double()}
+    model = dinov2().double()
+    check(freeze(model, pictures, anatomy(model, pictures)), 1e-10)
+
+
+def test_smollm2() -> None:
+    loaded = load(material("smollm2"))
+    text = "The Eiffel Tower stands in the city of Paris, and the Colosseum in"
+    ids = torch.tensor([loaded.tokenizer(text)["input_ids"][:16]])
+    network = freeze(loaded.model, {"input_ids": ids})
+    check(network, 1e-4)
+    target = logit(int(network.output[0, -1].argmax()))
+    table, every = head_table(network, target), shapley(network, target)
+    whole = float(target(network.output))
+    assert table.total == pytest.approx(whole, rel=1e-3)
+    assert every.everything == pytest.approx(whole, rel=1e-3)
+    assert every.nothing + every.total == pytest.approx(whole, rel=1e-2)
+    found = top_paths(network, target, count=3, width=8, draws=4)
+    assert len(found.paths) == 3
+    assert not found.exact
