@@ -62,7 +62,7 @@ def test_json_is_all_that_is_printed_and_a_file_is_read() -> None:
 
 
 def test_bad_input_leaves_nothing_behind() -> None:
-    refused("pocket", "The old man", "--target", "grandmothers-in-law", says="Nearest tokens")
+    refused("pocket", "The old man", "--target", "thinge", says="Nearest tokens: ' thing'")
     refused("pocket", "The old man", "--position", "77", says="position 77 is not among them")
     refused("pocket", "The old man", "--dtype", "float16", says="float64 or float32")
     refused("pocket", "The old man", "--stack", "encoder", says="no stack called 'encoder'")

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from attnscope.core.construction import Advance, construction, silent
+from attnscope.core.errors import RefusalError
 from attnscope.patterns.accuracy import Accuracy
 from attnscope.patterns.certificate import certify
 from attnscope.patterns.descent import Adam, Target, onto_ratios, slopes
@@ -57,6 +58,8 @@ class _Found:
 def joint(
     pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
 ) -> Factors:
+    if width < 1:
+        raise RefusalError(f"A head of width {width} cannot be built: give a width of at least 1.")
     if pattern.k == 1 and width == 2:
         return _circle(pattern, width, accuracy)
     found: list[_Found] = []
@@ -66,7 +69,9 @@ def joint(
         found.append(_descend(pattern, width, accuracy, NOISES[len(found)], generator, advance))
     best = min(found, key=lambda attempt: attempt.failing)
     if best.failing and pattern.k == 1 and width > 2:
-        return _circle(pattern, width, accuracy)
+        circle = _circle(pattern, width, accuracy)
+        if circle.notes["failing"] < best.failing:
+            return circle
     notes = {
         "iterations": sum(attempt.steps for attempt in found),
         "attempts": len(found),
