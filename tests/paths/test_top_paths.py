@@ -7,6 +7,11 @@ import pytest
 import torch
 
 from attnscope.core.errors import RefusalError
+from attnscope.paths.energy import path_energy
+from attnscope.paths.heads import head_table
+from attnscope.paths.lengths import lengths
+from attnscope.paths.mean_path import mean_path
+from attnscope.paths.shapley import shapley
 from attnscope.paths.targets import logit
 from attnscope.paths.top_paths import top_paths
 from tests.paths.enumeration import Explicit, Shape, network, paths
@@ -82,3 +87,19 @@ def test_same_seed_same_paths() -> None:
     one, other = (top_paths(frozen, logit(1), count=4, width=6, seed=5) for _ in range(2))
     assert one == other
     assert torch.get_num_threads() == 1
+
+
+def test_everything_is_made_where_the_network_is() -> None:
+    """A tensor made on the default device instead would meet the network's own on another one, and fail."""
+    model = Explicit(Shape(3, 2, "pre", mlp=5))
+    frozen = network(model, model.example())
+    expected = head_table(frozen, logit(1)).shapley
+    with torch.device("meta"):
+        values = head_table(frozen, logit(1)).shapley
+        players = shapley(frozen, logit(1))
+        energy = path_energy(frozen, 4, target=logit(1))
+        largest = top_paths(frozen, logit(1), count=3)
+        mean = mean_path(lengths(frozen))
+    assert torch.equal(values, expected)
+    assert {t.device.type for t in (values, players.heads[0], energy.energy, mean)} == {"cpu"}
+    assert len(largest.paths) == 3

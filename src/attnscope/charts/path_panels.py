@@ -64,7 +64,7 @@ def length_chart(data: Data, *, title: bool = True) -> alt.LayerChart:
     colour = {} if len(kinds) == 1 else {"color": _series("source", kinds)}
     bars = (
         alt.Chart(rows)
-        .mark_bar(cornerRadiusEnd=1)
+        .mark_bar()
         .encode(
             x=_length_axis(rows["length"]),
             y=alt.Y("value:Q", title=_short(data["target"]), axis=alt.Axis(tickCount=6)),

@@ -110,7 +110,7 @@ def aim(
         )
     row = output[0] if place is None else output[0, place]
     entry = int(row.argmax()) if target is None else found.number(target)
-    weights = ((entry, 1.0),)
+    weights: tuple[tuple[int, float], ...] = ((entry, 1.0),)
     name = f"logit of '{found.word(entry)}'"
     if against is not None:
         other = found.number(against)

@@ -49,6 +49,7 @@ from attnscope.paths.top_paths import TopPaths, top_paths
 from attnscope.trace.windows import Tokenizer
 
 PRECISIONS = ("float64", "float32")
+SIGNS_AT_ONCE = 4  # draws in memory together: each holds a stream for every length
 WIDEST_SEARCH = 32  # suffixes that the search for single paths keeps
 
 
@@ -102,7 +103,7 @@ def paths(
         edges = _by_edges(network, goal) if mlp else None
         players = _players(network, goal, progress) if mlp else None
         progress("energies", 0, 0)
-        energy = path_energy(network, draws, seed, goal.target) if draws else None
+        energy = path_energy(network, draws, seed, goal.target, at_once=SIGNS_AT_ONCE) if draws else None
         chains = top_paths(network, goal.target, top, max(top, WIDEST_SEARCH), seed=seed, advance=progress)
     rows = _rows(graded, path_counts(network), view if len(read.words) != 1 else None, energy, said)
     return PathReport(

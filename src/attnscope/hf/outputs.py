@@ -43,9 +43,8 @@ class Entries:
             raise RefusalError(f"Without a tokenizer '{asked}' cannot be found: give the number of the token.")
         ids = list(self.tokenizer(asked, add_special_tokens=False)["input_ids"])
         if len(ids) != 1 or ids[0] == self.tokenizer.unk_token_id:
-            raw = self.tokenizer.get_vocab().get(
-                asked
-            )  # special tokens, and pieces of words as vocabularies spell them
+            # Special tokens, and pieces of words as vocabularies spell them.
+            raw = self.tokenizer.get_vocab().get(asked)
             if raw is None:
                 raise RefusalError(self._several(asked, ids) + self._nearest(asked))
             ids = [raw]

@@ -50,7 +50,7 @@ def path_energy(
         signed = signed_streams(network, min(at_once, draws - start), generator, "attention")[-1]
         squares.append(_squared(signed, adjoint))
     every = torch.cat(squares)
-    whole = torch.ones(1, 1, dtype=network.streams[0].dtype)
+    whole = network.streams[0].new_ones(1, 1)
     plain = _streams(network, lambda heads: whole.expand(1, heads), 1, "attention")[-1]
     return Energy(every.mean(0), every.std(0) / draws**0.5, _squared(plain, adjoint)[0], draws)
 
@@ -67,8 +67,9 @@ def signed_streams(
     """Sums of paths with random signs: before every block, and after the last."""
 
     def signs(heads: int) -> Tensor:
-        coins = torch.randint(0, 2, (draws, heads), generator=generator)
-        return (2 * coins - 1).to(network.streams[0].dtype)
+        # Drawn by the CPU wherever the network is: the same seed then means the same signs.
+        coins = torch.randint(0, 2, (draws, heads), generator=generator, device="cpu")
+        return (2 * coins - 1).to(network.streams[0])
 
     return _streams(network, signs, draws, count)
 

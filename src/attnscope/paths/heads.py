@@ -46,7 +46,7 @@ class HeadTable:
 
     @property
     def shapley(self) -> Float[Tensor, "layer head"]:
-        k = torch.arange(self.contributions.shape[2]).clamp_min(1)
+        k = torch.arange(self.contributions.shape[2], device=self.contributions.device).clamp_min(1)
         return (self.contributions / k).sum(-1)
 
     @property
@@ -110,7 +110,7 @@ def _pulled_back(
 
     stream = network.streams[layer]
     with torch.enable_grad(), watching(keep):
-        leaf = torch.zeros(len(adjoint), 1, 1, *stream.shape, dtype=stream.dtype, requires_grad=True)
+        leaf = stream.new_zeros(len(adjoint), 1, 1, *stream.shape).requires_grad_()
         answer = network.block(layer, Graded.of(stream, leaf, None, "attention"))
         mixed = one_attention(seen, network, layer).parts
         before = stream.new_zeros(len(adjoint) + 1, *stream.shape)

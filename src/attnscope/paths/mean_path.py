@@ -17,5 +17,5 @@ def mean_path(found: Lengths) -> Float[Tensor, "length *shape"]:
     if stream.count not in ("attention", "both") or stream.parts.shape[0] != len(SOURCES):
         raise RefusalError("A mean path needs lengths counted by attention edges, with sources kept apart.")
     sums = stream.parts[0].sum(1)
-    counts = torch.tensor([float(max(1, c)) for c in path_counts(found.network)], dtype=sums.dtype)
+    counts = sums.new_tensor([float(max(1, c)) for c in path_counts(found.network)])
     return sums / counts[: len(sums)].reshape(-1, *[1] * (sums.ndim - 1))

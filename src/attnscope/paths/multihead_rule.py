@@ -59,7 +59,7 @@ def _mask(given: dict[str, Any], q: Tensor, k: Tensor) -> Tensor | None:
         if mask is None:
             continue
         if mask.dtype == torch.bool:  # True: not seen
-            mask = torch.zeros(mask.shape, dtype=q.dtype).masked_fill(mask, -torch.inf)
+            mask = q.new_zeros(mask.shape).masked_fill(mask, -torch.inf)
         if key == "key_padding_mask":
             mask = mask[:, None, None, :]
         elif mask.ndim == 3:

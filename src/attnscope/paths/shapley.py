@@ -65,7 +65,7 @@ def shapley(
     if players == "heads":
         found = tuple(Edges(block.heads, 0) for block in found)
     last, constant = pulled_back_through_tail(network, target)
-    nodes, weights = _quadrature(sum((block.heads > 0) + block.mlps for block in found), last.dtype)
+    nodes, weights = _quadrature(sum((block.heads > 0) + block.mlps for block in found), last)
     heads = [last.new_zeros(block.heads) for block in found]
     mlps = [last.new_zeros(block.mlps) for block in found]
     worth: list[Tensor] = []
@@ -83,11 +83,11 @@ def shapley(
     return ShapleyValues(tuple(heads), tuple(mlps), float(every[0]), float(every[1]))
 
 
-def _quadrature(places: int, dtype: torch.dtype) -> tuple[Float[Tensor, " node"], Float[Tensor, " node"]]:
+def _quadrature(places: int, like: Tensor) -> tuple[Float[Tensor, " node"], Float[Tensor, " node"]]:
     """Nodes on [0, 1]; before them t = 0 and t = 1 with weight zero, where F is the worth of nobody and of all."""
     nodes, weights = np.polynomial.legendre.leggauss(max(1, -(-places // 2)))
     padded = np.concatenate([[0.0, 1.0], (nodes + 1) / 2]), np.concatenate([[0.0, 0.0], weights / 2])
-    return torch.tensor(padded[0], dtype=dtype), torch.tensor(padded[1], dtype=dtype)
+    return like.new_tensor(padded[0]), like.new_tensor(padded[1])
 
 
 @torch.no_grad()

@@ -127,7 +127,7 @@ def _expanded(network: Network, layer: int, beam: _Beam, signed: Float[Tensor, "
 
     stream = network.streams[layer]
     with torch.enable_grad(), watching(keep):
-        leaf = torch.zeros(len(beam.choices), 1, 1, *stream.shape, dtype=stream.dtype, requires_grad=True)
+        leaf = stream.new_zeros(len(beam.choices), 1, 1, *stream.shape).requires_grad_()
         answer = network.block(layer, Graded.of(stream, leaf, None, "attention"))
     mixed = one_attention(seen, network, layer).parts
     if answer.sums.first[0] == 0:  # not where the skip is cut
