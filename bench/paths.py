@@ -25,9 +25,9 @@ from rich.table import Table
 
 from attnscope.hf.freeze import freeze
 from attnscope.models.nano import Config, Nano
-from attnscope.paths.graded import Graded, watching
-from attnscope.paths.lengths import lengths
-from attnscope.paths.network import Network
+from attnscope.pathways.graded import Graded, watching
+from attnscope.pathways.lengths import lengths
+from attnscope.pathways.network import Network
 
 LAYERS, HEADS, WIDTH, TOKENS, SAMPLE = 12, 12, 768, 128, 20
 REACH = {"all lengths, attention only": 4.0, "all lengths, with MLPs": 8.0, "all edges, with MLPs": 8.0}
@@ -90,10 +90,10 @@ def measured(turns: int) -> list[dict[str, Any]]:
 def smollm2() -> dict[str, float]:
     """Peak of this process: loading, freezing, lengths and head values together."""
     from attnscope.hf.load import load
-    from attnscope.paths.heads import head_table
-    from attnscope.paths.shapley import shapley
-    from attnscope.paths.targets import logit
-    from attnscope.paths.top_paths import top_paths
+    from attnscope.pathways.heads import head_table
+    from attnscope.pathways.shapley import shapley
+    from attnscope.pathways.targets import logit
+    from attnscope.pathways.top_paths import top_paths
     from bench.subjects import wikitext
     from tools.fetch_models import path as weights
 

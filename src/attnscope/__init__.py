@@ -19,6 +19,7 @@ _HOMES = {
     "report": "attnscope.pages.html:write_report",
     "compare": "attnscope.survey.compare:compare",
     "collapse": "attnscope.depth.collapse:collapse",
+    "paths": "attnscope.depth.paths:paths",
     "reproduce": "attnscope.reproducing.reproduce:reproduce",
     "compile": "attnscope.compiling.compile:compile",
     "capacity": "attnscope.compiling.capacity:capacity",
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from attnscope.core.errors import RefusalError as RefusalError
     from attnscope.core.registry import measures as catalog  # noqa: F401
     from attnscope.depth.collapse import collapse as collapse
+    from attnscope.depth.paths import paths as paths
     from attnscope.pages.html import write_report as report  # noqa: F401
     from attnscope.patterns.generate import generate as generate
     from attnscope.patterns.pattern import Pattern as Pattern

@@ -15,13 +15,13 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy import anatomy
 from attnscope.hf.freeze import freeze
 from attnscope.models.nano import Config, Nano
-from attnscope.paths.heads import head_table
-from attnscope.paths.lengths import lengths
-from attnscope.paths.network import Network, differences, relative_difference
-from attnscope.paths.shapley import shapley
-from attnscope.paths.targets import stream_norm
+from attnscope.pathways.heads import head_table
+from attnscope.pathways.lengths import lengths
+from attnscope.pathways.network import Network, differences, relative_difference
+from attnscope.pathways.shapley import shapley
+from attnscope.pathways.targets import stream_norm
 from tests.hf.families import FAMILIES, Family
-from tests.paths.enumeration import Explicit, Shape
+from tests.pathways.enumeration import Explicit, Shape
 
 REFUSED = {
     "gpt_oss": "'_grouped_mm'",  # experts are chosen by sorting tokens: no rule follows them through

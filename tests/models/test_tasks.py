@@ -13,7 +13,7 @@ from attnscope.models.circle import RADIUS, arcs, circle_model, gaps, walk
 from attnscope.models.nano import Config, Nano
 from attnscope.models.nano_network import SKIP, network_of, path_alone
 from attnscope.models.tasks import IGNORED, ceiling_of, hits, hull_task, loss_on, memorisation_task, on_hull, sort_task
-from attnscope.paths.lengths import lengths
+from attnscope.pathways.lengths import lengths
 
 
 def test_sort_labels_are_the_sorted_tokens() -> None:

@@ -18,7 +18,7 @@ from attnscope.core.construction import Advance, silent
 from attnscope.models.nano import Nano
 from attnscope.models.nano_network import SKIP, network_of, path_alone
 from attnscope.models.tasks import Task, hits
-from attnscope.paths.lengths import lengths
+from attnscope.pathways.lengths import lengths
 
 Accuracies = dict[str, list[float]]
 TOKENS = 4000  # tokens followed at once: parts take layers + 1 times the memory of the stream

@@ -17,9 +17,9 @@ from attnscope.core.construction import Advance
 from attnscope.depth.path_reading import Aim, Reading
 from attnscope.depth.path_report import Prediction
 from attnscope.hf.outputs import Entries
-from attnscope.paths.graded import Graded
-from attnscope.paths.lengths import Lengths
-from attnscope.paths.network import Network
+from attnscope.pathways.graded import Graded
+from attnscope.pathways.lengths import Lengths
+from attnscope.pathways.network import Network
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.hf.load import Loaded
 from attnscope.hf.outputs import Entries, also_with_space, entries, mask_token_of, word
-from attnscope.paths.network import Network
-from attnscope.paths.targets import Target, residual_norm, stream_norm
+from attnscope.pathways.network import Network
+from attnscope.pathways.targets import Target, residual_norm, stream_norm
 from attnscope.trace.batches import batches
 from attnscope.trace.windows import Window, Windows
 

@@ -37,15 +37,15 @@ from attnscope.hf.freeze import freeze
 from attnscope.hf.load import Loaded
 from attnscope.hf.material import out_of_memory, refusing_what_does_not_run
 from attnscope.hf.quiet import quiet
-from attnscope.paths.edges import path_counts
-from attnscope.paths.energy import Energy, path_energy
-from attnscope.paths.heads import head_table
-from attnscope.paths.lengths import Lengths, lengths
-from attnscope.paths.network import Network, differences
-from attnscope.paths.rank_view import RankView, rank_view
-from attnscope.paths.shapley import shapley
-from attnscope.paths.targets import pulled_back_through_tail, seen_by
-from attnscope.paths.top_paths import TopPaths, top_paths
+from attnscope.pathways.edges import path_counts
+from attnscope.pathways.energy import Energy, path_energy
+from attnscope.pathways.heads import head_table
+from attnscope.pathways.lengths import Lengths, lengths
+from attnscope.pathways.network import Network, differences
+from attnscope.pathways.rank_view import RankView, rank_view
+from attnscope.pathways.shapley import shapley
+from attnscope.pathways.targets import pulled_back_through_tail, seen_by
+from attnscope.pathways.top_paths import TopPaths, top_paths
 from attnscope.trace.windows import Tokenizer
 
 PRECISIONS = ("float64", "float32")

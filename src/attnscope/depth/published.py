@@ -1,8 +1,8 @@
 """The curves of figure 2 of arXiv:2103.03404, to set beside one's own.
 
-dong2021_residual_curves.json holds the 24 curves (BERT, Albert, XLNet; random and pretrained weights; four variants) as
-means over 32 sequences of 128 tokens at depths 0..12, to four decimals: a 0 there is anything below 0.00005. Their text,
-their seeds and their float32 are not ours, and random weights are drawn as the library of the time drew them.
+dong2021_residual_curves.json holds the 24 curves (BERT, Albert, XLNet; random and pretrained weights; four variants)
+as means over 32 sequences of 128 tokens at depths 0..12, to four decimals: a 0 there is anything below 0.00005. Their
+text, their seeds and their float32 are not ours, and random weights are drawn as the library of the time drew them.
 """
 
 from __future__ import annotations

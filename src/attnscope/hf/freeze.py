@@ -26,8 +26,8 @@ from attnscope.hf.census import without_fast_path
 from attnscope.hf.example import Batch, run
 from attnscope.hf.intact import evaluating
 from attnscope.hf.tensors import Slot, at, every_tensor, same_numbers
-from attnscope.paths.graded import Graded, plain
-from attnscope.paths.network import Network, differences, followed
+from attnscope.pathways.graded import Graded, plain
+from attnscope.pathways.network import Network, differences, followed
 
 ALLOWED = {torch.float64: 1e-10, torch.float32: 1e-4}
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attnscope.models.nano import Block, Nano, visible_keys
 from attnscope.models.nano_parts import Attention
-from attnscope.paths.network import Network
+from attnscope.pathways.network import Network
 
 SKIP = -1
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.models.nano_parts import Attend
-from attnscope.paths.pattern import attention_pattern
+from attnscope.pathways.pattern import attention_pattern
 
 Mixed = Float[Tensor, "batch head query dim"]
 

@@ -19,8 +19,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
-from attnscope.paths.graded import Graded
-from attnscope.paths.network import Network
+from attnscope.pathways.graded import Graded
+from attnscope.pathways.network import Network
 
 Functional = Callable[[Tensor], Tensor]
 """A linear functional of the model's output, to one number; `Target` is one with a name."""

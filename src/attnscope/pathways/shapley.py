@@ -30,10 +30,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.construction import Advance, silent
-from attnscope.paths.edges import Edges, edges, multiplied
-from attnscope.paths.graded import Graded, watching
-from attnscope.paths.network import Network
-from attnscope.paths.targets import Functional, pulled_back_through_tail, seen_by
+from attnscope.pathways.edges import Edges, edges, multiplied
+from attnscope.pathways.graded import Graded, watching
+from attnscope.pathways.network import Network
+from attnscope.pathways.targets import Functional, pulled_back_through_tail, seen_by
 
 Players = Literal["heads", "heads and mlps"]
 

@@ -21,8 +21,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.paths.graded import Count, Graded
-from attnscope.paths.network import Network
+from attnscope.pathways.graded import Count, Graded
+from attnscope.pathways.network import Network
 
 SOURCES = ("stream", "constants")
 

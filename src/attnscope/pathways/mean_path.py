@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
-from attnscope.paths.edges import path_counts
-from attnscope.paths.lengths import SOURCES, Lengths
+from attnscope.pathways.edges import path_counts
+from attnscope.pathways.lengths import SOURCES, Lengths
 
 
 def mean_path(found: Lengths) -> Float[Tensor, "length *shape"]:

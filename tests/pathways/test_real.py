@@ -8,12 +8,12 @@ import torch
 from attnscope.hf.anatomy import anatomy
 from attnscope.hf.freeze import freeze
 from attnscope.hf.load import load
-from attnscope.paths.heads import head_table
-from attnscope.paths.lengths import lengths
-from attnscope.paths.network import Network, differences, relative_difference
-from attnscope.paths.shapley import shapley
-from attnscope.paths.targets import logit, stream_norm
-from attnscope.paths.top_paths import top_paths
+from attnscope.pathways.heads import head_table
+from attnscope.pathways.lengths import lengths
+from attnscope.pathways.network import Network, differences, relative_difference
+from attnscope.pathways.shapley import shapley
+from attnscope.pathways.targets import logit, stream_norm
+from attnscope.pathways.top_paths import top_paths
 from tools.fetch_models import path as material
 from tools.real_models import dinov2, photographs
 

@@ -20,10 +20,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
-from attnscope.paths.edges import multiplied
-from attnscope.paths.graded import Count, Graded, watching
-from attnscope.paths.network import Network
-from attnscope.paths.targets import Functional, pulled_back_through_tail, seen_by
+from attnscope.pathways.edges import multiplied
+from attnscope.pathways.graded import Count, Graded, watching
+from attnscope.pathways.network import Network
+from attnscope.pathways.targets import Functional, pulled_back_through_tail, seen_by
 
 
 @dataclass(frozen=True)

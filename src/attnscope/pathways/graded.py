@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.paths.sums import Constants, Deferred, Parts, Sums
+from attnscope.pathways.sums import Constants, Deferred, Parts, Sums
 
 Count = Literal["attention", "both", "edges", "none"]
 """`attention`: MLP edges are not counted. `both`: in an index of their own. `edges`: together with attention edges.
@@ -78,7 +78,7 @@ class Frozen(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        from attnscope.paths.rules import call
+        from attnscope.pathways.rules import call
 
         return call(func, args, kwargs or {})
 
@@ -144,7 +144,7 @@ class Graded(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        from attnscope.paths.rules import call
+        from attnscope.pathways.rules import call
 
         return call(func, args, kwargs or {})
 

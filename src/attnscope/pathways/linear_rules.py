@@ -7,9 +7,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnscope.paths.freezing import Rule, freeze_answer, lifted
-from attnscope.paths.graded import Frozen, Graded, plain
-from attnscope.paths.sums import LEADING, Sums
+from attnscope.pathways.freezing import Rule, freeze_answer, lifted
+from attnscope.pathways.graded import Frozen, Graded, plain
+from attnscope.pathways.sums import LEADING, Sums
 
 _SUMS = (
     *("add", "__add__", "__radd__", "add_", "__iadd__"),

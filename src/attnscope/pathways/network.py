@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
-from attnscope.paths.graded import Count, Frozen, Graded
-from attnscope.paths.memory import Memory, remembering
+from attnscope.pathways.graded import Count, Frozen, Graded
+from attnscope.pathways.memory import Memory, remembering
 
 Piece = Callable[[Tensor], Tensor]
 

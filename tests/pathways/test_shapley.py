@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from attnscope.core.errors import RefusalError
-from attnscope.paths.heads import head_table
-from attnscope.paths.network import Network
-from attnscope.paths.shapley import shapley
-from attnscope.paths.targets import Target, class_logit, logit, logit_difference, residual_norm, stream_norm
-from tests.paths.enumeration import Explicit, Path, Shape, network, paths
+from attnscope.pathways.heads import head_table
+from attnscope.pathways.network import Network
+from attnscope.pathways.shapley import shapley
+from attnscope.pathways.targets import Target, class_logit, logit, logit_difference, residual_norm, stream_norm
+from tests.pathways.enumeration import Explicit, Path, Shape, network, paths
 
 CASES = [
     Shape(3, 2, "pre", mlp=5),

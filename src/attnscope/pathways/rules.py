@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.paths import attention_rules, elementwise_rules, linear_rules, multihead_rule, shape_rules
-from attnscope.paths.freezing import Rule, freeze_answer, leaves
-from attnscope.paths.graded import Graded, plain
-from attnscope.paths.memory import remembered
+from attnscope.pathways import attention_rules, elementwise_rules, linear_rules, multihead_rule, shape_rules
+from attnscope.pathways.freezing import Rule, freeze_answer, leaves
+from attnscope.pathways.graded import Graded, plain
+from attnscope.pathways.memory import remembered
 
 _NAMED: dict[str, Rule] = {
     **shape_rules.RULES,

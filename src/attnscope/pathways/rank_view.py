@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.matrix.residual import relative_residual, residual_about_mean
-from attnscope.paths.lengths import Lengths
+from attnscope.pathways.lengths import Lengths
 
 
 @dataclass(frozen=True)

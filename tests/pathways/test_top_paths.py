@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from attnscope.core.errors import RefusalError
-from attnscope.paths.energy import path_energy
-from attnscope.paths.heads import head_table
-from attnscope.paths.lengths import lengths
-from attnscope.paths.mean_path import mean_path
-from attnscope.paths.shapley import shapley
-from attnscope.paths.targets import logit
-from attnscope.paths.top_paths import top_paths
-from tests.paths.enumeration import Explicit, Shape, network, paths
+from attnscope.pathways.energy import path_energy
+from attnscope.pathways.heads import head_table
+from attnscope.pathways.lengths import lengths
+from attnscope.pathways.mean_path import mean_path
+from attnscope.pathways.shapley import shapley
+from attnscope.pathways.targets import logit
+from attnscope.pathways.top_paths import top_paths
+from tests.pathways.enumeration import Explicit, Shape, network, paths
 
 Heads = tuple[tuple[int, int], ...]
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.paths.freezing import Rule, freeze_answer, leaves, lifted
-from attnscope.paths.graded import Frozen, Graded, plain
-from attnscope.paths.sums import LEADING, Sums, span, split_axis
+from attnscope.pathways.freezing import Rule, freeze_answer, leaves, lifted
+from attnscope.pathways.graded import Frozen, Graded, plain
+from attnscope.pathways.sums import LEADING, Sums, span, split_axis
 
 OnParts = Callable[[Tensor], Any]
 

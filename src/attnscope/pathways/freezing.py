@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.paths.graded import Frozen, Graded, plain
-from attnscope.paths.sums import Sums
+from attnscope.pathways.graded import Frozen, Graded, plain
+from attnscope.pathways.sums import Sums
 
 Rule = Callable[[Any, str, tuple[Any, ...], dict[str, Any], Any], Any]
 """`rule(func, name, args, kwargs, value)`: the answer, when `value` is what `func` gives on plain tensors."""

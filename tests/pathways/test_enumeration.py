@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscope.paths.edges import path_counts
-from attnscope.paths.lengths import lengths
-from attnscope.paths.mean_path import mean_path
-from tests.paths.enumeration import Explicit, Path, Shape, network, paths
+from attnscope.pathways.edges import path_counts
+from attnscope.pathways.lengths import lengths
+from attnscope.pathways.mean_path import mean_path
+from tests.pathways.enumeration import Explicit, Path, Shape, network, paths
 
 ATTENTION = [
     Shape(5, 4, "pre"),

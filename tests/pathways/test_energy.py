@@ -8,12 +8,12 @@ import torch
 
 from attnscope.core.errors import RefusalError
 from attnscope.matrix.residual import relative_residual
-from attnscope.paths.energy import path_energy
-from attnscope.paths.lengths import lengths
-from attnscope.paths.mean_path import mean_path
-from attnscope.paths.rank_view import rank_view
-from attnscope.paths.targets import logit
-from tests.paths.enumeration import Explicit, Shape, network, paths
+from attnscope.pathways.energy import path_energy
+from attnscope.pathways.lengths import lengths
+from attnscope.pathways.mean_path import mean_path
+from attnscope.pathways.rank_view import rank_view
+from attnscope.pathways.targets import logit
+from tests.pathways.enumeration import Explicit, Shape, network, paths
 
 
 @pytest.mark.parametrize("shape", [Shape(4, 3, "post"), Shape(3, 3, "pre", mlp=5, mix="bmm")], ids=str)

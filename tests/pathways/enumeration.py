@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnscope.paths.network import Network
+from attnscope.pathways.network import Network
 
 Mix = Literal["sdpa", "matmul", "bmm", "einsum"]
 Norm = Literal["pre", "post", "none"]

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnscope.paths.freezing import Rule, freeze_answer
-from attnscope.paths.graded import Frozen, Graded, plain
+from attnscope.pathways.freezing import Rule, freeze_answer
+from attnscope.pathways.graded import Frozen, Graded, plain
 
 _SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 _RARE = ("bias_k", "bias_v", "use_separate_proj_weight", "add_zero_attn", "static_k", "static_v")

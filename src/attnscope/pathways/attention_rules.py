@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.paths.freezing import Rule, freeze_answer, leaves, lifted
-from attnscope.paths.graded import Frozen, Graded, passed, plain
-from attnscope.paths.linear_rules import times_constant
-from attnscope.paths.pattern import attention_pattern
-from attnscope.paths.sums import LEADING, Sums, split_axis
+from attnscope.pathways.freezing import Rule, freeze_answer, leaves, lifted
+from attnscope.pathways.graded import Frozen, Graded, passed, plain
+from attnscope.pathways.linear_rules import times_constant
+from attnscope.pathways.pattern import attention_pattern
+from attnscope.pathways.sums import LEADING, Sums, split_axis
 
 
 def _product(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:

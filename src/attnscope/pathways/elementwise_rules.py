@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.paths.freezing import Rule, freeze_answer
-from attnscope.paths.graded import Frozen, Graded, passed, plain
-from attnscope.paths.sums import LEADING, Sums
+from attnscope.pathways.freezing import Rule, freeze_answer
+from attnscope.pathways.graded import Frozen, Graded, passed, plain
+from attnscope.pathways.sums import LEADING, Sums
 
 # phi with phi(0) = 0, followed as phi(z) = g(z) z; only a gate where they multiply something else (SwiGLU).
 _ACTIVATIONS = (

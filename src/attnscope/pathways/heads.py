@@ -29,12 +29,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.construction import Advance, silent
-from attnscope.paths.edges import heads_apart, one_attention
-from attnscope.paths.graded import Graded, watching
-from attnscope.paths.lengths import streams_by_length
-from attnscope.paths.network import Network
-from attnscope.paths.sums import Sums
-from attnscope.paths.targets import Functional, pulled_back_through_tail, seen_by
+from attnscope.pathways.edges import heads_apart, one_attention
+from attnscope.pathways.graded import Graded, watching
+from attnscope.pathways.lengths import streams_by_length
+from attnscope.pathways.network import Network
+from attnscope.pathways.sums import Sums
+from attnscope.pathways.targets import Functional, pulled_back_through_tail, seen_by
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnscope.paths.graded import Frozen, Graded, plain, watching
-from attnscope.paths.sums import Sums
+from attnscope.pathways.graded import Frozen, Graded, plain, watching
+from attnscope.pathways.sums import Sums
 
 BATCH, TOKENS, WIDTH = 2, 3, 4
 

@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
-from attnscope.paths.graded import Graded, Watch, watching
-from attnscope.paths.network import Network
-from attnscope.paths.sums import LEADING, split_axis
+from attnscope.pathways.graded import Graded, Watch, watching
+from attnscope.pathways.network import Network
+from attnscope.pathways.sums import LEADING, split_axis
 
 T = TypeVar("T")
 
