@@ -30,8 +30,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP) weights  ## ratios in one run, as a table and as JSON
+bench: $(STAMP) weights  ## cost of a scan and of paths as ratios in one run; widths of compiled heads
 	$(BIN)/python -m bench.run
+	$(BIN)/python -m bench.paths
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.heads
 
 families: $(STAMP)  ## write docs/families.md anew
 	$(BIN)/python tools/families_table.py

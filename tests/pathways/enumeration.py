@@ -63,7 +63,7 @@ class Block(nn.Module):
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
             logits = (q @ k.transpose(-1, -2)) * 3**-0.5
-            seen = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+            seen = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).tril()
             pattern = logits.masked_fill(~seen, -torch.inf).softmax(-1)
             if self.shape.mix == "matmul":
                 mixed = pattern @ v
@@ -220,7 +220,7 @@ def _attention_stage(block: Block, x: Tensor) -> Stage:
     for head in range(block.shape.heads):
         mine = slice(3 * head, 3 * head + 3)
         logits = block.q(read)[..., mine] @ block.k(read)[..., mine].mT / 3**0.5
-        seen = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+        seen = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).tril()
         a = _n(logits.masked_fill(~seen, -torch.inf).softmax(-1))
         w = _n(block.v.weight[mine].T @ block.o.weight[:, mine].T)
         parts.append((f"h{head}", lambda y, a=a, w=w: a @ y @ w))

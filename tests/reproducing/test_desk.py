@@ -36,6 +36,14 @@ def test_a_new_run_forgets_the_old_one(tmp_path: Path) -> None:
     assert desk(tmp_path).part("a", lambda: 2) == 2
 
 
+def test_a_folder_that_is_somebody_elses_is_never_emptied(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "weights.bin").write_bytes(b"precious")
+    with pytest.raises(RefusalError, match="not of an experiment"):
+        desk(tmp_path)
+    assert (tmp_path / "checkpoint" / "weights.bin").read_bytes() == b"precious"
+
+
 def test_another_plan_is_refused(tmp_path: Path) -> None:
     desk(tmp_path, seeds=(0, 1)).part("a", lambda: 1)
     with pytest.raises(RefusalError, match="other settings"):

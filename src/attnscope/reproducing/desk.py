@@ -52,6 +52,11 @@ class KeepingDesk:
             return
         if resume:
             raise RefusalError(f"There is nothing to go on with in '{self.folder.parent}': leave out --resume.")
+        if self.folder.is_dir() and not plan.exists() and any(self.folder.iterdir()):
+            raise RefusalError(
+                f"The folder '{self.folder}' is there already and not of an experiment, so it is not emptied: name "
+                "another place with --out."
+            )
         self.clear()
         try:
             self.folder.mkdir(parents=True)
