@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from transformers import BertConfig, BertModel, EsmConfig, EsmModel, MPNetConfig, MPNetModel
 
 from attnscope.core.errors import RefusalError
+from attnscope.depth import collapse as collapse_module
 from attnscope.depth import measured as measured_module
 from attnscope.depth.bounding import Bounding, known_weights
 from attnscope.depth.collapse import collapse
@@ -257,6 +258,18 @@ def test_memory_running_out_halves_the_batch(monkeypatch: pytest.MonkeyPatch) ->
     again = collapse(model, [ids(4, 8, 60)], variants="whole", bounds=False)
     assert large == [4]
     np.testing.assert_allclose(again.curves["whole"].mean, whole.curves["whole"].mean, rtol=1e-12)
+
+
+def test_bounds_that_do_not_fit_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def starved(*_: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+
+    monkeypatch.setattr(collapse_module, "bounded", starved)
+    with pytest.raises(RefusalError, match="--no-bounds"):
+        collapse(bert(), [ids(2, 8, 60)], variants="san")
+    monkeypatch.setattr(collapse_module, "bounded", lambda *_: [][0])
+    with pytest.raises(IndexError):  # any other failure is not explained away
+        collapse(bert(), [ids(2, 8, 60)], variants="san")
 
 
 def test_what_is_not_a_number_is_refused() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
 
 from attnscope.core.errors import RefusalError
 from attnscope.depth.published import Published, differences, published
+from attnscope.depth.random_shapes import residual_numbers
 
 
 @pytest.mark.parametrize("name", ["BERT", "albert", "XLNet"])
@@ -30,6 +32,22 @@ def test_differences_know_what_a_published_zero_means() -> None:
     reference = Published("BERT", "random", {"san": (0.5, 0.0, 0.0)})
     found = differences(ours, reference)
     assert [round(d.apart, 6) for d in found] == [0.1, 0.0, 0.00095]
+
+
+def test_a_number_that_is_none_never_passes_for_agreement() -> None:
+    """Published as 0 or not: NaN beside it is no difference of 0, and one NaN among shapes is not passed over."""
+    ours = {"san": SimpleNamespace(mean=(0.5, math.nan, math.nan))}
+    apart = [d.apart for d in differences(ours, Published("BERT", "random", {"san": (0.5, 0.1, 0.0)}))]
+    assert apart[0] == 0
+    assert all(map(math.isnan, apart[1:]))
+    variants = ("san", "san+mlp", "san+skip", "whole")
+    sound, broken = (
+        {"seed": 0, "curves": {v: [value] * 4 for v in variants}, "largest_difference": {"san": value}}
+        for value in (0.1, None)
+    )
+    for order in ([sound, broken], [broken, sound]):
+        assert all(math.isnan(values[0]) for values in residual_numbers(order, (0,)).values())
+    assert set(map(tuple, residual_numbers([sound, sound], (0,)).values())) == {(0.1,)}
 
 
 @pytest.mark.parametrize(("name", "weights"), [("GPT", "random"), ("BERT", "frozen")])

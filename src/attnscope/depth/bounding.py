@@ -37,7 +37,9 @@ MASKED = "a mask hides keys"
 TURNED = "its logits are not a plain product of tokens (they are rotated, capped, or have a position bias)"
 UNKNOWN = "its projections were not recognised"
 LEAKING = "rows of its patterns do not sum to one"
+OVERFLOWING = "its numbers became NaN or infinite"
 SANDWICHED = "a norm stands between attention and the skip"
+OF_SKIPS = (UNKNOWN, LEAKING, OVERFLOWING, SANDWICHED)  # those that keep (d) from speaking
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,9 @@ class Bounding:
         real = frame.query_mask[index]
         scores = one_sequence(frame.scores, index)
         pattern = dense_pattern(scores)[:, :, real][..., real]
+        if not all(bool(part.isfinite().all()) for part in (tokens, stream, frame.mixed[index][real])):
+            self.reasons[OVERFLOWING] = None
+            return
         if float((pattern.sum(-1) - 1).abs().max()) > 1e-4:
             self.reasons[LEAKING] = None
             return

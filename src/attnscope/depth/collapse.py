@@ -11,8 +11,8 @@ truth. Numbers are float64, since the collapse is below what float32 can tell af
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from attnscope.hf.material import (
     Text,
     batches_for,
     loaded_model,
+    out_of_memory,
     precision_and_place,
     refusing_what_does_not_run,
     text_of,
@@ -113,7 +114,8 @@ def collapse(
             )
             if bounds and number == 0:
                 progress("bounds", 0, 0)
-                beside = bounded(loaded, found, own, prepared, chosen, bound_samples)
+                with _fitting():
+                    beside = bounded(loaded, found, own, prepared, chosen, bound_samples)
     assert prepared is not None
     return _collapse(runs, beside, prepared, chosen, norm=norm, seeds=seeds, drawn=drawn, mlp_skip=mlp_skip)
 
@@ -215,6 +217,19 @@ def _room(loaded: Loaded, max_tokens: int | None) -> int | None:
     if max_tokens is None or loaded.positions is None or max_tokens != 128:
         return max_tokens
     return min(max_tokens, loaded.positions)
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    """Bounds look at whole patterns, in float64: they can be too large where the curves were not."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        raise RefusalError(
+            "The bounds do not fit into memory: leave them out with --no-bounds, or pass a smaller --max-tokens."
+        ) from error
 
 
 def _stack(found: Anatomy, name: str | None) -> Stack:

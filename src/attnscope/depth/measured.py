@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 import attnscope
 from attnscope.core.errors import RefusalError
-from attnscope.depth.bounding import Bounding, known_weights
+from attnscope.depth.bounding import OF_SKIPS, Bounding, known_weights
 from attnscope.depth.collapsed import Curve
 from attnscope.hf.anatomy import Anatomy, Stack
 from attnscope.hf.attention_input import attention_inputs
@@ -255,7 +255,7 @@ def noted(runs: Sequence[Measured], beside: Bounded | None, norm: str) -> tuple[
         reasons = () if seen is None else tuple(seen.reasons)
         if reasons:
             what = "Bounds (b), (c) and the paper's" if which == "attention only" else "Bound (d)"
-            relevant = [r for r in reasons if which == "attention only" or r.startswith(("a norm", "its proj", "rows"))]
+            relevant = [r for r in reasons if which == "attention only" or r in OF_SKIPS]
             if relevant:
                 notes.append(f"{what} do not speak of this model: {'; '.join(relevant)}.".replace("(d) do", "(d) does"))
     if beside is not None and beside.with_mlp is not None and isinstance(beside.mlp, str):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from math import isnan
 from typing import Any
 
 from attnscope.core.errors import RefusalError, nearest
@@ -41,8 +42,8 @@ class Difference:
 
     @property
     def apart(self) -> float:
-        """|ours - theirs|, or by how much ours exceeds what they round to 0."""
-        return abs(self.ours - self.theirs) if self.theirs > 0 else max(0.0, self.ours - ROUNDED)
+        """|ours - theirs|, or by how much ours exceeds what they round to 0; NaN where ours is none."""
+        return abs(self.ours - self.theirs) if self.theirs > 0 or isnan(self.ours) else max(0.0, self.ours - ROUNDED)
 
 
 def published(model: str, weights: str = "random") -> Published:

@@ -84,7 +84,8 @@ def _skips(data: Mapping[str, Any]) -> list[str]:
     if not safe:
         return ["What skips guarantee is nothing here: the strength of bound (d) is 1 or more in every layer."]
     return [
-        f"With its skip, attention provably cannot collapse what it reads in {safe} of {count(len(rows), 'layer')} (d)."
+        f"With its skip and the patterns seen here, attention cannot collapse the stream it writes to in {safe} of "
+        f"{count(len(rows), 'layer')} (d)."
     ]
 
 
