@@ -18,8 +18,10 @@ The paper's own (arXiv:2103.03404, Theorem 2.2 for one layer, R = res(X), ||.||_
     ||res(SA(X))||_{1,inf} <= (4 gamma beta H s) ||R||_{1,inf}^3,   beta = max_h ||W_QK,h||_1 ||W_h||_{1,inf},
 
 if every row of E_h = s R W_QK,h R^T spreads by at most 1.256; gamma = sqrt(sum_i D_ii / max_i D_ii) <= sqrt(n), D_ii
-the spread of row i. (b), (c) and the paper's need logits that are a plain product of tokens: no rotation, no mask, no
-position bias.
+the spread of row i. It speaks of the residual about the best token; where residuals are taken about the mean, they can
+be larger by a factor of up to 2 (1 - 1/n), far below the slack of the theorem.
+
+(b), (c) and the paper's need logits that are a plain product of tokens: no rotation, no mask, no position bias.
 
 End to end (Theorem 2.3, Corollary 3.2): a step r -> f r^3 taken L times gives f^((3^L - 1)/2) r^(3^L). An MLP behind
 every attention, x -> phi(x W_1) W_2, multiplies f by its Lipschitz constant: |phi'| ||W_1|| ||W_2|| in the spectral

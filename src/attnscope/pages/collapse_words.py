@@ -53,7 +53,8 @@ def _variant(name: str, mean: Sequence[float | None], floor: float) -> str:
             f"{subject} collapses: the residual is below {numeral(COLLAPSED)} after {count(first, 'layer')} and "
             f"{numeral(value)} after all {depths}."
         )
-    verb = "keeps its tokens apart" if value >= 0.1 else "loses most of what tells its tokens apart"
+    kept = value / known[0][1] if known[0][1] else 1.0
+    verb = "keeps its tokens apart" if kept >= 0.5 else "loses most of what tells its tokens apart"
     start = f"from {numeral(known[0][1])} to {numeral(value)}"
     end = "" if last == depths else f" (depth {last}; no finite number after it)"
     return f"{subject} {verb}: the residual goes {start} over {count(depths, 'layer')}{end}."

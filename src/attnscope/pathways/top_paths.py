@@ -56,11 +56,6 @@ class TopPaths:
     missed: float
     width: int
 
-    @property
-    def likely_exact(self) -> bool:
-        """Nothing that was dropped is expected to be as large as the smallest path that is listed."""
-        return self.exact or self.missed < abs(self.paths[-1].contribution)
-
 
 @dataclass(frozen=True)
 class _Beam:
