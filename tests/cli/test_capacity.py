@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attnscope.compiling import measurements
+from attnscope.compiling.capacity import capacity
 from attnscope.compiling.measurements import Measurement, Point
 from attnscope.core.construction import Advance
 from attnscope.core.errors import RefusalError
@@ -63,6 +66,29 @@ def test_interruption_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "run the same command" in result.stderr
     assert "not measured" in result.stdout
     assert "Nothing was measured in the time given" in " ".join(result.stdout.split())
+
+
+def test_interruption_of_a_search_that_has_found_something_ends_the_measuring_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    whole = exact_construction("joint", needs=5)
+    widths: list[int] = []
+
+    def build(pattern: Any, width: int, *rest: Any) -> Any:
+        widths.append(width)
+        if len(widths) == 2:
+            raise KeyboardInterrupt
+        return whole.build(pattern, width, *rest)
+
+    with registered(monkeypatch, replace(whole, build=build)):
+        result = invoke(*ASKED)
+    assert result.exit_code == 130, result.output
+    assert len(widths) == 2
+    assert not list((tmp_path / "cache").rglob("*.json"))
+
+
+def test_python_takes_a_number_of_seeds() -> None:
+    assert capacity(12, 1, seeds=2, budget=0.0).seeds == (0, 1)
 
 
 def test_an_answer_that_cannot_be_drawn_is_still_given(tmp_path: Path) -> None:

@@ -128,6 +128,8 @@ def test_interruption_before_the_first_head_writes_nothing(monkeypatch: pytest.M
 
 def test_refused_sources(tmp_path: Path) -> None:
     refused("compile", "nowhere.npz", says="nowhere.npz")
+    refused("compile", "", says="No pattern is given")
+    refused("compile", "--model", "", "--text", "some words", says="--model is empty")
     refused("compile", tmp_path / "no" / "pattern", says="pattern")
     refused("compile", "windw", "-n", "8", says="Did you mean 'window'?")
     refused("compile", "window", says="-n 256")

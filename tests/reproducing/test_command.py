@@ -31,6 +31,7 @@ def in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_verdicts_are_printed_and_any_of_them_is_a_result() -> None:
     done = CliRunner().invoke(app, ["stand_in", "--seeds", "1"])
     assert done.exit_code == 0, done.output
+    assert "1 seed, " in done.stdout
     for words in ("reproduced", "not reproduced", "contradicted", "not run", "attnscope-stand_in/page.html"):
         assert words in done.stdout
     assert Path("attnscope-stand_in/results.json").exists()

@@ -62,7 +62,10 @@ def collapse(
         typer.Option(help="Draw the paper's curves of BERT, Albert or XLNet beside these.", metavar="NAME"),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for collapse.json and collapse.html.", metavar="FOLDER")
+        Path | None,
+        typer.Option(
+            help="Folder for collapse.json and collapse.html; without one neither is written.", metavar="FOLDER"
+        ),
     ] = None,
     chart: Annotated[
         Path | None, typer.Option(help="Draw the curves: .png, .svg, .html or .json.", metavar="FILE")

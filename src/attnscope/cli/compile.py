@@ -21,8 +21,9 @@ def compile(
     pattern: Annotated[
         str | None,
         typer.Argument(
-            help="A file (.npz, .npy, .mtx, .json, .txt, .csv) or a generator: permutation, union_of_permutations, "
-            "window, strided, sink_window, block, random_graph, induction, previous_token.",
+            help="A file (.npz, .npy, .mtx, .json; .txt and .csv with an edge on a line: row, column, weight) or a "
+            "generator: permutation, union_of_permutations, window, strided, sink_window, block, random_graph, "
+            "induction, previous_token.",
             show_default=False,
         ),
     ] = None,
@@ -108,6 +109,8 @@ def compile(
 
 
 def _check_source(pattern: str | None, n: int | None, model: str | None, text: str | None, changed: bool) -> None:
+    if model == "":
+        raise RefusalError("The name after --model is empty: name a folder, a hub name, a .gguf file, or 'pocket'.")
     if model is not None:
         if pattern is not None:
             raise RefusalError("Both a pattern and --model are given: the pattern comes from one of them.")
@@ -122,7 +125,7 @@ def _check_source(pattern: str | None, n: int | None, model: str | None, text: s
         return
     if text is not None:
         raise RefusalError("--text is what a model reads: name the model with --model.")
-    if pattern is None:
+    if not pattern:
         raise RefusalError("No pattern is given: name a file or a generator, or a model with --model and --text.")
 
 

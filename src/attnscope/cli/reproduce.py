@@ -101,9 +101,12 @@ def print_verdicts(done: Reproduction) -> None:
 
     from attnscope.reproducing.page import measured_words
     from attnscope.reproducing.reproduce import CHARTS, PAGE, RESULTS
+    from attnscope.survey.words import count
 
     console = Console(highlight=False)
-    about = f"arXiv:{done.experiment.paper}, preset {done.preset}, {len(done.seeds)} seeds, {done.seconds:.0f} s"
+    about = (
+        f"arXiv:{done.experiment.paper}, preset {done.preset}, {count(len(done.seeds), 'seed')}, {done.seconds:.0f} s"
+    )
     console.print(Text.assemble("\n", (done.experiment.title, "bold"), ("  " + about, "dim")))
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("verdict", "claim", "expected", "measured"):

@@ -128,7 +128,7 @@ def capacity(
     ratio_error: float = 0.1,
     leak: float = 0.01,
     *,
-    seeds: Sequence[int] = SEEDS,
+    seeds: int | Sequence[int] = SEEDS,
     budget: float = BUDGET,
     methods: Iterable[str] | None = None,
     curves: bool = True,
@@ -136,10 +136,14 @@ def capacity(
     cache_folder: Path | None = None,
     progress: Advance = silent,
 ) -> Capacity:
-    """The bounds at (n, k), what each construction needs there, and (with `curves`) along n and along k."""
+    """The bounds at (n, k), what each construction needs there, and (with `curves`) along n and along k.
+
+    `seeds` is how many, or which.
+    """
     start = time.monotonic()
     accuracy = asked(ratio_error, leak, dtype)
-    n, k, seeds = int(n), int(k), tuple(int(seed) for seed in seeds)
+    n, k = _whole(n, "-n"), _whole(k, "-k")
+    seeds = tuple(range(seeds) if isinstance(seeds, int) else (int(seed) for seed in seeds))
     _check(n, k, seeds, budget)
     names = _names(None if methods is None else tuple(methods))
     desk = Desk(Shelf(cache_folder, fresh=not use_cache), accuracy, seeds, start + budget, progress)
@@ -182,6 +186,12 @@ def _theorem(n: int, k: int, accuracy: Accuracy) -> int:
     """The theorem's width for weights within a factor 4 and an e2 that keeps the leak (see patterns.projection)."""
     zero_ratio = min(1.0, k / max(n - k, 1) * accuracy.leak / (1 - accuracy.leak))
     return theorem_width(n, float(k), SPREAD, accuracy.ratio_error, zero_ratio).width
+
+
+def _whole(number: int, option: str) -> int:
+    if int(number) != number:
+        raise RefusalError(f"{number} is not a whole number: give {option} one.")
+    return int(number)
 
 
 def _check(n: int, k: int, seeds: Sequence[int], budget: float) -> None:

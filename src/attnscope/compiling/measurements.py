@@ -82,6 +82,8 @@ def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurem
         return Measurement(point, None, None, time.monotonic() - start, refused=str(refusal))
     except OutOfTimeError:
         return Measurement(point, None, None, time.monotonic() - start, cut_short=True)
+    if found.interrupted:  # what a search had by then is worth keeping for a head, not for a measurement
+        raise KeyboardInterrupt
     certificate = found.certificate
     return Measurement(
         point,

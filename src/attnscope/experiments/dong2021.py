@@ -136,7 +136,7 @@ CLAIMS = (
         "paths_are_long",
         PAPER,
         "Nearly all paths of common architectures are nearly as long as the model is deep.",
-        "mean length at least three quarters of the depth in every named architecture",
+        "mean length at least three quarters of the depth in every named architecture (arithmetic: H/(H+1) of it)",
         holds=(Bound("smallest_mean_length_over_depth", ">=", 0.75),),
     ),
     Claim(

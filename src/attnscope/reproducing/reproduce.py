@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from operator import index
 from pathlib import Path
 from typing import Any, overload
 
@@ -143,7 +144,10 @@ def named(paper: str) -> Experiment:
 
 
 def seeds_of(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    which = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    try:
+        which = tuple(range(seeds)) if isinstance(seeds, int) else tuple(index(seed) for seed in seeds)
+    except TypeError:
+        raise RefusalError("Every seed is a whole number: say how many, or which in a list.") from None
     if not which or len(set(which)) < len(which) or min(which) < 0:
         raise RefusalError("An experiment needs at least one seed, each once and none negative: try --seeds 3.")
     return which
