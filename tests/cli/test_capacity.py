@@ -78,9 +78,9 @@ def test_interruption_of_a_search_that_has_found_something_ends_the_measuring_to
         widths.append(width)
         if len(widths) == 2:
             raise KeyboardInterrupt
-        return whole.build(pattern, width, *rest)
+        return whole.function(pattern, width, *rest)
 
-    with registered(monkeypatch, replace(whole, build=build)):
+    with registered(monkeypatch, replace(whole, function=build)):
         result = invoke(*ASKED)
     assert result.exit_code == 130, result.output
     assert len(widths) == 2
