@@ -65,3 +65,14 @@ def test_a_gallery_stays_in_its_folder(tmp_path: Path) -> None:
     assert len(files) == 6
     assert {f.parent for f in files} == {tmp_path / "charts"}
     assert {f.suffix for f in files} == {".json", ".svg", ".png"}
+
+
+def test_texts_in_a_chart_stay_texts_in_a_page(tmp_path: Path) -> None:
+    import altair as alt
+    import pandas as pd
+
+    told = "</script><script>document.title = 'taken'</script>"
+    drawn = alt.Chart(pd.DataFrame({"x": [1.0], "text": [told]})).mark_text().encode(x="x:Q", text="text:N")
+    page = save(drawn, tmp_path / "a.html").read_text()
+    assert told not in page
+    assert "\\u003c/script>\\u003cscript>document.title" in page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.compiling.stand_in import exact_construction, registered
 def one_construction(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):  # type: ignore[no-untyped-def]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(measurements, "embedded", lambda: {})
+    import_module("attnscope.compiling.compile")  # first imported below, it would keep the stand-in for good
     with registered(monkeypatch, exact_construction("joint", needs=5)):
         yield
 

@@ -40,8 +40,23 @@ def render(document: dict[str, Any], suffix: str, scale: float = 2.0) -> bytes:
     if suffix == ".svg":
         svg: str = vl_convert.vegalite_to_svg(document, vl_version=VEGA_LITE)
         return svg.encode()
-    html: str = vl_convert.vegalite_to_html(document, vl_version=VEGA_LITE, bundle=True)
-    return html.encode()
+    return _html(document)
+
+
+def _html(document: dict[str, Any]) -> bytes:
+    """A page with the chart. Texts in it are users' own: `</script>` in one must not end the script that holds them.
+
+    The specification is written into the page by vl-convert as it is, so every `<` travels as a character of private
+    use and becomes its JavaScript escape in the finished page.
+    """
+    import vl_convert
+
+    spoken = json.dumps(document, ensure_ascii=False)
+    stand_in = next(chr(code) for code in range(0xE000, 0xF8FF) if chr(code) not in spoken)
+    html: str = vl_convert.vegalite_to_html(
+        json.loads(spoken.replace("<", stand_in)), vl_version=VEGA_LITE, bundle=True
+    )
+    return html.replace(stand_in, "\\u003c").encode()
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -90,6 +90,10 @@ def collapse(
 
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
+    if published is not None and norm != "1,inf":
+        from attnscope.core.errors import RefusalError
+
+        raise RefusalError("The published curves are in the paper's norm: leave --norm out, or --published.")
     reference = _reference(published, random_init)
     try:
         with nullcontext(None) if out is None else output_folder(out) as folder, stepping() as progress:

@@ -146,13 +146,12 @@ def _pattern(source: str, n: int | None, k: int | None, seed: int, causal: bool,
 
 
 def _observed(model: str, text: str, layer: int, head: int, k: int, progress: Advance) -> Pattern:
+    from attnscope.cli.files import text_or_file
     from attnscope.hf.load import load
     from attnscope.hf.observed import observed_pattern
 
     progress(f"reading the text with {model}", 0, 0)
-    if len(text) < 1024 and Path(text).is_file():
-        text = Path(text).read_text(encoding="utf-8", errors="replace")
-    return observed_pattern(load(model), text, layer=layer, head=head, k=k)
+    return observed_pattern(load(model), text_or_file(text), layer=layer, head=head, k=k)
 
 
 def _finish(compiled: Compiled, out: Path, chart: Path | None, as_json: bool) -> None:

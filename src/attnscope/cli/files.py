@@ -1,4 +1,4 @@
-"""Files that commands will write: refused before any work is done, where they cannot be written."""
+"""Files that commands read and write: what cannot be is refused before any work is done."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 
 from attnscope.core.errors import RefusalError
+
+LONGEST_PATH = 1024
+TEXT_SUFFIXES = (".txt", ".md", ".text", ".json", ".jsonl")
 
 
 def checked_file(path: Path, option: str, suffixes: tuple[str, ...]) -> None:
@@ -18,3 +21,21 @@ def checked_file(path: Path, option: str, suffixes: tuple[str, ...]) -> None:
         raise RefusalError(f"There is no folder '{path.parent}': make it, or choose another place with {option}.")
     if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
         raise RefusalError(f"'{path}' cannot be written: choose another place with {option}.")
+
+
+def text_or_file(text: str) -> str:
+    """The text itself, or what is in the file that it names; a folder, or a file that is not there, is refused."""
+    if not text.strip() or len(text) >= LONGEST_PATH or "\n" in text or "\0" in text:
+        return text
+    path = Path(text)
+    if not path.is_file():
+        one_word = not any(character.isspace() for character in text)
+        if one_word and path.is_dir():
+            raise RefusalError(f"'{text}' is a folder: give a text, or a file of one.")
+        if one_word and path.suffix in TEXT_SUFFIXES:
+            raise RefusalError(f"There is no file '{text}': give a text, or the name of a file that is there.")
+        return text
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise RefusalError(f"'{text}' cannot be read ({error.strerror}): give the text itself.") from None

@@ -72,13 +72,13 @@ def paths(
     ] = False,
 ) -> None:
     """Say what paths of each length contribute to what MODEL says about TEXT, exactly."""
-    from attnscope.cli.files import checked_file
+    from attnscope.cli.files import checked_file, text_or_file
     from attnscope.cli.output import folder_for, output_folder
     from attnscope.cli.steps import stepping
 
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
-    words = _text(text)
+    words = text_or_file(text)
     named = folder_for(model, random_init).name.removeprefix("attnscope-")
     place = Path(f"attnscope-paths-{named}") if out is None else out
     if (place / DATA).is_dir() or (place / PAGE).is_dir():
@@ -113,16 +113,6 @@ def paths(
             typer.echo("attnscope: interrupted before the decomposition was done; nothing is written.", err=True)
             raise typer.Exit(130) from None
     _finish(report, place, chart, as_json)
-
-
-def _text(text: str) -> str:
-    """The text, or what is in the file that it names."""
-    if len(text) < 1024 and "\n" not in text and Path(text).is_file():
-        try:
-            return Path(text).read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise RefusalError(f"'{text}' cannot be read ({error.strerror}): give the text itself.") from None
-    return text
 
 
 def _finish(report: PathReport, folder: Path, chart: Path | None, as_json: bool) -> None:
