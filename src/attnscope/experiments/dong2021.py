@@ -78,8 +78,11 @@ def remarks(numbers: Mapping[str, Sequence[float]], learned: Sequence[Record]) -
         whole, short = median([one["accuracy"] for one in seeds]), median([one["up_to"][half] for one in seeds])
         worst = median(numbers[f"{task}_loss_without_a_long_length"])
         ceiling = f" (ceiling {median([one['ceiling'] for one in seeds]):.3f})" if seeds[0]["ceiling"] < 1 else ""
+        lost = whole - short
+        verdict = "short paths suffice" if lost <= 0.05 else "this contradicts that short paths suffice"
         said.append(
-            f"{task}: the whole model has {whole:.3f}{ceiling}, all its paths of length <= {half} summed {short:.3f}; "
+            f"{task}: the whole model has {whole:.3f}{ceiling}, all its paths of length <= {half} summed {short:.3f}: "
+            f"{verdict if lost <= 0.05 or lost >= 0.1 else 'too close to call'}; "
             f"leaving out one of the longer lengths costs up to {worst:.3f}."
         )
     return (
