@@ -56,8 +56,8 @@ def _suffices(data: Data) -> list[str]:
         if close is not None:
             said.append(
                 f"Over the whole text, the next-token loss {'falls' if last < first else 'goes'} from {numeral(first)} "
-                f"with no head to {numeral(last)} with all paths, and paths through {at_most(close)} come within 0.05 of "
-                "that."
+                f"with no head to {numeral(last)} with all paths, and paths through {at_most(close)} come within "
+                "0.05 of that."
             )
     return said
 
