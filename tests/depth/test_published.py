@@ -9,7 +9,7 @@ import pytest
 
 from attnscope.core.errors import RefusalError
 from attnscope.depth.published import Published, differences, published
-from attnscope.depth.random_shapes import residual_numbers
+from attnscope.trials.random_shapes import residual_numbers
 
 
 @pytest.mark.parametrize("name", ["BERT", "albert", "XLNet"])

@@ -10,8 +10,8 @@ import pytest
 
 from attnscope.core.experiment import Bare, Result
 from attnscope.core.registry import experiments
-from attnscope.depth.learned_paths import Learned
 from attnscope.survey.provenance import plain
+from attnscope.trials.learned_paths import Learned
 
 
 def tiny(name: str) -> Any:

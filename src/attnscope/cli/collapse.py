@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnscope.cli.options import AllowPickle, Device, RandomInit, TrustRemoteCode
+
 if TYPE_CHECKING:
     from attnscope.depth.published import Published
 
@@ -30,9 +32,7 @@ def collapse(
             "Default: a public-domain text inside the package; random tokens without a tokenizer."
         ),
     ] = None,
-    random_init: Annotated[
-        bool, typer.Option("--random-init", help="Use the configuration alone, with seeded random weights.")
-    ] = False,
+    random_init: RandomInit = False,
     seeds: Annotated[int, typer.Option(help="Models to draw with --random-init: seeds 0, 1, ...", min=1)] = 1,
     variants: Annotated[
         str, typer.Option(help="From san, san+mlp, san+skip and whole, separated by commas.", metavar="LIST")
@@ -49,7 +49,7 @@ def collapse(
         int, typer.Option(help="Sequences in a batch; halves itself when memory runs out.", min=1)
     ] = 8,
     dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16, float16, or auto.")] = "float64",
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")] = "cpu",
+    device: Device = "cpu",
     stack: Annotated[
         str | None, typer.Option(help="Which stack of a model with several. Default: the first.", metavar="NAME")
     ] = None,
@@ -71,12 +71,8 @@ def collapse(
         Path | None, typer.Option(help="Draw the curves: .png, .svg, .html or .json.", metavar="FILE")
     ] = None,
     field: Annotated[str, typer.Option(help="The text field of .jsonl and .parquet corpora.")] = "text",
-    allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="Accept pytorch_model.bin weights (tensors only).")
-    ] = False,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run model code that comes with the weights.")
-    ] = False,
+    allow_pickle: AllowPickle = False,
+    trust_remote_code: TrustRemoteCode = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print everything as JSON on standard output, and nothing else.")
     ] = False,

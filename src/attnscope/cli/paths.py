@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnscope.cli.options import AllowPickle, Device, RandomInit, TrustRemoteCode
 from attnscope.core.errors import RefusalError
 
 if TYPE_CHECKING:
@@ -46,20 +47,14 @@ def paths(
     dtype: Annotated[
         str, typer.Option(help="float64 (exact to 1e-10) or float32 (to 1e-4, half the memory).")
     ] = "float64",
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")] = "cpu",
+    device: Device = "cpu",
     stack: Annotated[
         str | None, typer.Option(help="Stack whose paths are followed, where a model has several. Default: the last.")
     ] = None,
     seed: Annotated[int, typer.Option(help="For random weights and random signs.")] = 0,
-    random_init: Annotated[
-        bool, typer.Option("--random-init", help="Use the configuration alone, with seeded random weights.")
-    ] = False,
-    allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="Accept pytorch_model.bin weights (tensors only).")
-    ] = False,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run model code that comes with the weights.")
-    ] = False,
+    random_init: RandomInit = False,
+    allow_pickle: AllowPickle = False,
+    trust_remote_code: TrustRemoteCode = False,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for paths.json and paths.html. Default: attnscope-paths-MODEL.", metavar="FOLDER"),

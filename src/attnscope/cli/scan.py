@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from attnscope.cli.options import AllowPickle, Device, RandomInit, TrustRemoteCode
+
 if TYPE_CHECKING:
     from attnscope.core.finding import Finding
     from attnscope.survey.survey import Survey
@@ -50,7 +52,7 @@ def scan(
     dtype: Annotated[
         str, typer.Option(help="float32, float64, bfloat16, float16, or auto for the stored one.")
     ] = "float32",
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")] = "cpu",
+    device: Device = "cpu",
     field: Annotated[str, typer.Option(help="The text field of .jsonl and .parquet corpora.")] = "text",
     threshold: Annotated[
         list[str] | None,
@@ -61,15 +63,9 @@ def scan(
         typer.Option(help="Exit with code 1 when a finding is this severe or worse (for CI gates)."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted scan in --out.")] = False,
-    random_init: Annotated[
-        bool, typer.Option("--random-init", help="Use the configuration alone, with seeded random weights.")
-    ] = False,
-    allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="Accept pytorch_model.bin weights (tensors only).")
-    ] = False,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run model code that comes with the weights.")
-    ] = False,
+    random_init: RandomInit = False,
+    allow_pickle: AllowPickle = False,
+    trust_remote_code: TrustRemoteCode = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the findings as JSON on standard output, and nothing else.")
     ] = False,

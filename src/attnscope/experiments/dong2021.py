@@ -19,12 +19,12 @@ from functools import partial
 from typing import Any
 
 from attnscope.core.experiment import Bound, Claim, Desk, Result, experiment, median
-from attnscope.depth.circle_walk import circle_figure, circle_numbers, circle_walk
-from attnscope.depth.learned_paths import ALONE, EXACT, TASKS, Learned, learned_figure, learned_numbers, learned_paths
 from attnscope.depth.path_counts import ARCHITECTURES, path_counts
-from attnscope.depth.path_figures import RANDOM, TRAINED, chain_figure, chained, count_figure
-from attnscope.depth.random_shapes import residual_curves, residual_figure, residual_numbers
 from attnscope.models.circle import KINDS
+from attnscope.trials.circle_walk import circle_figure, circle_numbers, circle_walk
+from attnscope.trials.learned_paths import ALONE, EXACT, TASKS, Learned, learned_figure, learned_numbers, learned_paths
+from attnscope.trials.path_figures import RANDOM, TRAINED, chain_figure, chained, count_figure
+from attnscope.trials.random_shapes import residual_curves, residual_figure, residual_numbers
 
 PAPER = "2103.03404"
 Record = Mapping[str, Any]

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from attnscope.core.experiment import Bare
-from attnscope.depth.circle_walk import circle_walk
-from attnscope.depth.learned_paths import TASKS, Learned, learned_numbers, learned_paths, task_and_shape
-from attnscope.depth.path_accuracy import draw_path, exact_accuracies, sampled_accuracies, whole_accuracy
 from attnscope.models.nano import Config, Nano
 from attnscope.models.nano_network import SKIP, path_alone
 from attnscope.models.tasks import hits, sort_task
+from attnscope.trials.circle_walk import circle_walk
+from attnscope.trials.learned_paths import TASKS, Learned, learned_numbers, learned_paths, task_and_shape
+from attnscope.trials.path_accuracy import draw_path, exact_accuracies, sampled_accuracies, whole_accuracy
 
 SMALL = Learned(2, 2, 8, (12, 6), steps=3, batch=4, rate=1e-3)
 

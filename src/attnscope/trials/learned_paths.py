@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from attnscope.core.experiment import Desk, Figure, median
-from attnscope.depth.path_accuracy import exact_accuracies, sampled_accuracies, whole_accuracy
 from attnscope.models.nano import Config, Nano
 from attnscope.models.tasks import Task, hull_task, loss_on, memorisation_task, sort_task
 from attnscope.models.train import Recipe, train
+from attnscope.trials.path_accuracy import exact_accuracies, sampled_accuracies, whole_accuracy
 
 TASKS = ("sort", "hull", "memorisation")
 Record = Mapping[str, Any]
