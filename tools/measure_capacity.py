@@ -5,8 +5,8 @@
     python tools/measure_capacity.py --fresh                  # after a construction has changed: all of it again
 
 Every number is the smallest width found on a union of k random permutations (seeds 0, 1, 2) at ratio error 0.1 and leak
-0.01. The file is written after every measurement, so Ctrl-C loses one at most and the next run goes on. A measurement
-that would take longer than --seconds is left out, and `attnscope capacity` says so where it is asked for.
+0.01. The file is written after every measurement, so Ctrl-C loses one at most and the next run goes on. A search that
+takes longer than --seconds is kept with what it had found by then, marked so; one that had found nothing is left out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
         start = time.monotonic()
         measurement = measure(point, asked.seconds)
         spent = time.monotonic() - start
-        if measurement.cut_short:
+        if measurement.cut_short and measurement.d is None:
             too_long.add(place)
             print(f"{place}: more than {spent:.0f} s, left out")
             continue

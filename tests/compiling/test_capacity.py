@@ -111,12 +111,19 @@ def test_what_does_not_fit_the_budget_is_not_measured_and_says_so(meter: Meter, 
 
 def test_costs_are_learned_from_smaller_sizes(meter: Meter, tmp_path: Path) -> None:
     """Half a minute at 16 rows is an hour at 1024: what fits is measured, the rest is not tried."""
-    answer = ask(tmp_path, n=1024, k=1, budget=60.0)
+    answer = ask(tmp_path, n=1024, k=1, budget=10.0)
     sizes = {point.n for point in meter.asked}
     assert 16 in sizes
     assert 1024 not in sizes
     assert answer.needs[0].note.startswith("not measured (would take about ")
     assert answer.needs[0].note.endswith(" h)") or answer.needs[0].note.endswith(" min)")
+
+
+def test_the_question_itself_gets_the_rest_of_the_time(meter: Meter, tmp_path: Path) -> None:
+    """However long it is expected to take: the narrowest constructions answer with what they have by then."""
+    answer = ask(tmp_path, n=1024, k=1, budget=60.0)
+    assert {(point.method, point.n) for point in meter.asked if point.n > 512} == {("joint", 1024), ("margin", 1024)}
+    assert answer.needs[0].measured
 
 
 def test_a_small_question_comes_before_its_curves(meter: Meter, tmp_path: Path) -> None:
