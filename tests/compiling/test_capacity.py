@@ -227,7 +227,10 @@ def test_the_cache_is_where_the_system_keeps_caches(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_ships_can_be_read() -> None:
-    assert all(one.point.seed in (0, 1, 2) and not one.cut_short for one in measurements.embedded().values())
+    shipped = measurements.embedded().values()
+    assert len(shipped) > 100
+    assert all(one.point.seed in (0, 1, 2) for one in shipped)
+    assert all(one.d is not None for one in shipped if one.cut_short)  # a width found before the clock ended the search
 
 
 def test_durations() -> None:
