@@ -31,15 +31,12 @@ def render_collapse(data: Mapping[str, Any], *, published: Reference | None = No
     from attnscope.charts.collapse_curves import collapse_chart
     from attnscope.charts.export import render
     from attnscope.charts.numerals import numeral
-    from attnscope.charts.palette import SERIES, STEPS, diverging, sequential
     from attnscope.charts.theme import configuration, specification
+    from attnscope.pages.document import environment, flat, page_style, policy
     from attnscope.pages.figures import slim
-    from attnscope.pages.html import _digest, _environment, _flat
 
-    environment = _environment()
-    style = environment.get_template("page.css").render(
-        steps=range(STEPS), sequential=sequential, diverging=diverging, series=SERIES
-    )
+    templates = environment()
+    style = page_style(templates)
     chart = collapse_chart(data, published=published, bounds=True, title=False)
     document = specification(chart, "light", validate=False)
     told = sentences(data)
@@ -47,8 +44,8 @@ def render_collapse(data: Mapping[str, Any], *, published: Reference | None = No
         (curve["title"], ["–" if v is None else numeral(float(f"{v:.3g}")) for v in curve["mean"]], curve["n"][0])
         for curve in data["curves"].values()
     ]
-    return environment.get_template("collapse.html").render(
-        policy=f"default-src 'none'; style-src '{_digest(style)}'; img-src data:; base-uri 'none'; form-action 'none'",
+    return templates.get_template("collapse.html").render(
+        policy=policy(style),
         style=style,
         version=__version__,
         data=data,
@@ -66,5 +63,5 @@ def render_collapse(data: Mapping[str, Any], *, published: Reference | None = No
             for row in data["skip_bounds"]
         ],
         ends=end_lines(data),
-        provenance=_flat(data["provenance"]),
+        provenance=flat(data["provenance"]),
     )

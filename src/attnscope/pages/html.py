@@ -14,8 +14,6 @@ and the one style sheet by their SHA-256 and nothing else.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 from dataclasses import dataclass
 from importlib.resources import files
@@ -33,7 +31,7 @@ from attnscope.survey.survey import Survey
 from attnscope.survey.thresholds import Thresholds
 
 if TYPE_CHECKING:
-    import jinja2
+    pass
 
 MOST_CHANGES = 12
 
@@ -64,7 +62,7 @@ def render_report(
     thresholds: Thresholds | None = None,
 ) -> str:
     """The page as text. Equal surveys give equal pages."""
-    from attnscope.charts.palette import SERIES, STEPS, diverging, sequential
+    from attnscope.pages.document import environment, flat, page_style, policy
     from attnscope.pages.figures import profiles
     from attnscope.pages.headlines import headlines
     from attnscope.pages.maps import FULL_DETAIL, head_maps
@@ -76,10 +74,8 @@ def render_report(
     detail = sum(m.layers * m.heads for m in maps) <= FULL_DETAIL
     comparison = _compared(survey, other, table, maps, thresholds) if other is not None else None
     figures = profiles(survey, table)
-    environment = _environment()
-    style = environment.get_template("page.css").render(
-        steps=range(STEPS), sequential=sequential, diverging=diverging, series=SERIES
-    )
+    templates = environment()
+    style = page_style(templates)
     script = files("attnscope.pages").joinpath("templates/page.js").read_text("utf-8")
     drawn = (*figures, *(comparison.figures if comparison else ()))
     data = {
@@ -97,8 +93,8 @@ def render_report(
             for f in findings
         ],
     }
-    return environment.get_template("page.html").render(
-        policy=_policy(style, script),
+    return templates.get_template("page.html").render(
+        policy=policy(style, script),
         style=style,
         script=script,
         data=data,
@@ -112,7 +108,7 @@ def render_report(
         profiles=figures,
         maps=maps,
         comparison=comparison,
-        provenance=_flat({k: v for k, v in survey.provenance.items() if k != "not_measured"}),
+        provenance=flat({k: v for k, v in survey.provenance.items() if k != "not_measured"}),
         missing=missing_words(survey),
         thresholds=sorted(vars(thresholds or Thresholds()).items()),
         cards=list(survey.cards.values()),
@@ -212,47 +208,3 @@ def _compared(
         disappeared=found.disappeared,
         missing=(*found.only_before, *found.only_after),
     )
-
-
-def _environment() -> jinja2.Environment:
-    import jinja2
-
-    from attnscope.charts.numerals import numeral
-    from attnscope.pages.wording import card_range, citation, site_title
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("attnscope.pages", "templates"),
-        autoescape=lambda name: name is None or name.endswith(".html"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"numeral": numeral, "citation": citation, "card_range": card_range}
-    environment.globals |= {"site_title": site_title}
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    return environment
-
-
-def _policy(style: str, script: str) -> str:
-    """Only this script and this style sheet; no network, no frames, no forms, no evaluation of text."""
-    return (
-        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:;"
-        " base-uri 'none'; form-action 'none'"
-    )
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _flat(data: Any, name: str = "") -> list[tuple[str, str]]:
-    """Provenance as rows: `model hash`, `sha256:...`."""
-    if isinstance(data, dict):
-        return [row for key, value in data.items() for row in _flat(value, f"{name} {key}".strip())]
-    if isinstance(data, list) and any(isinstance(v, dict) for v in data):
-        return [row for n, value in enumerate(data) for row in _flat(value, f"{name} {n + 1}")]
-    if isinstance(data, list):
-        return [(name, ", ".join(str(v) for v in data))]
-    if isinstance(data, int) and not isinstance(data, bool):
-        return [(name, f"{data:,}")]
-    return [(name, "not known" if data is None else str(data))]

@@ -14,7 +14,7 @@ from typing import Any
 
 from attnscope import __version__
 from attnscope.charts.numerals import numeral
-from attnscope.pages.html import _environment, _flat, _policy
+from attnscope.pages.document import environment, flat, page_style, policy
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,6 @@ def write_path_page(data: Mapping[str, Any], path: Path | str) -> Path:
 
 def render_path_page(data: Mapping[str, Any]) -> str:
     """The page as text."""
-    from attnscope.charts.palette import SERIES, STEPS, diverging, sequential
     from attnscope.charts.path_panels import (
         head_length_rows,
         length_chart,
@@ -59,13 +58,8 @@ def render_path_page(data: Mapping[str, Any]) -> str:
     )
     from attnscope.pages.path_words import chain_words, length_lines, sentences
 
-    environment = _environment()
-    style = (
-        environment.get_template("page.css").render(
-            steps=range(STEPS), sequential=sequential, diverging=diverging, series=SERIES
-        )
-        + environment.get_template("paths.css").render()
-    )
+    templates = environment()
+    style = page_style(templates) + templates.get_template("paths.css").render()
     figures = [
         ("Share by length", "All paths through that many heads, added up.", _drawn(length_chart(data, title=False))),
         (
@@ -77,8 +71,8 @@ def render_path_page(data: Mapping[str, Any]) -> str:
     heading, *lines = length_lines(data)
     largest = max((abs(chain["contribution"]) for chain in data["top"]), default=1.0) or 1.0
     by_length = head_length_rows(data)
-    return environment.get_template("paths.html").render(
-        policy=_no_script(style),
+    return templates.get_template("paths.html").render(
+        policy=policy(style),
         style=style,
         version=__version__,
         data=data,
@@ -101,13 +95,8 @@ def render_path_page(data: Mapping[str, Any]) -> str:
             for chain in data["top"]
         ],
         missed=numeral(data["top_missed"]),
-        provenance=_flat(data["provenance"]),
+        provenance=flat(data["provenance"]),
     )
-
-
-def _no_script(style: str) -> str:
-    """The report's policy, with no script at all."""
-    return "; ".join(part for part in _policy(style, "").split("; ") if not part.startswith("script-src"))
 
 
 def _drawn(chart: Any) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from attnscope.charts.numerals import numeral
 from attnscope.pages.path_words import chain_words, length_lines, sentences
-from attnscope.pages.terminal import _clean, _heading, _print
+from attnscope.pages.terminal import clean, print_page, section
 
 MOST_HEADS = 6
 MOST_CHAINS = 8
@@ -20,22 +20,22 @@ MOST_CHAINS = 8
 
 def print_paths(data: Mapping[str, Any], page: Path | None = None, console: Console | None = None) -> None:
     """`data` is `PathReport.to_json()`."""
-    _print(paths_summary(data), page, console or Console())
+    print_page(paths_summary(data), page, console or Console())
 
 
 def paths_summary(data: Mapping[str, Any]) -> Group:
     parts: list[RenderableType] = [
         Text(""),
-        Text(_clean(data["model"]), style="bold"),
-        Text(_clean(f"{data['target']} = {numeral(data['value'])}"), style="dim"),
+        Text(clean(data["model"]), style="bold"),
+        Text(clean(f"{data['target']} = {numeral(data['value'])}"), style="dim"),
         Text(""),
-        *(Text(_clean(sentence)) for sentence in sentences(data)),
-        *(Text(_clean(note), style="dim") for note in data["notes"]),
-        _heading("By length (heads passed)"),
+        *(Text(clean(sentence)) for sentence in sentences(data)),
+        *(Text(clean(note), style="dim") for note in data["notes"]),
+        section("By length (heads passed)"),
         _length_table(data),
-        _heading("Heads that move it most (Shapley values)"),
+        section("Heads that move it most (Shapley values)"),
         _head_table(data),
-        _heading("Largest single paths"),
+        section("Largest single paths"),
         _chain_table(data),
     ]
     return Group(*parts)
@@ -51,7 +51,7 @@ def _length_table(data: Mapping[str, Any]) -> Table:
         table.add_column(justify="left" if words else "right", no_wrap=True, overflow="ellipsis", max_width=14)
     table.add_row(*(Text(heading[i], style="dim") for i in columns))
     for line in lines:
-        table.add_row(*(Text(_clean(line[i]), style="bold" if heading[i] == "adds" else "") for i in columns))
+        table.add_row(*(Text(clean(line[i]), style="bold" if heading[i] == "adds" else "") for i in columns))
     return table
 
 
@@ -70,5 +70,5 @@ def _chain_table(data: Mapping[str, Any]) -> Table:
     table.add_column(justify="right", no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for chain in data["top"][:MOST_CHAINS]:
-        table.add_row(numeral(chain["contribution"]), Text(_clean(chain_words(chain))))
+        table.add_row(numeral(chain["contribution"]), Text(clean(chain_words(chain))))
     return table

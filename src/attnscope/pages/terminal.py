@@ -47,54 +47,54 @@ def print_summary(
     thresholds: Thresholds | None = None,
 ) -> None:
     """Print what a survey says. `thresholds` are those behind the findings; headlines obey them too."""
-    _print(summary(survey, findings, thresholds), report, console or Console())
+    print_page(summary(survey, findings, thresholds), report, console or Console())
 
 
 def print_comparison(comparison: Comparison, report: Path | None = None, console: Console | None = None) -> None:
     """Print what changed between two surveys."""
-    _print(compared(comparison), report, console or Console())
+    print_page(compared(comparison), report, console or Console())
 
 
 def summary(survey: Survey, findings: Sequence[Finding], thresholds: Thresholds | None = None) -> Group:
     """What a survey says, to be printed by a console."""
     parts: list[RenderableType] = [
         Text(""),
-        Text(_clean(model_name(survey)), style="bold"),
-        Text(_clean(", ".join(corpus_words(survey)) or "no corpus is named"), style="dim"),
+        Text(clean(model_name(survey)), style="bold"),
+        Text(clean(", ".join(corpus_words(survey)) or "no corpus is named"), style="dim"),
         Text(""),
         _headline_table(survey, thresholds),
-        _heading(_counts(findings)),
+        section(_counts(findings)),
         _finding_table(findings),
-        _heading("Depth"),
+        section("Depth"),
         _depth_table(survey),
     ]
     missing = missing_words(survey)
     if missing:
-        parts += [Text(""), *(Text(_clean(sentence), style="dim") for sentence in missing)]
+        parts += [Text(""), *(Text(clean(sentence), style="dim") for sentence in missing)]
     return Group(*parts)
 
 
 def compared(comparison: Comparison) -> Group:
     """What changed, to be printed by a console."""
     before, after = (
-        _clean(str((p.get("model") or {}).get("name", "unnamed model"))) for p in (comparison.before, comparison.after)
+        clean(str((p.get("model") or {}).get("name", "unnamed model"))) for p in (comparison.before, comparison.after)
     )
     parts: list[RenderableType] = [
         Text(""),
         Text.assemble((before, "bold"), " → ", (after, "bold")),
-        _heading("Findings that appeared" if comparison.appeared else "No finding appeared"),
+        section("Findings that appeared" if comparison.appeared else "No finding appeared"),
         _finding_table(comparison.appeared, advice=False),
-        _heading("Findings that are gone" if comparison.disappeared else "No finding is gone"),
+        section("Findings that are gone" if comparison.disappeared else "No finding is gone"),
         _finding_table(comparison.disappeared, advice=False),
-        _heading(change_words(comparison)),
+        section(change_words(comparison)),
         _change_table(changes_worth_listing(comparison, MOST_CHANGES)),
     ]
     built = build_words(comparison.before, comparison.after)
     if built:
-        parts.insert(2, Text(_clean(built), style="dim"))
+        parts.insert(2, Text(clean(built), style="dim"))
     for label, missing in (("first", comparison.only_before), ("second", comparison.only_after)):
         if missing:
-            parts.append(Text(f"Only the {label} measured {_clean(', '.join(missing))}.", style="dim"))
+            parts.append(Text(f"Only the {label} measured {clean(', '.join(missing))}.", style="dim"))
     return Group(*parts)
 
 
@@ -115,12 +115,12 @@ def sparkline(values: Iterable[float], *, log: bool = False, width: int = SPARK_
     return "".join("?" if np.isnan(n) else BLOCKS[round(float(p))] for n, p in zip(numbers, places, strict=True))
 
 
-def _print(what: Group, report: Path | None, console: Console) -> None:
+def print_page(what: Group, report: Path | None, console: Console) -> None:
     """A terminal that knows only ASCII gets the same picture in ASCII, not an error."""
     with console.capture() as captured:
         console.print(what)
         if report is not None:  # a path is there to be copied: it is never broken, whatever the width
-            console.print(Text.assemble("\n", ("Report  ", "dim"), _clean(str(report))), soft_wrap=True)
+            console.print(Text.assemble("\n", ("Report  ", "dim"), clean(str(report))), soft_wrap=True)
         console.print()
     text = captured.get()
     if console.options.ascii_only:
@@ -134,7 +134,7 @@ def _headline_table(survey: Survey, thresholds: Thresholds | None) -> Table:
     table.add_column(justify="right", style="bold", no_wrap=True)
     table.add_column(style="dim")
     for line in headlines(survey, survey.table(), thresholds):
-        table.add_row(_clean(line.label), Text(_clean(line.value)), Text(_clean(line.note)))
+        table.add_row(clean(line.label), Text(clean(line.value)), Text(clean(line.note)))
     return table
 
 
@@ -143,9 +143,9 @@ def _finding_table(findings: Sequence[Finding], *, advice: bool = True) -> Table
     table.add_column(no_wrap=True)
     table.add_column()
     for finding in findings:
-        words = Text(_clean(finding.sentence))
+        words = Text(clean(finding.sentence))
         if advice and finding.severity != "info":
-            words.append("\n" + _clean(finding.advice), style="dim")
+            words.append("\n" + clean(finding.advice), style="dim")
         table.add_row(Text(finding.severity, style=STYLE[finding.severity]), words)
     return table
 
@@ -161,13 +161,13 @@ def _depth_table(survey: Survey) -> Table:
     places = sorted({(k.stack, k.site) for k in survey.cells if k.site != "middle"}, key=lambda p: _order(survey, p))
     for stack, site in places:
         if len(places) > 2:
-            table.add_row(Text(_clean(site_title(stack, site)), style="dim"))
+            table.add_row(Text(clean(site_title(stack, site)), style="dim"))
         for name, card in survey.cards.items():
             means = np.array([_mean(cell) for cell in survey.column(name, card.parts[0], stack, site).values()])
             if not np.isfinite(means).any():
                 continue
             table.add_row(
-                Text(_clean(card.title)),
+                Text(clean(card.title)),
                 Text(sparkline(means, log=card.log)),
                 numeral(means[0]) if np.isfinite(means[0]) else "NaN",
                 numeral(means[-1]) if np.isfinite(means[-1]) else "NaN",
@@ -189,8 +189,8 @@ def _change_table(changes: Sequence[Change]) -> Table:
     for change in changes:
         head = "" if change.head is None else f" head {change.head}"
         table.add_row(
-            Text(_clean(change.measure if change.part == "value" else f"{change.measure} {change.part}")),
-            Text(_clean(f"{change.stack} {change.site} layer {change.layer}{head}"), style="dim"),
+            Text(clean(change.measure if change.part == "value" else f"{change.measure} {change.part}")),
+            Text(clean(f"{change.stack} {change.site} layer {change.layer}{head}"), style="dim"),
             f"{numeral(change.before)} → {numeral(change.after)}",
             f"{change.effect:+.1f}",
         )
@@ -211,10 +211,10 @@ def _counts(findings: Sequence[Finding]) -> str:
     return "Findings: " + ", ".join(f"{n} {severity}" for severity, n in counted if n)
 
 
-def _heading(text: str) -> RenderableType:
+def section(text: str) -> RenderableType:
     return Padding(Text(text, style="bold"), (1, 0, 0, 0))
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """Names come from files: control characters would move the cursor or worse."""
     return "".join(c if c.isprintable() else "�" for c in text)

@@ -7,11 +7,9 @@ else: there is no script to run and no network to reach.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnscope import __version__
 from attnscope.charts.numerals import numeral
@@ -25,21 +23,13 @@ STYLES = {"reproduced": "good", "not reproduced": "missed", "contradicted": "bad
 
 def render(done: Reproduction) -> str:
     """The page as text."""
-    import jinja2
-
     from attnscope.charts.palette import SERIES
+    from attnscope.pages.document import environment, flat, policy
 
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("attnscope.reproducing", "templates"),
-        autoescape=lambda name: name is None or name.endswith(".html"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style = environment.get_template("page.css").render(series=SERIES)
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return environment.get_template("page.html").render(
-        policy=f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'",
+    templates = environment("attnscope.reproducing")
+    style = templates.get_template("page.css").render(series=SERIES)
+    return templates.get_template("page.html").render(
+        policy=policy(style),
         style=style,
         version=__version__,
         experiment=done.experiment,
@@ -51,7 +41,7 @@ def render(done: Reproduction) -> str:
         claims=[(claim, measured_words(claim)) for claim in done.claims],
         remarks=done.result.remarks,
         figures=[(figure, drawn(figure)) for figure in done.result.figures],
-        params=sorted(_flat(asdict(done.experiment.presets[done.preset]))),
+        params=sorted(flat(asdict(done.experiment.presets[done.preset]))),
     )
 
 
@@ -80,9 +70,3 @@ def drawn(figure: Figure) -> str:
     svg = re.sub(r"\bclip(\d+)\b", rf"{figure.name}-clip\1", svg)
     # As wide as it was drawn, where the page has room for that: all letters are then of one size.
     return re.sub(r'<svg ([^>]*viewBox="0 0 ([\d.]+) )', r'<svg width="\2" \1', svg, count=1)
-
-
-def _flat(data: Any, name: str = "") -> list[tuple[str, str]]:
-    if isinstance(data, dict):
-        return [row for key, value in data.items() for row in _flat(value, f"{name} {key}".strip())]
-    return [(name, ", ".join(map(str, data)) if isinstance(data, list | tuple) else str(data))]
