@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from attnscope.cli.collapse import collapse
 from attnscope.core.errors import RefusalError
 from attnscope.depth import collapse as collapse_module
+from attnscope.depth.collapsed import Collapse
 from tests.specimens import TEXT, save_specimen
 
 app = typer.Typer()
@@ -122,6 +123,19 @@ def test_an_interruption_is_said_and_leaves_nothing(
     assert result.exit_code == 130
     assert "interrupted; nothing was written" in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_an_interruption_of_the_page_says_what_is_kept(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attnscope.pages.collapse_page.write_collapse", interrupted)
+    result = runner.invoke(app, [model, *SMALL, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 130
+    assert "collapse.json is written" in result.stderr
+    assert Collapse.load(tmp_path / "out" / "collapse.json").curves
 
 
 def test_help_imports_no_torch() -> None:

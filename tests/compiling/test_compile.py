@@ -238,6 +238,8 @@ def test_the_chart_and_the_notebook_say_the_same(small: Pattern) -> None:
     html = compiled._repr_html_()
     assert "proved minimal" in html
     assert "<td>2</td>" in html
+    assert "proved minimal" in repr(compiled)
+    assert len(repr(compiled)) < 300
 
 
 def test_rows_in_words() -> None:

@@ -321,4 +321,6 @@ def test_it_shows_itself_and_escapes(of_bert: Collapse) -> None:
     words = Collapse.from_json({**of_bert.to_json(), "model": "<script>x"})._repr_html_()
     assert "<script>" not in words
     assert "&lt;script&gt;x" in words
+    assert len(repr(of_bert)) < 300
+    assert "san+skip" in repr(of_bert)
     assert of_bert.sentences()[0].startswith("Attention alone collapses: after 3 layers the residual is below 1e-1")

@@ -130,6 +130,14 @@ def test_the_largest_paths_are_listed_with_their_tokens(report: PathReport) -> N
         assert chain.token == report.tokens[chain.position]
 
 
+def test_the_mean_path_is_the_mean_of_all_single_paths(report: PathReport) -> None:
+    every = paths(tiny_llama(), TEXT, tokenizer=byte_tokenizer(), draws=0, mlp=False, top=125)
+    for row, own in zip(every.lengths, report.lengths, strict=True):
+        single = [chain.contribution for chain in every.top if len(chain.heads) == row.length]
+        assert len(single) == row.paths
+        assert own.mean == pytest.approx(sum(single) / len(single), abs=1e-11)
+
+
 def test_energies_are_those_of_the_paths(report: PathReport) -> None:
     first = report.lengths[0]
     assert first.energy == pytest.approx(first.stream**2, rel=1e-10)  # one path
@@ -314,3 +322,5 @@ def test_notebooks_get_a_table_and_nothing_from_a_text_runs(report: PathReport) 
     nasty = replace(report, model="<script>alert(1)</script>")
     assert "<table>" in nasty._repr_html_()
     assert "<script>" not in nasty._repr_html_()
+    assert report.target in repr(report)
+    assert len(repr(report)) < 300

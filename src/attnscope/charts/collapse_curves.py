@@ -111,7 +111,7 @@ def published_rows(data: Mapping[str, Any], reference: Reference) -> list[dict[s
 def _curves(data: Mapping[str, Any], frame: pd.DataFrame, theirs: list[dict[str, Any]], *, log: bool) -> alt.LayerChart:
     lowest = min([frame["low"].min(), *(row["published"] for row in theirs)])
     highest = 1.1 * max([1.0, frame["high"].max(), *(row["published"] for row in theirs)])
-    x = _depth_axis(int(frame["depth"].max()), "depth (layers passed)")
+    x = _depth_axis(int(max([frame["depth"].max(), *(row["depth"] for row in theirs)])), "depth (layers passed)")
     if log:
         domain = [10.0 ** math.floor(math.log10(lowest)), highest]
         axis = alt.Axis(values=_powers(*domain), labelExpr=FIGURES)

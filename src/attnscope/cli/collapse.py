@@ -44,7 +44,12 @@ def collapse(
         int | None,
         typer.Option(help=f"Sequences, at most. Default: {SAMPLES}, or {FEW_SAMPLES} for a shape of the paper.", min=1),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Tokens in a sequence, at most.", min=2)] = 128,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens in a sequence, at most. Default: 128, or all that the model has positions for.", min=2
+        ),
+    ] = None,
     batch_size: Annotated[
         int, typer.Option(help="Sequences in a batch; halves itself when memory runs out.", min=1)
     ] = 8,
@@ -91,6 +96,7 @@ def collapse(
 
         raise RefusalError("The published curves are in the paper's norm: leave --norm out, or --published.")
     reference = _reference(published, random_init)
+    saved: Path | None = None
     try:
         with nullcontext(None) if out is None else output_folder(out) as folder, stepping() as progress:
             progress("loading", 0, 0)
@@ -122,10 +128,11 @@ def collapse(
             if folder is not None:
                 from attnscope.pages.collapse_page import write_collapse
 
-                found.save(folder / "collapse.json")
+                saved = found.save(folder / "collapse.json")
                 write_collapse(data, folder / "collapse.html", published=reference)
     except KeyboardInterrupt:
-        typer.echo("attnscope: interrupted; nothing was written: ask for fewer --samples or --variants.", err=True)
+        done = "nothing was written" if saved is None else f"{clean(str(saved))} is written, the page is not"
+        typer.echo(f"attnscope: interrupted; {done}: ask for fewer --samples or --variants.", err=True)
         raise typer.Exit(130) from None
     if chart is not None:
         from attnscope.charts.collapse_curves import collapse_chart

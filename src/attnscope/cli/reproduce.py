@@ -63,24 +63,34 @@ def _list(as_json: bool) -> None:
     from attnscope.cli.output import print_json
     from attnscope.reproducing.reproduce import reproduce as papers
 
-    known = papers()
     if as_json:
-        print_json([_described(one) for one in known])
+        print_json([_described(one) for one in papers()])
         return
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
+    from attnscope.reproducing.known import known
+
     console = Console(highlight=False)
-    for one in known:
+    for one in papers():
         console.print(Text.assemble("\n", (one.name, "bold"), f"  {one.title}  ", (f"arXiv:{one.paper}", "dim")))
         console.print(Text(one.summary))
         console.print(Text(", ".join(f"{preset}: {time}" for preset, time in one.takes.items()), style="dim"))
+        runs = known(one)
+        for run in runs:
+            console.print(Text(f"on record: {run.words}", style="dim"))
+        table = Table.grid(padding=(0, 2))
         for claim in one.claims:
-            console.print(Text.assemble("  ", (claim.name, "bold"), f"  {claim.statement}"))
+            verdict = runs[-1].verdicts.get(claim.name, "not run") if runs else "not run"
+            table.add_row(Text(verdict, style=COLOURS[verdict]), Text(claim.statement))
+        console.print(table)
     console.print(Text("\nRun one with: attnscope reproduce NAME\n", style="dim"))
 
 
 def _described(one: Experiment) -> dict[str, Any]:
+    from attnscope.reproducing.known import known
+
     return {
         "name": one.name,
         "title": one.title,
@@ -89,6 +99,7 @@ def _described(one: Experiment) -> dict[str, Any]:
         "takes": dict(one.takes),
         "seeds": dict(one.seeds),
         "claims": [{"name": c.name, "statement": c.statement, "expected": c.expected} for c in one.claims],
+        "known": [{"preset": run.preset, "seeds": run.seeds, "verdicts": dict(run.verdicts)} for run in known(one)],
     }
 
 

@@ -35,7 +35,7 @@ COUNTS = (1, 2, 4, 8, 16)
 CURVE_SIZE = 256  # where d is measured against k, unless the size that was asked for is smaller or known
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Capacity:
     """`needs` answers the question; `against_n` and `against_k` are the curves around it.
 
@@ -97,6 +97,20 @@ class Capacity:
         if len(self.seeds) == 1:
             return f"seed {named}"
         return f"seeds {named}" if all(seeds == self.seeds for seeds in drawn) else f"some of the seeds {named}"
+
+    def __repr__(self) -> str:
+        best = self.narrowest
+        found = "nothing measured" if best is None else f"{best.d} by {best.method}"
+        return f"<Capacity of n = {self.n}, k = {self.k} in {self.dtype}: {found}>"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th>{need.method}</th><td>{'not measured' if need.d is None else need.d}</td></tr>"
+            for need in self.needs
+        )
+        floor = self.bounds["universal"].width
+        title = f"n = {self.n}, k = {self.k}, {self.dtype}: width needed (keys for all patterns: at least {floor})"
+        return f"<div><p>{title}</p><table>{rows}</table></div>"
 
     def to_json(self) -> dict[str, Any]:
         from attnscope import __version__

@@ -21,7 +21,7 @@ from attnscope.patterns.pattern import Pattern
 _ROWS_AT_ONCE = 2**22  # numbers of a block of rows of the picture
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Compiled:
     """`seed` is that of the draw that made this head: the same width and seed make it again."""
 
@@ -125,6 +125,10 @@ class Compiled:
             wanted = np.zeros(1) if what == "realised" else target[first:last].toarray()
             given = np.zeros(1) if what == "target" else self.head.attention(first, last).double().numpy()
             yield first, wanted if what == "target" else given if what == "realised" else np.abs(given - wanted)
+
+    def __repr__(self) -> str:
+        data = self.to_json()
+        return f"<Compiled: {title_words(data)}, {data['verdict']}>"
 
     def _repr_html_(self) -> str:
         data = self.to_json()

@@ -47,7 +47,8 @@ from attnscope.matrix.yardsticks import YARDSTICKS
 from attnscope.trace.batches import Batches
 from attnscope.trace.windows import Tokenizer
 
-Source = str | Path | nn.Module | Loaded | Callable[[int], nn.Module]
+TOKENS = 128  # as in the paper
+Source = str | Path | nn.Module | Loaded | Callable[[int], nn.Module | Loaded]
 
 
 def collapse(
@@ -56,7 +57,7 @@ def collapse(
     *,
     variants: str | Sequence[str] = tuple(VARIANTS),
     samples: int = 32,
-    max_tokens: int | None = 128,
+    max_tokens: int | None = None,
     batch_size: int = 8,
     norm: str = "1,inf",
     random_init: bool = False,
@@ -78,7 +79,8 @@ def collapse(
     `model` is what `load` takes (with `random_init` also a shape: bert-base, albert-base, xlnet-base), a model in
     memory (a copy is measured in `dtype`; "auto" takes it as it is), or a function from seed to model. Each of `seeds`
     draws its own random weights and reads the same sequences; trained weights have one. `norm` is one of "1,inf" (the
-    paper's), "frobenius", "1" and "inf" (`matrix.yardsticks`). `mlp_skip=False` cuts the skip past the MLP as well,
+    paper's), "frobenius", "1" and "inf" (`matrix.yardsticks`). Sequences have at most `max_tokens`; without it 128, or
+    as many as the model has positions. `mlp_skip=False` cuts the skip past the MLP as well,
     wherever that past attention is cut. `bounds` are computed on the first `bound_samples` sequences of the first seed.
     """
     chosen = _variants(variants, mlp_skip)
@@ -95,7 +97,7 @@ def collapse(
         progress("loading", 0, 0)
         loaded = loaded_for(model, tokenizer, random_init=random_init, seed=seed, dtype=dtype, device=device, **options)
         if prepared is None:
-            sizes = {"samples": samples, "max_tokens": _room(loaded, max_tokens), "batch_size": batch_size}
+            sizes = {"samples": samples, "max_tokens": max_tokens or _room(loaded), "batch_size": batch_size}
             prepared = batches_for(loaded, text, **sizes, seed=seeds[0])
         _refuse_broken_weights(loaded)
         place = precision_and_place(loaded.model)[1]
@@ -212,11 +214,8 @@ def _refuse_broken_weights(loaded: Loaded) -> None:
             raise RefusalError(f"The weights {name} of {loaded.name} hold NaN or infinite numbers: give sound ones.")
 
 
-def _room(loaded: Loaded, max_tokens: int | None) -> int | None:
-    """The default length, or what a model with fewer positions takes."""
-    if max_tokens is None or loaded.positions is None or max_tokens != 128:
-        return max_tokens
-    return min(max_tokens, loaded.positions)
+def _room(loaded: Loaded) -> int:
+    return TOKENS if loaded.positions is None else min(TOKENS, loaded.positions)
 
 
 @contextmanager

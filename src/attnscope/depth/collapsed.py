@@ -86,7 +86,7 @@ class EndToEnd:
     why_not: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Collapse:
     """Residual against depth of one stack of one model."""
 
@@ -154,6 +154,10 @@ class Collapse:
 
         reference = None if published is None else curves_of(published, self.weights)
         return collapse_chart(self.to_json(), published=reference, bounds=bounds)
+
+    def __repr__(self) -> str:
+        ends = ", ".join(f"{name} {curve.mean[-1]:.2g}" for name, curve in self.curves.items())
+        return f"<Collapse of {self.model}: {self.layers} layers leave {ends}>"
 
     def _repr_html_(self) -> str:
         rows = "".join(

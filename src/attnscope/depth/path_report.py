@@ -57,6 +57,11 @@ class LengthRow:
     def value(self) -> float:
         return self.stream + self.constants
 
+    @property
+    def mean(self) -> float:
+        """What the mean path of this length adds (`pathways.mean_path`, as the target sees it)."""
+        return self.stream / self.paths if self.paths else 0.0
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -79,7 +84,7 @@ class Players:
     everything: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PathReport:
     """The decomposition of one target on one text."""
 
@@ -115,8 +120,8 @@ class PathReport:
 
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = plain({"format": FORMAT, "version": VERSION, **asdict(self)})
-        for row in document["lengths"]:
-            row["value"] = row["stream"] + row["constants"]
+        for row, own in zip(document["lengths"], self.lengths, strict=True):
+            row |= {"value": own.value, "mean": own.mean}
         return {**document, "difference": self.difference}
 
     @classmethod
@@ -172,6 +177,9 @@ class PathReport:
         from attnscope.pages.path_page import write_path_page
 
         return write_path_page(self.to_json(), path)
+
+    def __repr__(self) -> str:
+        return f"<PathReport of {self.model}: {self.target} = {numeral(self.value)}, {len(self.lengths)} lengths>"
 
     def _repr_html_(self) -> str:
         from attnscope.pages.path_words import length_lines

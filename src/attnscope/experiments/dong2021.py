@@ -13,21 +13,28 @@ points a little beside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Desk, Result, experiment, median
+from attnscope.core.experiment import Bound, Claim, Desk, Result, experiment
 from attnscope.depth.path_counts import ARCHITECTURES, path_counts
 from attnscope.models.circle import KINDS
 from attnscope.trials.circle_walk import circle_figure, circle_numbers, circle_walk
-from attnscope.trials.learned_paths import ALONE, EXACT, TASKS, Learned, learned_figure, learned_numbers, learned_paths
+from attnscope.trials.learned_paths import (
+    ALONE,
+    EXACT,
+    TASKS,
+    Learned,
+    learned_figure,
+    learned_numbers,
+    learned_paths,
+    learned_remarks,
+)
 from attnscope.trials.path_figures import RANDOM, TRAINED, chain_figure, chained, count_figure
-from attnscope.trials.random_shapes import residual_curves, residual_figure, residual_numbers
+from attnscope.trials.random_shapes import residual_curves, residual_figure, residual_numbers, residual_remarks
 
 PAPER = "2103.03404"
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -67,29 +74,6 @@ FULL = Params(
     hull=Learned(6, 3, 84, (10000, 300), steps=2000, batch=100, rate=2e-3),
     memorisation=Learned(6, 2, 250, (500, 128), steps=1200, batch=25, rate=1e-3, decay=0.0),
 )
-
-
-def remarks(numbers: Mapping[str, Sequence[float]], learned: Sequence[Record]) -> tuple[str, ...]:
-    """Where the exact view and the paper part, in words that the numbers fill."""
-    said = []
-    for task in TASKS:
-        seeds = [one for one in learned if one["task"] == task]
-        half = (len(seeds[0]["up_to"]) - 1) // 2
-        whole, short = median([one["accuracy"] for one in seeds]), median([one["up_to"][half] for one in seeds])
-        worst = median(numbers[f"{task}_loss_without_a_long_length"])
-        ceiling = f" (ceiling {median([one['ceiling'] for one in seeds]):.3f})" if seeds[0]["ceiling"] < 1 else ""
-        lost = whole - short
-        verdict = "short paths suffice" if lost <= 0.05 else "this contradicts that short paths suffice"
-        said.append(
-            f"{task}: the whole model has {whole:.3f}{ceiling}, all its paths of length <= {half} summed {short:.3f}: "
-            f"{verdict if lost <= 0.05 or lost >= 0.1 else 'too close to call'}; "
-            f"leaving out one of the longer lengths costs up to {worst:.3f}."
-        )
-    return (
-        *said,
-        "A path that is re-run as a network of its own has other patterns and norms than inside the model: that it "
-        "only guesses does not show that the model can do without it. The exact sums decide that.",
-    )
 
 
 CLAIMS = (
@@ -213,6 +197,14 @@ CLAIMS = (
         fails=(Bound("gap_skip_trained_on_circle", "<=", 0.1),),
     ),
     Claim(
+        "circle_mlp_keeps_apart",
+        PAPER,
+        "With an MLP and no skip past attention the two tokens stay apart.",
+        "gap at least half the diameter after all applications, trained on the circle",
+        holds=(Bound("gap_mlp_trained_on_circle", ">=", 0.5), Bound("gap_mlp_trained_on_circle", "<=", 2.0)),
+        fails=(Bound("gap_mlp_trained_on_circle", "<=", 0.1),),
+    ),
+    Claim(
         "circle_skip_keeps_apart_beside",
         PAPER,
         "With the skip the two tokens stay apart when training also shows points beside the circle.",
@@ -295,4 +287,4 @@ def dong2021(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
         for name, some in (("A", depths), ("B", chains), ("D", learned), ("E", circles))
         for one in some
     )
-    return Result(numbers, records, figures, remarks(numbers, learned))
+    return Result(numbers, records, figures, (*residual_remarks(depths), *learned_remarks(numbers, learned)))

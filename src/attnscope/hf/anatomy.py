@@ -21,6 +21,7 @@ from attnscope.hf.census import Census, take_census
 from attnscope.hf.dissect import Dissected, dissect
 from attnscope.hf.example import Batch, cut_down, example_batch, same_chance
 from attnscope.hf.intact import evaluating, keeping_its_modules
+from attnscope.hf.parameters import settled
 from attnscope.hf.projections import Projections, reading, weights_frame
 from attnscope.hf.stacks import Placed, place
 from attnscope.hf.tensors import Slot
@@ -116,9 +117,10 @@ def anatomy(model: nn.Module, example_inputs: Batch | None = None) -> Anatomy:
         _refuse_equal_lengths(model, census)
         placed = place(census)
         found = dissect(model, batch, placed, census.fast_path)
+        projections = settled(model, batch, placed, found.projections, census.fast_path)
     return Anatomy(
         model_class=type(model).__name__,
-        sites=tuple(_site(model, p, placed, parts) for p, parts in zip(placed, found.projections, strict=True)),
+        sites=tuple(_site(model, p, placed, parts) for p, parts in zip(placed, projections, strict=True)),
         stacks=_stacks(placed, batch, found),
         fast_path=census.fast_path,
     )

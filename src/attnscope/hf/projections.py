@@ -48,7 +48,8 @@ class Projections:
 def find_projections(sighting: Sighting, tape: Tape, eps: float) -> Projections:
     """Match one attention call against the linear maps of its block."""
     scores = sighting.scores
-    tolerance = max(1e-5, 32 * eps * eps)
+    tolerance = _tolerance(eps)
+    tape = replace(tape, maps=[linear for linear in tape.maps if _whole(linear)])
     return Projections(
         scale=_logit_scale(sighting),
         query=_columns(scores.query[:, :, 0], tape, tolerance),
@@ -56,6 +57,24 @@ def find_projections(sighting: Sighting, tape: Tape, eps: float) -> Projections:
         value=_columns(sighting.value[:, :, 0], tape, tolerance),
         output=_taker(sighting.mixed[:, 0].flatten(1), tape.maps, tolerance),
     )
+
+
+def tolerance_of(model: nn.Module) -> float:
+    """How far from parallel two vectors may be that are the same but for rounding, as 1 - cosine."""
+    weight = next((p for p in model.parameters() if p.is_floating_point()), None)
+    return _tolerance(torch.finfo(torch.float32 if weight is None else weight.dtype).eps)
+
+
+def _tolerance(eps: float) -> float:
+    return max(1e-5, 32 * eps * eps)
+
+
+def _whole(linear: LinearMap) -> bool:
+    """Whether rows of the parameter are what was summed over (or what came out), one by one.
+
+    Not so where heads are an axis of their own before that: the parameter is no `[in, out]` matrix then.
+    """
+    return linear.matrix.rows == (linear.given if linear.matrix.out_in else linear.taken).shape[1]
 
 
 def reading(

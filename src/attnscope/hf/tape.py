@@ -54,15 +54,23 @@ class LinearMap:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix of a model: a parameter (or some of its rows), as `[in, out]` or the other way round."""
+    """A matrix of a model: a parameter (or some of its rows), as `[in, out]` or the other way round.
+
+    A parameter with a head axis of its own may have any order of axes: `axes` puts them in the order in which the first
+    `inner` of them, taken together, are the matrix's rows.
+    """
 
     parameter: str
     first_row: int
     rows: int
     out_in: bool
+    axes: tuple[int, ...] = ()
+    inner: int = 1
 
     def of(self, parameters: Mapping[str, Tensor]) -> Float[Tensor, "inner outer"]:
         whole = parameters[self.parameter].detach()
+        if self.axes:
+            return whole.permute(self.axes).flatten(0, self.inner - 1).flatten(1)
         flat = whole.flatten(1)[self.first_row : self.first_row + self.rows]
         return flat.t() if self.out_in else flat
 
@@ -121,16 +129,29 @@ def _count(shape: Iterable[int]) -> int:
 
 
 def parameter_matrix(weight: Any, owners: Mapping[int, tuple[str, Tensor]], out_in: bool) -> Matrix | None:
-    """Which parameter (or rows of it) a weight tensor is."""
+    """Which parameter (or rows of it) a weight tensor is, however the parameter lies in memory."""
     if not isinstance(weight, Tensor) or weight.ndim < 2 or not weight.is_floating_point():
         return None
     owner = owners.get(weight.untyped_storage().data_ptr())
-    if owner is None or owner[1].ndim < 2 or not owner[1].is_contiguous():
+    if owner is None or owner[1].ndim != weight.ndim:
         return None
     name, parameter = owner
-    if weight.ndim == 2 and parameter.ndim == 2 and not weight.is_contiguous():
+    if weight.ndim == 2 and not _rows_of(weight, parameter):
         weight, out_in = weight.t(), not out_in
-    offset = weight.storage_offset() - parameter.storage_offset()
-    if not weight.is_contiguous() or weight.shape[1:] != parameter.shape[1:] or offset % parameter.stride(0):
+    if not _rows_of(weight, parameter):
         return None
-    return Matrix(name, offset // parameter.stride(0), weight.shape[0], out_in)
+    first = (weight.storage_offset() - parameter.storage_offset()) // max(parameter.stride(0), 1)
+    return Matrix(name, first, weight.shape[0], out_in)
+
+
+def _rows_of(weight: Tensor, parameter: Tensor) -> bool:
+    """Whether a tensor in a parameter's memory is some of its rows, in order.
+
+    Strides tell, not contiguity: a parameter stored by columns is a transposed view, and so is a weight that is turned
+    for its product.
+    """
+    pairs = zip(weight.shape, weight.stride(), parameter.stride(), strict=True)
+    alike = all(own == other for size, own, other in pairs if size > 1)
+    offset, step = int(weight.storage_offset() - parameter.storage_offset()), max(int(parameter.stride(0)), 1)
+    within = offset >= 0 and offset % step == 0 and offset // step + weight.shape[0] <= parameter.shape[0]
+    return alike and within and weight.shape[1:] == parameter.shape[1:]

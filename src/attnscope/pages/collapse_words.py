@@ -156,6 +156,11 @@ def published_words(data: Mapping[str, Any], reference: Mapping[str, Sequence[fl
                 f"{SUBJECTS[name]}: at most {numeral(apart)} from the published {model} (depth {depth}: {numeral(a)} "
                 f"here, {numeral(b)} there)."
             )
+    if model == "Albert":
+        said.append(
+            "The paper's Albert without MLPs keeps their activation (x + gelu(x) in every layer), which holds its "
+            "attention + skip up; here MLPs are out whole."
+        )
     said.append(
         "The paper measured 32 sequences of 128 tokens of other text, with other seeds, in float32, to four decimals; "
         "curves of random weights depend on how weights are drawn."

@@ -42,9 +42,9 @@ def paths_summary(data: Mapping[str, Any]) -> Group:
 
 
 def _length_table(data: Mapping[str, Any]) -> Table:
-    """Constants are left to the page: 80 columns are few."""
+    """Constants and mean paths are left to the page: 80 columns are few."""
     heading, *lines = length_lines(data)
-    columns = [i for i, name in enumerate(heading) if name not in ("from constants", "sum so far")]
+    columns = [i for i, name in enumerate(heading) if name not in ("from constants", "mean path", "sum so far")]
     table = Table.grid(padding=(0, 2))
     for i in columns:
         words = heading[i].startswith("says")

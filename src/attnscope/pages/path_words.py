@@ -181,6 +181,7 @@ def length_lines(data: Data) -> list[tuple[str, ...]]:
         "length",
         "paths",
         "adds",
+        "mean path",
         "from constants",
         "sum so far",
         "says so far",
@@ -197,6 +198,7 @@ def length_lines(data: Data) -> list[tuple[str, ...]]:
                 str(row["length"]),
                 count_words(row["paths"]),
                 _signed(row["value"]),
+                _signed(row["mean"]),
                 _signed(row["constants"]) if row["constants"] else "0",
                 numeral(up_to["value"]),
                 _quoted(up_to["predicted"], classes),
@@ -215,7 +217,7 @@ def length_lines(data: Data) -> list[tuple[str, ...]]:
         own = _optional(last["up_to"]["probability"])
         constants = sum(row["constants"] for row in rest)
         small = _signed(constants) if constants else "0"
-        rows.append((label, paths, size, small, numeral(last["up_to"]["value"]), says, own, "", ""))
+        rows.append((label, paths, size, "", small, numeral(last["up_to"]["value"]), says, own, "", ""))
     return rows
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from html import escape
 from operator import index
 from pathlib import Path
 from typing import Any, overload
@@ -35,7 +36,7 @@ PAGE = "page.html"
 CHARTS = "charts"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reproduction:
     """What came out: the claims beside their numbers, and everything behind them."""
 
@@ -74,6 +75,22 @@ class Reproduction:
             }
         )
         return data
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items() if count)
+        return f"<Reproduction of {self.experiment.name}, preset {self.preset}: {counts}>"
+
+    def _repr_html_(self) -> str:
+        from attnscope.reproducing.page import measured_words
+
+        rows = "".join(
+            f"<tr><th>{escape(claim.verdict)}</th><td>{escape(claim.statement)}</td><td>{escape(claim.expected)}</td>"
+            f"<td>{'<br>'.join(map(escape, measured_words(claim)))}</td></tr>"
+            for claim in self.claims
+        )
+        said = "".join(f"<p>{escape(remark)}</p>" for remark in self.result.remarks)
+        title = f"<p><b>{escape(self.experiment.title)}</b>, preset {escape(self.preset)}</p>"
+        return f"<div>{title}<table>{rows}</table>{said}</div>"
 
     def save(self, folder: Path) -> None:
         """Results, charts, and last the page."""

@@ -105,6 +105,29 @@ def learned_numbers(learned: Sequence[Record]) -> dict[str, list[float]]:
     return numbers
 
 
+def learned_remarks(numbers: Mapping[str, Sequence[float]], learned: Sequence[Record]) -> tuple[str, ...]:
+    """Where the exact view and the paper part, in words that the numbers fill."""
+    said = []
+    for task in TASKS:
+        seeds = [one for one in learned if one["task"] == task]
+        half = (len(seeds[0]["up_to"]) - 1) // 2
+        whole, short = median([one["accuracy"] for one in seeds]), median([one["up_to"][half] for one in seeds])
+        worst = median(numbers[f"{task}_loss_without_a_long_length"])
+        ceiling = f" (ceiling {median([one['ceiling'] for one in seeds]):.3f})" if seeds[0]["ceiling"] < 1 else ""
+        lost = whole - short
+        verdict = "short paths suffice" if lost <= 0.05 else "this contradicts that short paths suffice"
+        said.append(
+            f"{task}: the whole model has {whole:.3f}{ceiling}, all its paths of length <= {half} summed {short:.3f}: "
+            f"{verdict if lost <= 0.05 or lost >= 0.1 else 'too close to call'}; "
+            f"leaving out one of the longer lengths costs up to {worst:.3f}."
+        )
+    return (
+        *said,
+        "A path that is re-run as a network of its own has other patterns and norms than inside the model: that it "
+        "only guesses does not show that the model can do without it. The exact sums decide that.",
+    )
+
+
 def learned_figure(learned: Sequence[Record], lines: Mapping[str, str], name: str, title: str, caption: str) -> Figure:
     rows = []
     for task in TASKS:

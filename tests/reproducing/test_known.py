@@ -1,0 +1,47 @@
+"""What is on record of earlier runs fits the experiments as they are now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from attnscope.core.experiment import VERDICTS, Bound
+from attnscope.core.registry import experiments
+from attnscope.reproducing.known import known, recorded
+from attnscope.reproducing.reproduce import reproduce
+
+NAMES = sorted(experiments())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_claim_has_a_verdict_on_record(name: str) -> None:
+    one = experiments()[name]
+    runs = known(one)
+    assert runs
+    for run in runs:
+        assert set(run.verdicts) == {claim.name for claim in one.claims}, "record the runs again"
+        assert set(run.verdicts.values()) <= set(VERDICTS)
+        assert run.seeds >= 1
+        assert run.preset in run.words
+
+
+def test_a_changed_rule_is_not_known_any_more() -> None:
+    one = experiments()["noci2022"]
+    first = replace(one.claims[0], holds=(Bound("something", ">", 0.5),))
+    changed = replace(one, claims=(first, *one.claims[1:]))
+    assert all(first.name not in run.verdicts for run in known(changed))
+    assert all(len(run.verdicts) == len(one.claims) - 1 for run in known(changed))
+
+
+def test_a_record_is_what_the_run_said() -> None:
+    done = reproduce("noci2022", seeds=1)
+    kept = recorded(done.to_json())
+    assert {name: claim["verdict"] for name, claim in kept["claims"].items()} == {
+        claim.name: claim.verdict for claim in done.claims
+    }
+    assert kept["preset"] == "quick"
+    assert kept["seeds"] == [0]
+    assert done.experiment.name in repr(done)
+    html = done._repr_html_()
+    assert all(claim.statement.split("'")[0] in html for claim in done.claims)

@@ -1,0 +1,28 @@
+"""Put verdicts of whole runs on record: record_verdicts.py RESULTS.json ... -> src/attnscope/reproducing/known.json
+
+`attnscope reproduce` lists what is there. A later run of the same experiment and preset replaces the earlier one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from attnscope.reproducing.known import FILE, recorded
+from attnscope.survey.file import write_atomically
+
+PLACE = Path(__file__).parents[1] / "src" / "attnscope" / "reproducing" / FILE
+
+
+def main(paths: list[str]) -> None:
+    known = json.loads(PLACE.read_text("utf-8")) if PLACE.exists() else {}
+    for path in paths:
+        results = json.loads(Path(path).read_text("utf-8"))
+        known.setdefault(results["experiment"], {})[results["preset"]] = recorded(results)
+        print(f"{results['experiment']}, {results['preset']}: {results['counts']}")
+    write_atomically(PLACE, (json.dumps(known, indent=1, sort_keys=True) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
