@@ -33,6 +33,8 @@ _HOMES = {
     "diagnose": "attnscope.survey.diagnose:diagnose",
     "Thresholds": "attnscope.survey.thresholds:Thresholds",
     "Survey": "attnscope.survey.survey:Survey",
+    "Collapse": "attnscope.depth.collapsed:Collapse",
+    "PathReport": "attnscope.depth.path_report:PathReport",
     "RefusalError": "attnscope.core.errors:RefusalError",
 }
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from attnscope.core.errors import RefusalError as RefusalError
     from attnscope.core.registry import measures as catalog  # noqa: F401
     from attnscope.depth.collapse import collapse as collapse
+    from attnscope.depth.collapsed import Collapse as Collapse
+    from attnscope.depth.path_report import PathReport as PathReport
     from attnscope.depth.paths import paths as paths
     from attnscope.pages.html import write_report as report  # noqa: F401
     from attnscope.patterns.generate import generate as generate

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import BertConfig, BertModel, EsmConfig, EsmModel, MPNetConfig, MPNetModel
+from transformers import BertConfig, BertModel, Dinov2Config, Dinov2Model, EsmConfig, EsmModel, MPNetConfig, MPNetModel
 
 from attnscope.core.errors import RefusalError
 from attnscope.depth import collapse as collapse_module
@@ -315,6 +315,17 @@ def test_saved_and_loaded(of_bert: Collapse, tmp_path: Path) -> None:
     for name in ("other.json", "nothing.json"):
         with pytest.raises(RefusalError):
             Collapse.load(tmp_path / name)
+
+
+def test_what_is_scaled_before_it_is_added_has_no_skip_bound() -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 12, "patch_size": 4}
+    images = [{"pixel_values": torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(0))}]
+    for scale, speaks in ((1.0, True), (1e-3, False)):
+        model = Dinov2Model(Dinov2Config(**sizes, layerscale_value=scale)).eval()
+        found = collapse(model, images)
+        assert len(found.skip_bounds) == (2 if speaks else 0)
+        assert any("changed before it is added" in note for note in found.notes) != speaks
+        assert len(found.bounds) == 2  # attention alone is judged by what it writes
 
 
 def test_it_shows_itself_and_escapes(of_bert: Collapse) -> None:

@@ -15,6 +15,8 @@ from transformers import (
     BertForMaskedLM,
     BertForSequenceClassification,
     BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
     ViTConfig,
     ViTForImageClassification,
 )
@@ -22,7 +24,10 @@ from transformers import (
 from attnscope.core.errors import RefusalError
 from attnscope.depth.path_report import PathReport
 from attnscope.depth.paths import paths
+from attnscope.hf.freeze import freeze
 from attnscope.hf.outputs import word
+from attnscope.pathways.graded import Graded
+from attnscope.pathways.lengths import lengths
 from tests.specimens import byte_tokenizer, tiny_llama, tiny_t5
 
 TEXT = "the dog and the"
@@ -97,6 +102,37 @@ def test_up_to_and_without_are_what_the_lengths_say(report: PathReport) -> None:
     # Paths through no head: what the last token's own embedding becomes on its way, which no other token changes.
     assert first.up_to.distance > 0.01
     assert 0 <= (first.up_to.target_probability or 0) <= 1
+
+
+def test_without_the_shortest_paths_the_tails_constant_stays() -> None:
+    """What comes behind the last block adds a bias to any stream: it is no path that could be left out."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 257, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).eval()
+    with torch.no_grad():
+        model.transformer.ln_f.bias.normal_()
+    batch = {"input_ids": ids(TEXT)}
+    report = paths(model, batch, draws=0, mlp=False, top=1, target=7)
+    network = freeze(model.double(), batch)
+    expected = lengths(network).without(0)[0, -1]
+    first = report.lengths[0].without
+    assert first.value == pytest.approx(float(expected[7]), abs=1e-11)
+    assert first.target_probability == pytest.approx(float(expected.softmax(-1)[7]), abs=1e-11)
+    assert report.lengths[0].up_to.value == pytest.approx(report.lengths[0].value, abs=1e-11)
+    nothing = torch.zeros_like(network.streams[-1])[None, None, None]
+    tail = network.finish(Graded.of(network.streams[-1], nothing, 0, "none"))
+    constant = float(tail.parts.sum((0, 1, 2))[0, -1, 7])
+    assert report.value - report.lengths[0].value + constant == pytest.approx(first.value, abs=1e-11)
+    assert abs(constant) > 1e-3
+
+
+def test_padding_is_refused() -> None:
+    batch = {"input_ids": ids(TEXT), "attention_mask": torch.ones_like(ids(TEXT))}
+    report = paths(tiny_llama(), batch, draws=0, mlp=False, top=1)
+    batch["attention_mask"][0, -2:] = 0
+    with pytest.raises(RefusalError, match="attention_mask hides tokens"):
+        paths(tiny_llama(), batch, draws=0, mlp=False, top=1)
+    assert report.difference < 1e-11
 
 
 def test_values_of_heads_add_up_to_what_heads_do(report: PathReport) -> None:

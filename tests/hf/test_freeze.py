@@ -227,3 +227,32 @@ def test_a_stream_changed_between_blocks_is_refused() -> None:
     model = Between(Shape(2, 2, "pre", mix="sdpa"))
     with pytest.raises(RefusalError, match="between blocks 0 and 1"):
         freeze(model, {"x": model.example()})
+
+
+class Bare(nn.Module):
+    """Blocks of attention and a skip, without a single parameter."""
+
+    class Block(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            heads = x.unflatten(-1, (2, -1)).transpose(1, 2)
+            return x + F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(2)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(self.Block() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.mark.parametrize(("dtype", "allowed"), [(torch.float64, 1e-13), (torch.float32, 1e-5)])
+def test_a_model_without_parameters(dtype: torch.dtype, allowed: float) -> None:
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    network = freeze(Bare(), {"x": x})
+    assert network.layers == 3
+    assert network.output.dtype == dtype
+    check(network, allowed)
+    with pytest.raises(RefusalError, match="float64 or float32"):
+        freeze(Bare(), {"x": x.bfloat16()})

@@ -571,3 +571,39 @@ def test_padding_is_invisible_without_a_padding_token(llama: Path) -> None:
     assert row.tolist() == alone.inputs["input_ids"][0].tolist()
     expected = loaded.model(**alone.inputs).logits[0]
     torch.testing.assert_close(loaded.model(**together.inputs).logits[1, : len(row)], expected)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_every_parameter_has_the_dtype_that_was_asked_for(tmp_path: Path, dtype: str) -> None:
+    """XLNet makes its projections in float32, with random weights and with real ones."""
+    config = transformers.XLNetConfig(vocab_size=40, d_model=16, n_layer=2, n_head=4, d_inner=24)
+    config.save_pretrained(tmp_path)
+    wanted = getattr(torch, dtype)
+    loaded = load(tmp_path / "config.json", random_init=True, dtype=dtype)
+    assert {p.dtype for p in loaded.model.parameters()} == {wanted}
+    assert loaded.provenance["dtype"] == dtype
+    torch.manual_seed(4)
+    original = transformers.XLNetLMHeadModel(config)
+    save(original, tmp_path)
+    loaded = load(tmp_path, dtype=dtype)
+    assert {p.dtype for p in loaded.model.parameters()} == {wanted}
+    parameters = dict(original.named_parameters())
+    assert all(torch.equal(p, parameters[name].to(wanted)) for name, p in loaded.model.named_parameters())
+    with torch.no_grad():
+        assert loaded.model(torch.arange(6)[None]).logits.dtype == wanted
+
+
+def test_what_a_model_keeps_in_float32_on_purpose_stays(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    folder = save(transformers.T5ForConditionalGeneration(T5), tmp_path / "t5")
+    kept = {n: p.dtype for n, p in load(folder, dtype="float16").model.named_parameters()}
+    assert {name for name, dtype in kept.items() if dtype == torch.float32} == {n for n in kept if ".wo." in n}
+    assert {p.dtype for p in load(folder, dtype="bfloat16").model.parameters()} == {torch.bfloat16}
+
+
+def test_buffers_are_widened_and_never_narrowed(llama: Path) -> None:
+    for dtype in ("float32", "bfloat16", "float16"):  # rotary frequencies are no weights
+        assert {b.dtype for b in load(llama, dtype=dtype).model.buffers()} == {torch.float32}
+    exact, plain = load(llama, dtype="float64").model, load(llama).model
+    assert {b.dtype for b in exact.buffers()} == {torch.float64}
+    assert all(torch.equal(b, other.double()) for b, other in zip(exact.buffers(), plain.buffers(), strict=True))

@@ -1,4 +1,4 @@
-"""Each variant against a forward pass written by hand, on five kinds of block; and that nothing is left behind."""
+"""Each variant against a forward pass written by hand, on seven kinds of block; and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ from transformers import (
     LlamaModel,
     MPNetConfig,
     MPNetModel,
+    ViTConfig,
+    ViTModel,
+    XLNetConfig,
+    XLNetModel,
 )
 
 from attnscope.core.errors import RefusalError
@@ -30,6 +34,8 @@ from attnscope.models.nano import Config, Nano
 
 Stream = Callable[[nn.Module, Tensor, Variant], Tensor]
 SIZES = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40}
+PICTURE = {**SIZES, "image_size": 12, "patch_size": 4}
+PICTURE.pop("vocab_size")
 ALL = {**VARIANTS, "no mlp skip": replace(VARIANTS["san+mlp"], mlp_skip=False)}
 
 
@@ -115,6 +121,59 @@ def neox(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
     return model.final_layer_norm(x)
 
 
+def vit(model: nn.Module, pixels: Tensor, variant: Variant) -> Tensor:
+    patches = model.embeddings.patch_embeddings.projection(pixels).flatten(2).transpose(1, 2)
+    first = model.embeddings.cls_token.expand(len(patches), -1, -1)
+    x = torch.cat([first, patches], dim=1) + model.embeddings.position_embeddings
+
+    def attend(own: nn.Module, h: Tensor) -> Tensor:
+        q, k, v = (p(h).unflatten(-1, (4, -1)).transpose(1, 2) for p in (own.q_proj, own.k_proj, own.v_proj))
+        pattern = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
+        return own.o_proj((pattern @ v).transpose(1, 2).flatten(2))
+
+    for layer in model.layers:
+        x = pre_norm(
+            lambda h, layer=layer: attend(layer.attention, h),
+            layer.layernorm_before,
+            layer.mlp,
+            layer.layernorm_after,
+            x,
+            variant,
+        )
+    return model.layernorm(x)
+
+
+def xlnet(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
+    """Logits of query i and key j: (q_i + w) . k_j and (q_i + r) . (R at distance i - j), on a stream [batch, token].
+
+    The model puts tokens first; what it makes of relative positions is read off their table one pair at a time.
+    """
+    x = model.word_embedding(ids)
+    n = ids.shape[1]
+    table = model.relative_positional_encoding(n, n)[:, 0].to(x.dtype)  # distance n, n - 1, ..., 1 - n
+    distance = torch.arange(n)[:, None] - torch.arange(n)[None, :]
+
+    def attend(own: nn.Module, h: Tensor) -> Tensor:
+        q, k, v = (torch.einsum("btw,wnd->bntd", h, p) for p in (own.q, own.k, own.v))
+        positions = torch.einsum("ijw,wnd->nijd", table[n - distance], own.r)
+        content = (q + own.r_w_bias[:, None]) @ k.mT
+        relative = torch.einsum("bnid,nijd->bnij", q + own.r_r_bias[:, None], positions)
+        pattern = ((content + relative) / q.shape[-1] ** 0.5).softmax(-1)
+        return torch.einsum("bnid,wnd->biw", pattern @ v, own.o)
+
+    for layer in model.layer:
+        mlp = layer.ff
+        x = post_norm(
+            lambda h, layer=layer: attend(layer.rel_attn, h),
+            layer.rel_attn.layer_norm,
+            lambda h, mlp=mlp: mlp.layer_2(mlp.activation_function(mlp.layer_1(h))),
+            mlp.layer_norm,
+            x,
+            variant,
+        )
+    return x
+
+
 def made(cls: type, config: object) -> nn.Module:
     torch.manual_seed(0)
     return cls(config).double().eval()
@@ -129,7 +188,22 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Stream]] = {
     ),
     "llama": (lambda: made(LlamaModel, LlamaConfig(**SIZES, num_key_value_heads=2, initializer_range=0.2)), llama),
     "neox": (lambda: made(GPTNeoXModel, GPTNeoXConfig(**SIZES, initializer_range=0.2)), neox),
+    "vit": (lambda: made(ViTModel, ViTConfig(**PICTURE, initializer_range=0.2)), vit),
+    "xlnet": (
+        lambda: made(
+            XLNetModel,
+            XLNetConfig(vocab_size=50, d_model=24, n_layer=3, n_head=4, d_inner=40, initializer_range=0.2),
+        ),
+        xlnet,
+    ),
 }
+
+
+def given(kind: str) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    if kind == "vit":
+        return torch.randn(2, 3, 12, 12, generator=generator, dtype=torch.float64)
+    return torch.randint(0, 50, (2, 7), generator=generator)
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -137,7 +211,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Stream]] = {
 def test_a_variant_is_what_it_says(kind: str, name: str) -> None:
     build, by_hand = MODELS[kind]
     model, variant = build(), ALL[name]
-    ids = torch.randint(0, 50, (2, 7), generator=torch.Generator().manual_seed(1))
+    ids = given(kind)
     with torch.no_grad():
         whole = model(ids).last_hidden_state
         with cut(model, anatomy(model), variant):
@@ -154,7 +228,7 @@ def test_a_variant_is_what_it_says(kind: str, name: str) -> None:
 @pytest.mark.parametrize("kind", MODELS)
 def test_whole_is_bit_equal(kind: str) -> None:
     model = MODELS[kind][0]()
-    ids = torch.arange(10)[None]
+    ids = given(kind)
     with torch.no_grad():
         before = model(ids).last_hidden_state
         with cut(model, anatomy(model), VARIANTS["whole"]):

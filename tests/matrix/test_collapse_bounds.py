@@ -14,7 +14,6 @@ from attnscope.matrix.collapse_bounds import (
     birkhoff_bound,
     chained,
     collapse_order,
-    contraction_bound,
     cubic_constant,
     head_norms,
     mixing_strength,
@@ -69,7 +68,7 @@ def test_no_bound_is_violated_and_each_is_looser_than_the_one_that_knows_more(la
     truth = float(diameter(layer.write))
     before = float(diameter(layer.tokens))
     slack = ROUNDING * (1 + float(layer.write.abs().max()))
-    a = float(contraction_bound(layer.patterns, layer.tokens, layer.norms))
+    a = float(mixing_strength(layer.patterns, layer.norms) * diameter(layer.tokens))
     taus, bounds = dobrushin(layer.patterns), birkhoff_bound(layer.tokens, layer.norms, layer.scale)
     b = float((bounds[0] * layer.norms.mixing).sum()) * before
     c = cubic_constant(layer.norms, layer.scale) * before**3
@@ -119,7 +118,7 @@ def test_norms_of_products_without_the_products() -> None:
 
 def test_equal_tokens_stay_equal() -> None:
     layer = Layer(0, heads=2, n=4, width=3, dim=2, size=0.0, shift=1.0)
-    assert float(contraction_bound(layer.patterns, layer.tokens, layer.norms)) < 1e-14
+    assert float(mixing_strength(layer.patterns, layer.norms) * diameter(layer.tokens)) < 1e-14
     assert float(paper_bound(layer.tokens, layer.query, layer.key, layer.norms, layer.scale).residual) < 1e-30
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscope.pathways.edges import path_counts
+from attnscope.pathways.edges import number_of_paths
 from attnscope.pathways.lengths import lengths
 from attnscope.pathways.mean_path import mean_path
 from tests.pathways.enumeration import Explicit, Path, Shape, network, paths
@@ -73,7 +73,7 @@ def test_number_and_mean_of_paths(shape: Shape) -> None:
     x = model.example()
     frozen = network(model, x)
     mine = [path for path in paths(model, x) if path.source == 0]
-    counts = path_counts(frozen)
+    counts = number_of_paths(frozen)
     assert counts == tuple(sum(path.attention == k for path in mine) for k in range(shape.layers + 1))
     by_length = [[path.value for path in mine if path.attention == k] for k in range(shape.layers + 1)]
     means = torch.from_numpy(np.stack([np.mean(values, axis=0) for values in by_length]))

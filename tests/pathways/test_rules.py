@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attnscope.core.errors import RefusalError
 from attnscope.pathways.graded import Frozen, Graded, plain, watching
 from attnscope.pathways.sums import Sums
 
@@ -119,6 +120,22 @@ def test_what_is_not_linear_freezes(function: Step) -> None:
     assert isinstance(function(x), Frozen)
     assert isinstance(x + function(x), Frozen)
     assert isinstance(function(x) * x, Graded)
+
+
+def test_padding_with_a_number_is_not_linear() -> None:
+    x = Graded.entering(numbers(BATCH, TOKENS, WIDTH))
+    padded = F.pad(x, (0, 1))
+    assert isinstance(padded, Graded)
+    assert torch.equal(padded.parts.sum((0, 1, 2)), plain(padded))
+    assert isinstance(F.pad(x, (0, 1), value=1.0), Frozen)
+    assert isinstance(F.pad(x, (0, 1), "constant", 1.0), Frozen)
+
+
+def test_heads_that_mix_from_the_right_are_not_told_apart() -> None:
+    x = Graded.entering(numbers(BATCH, TOKENS, WIDTH))
+    assert STEPS["attention from the right"](x).parts.shape[1] == 2
+    with watching(lambda mixed, pattern: None), pytest.raises(RefusalError, match="from the right"):
+        _ = STEPS["attention from the right"](x).parts
 
 
 def test_gates_at_zero() -> None:

@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from attnscope.core.errors import RefusalError
+from attnscope.models.nano import Config, Nano
+from attnscope.models.nano_network import network_of
+from attnscope.pathways.edges import number_of_paths
 from attnscope.pathways.heads import head_table
 from attnscope.pathways.network import Network
 from attnscope.pathways.shapley import shapley
@@ -100,6 +103,24 @@ def test_head_table_against_enumeration() -> None:
             if name != "mlp":
                 expected[stage // 2, int(name[1:]), path.attention] += share
     assert (table.contributions - expected).abs().max() <= 1e-12 * expected.abs().max()
+
+
+@pytest.mark.parametrize("norm", ["none", "pre", "post"])
+def test_a_network_whose_skip_is_not_there(norm: str) -> None:
+    """Nothing begins at a constant and nothing goes around: sums hold the longest paths alone."""
+    config = Config(vocab_size=9, width=8, heads=2, layers=3, norm=norm, norm_kind="rms", skip=0, biases=False)
+    made = Nano(config, seed=1)
+    frozen = network_of(made.double().eval(), {"input_ids": torch.tensor([[1, 5, 3, 2]])})
+    target = logit(4)
+    table = head_table(frozen, target)
+    whole = float(target(frozen.output))
+    assert table.lengths[:3].abs().max() == 0
+    assert float(table.lengths[3]) == pytest.approx(whole, rel=1e-12)
+    assert table.contributions[:, :, :3].abs().max() == 0
+    assert float(table.shapley.sum()) == pytest.approx(whole, rel=1e-12)
+    quadrature = torch.stack(shapley(frozen, target, players="heads").heads)
+    assert (table.shapley - quadrature).abs().max() <= 1e-12 * abs(whole)
+    assert number_of_paths(frozen) == (0, 0, 0, 8)
 
 
 def test_targets() -> None:

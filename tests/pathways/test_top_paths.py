@@ -43,7 +43,7 @@ def test_against_enumeration(shape: Shape) -> None:
     ranked = sorted(every, key=lambda heads: -abs(every[heads]))
     whole = top_paths(frozen, logit(2), count=20, width=len(every))
     assert whole.exact
-    assert whole.missed == 0
+    assert whole.missed == pytest.approx(abs(every[ranked[19]]), rel=1e-12)
     assert [path.heads for path in whole.paths] == ranked[:20]
     found = np.array([path.contribution for path in whole.paths])
     expected = np.array([every[heads] for heads in ranked[:20]])
@@ -52,12 +52,10 @@ def test_against_enumeration(shape: Shape) -> None:
     narrow = top_paths(frozen, logit(2), count=5, width=40, draws=64)
     assert not narrow.exact
     assert [path.heads for path in narrow.paths] == ranked[:5]
-    kept = {path.heads for path in top_paths(frozen, logit(2), count=40, width=40, draws=64).paths}
-    largest_dropped = max(abs(every[heads]) for heads in ranked if heads not in kept)
-    assert largest_dropped <= 2 * narrow.missed  # an estimate from 64 draws, not a bound
+    assert abs(every[ranked[5]]) <= narrow.missed
 
 
-def test_chain_and_token() -> None:
+def test_where_a_path_begins() -> None:
     model = Explicit(Shape(3, 2, "pre", mix="sdpa"))
     x = model.example()
     found = top_paths(network(model, x), logit(1), count=27, width=27).paths
@@ -67,10 +65,6 @@ def test_chain_and_token() -> None:
     assert straight.token == 2  # a causal network's last token comes straight from itself
     assert straight.of_token == pytest.approx(straight.contribution, rel=1e-12)
     assert straight.contribution == pytest.approx(float(0.8**3 * x[0, 2] @ row), rel=1e-12)
-    long = next(path for path in found if path.heads == ((0, 1), (2, 0)))
-    assert long.chain(["the", "Paris", "is"]).endswith("-> L0H1 -> L2H0 -> output")
-    assert straight.chain(["the", "Paris", "is"]) == "token 'is' (pos 2) -> output"
-    assert straight.chain() == "token (pos 2) -> output"
 
 
 def test_bad_wishes_are_refused() -> None:
@@ -86,7 +80,6 @@ def test_same_seed_same_paths() -> None:
     frozen = network(model, model.example())
     one, other = (top_paths(frozen, logit(1), count=4, width=6, seed=5) for _ in range(2))
     assert one == other
-    assert torch.get_num_threads() == 1
 
 
 def test_everything_is_made_where_the_network_is() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from attnscope.core.errors import RefusalError
@@ -24,7 +25,10 @@ def checked_file(path: Path, option: str, suffixes: tuple[str, ...]) -> None:
 
 
 def text_or_file(text: str) -> str:
-    """The text itself, or what is in the file that it names; a folder, or a file that is not there, is refused."""
+    """The text itself, what is in the file that it names, or standard input for `-`; a folder, or a file that is not
+    there, is refused."""
+    if text == "-":
+        return sys.stdin.read().removesuffix("\n")
     if not text.strip() or len(text) >= LONGEST_PATH or "\n" in text or "\0" in text:
         return text
     path = Path(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +24,7 @@ def paths(
             help="'pocket' (embedded), a model folder, a hub name, a .gguf file, or a config with --random-init."
         ),
     ],
-    text: Annotated[str, typer.Argument(help="What the model reads: a text, or a file of one.")],
+    text: Annotated[str, typer.Argument(help="What the model reads: a text, a file of one, or - for standard input.")],
     target: Annotated[
         str | None,
         typer.Option(
@@ -57,7 +58,10 @@ def paths(
     trust_remote_code: TrustRemoteCode = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for paths.json and paths.html. Default: attnscope-paths-MODEL.", metavar="FOLDER"),
+        typer.Option(
+            help="Folder for paths.json and paths.html. Default: attnscope-paths-MODEL; none with --json.",
+            metavar="FOLDER",
+        ),
     ] = None,
     chart: Annotated[
         Path | None, typer.Option(help="Draw all charts into one file: .png, .svg, .html or .json.", metavar="FILE")
@@ -75,10 +79,10 @@ def paths(
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
     words = text_or_file(text)
     named = folder_for(model, random_init).name.removeprefix("attnscope-")
-    place = Path(f"attnscope-paths-{named}") if out is None else out
-    if (place / DATA).is_dir() or (place / PAGE).is_dir():
+    place = Path(f"attnscope-paths-{named}") if out is None and not as_json else out
+    if place is not None and ((place / DATA).is_dir() or (place / PAGE).is_dir()):
         raise RefusalError(f"'{place}' holds a folder where a file must go: name another one with --out.")
-    with output_folder(place) as folder, stepping() as progress:
+    with nullcontext(None) if place is None else output_folder(place) as folder, stepping() as progress:
         try:
             progress("loading", 0, 0)  # torch and transformers take seconds to import: say so first
             from attnscope.depth.paths import paths as run
@@ -101,16 +105,17 @@ def paths(
                 trust_remote_code=trust_remote_code,
                 progress=progress,
             )
-            progress("drawing the page", 0, 0)
-            report.write_page(folder / PAGE)
-            report.save(folder / DATA)
+            if folder is not None:
+                progress("drawing the page", 0, 0)
+                report.write_page(folder / PAGE)
+                report.save(folder / DATA)
         except KeyboardInterrupt:
             typer.echo("attnscope: interrupted before the decomposition was done; nothing is written.", err=True)
             raise typer.Exit(130) from None
     _finish(report, place, chart, as_json)
 
 
-def _finish(report: PathReport, folder: Path, chart: Path | None, as_json: bool) -> None:
+def _finish(report: PathReport, folder: Path | None, chart: Path | None, as_json: bool) -> None:
     if chart is not None:
         from attnscope.charts.export import save
 
@@ -118,9 +123,13 @@ def _finish(report: PathReport, folder: Path, chart: Path | None, as_json: bool)
     if as_json:
         from attnscope.cli.output import print_json
 
-        files = {"data": str(folder / DATA), "page": str(folder / PAGE), "chart": None if chart is None else str(chart)}
+        files = {
+            "data": None if folder is None else str(folder / DATA),
+            "page": None if folder is None else str(folder / PAGE),
+            "chart": None if chart is None else str(chart),
+        }
         print_json({**report.to_json(), "sentences": list(report.sentences()), "files": files})
     else:
         from attnscope.pages.path_summary import print_paths
 
-        print_paths(report.to_json(), folder / PAGE)
+        print_paths(report.to_json(), None if folder is None else folder / PAGE)

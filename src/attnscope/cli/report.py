@@ -1,4 +1,4 @@
-"""`attnscope report`: draw the report of a survey again, without torch."""
+"""`attnscope report`: draw the page of a survey, a collapse or a decomposition into paths again, without torch."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from typing import Annotated
 
 import typer
 
+from attnscope.core.errors import RefusalError
+
 
 def report(
-    survey: Annotated[Path, typer.Argument(help="A survey.json, or the folder a scan wrote.")],
+    survey: Annotated[
+        Path, typer.Argument(help="A survey.json, collapse.json or paths.json, or the folder that holds one.")
+    ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Where the page goes. Default: report.html beside the survey.", metavar="FILE"),
+        typer.Option(
+            help="Where the page goes. Default: report.html, collapse.html or paths.html beside it.", metavar="FILE"
+        ),
     ] = None,
     charts: Annotated[
         Path | None,
@@ -26,6 +32,9 @@ def report(
 ) -> None:
     """Draw the report of SURVEY again."""
     from attnscope.cli.output import page_path, print_json, survey_path
+
+    if _other_page(survey, out, charts is not None or bool(threshold), as_json):
+        return
     from attnscope.pages.html import write_report
     from attnscope.pages.terminal import print_summary
     from attnscope.survey.diagnose import diagnose
@@ -46,3 +55,49 @@ def report(
         print_json({"report": str(page), "findings": [finding.to_json() for finding in findings]})
     else:
         print_summary(read, findings, report=page, thresholds=thresholds)
+
+
+def _other_page(given: Path, out: Path | None, more: bool, as_json: bool) -> bool:
+    """The page of what `collapse` or `paths` wrote; False where it is neither."""
+    for name in ("collapse", "paths"):
+        path = given / f"{name}.json" if given.is_dir() and not (given / "survey.json").exists() else given
+        if not _is(path, f"attnscope-{name}"):
+            continue
+        if more:
+            raise RefusalError(f"'{path}' is no survey: --charts and --threshold are about surveys, leave them out.")
+        _draw(name, path, path.with_suffix(".html") if out is None else out, as_json)
+        return True
+    return False
+
+
+def _is(path: Path, kind: str) -> bool:
+    """By its first characters: a survey can be large."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return f'"format": "{kind}"' in file.read(200)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _draw(name: str, path: Path, out: Path, as_json: bool) -> None:
+    from attnscope.cli.output import page_path, print_json
+
+    page = page_path(out)
+    if name == "collapse":
+        from attnscope.cli.collapse import print_collapse
+        from attnscope.depth.collapsed import Collapse
+
+        collapse = Collapse.load(path)
+        collapse.write_page(page)
+        if not as_json:
+            print_collapse(collapse.to_json(), None, page=page)
+    else:
+        from attnscope.depth.path_report import PathReport
+        from attnscope.pages.path_summary import print_paths
+
+        report = PathReport.load(path)
+        report.write_page(page)
+        if not as_json:
+            print_paths(report.to_json(), page)
+    if as_json:
+        print_json({"report": str(page)})

@@ -16,7 +16,8 @@ COLOURS = {"reproduced": "green", "not reproduced": "yellow", "contradicted": "r
 
 def reproduce(
     paper: Annotated[
-        str | None, typer.Argument(help="Which paper; without one, all are listed.", show_default=False)
+        str | None,
+        typer.Argument(help="Which paper, by name or arXiv number; without one, all are listed.", show_default=False),
     ] = None,
     preset: Annotated[str, typer.Option(help="quick (about a minute) or paper (the sizes of the paper).")] = "quick",
     seeds: Annotated[
@@ -30,9 +31,7 @@ def reproduce(
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run ended.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the results as JSON on standard output, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON on standard output.")] = False,
 ) -> None:
     """Run a paper's claims again: reproduced, not reproduced, contradicted. Any verdict is a result: exit code 0."""
     from attnscope.cli.output import output_folder, print_json
@@ -46,8 +45,8 @@ def reproduce(
         from attnscope.reproducing.reproduce import named
         from attnscope.reproducing.reproduce import reproduce as run
 
-        named(paper)  # refuse a name that is none before a folder is made for it
-        with output_folder(Path(f"attnscope-{paper}") if out is None else out) as folder:
+        name = named(paper).name  # a name that is none is refused before a folder is made for it
+        with output_folder(Path(f"attnscope-{name}") if out is None else out) as folder:
             try:
                 done = run(paper, preset, seeds=seeds, out=folder, resume=resume, progress=progress)
             except KeyboardInterrupt:

@@ -7,7 +7,7 @@ has none, and only figures beside the truth on one that has some, which is said.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
@@ -39,7 +39,8 @@ UNKNOWN = "its projections were not recognised"
 LEAKING = "rows of its patterns do not sum to one"
 OVERFLOWING = "its numbers became NaN or infinite"
 SANDWICHED = "a norm stands between attention and the skip"
-OF_SKIPS = (UNKNOWN, LEAKING, OVERFLOWING, SANDWICHED)  # those that keep (d) from speaking
+SCALED = "what its attention writes is changed before it is added to the stream"
+OF_SKIPS = (UNKNOWN, LEAKING, OVERFLOWING, SANDWICHED, SCALED)  # those that keep (d) from speaking
 
 
 @dataclass(frozen=True)
@@ -107,10 +108,30 @@ class Bounding:
         self.last: list[tuple[float, float]] = []  # diameter and residual of the stream that leaves
         self._read: dict[int, Tensor] = {}
         self._streams: dict[int, Tensor] = {}
+        self._added: dict[int, Tensor] = {}
+        self._writes: list[Float[Tensor, "n width"]] = []  # beside `readings`: what the projections say was written
+        self._rows: list[tuple[int, Tensor]] = []  # and whose it is: number of the sequence, and its tokens
 
     def took(self, site: Site, tokens: Float[Tensor, "batch token width"]) -> None:
         if site.stack == self.stack.name:
             self._read[site.layer] = tokens.detach().clone()
+
+    def wrote(self, layer: int, write: Float[Tensor, "batch token width"]) -> None:
+        """What the block adds to its stream."""
+        self._added[layer] = write.detach().clone()
+
+    def refuse_other_writes(self) -> None:
+        """(d) is about what the projections write: not where the block adds something else (LayerScale). A bias, the
+        same for every token, does not matter. To be called when the pass is over."""
+        for place, (write, (index, real)) in enumerate(zip(self._writes, self._rows, strict=True)):
+            reading = self.readings[place]
+            added = self._added.get(reading.layer)
+            if added is None or reading.growth is None:
+                continue
+            apart = float(diameter((added[index][real].double() - write)[None]))
+            if apart > 1e-6 * reading.after + 2 * reading.rounding:
+                self.reasons[SCALED] = None
+                self.readings[place] = replace(reading, growth=None, skip_strength=None)
 
     def receive(self, frame: StreamFrame | AttentionFrame) -> None:
         if frame.stack != self.stack.name or frame.site not in ("stream", "self"):
@@ -177,6 +198,8 @@ class Bounding:
             fields["growth"] = float(diameter(summed)) / wide
             fields["skip_rounding"] = 64 * epsilon * float(composite_norm(summed)) / wide
             fields["skip_strength"] = abs(multiplier) * strength * before / wide
+        self._writes.append(write[0])
+        self._rows.append((index, real))
         self.readings.append(
             Reading(
                 layer=frame.layer,

@@ -36,6 +36,7 @@ from attnscope.hf.material import (
     loaded_model,
     out_of_memory,
     precision_and_place,
+    refuse_randomness,
     refusing_what_does_not_run,
     text_of,
 )
@@ -61,7 +62,7 @@ def collapse(
     batch_size: int = 8,
     norm: str = "1,inf",
     random_init: bool = False,
-    seeds: Sequence[int] = (0,),
+    seeds: int | Sequence[int] = (0,),
     dtype: str = "float64",
     device: str = "cpu",
     mlp_skip: bool = True,
@@ -78,14 +79,16 @@ def collapse(
 
     `model` is what `load` takes (with `random_init` also a shape: bert-base, albert-base, xlnet-base), a model in
     memory (a copy is measured in `dtype`; "auto" takes it as it is), or a function from seed to model. Each of `seeds`
-    draws its own random weights and reads the same sequences; trained weights have one. `norm` is one of "1,inf" (the
-    paper's), "frobenius", "1" and "inf" (`matrix.yardsticks`). Sequences have at most `max_tokens`; without it 128, or
-    as many as the model has positions. `mlp_skip=False` cuts the skip past the MLP as well,
-    wherever that past attention is cut. `bounds` are computed on the first `bound_samples` sequences of the first seed.
+    (a number of them, or which) draws its own random weights and reads the same sequences; trained weights have one.
+    Sequences have at most `max_tokens`; without it 128, or as many as the model has positions. `norm` is one of "1,inf"
+    (the paper's), "frobenius", "1" and "inf" (`matrix.yardsticks`). `mlp_skip=False` cuts the skip past the MLP as
+    well, wherever that past attention is cut. `bounds` are computed on at most `bound_samples` sequences of the first
+    batch of the first seed.
     """
     chosen = _variants(variants, mlp_skip)
     if norm not in YARDSTICKS:
         raise RefusalError(f"There is no norm '{norm}': choose one of {', '.join(YARDSTICKS)}.")
+    seeds = range(seeds) if isinstance(seeds, int) else seeds
     drawn = random_init or (callable(model) and not isinstance(model, nn.Module))
     _check_seeds(seeds, drawn)
     options = {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
@@ -97,12 +100,14 @@ def collapse(
         progress("loading", 0, 0)
         loaded = loaded_for(model, tokenizer, random_init=random_init, seed=seed, dtype=dtype, device=device, **options)
         if prepared is None:
-            sizes = {"samples": samples, "max_tokens": max_tokens or _room(loaded), "batch_size": batch_size}
-            prepared = batches_for(loaded, text, **sizes, seed=seeds[0])
+            sizes = {"samples": samples, "max_tokens": max_tokens, "batch_size": batch_size}
+            reader = loaded if max_tokens is not None else replace(loaded, positions=_room(loaded))
+            prepared = batches_for(reader, text, **sizes, seed=seeds[0])
         _refuse_broken_weights(loaded)
         place = precision_and_place(loaded.model)[1]
         with refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
             first = prepared.batches[0].to(place)
+            refuse_randomness(loaded, first.shortened(16).inputs)
             found = anatomy(loaded.model, first.inputs)
             rounding = coarse_modules(loaded.model, first.shortened(16).inputs)
             with widened():
@@ -167,9 +172,7 @@ def _variants(variants: str | Sequence[str], mlp_skip: bool) -> dict[str, Varian
     names = [word.strip() for word in variants.split(",")] if isinstance(variants, str) else list(variants)
     for name in names:
         if name not in VARIANTS:
-            raise RefusalError(
-                f"There is no variant '{name}': choose from {', '.join(VARIANTS)}.{nearest(name, list(VARIANTS))}"
-            )
+            raise RefusalError(f"There is no variant called '{name}'.{nearest(name, list(VARIANTS))}")
     if not names:
         raise RefusalError(f"No variant was chosen: choose from {', '.join(VARIANTS)}.")
     return {
@@ -192,12 +195,7 @@ def loaded_for(model: Source, tokenizer: Tokenizer | None, *, random_init: bool,
         return shaped(model, seed=seed, dtype=options["dtype"], device=options["device"])
     precision = dtype_named(options["dtype"])
     if isinstance(model, str | Path):
-        found = loaded_model(model, tokenizer, random_init=random_init, seed=seed, **options)
-        if precision is not None:
-            found.model.to(precision)  # some models make parameters in float32, whatever is asked for
-        for parameter in found.model.parameters():  # those stored by columns would not be recognised as projections
-            parameter.data = parameter.data.contiguous()
-        return found
+        return loaded_model(model, tokenizer, random_init=random_init, seed=seed, **options)
     if isinstance(model, nn.Module | Loaded) and random_init:
         raise RefusalError("A model in memory has its weights: give a function from seed to model instead.")
     made = model if isinstance(model, nn.Module | Loaded) else model(seed)

@@ -155,6 +155,14 @@ class Collapse:
         reference = None if published is None else curves_of(published, self.weights)
         return collapse_chart(self.to_json(), published=reference, bounds=bounds)
 
+    def write_page(self, path: Path | str, *, published: str | None = None) -> Path:
+        """The self-contained HTML page; `published` as in `chart`."""
+        from attnscope.depth.published import published as curves_of
+        from attnscope.pages.collapse_page import write_collapse
+
+        reference = None if published is None else curves_of(published, self.weights)
+        return write_collapse(self.to_json(), path, published=reference)
+
     def __repr__(self) -> str:
         ends = ", ".join(f"{name} {curve.mean[-1]:.2g}" for name, curve in self.curves.items())
         return f"<Collapse of {self.model}: {self.layers} layers leave {ends}>"

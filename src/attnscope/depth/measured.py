@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -17,7 +18,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.depth.bounding import OF_SKIPS, Bounding, known_weights
 from attnscope.depth.collapsed import Curve
 from attnscope.hf.anatomy import Anatomy, Stack
-from attnscope.hf.attention_input import attention_inputs
+from attnscope.hf.attention_input import attention_inputs, first_writes
 from attnscope.hf.intact import evaluating
 from attnscope.hf.load import Loaded
 from attnscope.hf.material import forward_options, out_of_memory, precision_and_place, refusing_what_does_not_run
@@ -180,9 +181,11 @@ def bounded(
             evaluating(loaded.model),
             cut(loaded.model, found, chosen[name]),
             attention_inputs(loaded.model, found, seen.took),
+            first_writes(loaded.model, stack, seen.wrote) if chosen[name].skip else nullcontext(),
             tap(loaded.model, found, seen.receive),
         ):
             loaded.model(**ready.inputs, **forward_options(loaded))
+        seen.refuse_other_writes()
         return seen
 
     mlp: dict[int, Perceptron] | str = "it was not asked for"

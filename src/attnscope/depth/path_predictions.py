@@ -64,10 +64,11 @@ def _row(output: Float[Tensor, "batch *shape"], position: int | None) -> Float[T
 
 @torch.no_grad()
 def predictions(
-    found: Lengths, values: list[float], sight: Predicting, advance: Advance
+    found: Lengths, values: list[float], constant: float, sight: Predicting, advance: Advance
 ) -> tuple[tuple[Prediction, Prediction], ...]:
-    """For every length k: with paths up to k, and with all but those of k. `values` is the target by length."""
-    network, stream, whole = found.network, found.stream, sum(values)
+    """For every length k: with paths up to k, and with all but those of k. `values` is the target of M Y^(k) by length,
+    `constant` that of c, which is there whatever is left out."""
+    network, stream, whole = found.network, found.stream, sum(values) + constant
 
     def through_tail(part: Tensor, constants: int | None) -> Tensor:
         """M Y, and c with it where constants are not dropped."""
@@ -75,7 +76,7 @@ def predictions(
         return network.finish(graded).parts.sum((0, 1, 2))
 
     kept = through_tail(torch.zeros_like(stream.value), 0)
-    made, reached = [], 0.0
+    made, reached = [], constant
     every = stream.parts
     for k, value in enumerate(values):
         part = through_tail(every[:, k].sum((0, 1)), None)

@@ -10,6 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
+from attnscope.hf.anatomy import marks_padding
 from attnscope.hf.load import Loaded
 from attnscope.hf.outputs import Entries, also_with_space, entries, mask_token_of, word
 from attnscope.pathways.network import Network
@@ -42,6 +43,11 @@ class Aim:
 
 def reading(loaded: Loaded, text: str | Mapping[str, Any]) -> Reading:
     """`text` in the model's tokens, or a ready batch as it is."""
+    if not isinstance(text, str | Mapping):
+        raise RefusalError(
+            f"Paths are those of one text, not of a {type(text).__name__}: give a string, or a batch such as "
+            '{"input_ids": ids}.'
+        )
     batch = _batch(loaded, text) if isinstance(text, str) else dict(text)
     place = next(loaded.model.parameters())
     placed = {
@@ -51,6 +57,9 @@ def reading(loaded: Loaded, text: str | Mapping[str, Any]) -> Reading:
     }
     if not placed or any(tensor.shape[0] != 1 for tensor in placed.values()):
         raise RefusalError("Paths are those of one sequence: give a text, or a batch of tensors with a single row.")
+    padded = [name for name, tensor in placed.items() if marks_padding(name, tensor) and not bool(tensor.all())]
+    if padded:
+        raise RefusalError(f"{padded[0]} hides tokens, and paths would begin at them too: give the tokens that count.")
     ids = placed.get("decoder_input_ids", placed.get("input_ids"))
     row = None if ids is None else ids[0]
     words = () if row is None else tuple(word(loaded.tokenizer, int(i)) for i in row)
@@ -63,12 +72,7 @@ def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
             f"{loaded.name} ({loaded.class_name}) does not read text alone: in Python, give a batch of what its "
             'forward takes, such as {"pixel_values": image}.'
         )
-    if loaded.tokenizer is None:
-        raise RefusalError(
-            f"{loaded.name} has no tokenizer, so it cannot read text: add tokenizer.json to it, or in Python pass "
-            "tokenizer= or a batch of one sequence."
-        )
-    ids = tuple(loaded.tokenizer(text)["input_ids"])
+    ids = _numbers(loaded, text) if loaded.tokenizer is None else tuple(loaded.tokenizer(text)["input_ids"])
     if not text.strip() or not ids:
         raise RefusalError("The text is empty: give at least two tokens of it.")
     if loaded.positions is not None and len(ids) > loaded.positions:
@@ -84,6 +88,17 @@ def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
     return next(iter(batches(window, decoder_start=loaded.decoder_start, accepts=loaded.accepts))).inputs
 
 
+def _numbers(loaded: Loaded, text: str) -> tuple[int, ...]:
+    """Without a tokenizer a text is the numbers of its tokens."""
+    words = text.replace(",", " ").split()
+    if not all(word.isdecimal() for word in words):
+        raise RefusalError(
+            f"{loaded.name} has no tokenizer, so it cannot read text: give the numbers of tokens instead ('5 17 3'), "
+            "add tokenizer.json to it, or in Python pass tokenizer=."
+        )
+    return tuple(map(int, words))
+
+
 def aim(
     loaded: Loaded,
     network: Network,
@@ -94,6 +109,13 @@ def aim(
 ) -> Aim:
     """The number to decompose. Without `target` what the model itself says is most likely; for models that give states
     and no logits, what tells tokens apart."""
+    for name, given in (("target", target), ("against", against)):
+        if not isinstance(given, str | int | None):
+            raise RefusalError(
+                f"The {name} is one token or class, not a {type(given).__name__}: give text or a number."
+            )
+    if not isinstance(position, int | None):
+        raise RefusalError(f"The position is the number of a token, not '{position}': -1 is the last one.")
     output = network.output
     found = entries(loaded, output)
     place = _place(output, read, found, position)
@@ -118,7 +140,7 @@ def aim(
             raise RefusalError(f"The target and --against are both '{found.word(entry)}': choose two that differ.")
         weights, name = (*weights, (other, -1.0)), f"{name} minus that of '{found.word(other)}'"
     made = Target(name + _where(loaded, read, place), weights, place)
-    return Aim(made, found, entry, place, _spaced(found, target, row))
+    return Aim(made, found, entry, place, (*_spaced(found, target, row), *_unmasked(loaded, found, read, position)))
 
 
 def _where(loaded: Loaded, read: Reading, place: int | None) -> str:
@@ -145,6 +167,19 @@ def _place(output: Tensor, read: Reading, found: Entries, position: int | None) 
             f"The text has {count} tokens, and position {position} is not among them: choose one from 0 to {count - 1}."
         )
     return position % count
+
+
+def _unmasked(loaded: Loaded, found: Entries, read: Reading, position: int | None) -> tuple[str, ...]:
+    """A masked model that is shown every token says little where nothing is hidden."""
+    mask = mask_token_of(found.tokenizer)
+    if loaded.kind != "masked" or found.output != "tokens" or position is not None or mask is None or read.ids is None:
+        return ()
+    if bool((read.ids == mask).any()):
+        return ()
+    return (
+        f"No token is masked, so the model is asked at the last one, '{read.words[-1]}': put "
+        f"{word(found.tokenizer, mask)} into the text, or choose a token with --position.",
+    )
 
 
 def _spaced(found: Entries, target: str | int | None, row: Tensor) -> tuple[str, ...]:

@@ -108,7 +108,7 @@ class PathReport:
     players: Players | None
     top: tuple[Chain, ...]
     top_exact: bool  # no larger path than those of `top` exists
-    top_missed: float  # otherwise: no path that the search dropped is expected above this
+    top_missed: float  # no path outside `top` is larger than this; an estimate unless `top_exact`
     draws: int  # behind the energies
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)

@@ -37,7 +37,7 @@ from attnscope.hf.freeze import freeze
 from attnscope.hf.load import Loaded
 from attnscope.hf.material import out_of_memory, refusing_what_does_not_run
 from attnscope.hf.quiet import quiet
-from attnscope.pathways.edges import path_counts
+from attnscope.pathways.edges import number_of_paths
 from attnscope.pathways.energy import Energy, path_energy
 from attnscope.pathways.heads import head_table
 from attnscope.pathways.lengths import Lengths, lengths
@@ -95,17 +95,18 @@ def paths(
         goal = aim(loaded, network, read, target, against, position)
         progress("lengths", 0, 0)
         by_length = lengths(network)
-        graded = _graded(network, by_length, goal)
+        graded, constant = _graded(network, by_length, goal)
         view = rank_view(by_length)
         sight = Predicting.of(goal, read, network, causal=loaded.kind in ("causal", "encoder-decoder"))
-        said = predictions(by_length, graded.sum(0).tolist(), sight, progress)
+        said = predictions(by_length, graded.sum(0).tolist(), constant, sight, progress)
+        graded[1, 0] += constant
         table = head_table(network, goal.target, progress)
         edges = _by_edges(network, goal) if mlp else None
         players = _players(network, goal, progress) if mlp else None
         progress("energies", 0, 0)
         energy = path_energy(network, draws, seed, goal.target, at_once=SIGNS_AT_ONCE) if draws else None
         chains = top_paths(network, goal.target, top, max(top, WIDEST_SEARCH), seed=seed, advance=progress)
-    rows = _rows(graded, path_counts(network), view if len(read.words) != 1 else None, energy, said)
+    rows = _rows(graded, number_of_paths(network), view if len(read.words) != 1 else None, energy, said)
     return PathReport(
         model=loaded.name,
         class_name=loaded.class_name,
@@ -166,12 +167,10 @@ def _fitting(read: Reading) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _graded(network: Network, found: Lengths, goal: Aim) -> Float[Tensor, "source length"]:
-    """The target summed over all paths of each source and length; constants of the tail are paths of length zero."""
+def _graded(network: Network, found: Lengths, goal: Aim) -> tuple[Float[Tensor, "source length"], float]:
+    """The target summed over all paths of each source and length up to the last block, and the tail's constant."""
     adjoint, constant = pulled_back_through_tail(seen_by(goal.target, network), goal.target)
-    shares = torch.einsum("sk...,...->sk", found.stream.parts[:, :, 0], adjoint)
-    shares[1, 0] += constant
-    return shares
+    return torch.einsum("sk...,...->sk", found.stream.parts[:, :, 0], adjoint), constant
 
 
 @torch.no_grad()

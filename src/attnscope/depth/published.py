@@ -51,9 +51,7 @@ def published(model: str, weights: str = "random") -> Published:
     known = {name.lower(): name for name in _all()}
     name = known.get(model.lower())
     if name is None:
-        raise RefusalError(
-            f"The paper has no curves of '{model}': choose {', '.join(_all())}.{nearest(model, list(_all()))}"
-        )
+        raise RefusalError(f"The paper has no curves of '{model}'.{nearest(model, list(_all()))}")
     if weights not in ("random", "trained"):
         raise RefusalError(f"Curves were published of random and of trained weights, not of '{weights}'.")
     found = _all()[name]["init" if weights == "random" else "pretrained"]

@@ -211,7 +211,7 @@ CLAIMS = (
     Claim(
         "gradient_is_linear_in_misalignment",
         PAPER,
-        "Near alignment the gradient of W_Q is proportional to 1 - cosine (derived above).",
+        "Near alignment the gradient of W_Q is proportional to 1 - cosine.",
         "power between .9 and 1.1 below a misalignment of .1",
         holds=(
             Bound("query_gradient_power_of_misalignment", ">=", 0.9),

@@ -35,6 +35,7 @@ class Params:
     gains: tuple[float, ...] = (1.0, 0.25)  # size of fresh weights, over 1/sqrt(width); BERT-base begins at .55
 
 
+OTHER = "as here from small weights"
 FULL = replace(Params(), width=256, heads=4, tokens=128, sequences=4)
 
 
@@ -129,9 +130,11 @@ def figure(found: Sequence[Mapping[str, Any]], gain: float) -> Figure:
 def stopping(
     name: str, stack: str, paper: str, statement: str, expected: str, *, least: float = 0.1, gain: float = 1.0
 ) -> Claim:
-    """A claim that a remedy stops the collapse; contradicted where next to nothing is left."""
+    """A claim that a remedy stops the collapse; contradicted where next to nothing is left, in a set-up that the paper
+    speaks of. Small weights are our question: there a remedy is not reproduced at worst."""
     quantity = key_of(stack, gain)
-    return Claim(name, paper, statement, expected, (Bound(quantity, ">=", least),), (Bound(quantity, "<=", 1e-3),))
+    fails = (Bound(quantity, "<=", 1e-3),) if gain == 1 else ()
+    return Claim(name, paper, statement, expected, (Bound(quantity, ">=", least),), fails)
 
 
 CLAIMS = (
@@ -159,22 +162,34 @@ CLAIMS = (
         fails=(Bound("local_mask_over_attention_alone", "<=", 1.0),),
     ),
     *(
-        stopping(f"{name}_stops{tail}", stack, paper, f"{words} does not collapse{where}.", expected, gain=gain)
-        for gain, tail, where in (
-            (1.0, "", ""),
-            (0.25, "_from_small_weights", ", also from weights a quarter as large"),
+        stopping(f"{name}_stops", stack, paper, f"{words} does not collapse.", f"at least .1 ({before})")
+        for name, stack, paper, words, before in (
+            ("removing_uniform", "A - J", "2410.07799", "A - J", "measured before: .72"),
+            ("shaped_attention", "shaped I + A - J", "2306.17759", "Shaped attention", "before: .51"),
+            ("attn_scale", "AttnScale", "2203.05962", "AttnScale (w = 20)", f"before: collapsed, {OTHER}"),
+            ("contra_norm", "ContraNorm", "2303.06562", "ContraNorm (s = .9)", f"before: collapsed, {OTHER}"),
         )
-        for name, stack, paper, words, expected in (
-            ("removing_uniform", "A - J", "2410.07799", "A - J", "at least .1 (measured before: .72)"),
-            ("shaped_attention", "shaped I + A - J", "2306.17759", "Shaped attention", "at least .1 (before: .51)"),
-            ("attn_scale", "AttnScale", "2203.05962", "AttnScale (w = 20)", "at least .1 (before: collapsed)"),
-            ("contra_norm", "ContraNorm", "2303.06562", "ContraNorm (s = .9)", "at least .1 (before: collapsed)"),
+    ),
+    *(
+        stopping(
+            f"{name}_stops_from_small_weights",
+            stack,
+            paper,
+            f"{words} does not collapse from weights a quarter as large either.",
+            "at least .1 (our question, not the paper's)",
+            gain=0.25,
+        )
+        for name, stack, paper, words in (
+            ("removing_uniform", "A - J, no epsilon", "2410.07799", "A - J (no epsilon in LayerNorm)"),
+            ("shaped_attention", "shaped I + A - J", "2306.17759", "Shaped attention"),
+            ("attn_scale", "AttnScale", "2203.05962", "AttnScale (w = 20)"),
+            ("contra_norm", "ContraNorm", "2303.06562", "ContraNorm (s = .9)"),
         )
     ),
     Claim(
         "sigma_reparam_does_not_stop",
         "2303.06296",
-        "Bounded spectral norms guard against sharp attention, not against collapse.",
+        "Unit spectral norms, made against sharp attention, do not stop the collapse (our question, not the paper's).",
         "at most 1e-3",
         holds=(Bound(key_of("sigma-reparam"), "<=", 1e-3),),
         fails=(Bound(key_of("sigma-reparam"), ">=", 0.1),),
@@ -182,10 +197,18 @@ CLAIMS = (
     Claim(
         "layer_norm_plays_no_role",
         "2103.03404",
-        "LayerNorm plays no role in the collapse.",
-        "with and without it the residual at depth 3 agrees within a factor 10, causal mask or none",
-        holds=(Bound("layer_norm_decades_at_depth_3", "<=", 1.0),),
-        fails=(Bound("layer_norm_decades_at_depth_3", ">=", 2.0),),
+        "LayerNorm plays no role in whether tokens collapse.",
+        "with and without it the residual after the last layer agrees within a factor 10, causal mask or none",
+        holds=(Bound("layer_norm_decades_at_last_depth", "<=", 1.0),),
+        fails=(Bound("layer_norm_decades_at_last_depth", ">=", 2.0),),
+    ),
+    Claim(
+        "layer_norm_changes_the_speed",
+        "2405.18781",
+        "LayerNorm changes how fast tokens collapse.",
+        "with and without it the residual at depth 3 is a factor 10 or more apart, causal mask or none",
+        holds=(Bound("layer_norm_decades_at_depth_3", ">=", 1.0),),
+        fails=(Bound("layer_norm_decades_at_depth_3", "<=", 0.1),),
     ),
     stopping("skips_stop", "skip", "2103.03404", "Skips stop the collapse.", "at least .1"),
     stopping(
@@ -222,8 +245,9 @@ def stopping_collapse(params: Params, seeds: tuple[int, ...], desk: Desk) -> Res
                 ratio = residual["local mask"][-1] / max(residual["attention alone"][-1], 1e-300)
                 measured.setdefault("local_mask_over_attention_alone", []).append(ratio)
                 pairs = (("attention alone", "no LayerNorm"), ("causal mask", "causal, no LayerNorm"))
-                apart = max(abs(_decades(residual[one][3], residual[other][3])) for one, other in pairs)
-                measured.setdefault("layer_norm_decades_at_depth_3", []).append(apart)
+                for place, depth in (("depth_3", 3), ("last_depth", -1)):
+                    apart = max(abs(_decades(residual[one][depth], residual[other][depth])) for one, other in pairs)
+                    measured.setdefault(f"layer_norm_decades_at_{place}", []).append(apart)
     return Result(
         measured, tuple(records), tuple(figure(records, gain) for gain in params.gains), remarks(measured, params)
     )

@@ -63,15 +63,11 @@ class LinearWatch(TorchFunctionMode):
         return result
 
     def _einsum(self, equation: str, taken: Tensor, weight: Tensor, result: Tensor) -> None:
+        """A matrix that acts on the last axis; weights of more axes are found by `hf.parameters`."""
         inputs, _, out = equation.replace(" ", "").partition("->")
         left, right = inputs.split(",")
-        summed = [c for c in right if c in left and c not in out]
-        kept = [c for c in right if c not in left]
-        # A weight whose summed axes come first maps [in, out]; one whose summed axes come last [out, in].
-        if kept and summed and right == "".join(summed + kept):
-            self._seen(weight, False, taken.flatten(left.index(summed[0])), result.flatten(out.index(kept[0])))
-        elif kept and summed and right == "".join(kept + summed):
-            self._seen(weight, True, taken.flatten(left.index(summed[0])), result.flatten(out.index(kept[0])))
+        if left[:-1] == out[:-1] and right in (left[-1] + out[-1:], out[-1:] + left[-1]):
+            self._seen(weight, right[0] != left[-1], taken, result)
 
 
 class _Dissection:

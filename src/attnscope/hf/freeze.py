@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
     found = anatomy(model, None if found is None and _has_config(model) else batch) if found is None else found
     chosen = _stack(found, stack)
     batch = _without_cache(model, batch)
-    dtype = next(p.dtype for p in model.parameters())
+    dtype = _precision(model, batch)
     if dtype not in ALLOWED:
         raise RefusalError(f"Paths need float64 or float32, and the model is in {dtype}: load it with --dtype float64.")
     with torch.no_grad(), evaluating(model), without_fast_path(found.fast_path):
@@ -66,6 +67,12 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
                 "quantised or not linear when frozen; choose another model."
             )
     return network
+
+
+def _precision(model: nn.Module, batch: Batch) -> torch.dtype:
+    """Of the weights; a model without any computes in the precision of what it is given."""
+    given = (tensor for tensor in every_tensor(batch) if tensor.is_floating_point())
+    return next((tensor.dtype for tensor in chain(model.parameters(), given)), torch.float32)
 
 
 def _refuse_not_finite(model: nn.Module, network: Network) -> None:

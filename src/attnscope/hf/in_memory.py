@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnscope.core.errors import RefusalError
 from attnscope.hf import classes
 from attnscope.hf.hashing import described, hash_of_json
 from attnscope.hf.load import Loaded
@@ -15,6 +16,7 @@ from attnscope.hf.load import Loaded
 
 def in_memory(model: nn.Module, tokenizer: Any | None = None, name: str | None = None) -> Loaded:
     """Describe `model`: a transformers model, or any module when it is scanned with ready batches."""
+    _refuse_quantised(model)
     config = getattr(model, "config", None)
     known = config is not None and hasattr(config, "is_encoder_decoder")
     class_name = type(model).__name__
@@ -47,10 +49,24 @@ def in_memory(model: nn.Module, tokenizer: Any | None = None, name: str | None =
     )
 
 
+def _refuse_quantised(model: nn.Module) -> None:
+    """Packed integers instead of weights: nothing here can read them."""
+    for path, module in model.named_modules():
+        if ".quantized" in type(module).__module__:
+            raise RefusalError(
+                f"{path or 'The model'} of {type(model).__name__} is quantised ({type(module).__name__}), and its "
+                "weights cannot be read: give the model before it was quantised."
+            )
+
+
 def hash_of_parameters(model: nn.Module) -> str:
     """SHA-256 of every named parameter and buffer that is saved with the model, in order of name."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    saved: dict[str, Any] = model.state_dict()
+    for name, tensor in sorted(saved.items()):
+        if not isinstance(tensor, torch.Tensor):  # what a module of its own making saves beside its tensors
+            digest.update(f"{name} {tensor!r}".encode())
+            continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         flat = tensor.detach().cpu().contiguous().flatten()
         if flat.numel():

@@ -76,6 +76,7 @@ def load(
             model, notes = _with_random_weights(config, found, precision, seed, wishes)
         else:
             model, notes = _with_weights(config, found, precision, wishes)
+        _cast(model, precision)
         tokenizer = _tokenizer(found, wishes)
     model = _placed(model.eval().requires_grad_(False), place, found.name)
     name = f"{found.name} (random weights, seed {seed})" if random_init else found.name
@@ -260,6 +261,27 @@ def _tokenizer(found: Source, wishes: Wishes) -> Any | None:
         return None
     tokenizer.model_max_length = 1 << 60  # windows are cut later; no word about long text is needed
     return tokenizer
+
+
+def _cast(model: Any, precision: torch.dtype | None) -> None:
+    """Parameters that a model makes in float32 whatever is asked for (XLNet's projections), in what was asked for.
+
+    Those that it keeps in float32 beside half precision on purpose, and says so, stay; so do buffers (rotary
+    frequencies), which are no weights, except that float64 is meant for all numbers and costs them nothing.
+    """
+    if precision is None:
+        return
+    if precision == torch.float64:
+        model.to(precision)
+        return
+    kept: set[str] = set()
+    if precision == torch.float16:
+        kept |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    if precision in (torch.float16, torch.bfloat16):
+        kept |= set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and not any(f".{word}." in f".{name}." for word in kept):
+            parameter.data = parameter.data.to(precision)
 
 
 def _placed(model: Any, place: torch.device, name: str) -> Any:

@@ -15,7 +15,9 @@ from attnscope.corpus.corpus import Corpus
 from attnscope.corpus.read import read
 from attnscope.hf.feed import feed
 from attnscope.hf.in_memory import in_memory
+from attnscope.hf.intact import evaluating
 from attnscope.hf.load import Loaded, load
+from attnscope.hf.tensors import every_tensor
 from attnscope.trace.batches import Batches
 from attnscope.trace.windows import Tokenizer
 
@@ -90,3 +92,17 @@ def out_of_memory(error: BaseException) -> bool:
     """Allocators other than CUDA's raise a plain RuntimeError and say so only in words."""
     words = ("can't allocate memory", "not enough memory", "out of memory")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(w in str(error).lower() for w in words)
+
+
+def refuse_randomness(loaded: Loaded, inputs: Mapping[str, Any]) -> None:
+    """Dropout that evaluation does not turn off would be measured as if it were the model."""
+    with evaluating(loaded.model), torch.random.fork_rng(devices=[]):
+        answers = [list(every_tensor(loaded.model(**inputs, **forward_options(loaded)))) for _ in range(2)]
+    apart = max(
+        (float((a - b).abs().max()) for a, b in zip(*answers, strict=True) if a.is_floating_point()), default=0.0
+    )
+    if apart > 0:
+        raise RefusalError(
+            f"{loaded.class_name} gives another output each time it runs (largest difference {apart:.3g}), also in "
+            "evaluation: turn its dropout or other chance off."
+        )

@@ -40,6 +40,8 @@ class Entries:
 
     def _token(self, asked: str) -> int:
         if self.tokenizer is None:
+            if asked.strip().isdecimal():
+                return self.number(int(asked))
             raise RefusalError(f"Without a tokenizer '{asked}' cannot be found: give the number of the token.")
         ids = list(self.tokenizer(asked, add_special_tokens=False)["input_ids"])
         if len(ids) != 1 or ids[0] == self.tokenizer.unk_token_id:

@@ -3,9 +3,9 @@
 Two things escape a look at the first token: a constant added to every query (relative positions) where all sequences
 begin with the same token, so that no difference frees them of it; and weights that are no `[in, out]` matrix but have
 heads as an axis of their own, anywhere. Here every parameter of the module that attends is multiplied with what that
-module was given, in every order of axes that its shape admits. It is a projection if that gives the queries, keys or
-values that were seen, at all tokens up to a constant, or at the first token, where rotary embeddings do nothing; and
-the output projection if it takes the mixed heads to something that was seen afterwards.
+module was given, or normed inside it, in every order of axes that its shape admits. It is a projection if that gives
+the queries, keys or values that were seen, at all tokens up to a constant, or at the first token, where rotary
+embeddings do nothing; and the output projection if it takes the mixed heads to something that was seen afterwards.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from attnscope.hf.tape import Matrix
 from attnscope.hf.tensors import arguments, float_tensors
 
 Tokens = Float[Tensor, "batch token width"]
+_FEW = 4  # tokens of every sequence that are compared: what holds for all of these is no accident
 
 
 def settled(
@@ -58,7 +59,7 @@ def settled(
 
 @dataclass
 class _Call:
-    """A module call that is under way; what it was given and what was seen since, where it is a home."""
+    """A module call under way; where it is a home, what was seen in it before attention happened, and what later."""
 
     path: str
     number: int
@@ -72,24 +73,26 @@ class _Search:
         self.placed = placed
         self.found = list(found)
         self.paths = {module: path for path, module in model.named_modules()}
+        containers = (nn.ModuleList, nn.ModuleDict)
+        self.called = {path for module, path in self.paths.items() if not isinstance(module, containers)}
         self.parameters = {n: p for n, p in model.named_parameters() if p.is_floating_point() and p.ndim in (2, 3)}
         self.tolerance = tolerance_of(model)
         self.sites = {(p.seen.owner, p.seen.nth): index for index, p in enumerate(placed)}
         homes = ((i, self._home(p)) for i, p in enumerate(placed) if not _complete(found[i]))
-        self.homes = {index: home for index, home in homes if home is not None}
+        self.homes = {index: home for index, home in homes if any(self._of(home))}
+        self.wanted = set(self.homes.values())
         self.open: list[_Call] = []
         self.started = 0
         self.attended: Counter[str] = Counter()
         self.masks = MaskReader()
 
-    def _home(self, one: Placed) -> str | None:
-        """The module that attends, or the first around it that has weights, as long as it is no block."""
-        path = one.seen.owner
-        while not any(self._of(path)):
-            if not path or (one.block is not None and path == one.block.path):
-                return None
-            path = path.rpartition(".")[0]
-        return path
+    def _home(self, one: Placed) -> str:
+        """The module that attends, or the outermost around it inside its block, where its projections may be."""
+        owner = one.seen.owner
+        block = owner if one.block is None else one.block.path
+        inside = owner.removeprefix(f"{block}.").split(".") if owner.startswith(f"{block}.") else []
+        around = (".".join([block, *inside[: depth + 1]]) for depth in range(len(inside)))
+        return next((path for path in around if path in self.called), owner)
 
     def _of(self, path: str) -> Iterator[tuple[str, Tensor]]:
         return ((n, p) for n, p in self.parameters.items() if not path or n.startswith(f"{path}."))
@@ -97,11 +100,8 @@ class _Search:
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         call = _Call(self.paths[module], self.started)
         self.started += 1
-        taken = arguments(args, kwargs)
-        self._note(taken)
-        if call.path in self.homes.values():
-            call.given = _copies(taken)
         self.open.append(call)
+        self._note(arguments(args, kwargs))
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self._note(output)
@@ -111,9 +111,12 @@ class _Search:
                 self.found[index] = self._tried(self.found[index], index, sighting, call)
 
     def _note(self, thing: Any) -> None:
+        """Before attention happened: what projections may read (a norm inside the module). Later: what was written."""
         for call in self.open:
             if call.sightings:
                 call.later.extend(_copies(thing))
+            elif call.path in self.wanted:
+                call.given.extend(_copies(thing))
 
     def scope(self) -> tuple[int, ...]:
         return tuple(call.number for call in self.open)
@@ -157,7 +160,7 @@ class _Search:
     def _columns(
         self, heads: Float[Tensor, "batch head token dim"], given: list[Tensor | None], weights: Mapping[str, Tensor]
     ) -> Columns | None:
-        wanted = heads.double().permute(0, 2, 1, 3)  # [batch, token, head, dim]
+        wanted = heads[:, :, :_FEW].double().transpose(1, 2)  # [batch, token, head, dim]
         for tokens in given:
             if tokens is None or not heads.shape[-1]:
                 continue
@@ -177,7 +180,7 @@ class _Search:
         weights: Mapping[str, Tensor],
     ) -> Matrix | None:
         for matrix in _writers(weights, mixed.shape[2], mixed.shape[3]):
-            write = _product(mixed.flatten(2), matrix, weights)
+            write = _product(mixed[:, :_FEW].flatten(2), matrix, weights)
             for state in (t for t in later if t is not None and t.shape == write.shape):
                 # What is seen may be the write itself, or its sum with what the module was given.
                 for base in (None, *(t for t in given if t is not None and t.shape == write.shape)):
@@ -198,7 +201,7 @@ def _copies(thing: Any) -> list[Tensor]:
 
 def _tokens(tensor: Tensor, batch: int, count: int, sequence_first: bool) -> Tokens | None:
     tensor = tensor.transpose(0, 1) if sequence_first else tensor
-    return tensor if tensor.shape[:2] == (batch, count) else None
+    return tensor[:, :_FEW] if tensor.shape[:2] == (batch, count) else None
 
 
 def _readers(weights: Mapping[str, Tensor], width: int, dim: int) -> Iterator[Matrix]:

@@ -70,10 +70,7 @@ def _tolerance(eps: float) -> float:
 
 
 def _whole(linear: LinearMap) -> bool:
-    """Whether rows of the parameter are what was summed over (or what came out), one by one.
-
-    Not so where heads are an axis of their own before that: the parameter is no `[in, out]` matrix then.
-    """
+    """Whether the parameter takes a token as it is: one that every head is multiplied with alone is smaller."""
     return linear.matrix.rows == (linear.given if linear.matrix.out_in else linear.taken).shape[1]
 
 

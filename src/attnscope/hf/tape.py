@@ -129,14 +129,18 @@ def _count(shape: Iterable[int]) -> int:
 
 
 def parameter_matrix(weight: Any, owners: Mapping[int, tuple[str, Tensor]], out_in: bool) -> Matrix | None:
-    """Which parameter (or rows of it) a weight tensor is, however the parameter lies in memory."""
-    if not isinstance(weight, Tensor) or weight.ndim < 2 or not weight.is_floating_point():
+    """Which parameter (or rows of it) a weight tensor is, however the parameter lies in memory.
+
+    Only of two axes: where heads are an axis of their own, a product alone does not tell in which order its result was
+    laid out, and `hf.parameters` finds out by trying.
+    """
+    if not isinstance(weight, Tensor) or weight.ndim != 2 or not weight.is_floating_point():
         return None
     owner = owners.get(weight.untyped_storage().data_ptr())
-    if owner is None or owner[1].ndim != weight.ndim:
+    if owner is None or owner[1].ndim != 2:
         return None
     name, parameter = owner
-    if weight.ndim == 2 and not _rows_of(weight, parameter):
+    if not _rows_of(weight, parameter):
         weight, out_in = weight.t(), not out_in
     if not _rows_of(weight, parameter):
         return None

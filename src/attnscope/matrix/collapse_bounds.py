@@ -93,11 +93,6 @@ def mixing_strength(patterns: Patterns, norms: HeadNorms) -> Float[Tensor, " bat
     return strength
 
 
-def contraction_bound(patterns: Patterns, tokens: Tokens, norms: HeadNorms) -> Float[Tensor, " batch"]:
-    """(a)."""
-    return mixing_strength(patterns, norms) * diameter(tokens)
-
-
 def birkhoff_bound(tokens: Tokens, norms: HeadNorms, scale: float) -> Float[Tensor, "batch head"]:
     """(b): a bound on tau of every head before any pattern is seen."""
     return torch.tanh(scale * norms.query_key * diameter(tokens)[:, None] ** 2 / 4)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnscope.core.errors import RefusalError
 from attnscope.pathways.freezing import Rule, freeze_answer, leaves, lifted
-from attnscope.pathways.graded import Frozen, Graded, passed, plain
+from attnscope.pathways.graded import Frozen, Graded, passed, plain, watched
 from attnscope.pathways.linear_rules import times_constant
 from attnscope.pathways.pattern import attention_pattern
 from attnscope.pathways.sums import LEADING, Sums, split_axis
@@ -25,7 +26,7 @@ def _product(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
         return _mixed(other, lambda: plain(one), value)
     if isinstance(other, Frozen):
         turned = _turned(one, one.value.mT)
-        return _turned(_mixed(turned, lambda: plain(other).mT, value.mT, watched=False), value)
+        return _turned(_mixed(turned, lambda: plain(other).mT, value.mT, from_right=True), value)
     if isinstance(one, Graded):
         return times_constant(one, other, value, from_left=False)
     return times_constant(other, one, value, from_left=True)
@@ -36,8 +37,11 @@ def _turned(stream: Graded, value: Tensor) -> Graded:
     return stream.made(value, lambda: sums().through(lambda p: p.mT))
 
 
-def _mixed(stream: Graded, pattern: Callable[[], Tensor], value: Tensor, watched: bool = True) -> Graded:
-    """A Y for every part Y. All parts stand side by side as columns, so that it is one product a head."""
+def _mixed(stream: Graded, pattern: Callable[[], Tensor], value: Tensor, from_right: bool = False) -> Graded:
+    """A Y for every part Y. All parts stand side by side as columns, so that it is one product a head.
+
+    A pattern that mixes `from_right`, Y A, is an edge like any other, but not one whose heads a watch would find.
+    """
     sums, axis, own = stream.deferred, stream.axis("attention"), value.shape[:-2]
 
     def beside(parts: Tensor) -> Tensor:
@@ -52,7 +56,12 @@ def _mixed(stream: Graded, pattern: Callable[[], Tensor], value: Tensor, watched
 
     def make() -> Sums:
         mixed = sums().fitted(value.ndim).through(beside).further(axis)
-        return passed(stream.made(value, lambda: mixed), "attention", pattern).sums if watched else mixed
+        if from_right and watched("attention"):
+            raise RefusalError(
+                "A frozen matrix mixes tokens from the right here, so its heads cannot be told apart: ask for lengths "
+                "alone."
+            )
+        return mixed if from_right else passed(stream.made(value, lambda: mixed), "attention", pattern).sums
 
     return stream.made(value, make, gated=False)
 

@@ -20,10 +20,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Edges:
-    """Of one block: heads of its attention (zero: it has none), and how many MLPs it has."""
+    """Of one block: heads of its attention (zero: it has none), how many MLPs it has, and whether a path can pass it
+    without a head."""
 
     heads: int
     mlps: int
+    skip: bool
 
 
 @torch.no_grad()
@@ -47,18 +49,21 @@ def _edges_of(network: Network, layer: int) -> Edges:
         network.block(layer, Graded.entering(network.streams[layer], "none", sources=False))
     if len(heads) > 1:
         one_attention(heads, network, layer)
-    return Edges(sum(heads), len(mlps))
+    stream = network.streams[layer]
+    through = network.block(layer, Graded.of(stream, stream[None, None, None], None, "attention"))
+    return Edges(sum(heads), len(mlps), through.sums.first[0] == 0)
 
 
-def path_counts(network: Network) -> tuple[int, ...]:
-    """How many paths of each length begin at the input: C(L, k) H^k where every block has H heads.
+def number_of_paths(network: Network) -> tuple[int, ...]:
+    """How many paths of each length begin at the input: C(L, k) H^k where every block has a skip and H heads.
 
-    The coefficients of prod_l (1 + H_l t): at block l a path takes the skip or one of H_l heads.
+    The coefficients of prod_l (s_l + H_l t): at block l a path takes the skip (s_l = 1, or 0 where it is cut) or one of
+    H_l heads.
     """
     counts = [1]
     for block in edges(network):
         longer = [0, *(count * block.heads for count in counts)]
-        counts = [a + b for a, b in zip([*counts, 0], longer, strict=True)]
+        counts = [a * block.skip + b for a, b in zip([*counts, 0], longer, strict=True)]
     return tuple(counts)
 
 

@@ -16,7 +16,6 @@ _ACTIVATIONS = (
     *("gelu", "silu", "relu6", "leaky_relu", "elu", "selu", "celu", "mish", "hardswish", "tanh", "hardtanh"),
     "softsign",
 )
-_FLAGGED = frozenset(["silu", "relu6", "mish", "hardswish"])  # what follows the input is `inplace`
 _SCALINGS = (
     *("mul", "__mul__", "__rmul__", "multiply", "mul_", "__imul__"),
     *("div", "__div__", "__truediv__", "true_divide", "divide", "div_", "__itruediv__"),
@@ -71,11 +70,22 @@ def _activation(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any
     gate = value / torch.where(zero, 1.0, inner)
     if zero.any():
         options = {key: x for key, x in kwargs.items() if key not in ("input", "inplace")}
-        rest = () if name in _FLAGGED else args[1:]
         step = torch.full((), 1e-4, dtype=inner.dtype, device=inner.device)
-        slope = (func(step, *rest, **options) - func(-step, *rest, **options)) / (2 * step)
+        slope = (func(step, *args[1:], **options) - func(-step, *args[1:], **options)) / (2 * step)
         gate = torch.where(zero, slope, gate)
     return _edge(z, gate, value, gated=True)
+
+
+def _reshaped(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """What is made of an activation's answer y entry by entry and is 0 at y = 0 (relu squared, a clipped gelu) belongs
+    to the activation: the gate is that of both, and no further edge is passed. Of any other tensor it is not linear."""
+    y = args[0] if args else kwargs["input"]
+    if not isinstance(y, Graded) or not y.gated or isinstance(args[1] if len(args) > 1 else None, Tensor):
+        return freeze_answer(func, name, args, kwargs, value)
+    zero = y.value == 0
+    if bool((zero & (value != 0)).any()):
+        return freeze_answer(func, name, args, kwargs, value)
+    return _scaled(y, torch.where(zero, 0.0, value / torch.where(zero, 1.0, y.value)), value)
 
 
 def _relu(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
@@ -120,6 +130,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(_SCALINGS, _scaling),
     **dict.fromkeys(_ACTIVATIONS, _activation),
     **dict.fromkeys(("relu", "relu_"), _relu),
+    **dict.fromkeys(("square", "pow", "__pow__", "clamp", "clip"), _reshaped),
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
 }

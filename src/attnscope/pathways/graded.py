@@ -161,6 +161,11 @@ def plain(thing: Any) -> Any:
     return thing
 
 
+def watched(edge: Edge) -> bool:
+    """Whether anybody watches edges of that kind."""
+    return any(kind == edge for kind, _ in _watches.get())
+
+
 def passed(mixed: Graded, edge: Edge, factor: Callable[[], Tensor]) -> Graded:
     """What the watches make of an edge; `factor` gives the frozen pattern or gate."""
     for kind, watch in _watches.get():

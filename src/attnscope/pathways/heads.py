@@ -92,7 +92,8 @@ def _mixed_parts(network: Network, layer: int, stream: Graded) -> Float[Tensor, 
 
     with watching(keep):
         network.block(layer, stream)
-    return heads_apart(one_attention(seen, network, layer).parts[0, :, 0], network)
+    # Sums leave out lengths that have no path: from zero edges on, so that the place says how many there were before.
+    return heads_apart(one_attention(seen, network, layer).dense[0, 1:, 0], network)
 
 
 def _pulled_back(

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
-from attnscope.pathways.edges import path_counts
+from attnscope.pathways.edges import number_of_paths
 from attnscope.pathways.lengths import SOURCES, Lengths
 
 
@@ -16,5 +16,5 @@ def mean_path(found: Lengths) -> Float[Tensor, "length *shape"]:
     if stream.count not in ("attention", "both") or stream.parts.shape[0] != len(SOURCES):
         raise RefusalError("A mean path needs lengths counted by attention edges, with sources kept apart.")
     sums = stream.parts[0].sum(1)
-    counts = sums.new_tensor([float(max(1, c)) for c in path_counts(found.network)])
+    counts = sums.new_tensor([float(max(1, c)) for c in number_of_paths(found.network)])
     return sums / counts[: len(sums)].reshape(-1, *[1] * (sums.ndim - 1))

@@ -69,12 +69,12 @@ def followed(answer: Tensor, where: str) -> Graded:
 
 def differences(network: Network) -> tuple[float, ...]:
     """Does the linear network give the output of every block, and of what follows them? Largest differences relative
-    to the largest entry."""
+    to the largest entry. Constants stand apart: what is added to every part by mistake would not show in one."""
     found = []
     for layer in range(network.layers):
-        left = network.block(layer, Graded.entering(network.streams[layer], "none", sources=False))
+        left = network.block(layer, Graded.entering(network.streams[layer], "none"))
         found.append(relative_difference(left.parts.sum((0, 1, 2)), network.streams[layer + 1]))
-    last = network.finish(Graded.entering(network.streams[-1], "none", sources=False))
+    last = network.finish(Graded.entering(network.streams[-1], "none"))
     return (*found, relative_difference(last.parts.sum((0, 1, 2)), network.output))
 
 

@@ -1,8 +1,9 @@
 """Do long paths carry tokens apart? The relative residual of the sum of all paths of each length.
 
-A path is a product of row-stochastic patterns, and such products tend to rank one (arXiv:2103.03404, section 2): the
-longer the paths, the more alike the rows of their sum. What keeps a network from collapsing has to come from the short
-ones, and `share` says from which: the projection of each length's residual on the residual of the whole stream.
+A path through attention alone is a product of row-stochastic patterns, and such products tend to rank one
+(arXiv:2103.03404, section 2). Whether sums of long paths do in a whole model, where MLPs and norms act on every token
+by itself, is what `residual` measures; `share` says from which lengths comes what tells tokens apart: the projection
+of each length's residual on the residual of the whole stream.
 """
 
 from __future__ import annotations

@@ -134,6 +134,8 @@ def _one(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     stream = args[0] if args else kwargs.get("input")
     if not isinstance(stream, Graded) or any(isinstance(leaf, Frozen) for leaf in leaves((args, kwargs))):
         return freeze_answer(func, name, args, kwargs, value)
+    if name == "pad" and (args[3] if len(args) > 3 else kwargs.get("value")):
+        return freeze_answer(func, name, args, kwargs, value)  # what is put beside the stream would be in every part
     build = _DIRECT.get(name)
     others = {key: x for key, x in kwargs.items() if key != "input"}
     on_parts = None if build is None else _built(build, stream.value.ndim, args[1:], others)

@@ -21,7 +21,7 @@ patterns and norms are computed once for all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -63,7 +63,7 @@ def shapley(
     network = seen_by(target, network)
     found = edges(network)
     if players == "heads":
-        found = tuple(Edges(block.heads, 0) for block in found)
+        found = tuple(replace(block, mlps=0) for block in found)
     last, constant = pulled_back_through_tail(network, target)
     nodes, weights = _quadrature(sum((block.heads > 0) + block.mlps for block in found), last)
     heads = [last.new_zeros(block.heads) for block in found]

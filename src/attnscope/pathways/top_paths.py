@@ -7,12 +7,13 @@ of a suffix of choices is pulled back through one more block for every choice th
 Which are best? Not those with a large sum over all completions, which may cancel. With random signs on all earlier
 heads (see `energy`), E <a, Z>^2 over signed streams Z is the sum of squares of all completions of the suffix with
 adjoint a, and no completion is larger than its root. So suffixes are ranked by that root, estimated from some draws,
-and the largest root that was dropped says what may have been missed. Where nothing was dropped the answer is exact.
+and the largest root that was dropped says what may have been missed. Where nothing was dropped before the input is
+reached, where a root is the contribution itself, the answer is exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -39,17 +40,11 @@ class TopPath:
     token: int
     of_token: float
 
-    def chain(self, tokens: Sequence[str] | None = None) -> str:
-        """token 'Paris' (pos 3) -> L2H5 -> L9H1 -> output."""
-        word = "token" if tokens is None else f"token {tokens[self.token]!r}"
-        steps = [f"{word} (pos {self.token})", *(f"L{layer}H{head}" for layer, head in self.heads), "output"]
-        return " -> ".join(steps)
-
 
 @dataclass(frozen=True)
 class TopPaths:
-    """`exact`: nothing was dropped. Otherwise no dropped path is expected above `missed`, an estimate by random
-    signs."""
+    """No path outside the list is larger than `missed`: for certain where the answer is `exact`, else by an estimate
+    from random signs."""
 
     paths: tuple[TopPath, ...]
     exact: bool
@@ -92,7 +87,7 @@ def top_paths(
     last, _ = pulled_back_through_tail(network, target)
     streams = [s[:, 0] for s in signed_streams(network, draws, torch.Generator().manual_seed(seed))]
     beam = _Beam(((),), last[None], last.new_zeros(1))
-    missed = 0.0
+    dropped = 0.0  # the largest root of a suffix that has not come to the input
     for layer in reversed(range(network.layers)):
         signed = network.streams[0][None] if layer == 0 else streams[layer]  # at the input there is one completion
         grown: _Beam | None = None
@@ -100,13 +95,14 @@ def top_paths(
             if grown is None:
                 grown = more
                 continue
-            grown, dropped = grown.and_best_of(more, width)
-            # At the input the root is the contribution itself: what is dropped there is smaller for certain.
-            missed = max(missed, dropped if layer > 0 else 0.0)
+            grown, root = grown.and_best_of(more, width)
+            dropped = max(dropped, root if layer > 0 else 0.0)
         assert grown is not None
         beam = grown
         advance("paths", network.layers - layer, network.layers)
-    return TopPaths(tuple(_described(network, beam, count)), missed == 0.0, missed, width)
+    found = tuple(_described(network, beam, count))
+    least = abs(found[-1].contribution) if len(found) == count else 0.0  # fewer than asked for: there are no others
+    return TopPaths(found, dropped == 0.0, max(dropped, least), width)
 
 
 def _expanded(network: Network, layer: int, beam: _Beam, signed: Float[Tensor, "draw *shape"]) -> Iterator[_Beam]:

@@ -44,14 +44,17 @@ class KeepingDesk:
             return
         plan = self.folder / "plan.json"
         if resume and plan.exists():
-            if _read(plan) != self.plan:
+            before = _read(plan)
+            if before != self.plan:
+                other = ", ".join(name for name in self.plan if before.get(name) != self.plan[name])
                 raise RefusalError(
-                    f"The checkpoint in '{self.folder.parent}' was made with other settings: repeat them, or leave out"
-                    " --resume to begin anew."
+                    f"The checkpoint in '{self.folder.parent}' was made with other settings ({other}): repeat them, or "
+                    "leave out --resume to begin anew."
                 )
             return
         if resume:
-            raise RefusalError(f"There is nothing to go on with in '{self.folder.parent}': leave out --resume.")
+            done = " (a finished run leaves its results and no checkpoint)" if any(self.folder.parent.glob("*")) else ""
+            raise RefusalError(f"There is nothing to go on with in '{self.folder.parent}'{done}: leave out --resume.")
         if self.folder.is_dir() and not plan.exists() and any(self.folder.iterdir()):
             raise RefusalError(
                 f"The folder '{self.folder}' is there already and not of an experiment, so it is not emptied: name "
@@ -105,6 +108,7 @@ class KeepingDesk:
             if self.asked_to_stop:
                 raise KeyboardInterrupt
             self.asked_to_stop = True
+            self.progress("stopping when this step is done; Ctrl-C again stops at once", 0, 0)
 
         signal.signal(signal.SIGINT, ask)
         try:

@@ -139,7 +139,13 @@ def reproduce(
     if resume and folder is None:
         raise RefusalError("Only a run with a folder can be gone on with: name it with --out.")
     params = chosen.presets[preset]
-    plan = {"experiment": paper, "preset": preset, "params": asdict(params), "seeds": which, "attnscope": __version__}
+    plan = {
+        "experiment": chosen.name,
+        "preset": preset,
+        "params": asdict(params),
+        "seeds": which,
+        "attnscope": __version__,
+    }
     desk = KeepingDesk(folder, plan, progress)
     desk.open(resume)
     start = time.monotonic()
@@ -154,7 +160,11 @@ def reproduce(
 
 
 def named(paper: str) -> Experiment:
+    """By name, or by the number of its paper where that is one experiment's alone."""
     known = experiments()
+    by_number = [one for one in known.values() if one.paper == paper.lower().removeprefix("arxiv:")]
+    if len(by_number) == 1:
+        return by_number[0]
     if paper not in known:
         raise RefusalError(f"There is no experiment called '{paper}'.{nearest(paper, known)}")
     return known[paper]

@@ -54,3 +54,13 @@ def count_figure() -> Figure:
     ]
     caption = "Exact: C(L, k) H^k of (H + 1)^L paths have length k. ViT-B is as BERT-base."
     return Figure("C-lengths", "C. How long paths are", caption, "length / depth", "density of paths", tuple(rows))
+
+
+def count_remark() -> str:
+    """Arithmetic, not a claim that could fail: the mean length is L H / (H + 1)."""
+    shares = {name: float(path_counts(*one).mean_length) / one[0] for name, one in ARCHITECTURES.items()}
+    least = min(shares, key=shares.__getitem__)
+    return (
+        f"C is arithmetic: a path takes a head in H/(H + 1) of the layers, from {shares[least]:.2f} of them ({least}) to "
+        f"{max(shares.values()):.2f}. That most paths are long says nothing about what they contribute."
+    )
