@@ -103,3 +103,17 @@ def test_the_page_escapes_and_says_when_a_condition_fails(data: dict[str, Any]) 
     assert "the truth is rounding" in page
     assert "does not apply: norms stand between its layers" in page
     assert page == render_collapse(data, published=REFERENCE)
+
+
+def test_the_page_says_what_bands_and_ratios_are_and_has_no_empty_column(data: dict[str, Any]) -> None:
+    page = render_collapse(data, published=REFERENCE)
+    assert "bands reach from the tenth to the ninetieth percentile (p10 to p90)" in page
+    assert "means over 3 sequences" in page
+    assert "Dashed: BERT as published" in page
+    assert "Ratios: the diameter after attention and its skip over the diameter before" in page
+    assert "growth of the diameter" in page
+    noted = '<th scope="col" class="number">theorem 2.2</th><th scope="col">note</th>'
+    assert noted in page
+    calm = {**data["bounds"][0], "condition_met": 2}
+    assert noted not in render_collapse({**data, "bounds": [calm]})
+    assert "Dashed" not in render_collapse(data)

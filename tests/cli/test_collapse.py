@@ -90,7 +90,7 @@ def test_random_weights_of_several_seeds(model: str) -> None:
     ("words", "reason"),
     [
         (("--published", "GPT"), "no curves of 'GPT'"),
-        (("--variants", "san,all"), "no variant 'all'"),
+        (("--variants", "san,all"), "no variant called 'all'"),
         (("--norm", "l7"), "no norm"),
         (("--seeds", "3"), "Trained weights"),
         (("--max-tokens", "100"), "64 positions"),

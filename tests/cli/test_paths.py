@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,33 @@ def test_json_is_all_that_is_printed_and_a_file_is_read() -> None:
     assert data["sentences"]
     assert data["files"]["page"] == str(Path("here") / "paths.html")
     assert abs(sum(row["value"] for row in data["lengths"]) - data["value"]) < 1e-11
+
+
+def test_standard_input_is_a_text_and_json_alone_writes_nothing() -> None:
+    result = CliRunner().invoke(app, ["pocket", "-", "--json", *QUICK], input="The old man\n")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["text"] == "The old man"
+    assert data["files"] == {"data": None, "page": None, "chart": None}
+    assert list(Path().iterdir()) == []
+
+
+def test_report_draws_the_page_again_without_torch() -> None:
+    assert invoke("pocket", "The old man", "--out", "here", *QUICK).exit_code == 0
+    Path("here/paths.html").unlink()
+    code = (
+        "import sys; from attnscope.cli.main import run; sys.argv = ['attnscope', 'report', 'here'];\n"
+        "try: run()\nexcept SystemExit as end: assert not end.code\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "By length" in done.stdout
+    assert "Single paths" in Path("here/paths.html").read_text()
+    from attnscope.cli.main import app as whole
+
+    surveys_only = CliRunner().invoke(whole, ["report", "here/paths.json", "--charts", "charts"])
+    assert isinstance(surveys_only.exception, RefusalError)
 
 
 def test_bad_input_leaves_nothing_behind() -> None:

@@ -287,7 +287,7 @@ def test_what_is_not_a_number_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"variants": "sann"}, "no variant 'sann'"),
+        ({"variants": "sann"}, "no variant called 'sann'"),
         ({"norm": "2"}, "no norm '2'"),
         ({"seeds": ()}, "at least one"),
         ({"seeds": (0, 1)}, "Trained weights"),
@@ -299,6 +299,37 @@ def test_what_is_not_a_number_is_refused() -> None:
 def test_refusals(changes: dict[str, object], words: str) -> None:
     with pytest.raises(RefusalError, match=words):
         collapse(bert(), [ids(1, 8, 60)], **changes)
+
+
+def test_seeds_may_be_counted() -> None:
+    found = collapse(lambda seed: bert(seed), [ids(2, 8, 60)], seeds=2, variants="whole", bounds=False)
+    assert len(found.curves["whole"].by_seed) == 2
+
+
+def test_short_texts_are_sequences_of_their_own() -> None:
+    found = collapse(tiny_llama(), ["a dog", "the cat sat"], tokenizer=byte_tokenizer(), variants="whole", bounds=False)
+    assert found.curves["whole"].n == (2,) * 4
+    assert found.tokens == len(byte_tokenizer()("the cat sat")["input_ids"])
+
+
+class Chance(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x, 0.5, training=True)
+
+
+def test_chance_that_evaluation_leaves_on_is_refused() -> None:
+    model = bert()
+    model.encoder.layer[1].intermediate.intermediate_act_fn = Chance()
+    with pytest.raises(RefusalError, match="another output each time it runs"):
+        collapse(model, [ids(1, 8, 60)])
+
+
+def test_quantised_weights_are_refused_by_name() -> None:
+    model = bert()
+    packed = type("Linear", (torch.nn.Identity,), {"__module__": "torch.ao.nn.quantized.dynamic.modules.linear"})
+    model.encoder.layer[1].attention.output.dense = packed()
+    with pytest.raises(RefusalError, match=r"encoder\.layer\.1\.attention\.output\.dense of BertModel is quantised"):
+        collapse(model, [ids(1, 8, 60)])
 
 
 def test_a_batch_the_model_cannot_read_is_refused() -> None:

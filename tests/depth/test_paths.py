@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -322,11 +324,47 @@ def test_bad_input_is_refused_in_a_sentence() -> None:
         paths(tiny_llama(), TEXT, tokenizer=tokenizer, dtype="bfloat16")
     with pytest.raises(RefusalError, match="--top 1"):
         paths(tiny_llama(), TEXT, tokenizer=tokenizer, top=0)
+    with pytest.raises(RefusalError, match="reads 64 at most"):
+        paths(tiny_llama(), {"input_ids": torch.ones(1, 70, dtype=torch.long)})
     broken = tiny_llama()
     with torch.no_grad():
         broken.model.layers[1].mlp.up_proj.weight[0, 0] = math.nan
     with pytest.raises(RefusalError, match=r"not numbers, in model\.layers\.1\.mlp\.up_proj\.weight"):
         paths(broken, TEXT, tokenizer=tokenizer)
+
+
+def test_things_of_another_kind_are_refused() -> None:
+    """In a process of its own: here, types are checked before a refusal can be written."""
+    code = """
+import torch, attnscope
+from tests.specimens import byte_tokenizer, tiny_llama
+for text, options in (
+    (["a dog"], {}), (torch.tensor([[1, 2]]), {}), ("a dog", {"position": "last"}), ("a dog", {"target": [" a"]})
+):
+    try:
+        attnscope.paths(tiny_llama(), text, tokenizer=byte_tokenizer(), **options)
+    except attnscope.RefusalError as refusal:
+        print(refusal)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said = ("not of a list", "not of a Tensor", "-1 is the last one", "one token or class")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    assert all(words in line for words, line in zip(said, lines, strict=True))
+
+
+def test_without_a_tokenizer_a_text_is_numbers() -> None:
+    report = paths(tiny_llama(), "5, 17 3", target="7", draws=0, mlp=False, top=1)
+    own = own_logits(tiny_llama(), input_ids=torch.tensor([[5, 17, 3]]))
+    assert report.value == pytest.approx(float(own[-1, 7]), abs=1e-5)
+
+
+def test_a_masked_model_without_a_mask_says_where_it_was_asked() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.mask_token_id = 5
+    report = paths(bert(BertForMaskedLM), TEXT, tokenizer=tokenizer, draws=0, mlp=False, top=1)
+    assert any("No token is masked" in note for note in report.notes)
 
 
 def test_a_word_outside_the_vocabulary_gets_its_nearest_tokens() -> None:

@@ -24,7 +24,7 @@ def sample_paths(layers: int = 6, heads: int = 4, seed: int = 0, **changes: Any)
             value=reached,
             predicted=" Rome" if k >= 2 else " the",
             probability=0.5 + 0.05 * k,
-            target_probability=0.1 + 0.05 * k,
+            target_probability=0.5 + 0.05 * k if k >= 2 else 0.1 + 0.05 * k,
             loss=6.0 / (k + 1) + 1.0,
             distance=abs(whole - reached) / whole if k < layers else 0.0,
         )

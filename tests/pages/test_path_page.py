@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, sync_playwright
 from rich.console import Console
 
 from attnscope.charts.export import save
+from attnscope.charts.numerals import numeral
 from attnscope.charts.path_panels import (
     head_length_rows,
     length_chart,
@@ -30,7 +31,8 @@ from attnscope.charts.path_panels import (
 from attnscope.depth.path_report import PathReport
 from attnscope.pages.path_page import render_path_page, write_path_page
 from attnscope.pages.path_summary import print_paths
-from attnscope.pages.path_words import chain_words, length_lines, sentences
+from attnscope.pages.path_vocabulary import chain_words
+from attnscope.pages.path_words import length_lines, sentences
 from tests.pages.sample_paths import sample_paths
 
 NASTY = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
@@ -52,7 +54,7 @@ def test_sentences_say_what_the_numbers_say(report: PathReport) -> None:
     assert "Paths through at most 2 heads suffice to predict ' Rome'" in whole
     assert "With at most one head the model would say ' the'" in whole
     assert "Without paths through one head the model would say ' also'." in whole
-    assert "' Italy' (token 3) → layer 3 head 1 → output: +1.5." in whole
+    assert "' Italy' (token 3) → layer 3 head 1 → output: +1.5 (from that token alone: +1.4)." in whole
     assert "80% from paths through no head" in whole
     assert "Sums of paths through 2 heads or more are nearly rank one" in whole
     assert "Paths through one head cancel" in whole
@@ -78,11 +80,11 @@ def test_sentences_do_without_what_is_not_there(report: PathReport) -> None:
     )
     bare = replace(report, output="states", lengths=rows, players=None, edges=None, whole_residual=None, draws=0)
     said = " ".join(sentences(bare.to_json()))
-    assert "give the model's states to within a tenth" in said
+    assert "give the model's state at token 4 to within a tenth" in said
     for word in ("says", "suffice", "rank one", "cancel", "MLP"):
         assert word not in said
     assert "distance from the model's own output" in {row["quantity"] for row in reconstruction_rows(bare.to_json())}
-    assert "–" in length_lines(bare.to_json())[1]
+    assert length_lines(bare.to_json())[0] == ("length", "paths", "adds", "mean path", "from constants", "sum so far")
     assert "Single paths" in render_path_page(bare.to_json())
 
 
@@ -93,6 +95,11 @@ def test_long_tails_of_lengths_are_one_line() -> None:
     lines = length_lines(data)
     assert len(lines) == shown + 2
     assert lines[-1][0] == f"{shown}–30"
+    folded, rest = dict(zip(lines[0], lines[-1], strict=True)), data["lengths"][shown:]
+    assert folded["mean path"] == f"+{numeral(sum(r['stream'] for r in rest) / sum(r['paths'] for r in rest))}"
+    assert folded["residual"].split(" to ") == [numeral(float(f"{rest[i]['residual']:.2g}")) for i in (-1, 0)]
+    assert folded["says without"] == "' Rome'"
+    assert f"Lengths from {shown} on add too little to be seen" in render_path_page(data)
     assert {row["length"] for row in length_rows(data)} == set(range(shown))
 
 
@@ -158,7 +165,7 @@ def test_the_summary_fits_eighty_columns(report: PathReport) -> None:
     print_paths(report.to_json(), Path("paths.html"), Console(file=out, width=80))
     text = out.getvalue()
     assert max(map(len, text.splitlines())) <= 80
-    for word in ("By length", "Shapley", "' Italy' (token 3) → layer 3 head 1 → output", "paths.html", "says without"):
+    for word in ("By length", "Shapley", "' Italy' (token 3) → layer 3 head 1 → output", "paths.html", "without"):
         assert word in text
 
 

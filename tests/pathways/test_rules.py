@@ -50,6 +50,8 @@ STEPS: dict[str, Step] = {
     "relu": F.relu,
     "relu in place": lambda x: F.relu(x.clone(), inplace=True),
     "tanh": torch.tanh,
+    "relu squared": lambda x: torch.square(F.relu(x)),
+    "a clipped gelu": lambda x: torch.clip(F.gelu(x), -0.1, 0.5),
     "written-out silu": lambda x: x * torch.sigmoid(x),
     "a gated product": lambda x: F.silu(F.linear(x, WEIGHT)) * F.linear(x, WEIGHT.mT),
     "a gate from the left": lambda x: F.linear(x, WEIGHT.mT) * F.gelu(F.linear(x, WEIGHT)),
@@ -120,6 +122,13 @@ def test_what_is_not_linear_freezes(function: Step) -> None:
     assert isinstance(function(x), Frozen)
     assert isinstance(x + function(x), Frozen)
     assert isinstance(function(x) * x, Graded)
+
+
+def test_constants_of_the_same_shape_are_constants() -> None:
+    x = Graded.entering(numbers(BATCH, TOKENS, WIDTH))
+    for constant in (torch.zeros_like(x), x.new_ones(x.shape), torch.full_like(x, 2.0)):
+        assert type(constant) is Tensor
+        assert (x + constant).parts[1].sum() == constant.sum()  # a source of their own
 
 
 def test_padding_with_a_number_is_not_linear() -> None:

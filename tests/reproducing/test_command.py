@@ -44,6 +44,12 @@ def test_json_is_all_that_standard_output_holds() -> None:
     assert printed == json.loads(Path("o/results.json").read_text())
 
 
+def test_a_paper_is_known_by_its_number_too() -> None:
+    done = CliRunner().invoke(app, [f"arXiv:{stand_in.paper}", "--seeds", "1"])
+    assert done.exit_code == 0, done.output
+    assert Path("attnscope-stand_in/results.json").exists()
+
+
 def test_the_list_says_what_is_claimed() -> None:
     done = CliRunner().invoke(app, [])
     assert done.exit_code == 0

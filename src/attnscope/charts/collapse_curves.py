@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import altair as alt
 import pandas as pd
 
-from attnscope.charts.numerals import numeral
+from attnscope.charts.numerals import numeral, power_axis
 from attnscope.core.errors import RefusalError
 
 ROUNDED = 5e-5  # where a published curve ends
@@ -27,7 +27,6 @@ BOUNDS = {  # column of a layer's bounds -> legend
     "cubic": "(c) weights alone",
 }
 PAPER = {"residual_after": "truth", "paper": "theorem 2.2"}
-FIGURES = "datum.value >= 0.001 && datum.value < 10000 ? format(datum.value, '~g') : format(datum.value, '.0e')"
 
 
 @runtime_checkable
@@ -114,7 +113,7 @@ def _curves(data: Mapping[str, Any], frame: pd.DataFrame, theirs: list[dict[str,
     x = _depth_axis(int(max([frame["depth"].max(), *(row["depth"] for row in theirs)])), "depth (layers passed)")
     if log:
         domain = [10.0 ** math.floor(math.log10(lowest)), highest]
-        axis = alt.Axis(values=_powers(*domain), labelExpr=FIGURES)
+        axis = alt.Axis(**power_axis(*domain))
         scale = alt.Scale(type="log", domain=domain, nice=False)
     else:
         axis, scale = alt.Axis(tickCount=5), alt.Scale(domain=[0.0, highest], nice=False)
@@ -165,7 +164,7 @@ def _bounds(data: Mapping[str, Any], names: Mapping[str, str], title: str) -> al
     domain = [float(values.min()) / 2, float(values.max()) * 2]
     scale = alt.Scale(type="log", domain=domain, nice=False)
     x = _depth_axis(int(max(row["layer"] for row in data["bounds"])), "layer", "layer")
-    y = alt.Y("value:Q", scale=scale, title=title, axis=alt.Axis(values=_powers(*domain), labelExpr=FIGURES))
+    y = alt.Y("value:Q", scale=scale, title=title, axis=alt.Axis(**power_axis(*domain)))
     seen = list(dict.fromkeys(frame["which"]))
     dashes = [[1, 0], [5, 4], [2, 3]][: len(seen)]
     legend = alt.Legend(orient="right", symbolType="stroke", symbolStrokeWidth=2, symbolSize=250)
@@ -183,12 +182,6 @@ def _depth_axis(last: int, title: str, name: str = "depth") -> alt.X:
     step = max(1, math.ceil(last / 12))
     axis = alt.Axis(values=list(range(0, last + 1, step)), format="d")
     return alt.X(f"{name}:Q", title=title, scale=alt.Scale(domain=[0, max(last, 1)], nice=False, padding=6), axis=axis)
-
-
-def _powers(low: float, high: float) -> list[float]:
-    exponents = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)
-    step = max(1, math.ceil(len(exponents) / 8))
-    return [10.0**e for e in exponents if e % step == 0]
 
 
 def _subtitle(data: Mapping[str, Any], published: Reference | None) -> list[str]:

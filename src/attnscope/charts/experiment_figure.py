@@ -1,22 +1,29 @@
 """The figure of an experiment, drawn: lines with bands, bars, or tracks of points, in panels where it has several.
 
 chart = experiment_figure(figure)       # figure: attnscope.core.experiment.Figure, plain data
+
+Dashed rows are there to be compared with. Over many powers of ten a difference of a tenth is less than the width of a
+line, so a logarithmic figure that has them shows its panels once more on a linear axis.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
+from attnscope.charts.numerals import power_axis, tick_labels
 from attnscope.core.errors import RefusalError
 from attnscope.core.experiment import Figure
 
 PANEL = 250
 Encoding = dict[str, Any]
 COLUMNS = {"curves": 3, "bars": 2, "tracks": 4}
+FAR = 1e3  # a logarithmic axis this long hides what a linear one shows
+DASHES = [5, 3]
 
 
 def experiment_figure(figure: Figure, *, title: bool = True) -> alt.Chart | alt.LayerChart | alt.ConcatChart:
@@ -26,18 +33,29 @@ def experiment_figure(figure: Figure, *, title: bool = True) -> alt.Chart | alt.
         raise RefusalError(f"The figure '{figure.name}' has no finite number to draw.")
     names = list(dict.fromkeys(rows["series"]))
     panels = list(dict.fromkeys(rows["panel"]))
-    y_scale = _scale(rows, figure)
     # Panels that share no series have each a legend of their own, so that colours need not be told apart across them.
     apart = len(panels) > 1 and rows.groupby("series")["panel"].nunique().max() == 1
-    parts = []
-    for panel in panels:
-        some = rows[rows["panel"] == panel]
-        own = list(dict.fromkeys(some["series"])) if apart else names
-        parts.append(_panel(some, figure, own, y_scale, str(panel), "bottom" if apart else "right"))
-    chart: Any = parts[0] if len(parts) == 1 else alt.concat(*parts, columns=COLUMNS[figure.kind], spacing=28)
-    if apart:
-        chart = chart.resolve_scale(color="independent")
+    blocks: list[Any] = []
+    for drawn in _axes(rows, figure):
+        y_scale, parts = _scale(rows, drawn), []
+        for panel in panels:
+            some = rows[rows["panel"] == panel]
+            own = list(dict.fromkeys(some["series"])) if apart else names
+            parts.append(_panel(some, drawn, own, y_scale, str(panel), "bottom" if apart else "right"))
+        block = parts[0] if len(parts) == 1 else alt.concat(*parts, columns=COLUMNS[figure.kind], spacing=28)
+        blocks.append(block.resolve_scale(color="independent") if apart else block)
+    # Both axes of one panel stand side by side; of several, each panel has its own below it.
+    chart = blocks[0] if len(blocks) == 1 else alt.concat(*blocks, columns=1 if len(panels) > 1 else 2, spacing=28)
+    chart = chart.resolve_scale(color="independent") if apart else chart
     return chart.properties(title=alt.TitleParams(figure.title)) if title else chart
+
+
+def _axes(rows: pd.DataFrame, figure: Figure) -> list[Figure]:
+    """The figure, and where its dashed rows could not be compared on it, the same with a linear axis."""
+    if not figure.log or figure.kind != "curves" or not rows["dashed"].any():
+        return [figure]
+    far = float(rows["y"].max()) > FAR * float(rows["y"].min())
+    return [figure, replace(figure, log=False, y=f"{figure.y}, linear")] if far else [figure]
 
 
 def _rows(figure: Figure) -> pd.DataFrame:
@@ -89,8 +107,10 @@ def _colour(names: list[str], legend: str) -> dict[str, Any]:
     return {"color": alt.Color("series:N", sort=names, scale=alt.Scale(domain=names), title=None, legend=where)}
 
 
-def _axis(figure: Figure) -> alt.Axis:
-    return alt.Axis(format=".0e", tickCount=6) if figure.log else alt.Axis(tickCount=6)
+def _axis(rows: pd.DataFrame, figure: Figure, y_scale: alt.Scale) -> alt.Axis:
+    if figure.log:
+        return alt.Axis(**power_axis(*y_scale["domain"]))
+    return alt.Axis(tickCount=6, **tick_labels(rows["high"].astype(float)))
 
 
 def _curves(
@@ -105,7 +125,7 @@ def _curves(
         else alt.Scale(zero=False, nice=False, padding=6),
         axis=alt.Axis(tickMinStep=1 if whole else 0, tickCount=8, labelOverlap=True, format="~g"),
     )
-    y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=_axis(figure))
+    y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=_axis(rows, figure, y_scale))
     base = alt.Chart(rows)
     solid, dashed = base.transform_filter("!datum.dashed"), base.transform_filter("datum.dashed")
     tooltip = [alt.Tooltip("series:N"), alt.Tooltip("x:Q", title=figure.x), alt.Tooltip("y:Q", title=figure.y)]
@@ -117,14 +137,19 @@ def _curves(
         solid.mark_circle(style="reading", size=26).encode(x=x, y=y, tooltip=tooltip, **colour),
     ]
     if rows["dashed"].any():
-        layers.append(dashed.mark_line(strokeDash=[4, 3], strokeWidth=1.5).encode(x=x, y=y, **colour))
+        layers.append(dashed.mark_line(strokeDash=DASHES, strokeWidth=2.2).encode(x=x, y=y, **colour))
+        # A dashed line on the full one of its own colour is seen by its marks alone.
+        twin = rows["dashed"] & rows["series"].isin(rows.loc[~rows["dashed"], "series"])
+        if twin.any():
+            marks = alt.Chart(rows[twin]).mark_point(shape="diamond", size=44, strokeWidth=1.4, style="hollow")
+            layers.append(marks.encode(x=x, y=y, tooltip=tooltip, **colour))
     return alt.layer(*layers).properties(width=PANEL, height=190)
 
 
 def _bars(rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale, colour: Encoding) -> alt.LayerChart:
     order = list(dict.fromkeys(rows["x"]))
     x = alt.X("x:N", sort=order, title=figure.x, axis=alt.Axis(labelAngle=-40 if len(order) > 5 else 0, labelLimit=160))
-    y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=_axis(figure))
+    y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=_axis(rows, figure, y_scale))
     beside: dict[str, Any] = {"xOffset": alt.XOffset("series:N", sort=names)} if len(names) > 1 else {}
     base = alt.Chart(rows).transform_calculate(floor=str(y_scale["domain"][0]))
     return alt.layer(

@@ -7,11 +7,13 @@
     player_chart(data)           heads and MLPs of each layer as players of one game
     path_panels(data)            all of them in one picture
 
-Lengths beyond the last one that matters are left out of axes: 30 layers have paths of length 30, and nobody sees 1e-26.
+Where lengths are many, those beyond the last one that matters are left out of axes: 30 layers have paths of length 30,
+and nobody sees 1e-26.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,23 +21,29 @@ import altair as alt
 import pandas as pd
 
 from attnscope.charts.head_grid import grid_axes
-from attnscope.charts.numerals import numeral
+from attnscope.charts.numerals import numeral, tick_labels
 
 WIDTH, HEIGHT = 340, 190
+LONGEST_TITLE = 30  # letters of a line beside an axis
 MOST_HEADS = 14  # rows of the map of heads by length
+FEW_LENGTHS = 13  # twelve layers: so many have room, and all are shown
 NEGLIGIBLE = 1e-4  # of the largest: not a pixel high
+SHARE = 0.01  # of what tells tokens apart
 SOURCES = {"stream": "from the input", "constants": "from constants"}
 
 Data = Mapping[str, Any]
 
 
 def seen_lengths(data: Data) -> int:
-    """Lengths that are drawn: up to the last that could be seen in any chart, and at least two."""
+    """Lengths that are drawn: all where they are few, else up to the last that could be seen in any chart."""
+    if len(data["lengths"]) <= FEW_LENGTHS:
+        return len(data["lengths"])
     values = [max(abs(row["stream"]), abs(row["constants"])) for row in data["lengths"]]
     distances = [row["up_to"]["distance"] for row in data["lengths"]]
     last_value = _last(values, NEGLIGIBLE * 10 * max(values, default=0.0))
     settled = next((k for k, _ in enumerate(distances) if all(d < 1e-3 for d in distances[k:])), len(distances) - 1)
-    return min(len(values), max(last_value, settled, 1) + 1)
+    last_share = _last([abs(row["residual_share"] or 0.0) for row in data["lengths"]], SHARE)
+    return min(len(values), max(last_value, settled, last_share, 1) + 1)
 
 
 def _last(values: Sequence[float], threshold: float) -> int:
@@ -67,7 +75,7 @@ def length_chart(data: Data, *, title: bool = True) -> alt.LayerChart:
         .mark_bar()
         .encode(
             x=_length_axis(rows["length"]),
-            y=alt.Y("value:Q", title=_short(data["target"]), axis=alt.Axis(tickCount=6)),
+            y=_value_axis(rows, wrapped(data["target"])),
             description="label:N",
             tooltip=[alt.Tooltip("length:O"), alt.Tooltip("source:N"), alt.Tooltip("value:Q", format=".4~g")],
             **colour,
@@ -113,7 +121,12 @@ def _reached(rows: pd.DataFrame, name: str, final: float, height: int) -> alt.La
     zero = name != "next-token loss"
     # Axis titles of two stacked panels are short, or they run into each other.
     title = {"probability of the target": "p(target)", "next-token loss": "loss"}.get(name, "distance")
-    y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero, nice=True), axis=alt.Axis(tickCount=4))
+    y = alt.Y(
+        "value:Q",
+        title=title,
+        scale=alt.Scale(zero=zero, nice=True),
+        axis=alt.Axis(tickCount=4, **tick_labels([*rows["value"].astype(float), final])),
+    )
     base = alt.Chart(rows)
     whole = alt.Chart(pd.DataFrame([{"value": final}])).mark_rule(style="others", strokeDash=[4, 3]).encode(y="value:Q")
     tooltip = [alt.Tooltip("length:O", title="k"), alt.Tooltip("value:Q", title=name, format=".4~g")]
@@ -194,7 +207,7 @@ def player_chart(data: Data, *, title: bool = True) -> alt.LayerChart:
         .mark_bar()
         .encode(
             x=x,
-            y=alt.Y("value:Q", title="Shapley value", axis=alt.Axis(tickCount=6)),
+            y=_value_axis(rows, "Shapley value"),
             color=_series("player", ["heads", "MLP"]),
             description="label:N",
             tooltip=[alt.Tooltip("layer:O"), alt.Tooltip("player:N"), alt.Tooltip("value:Q", format=".4~g")],
@@ -247,5 +260,15 @@ def _heads(length: int) -> str:
     return "no head" if length == 0 else "one head" if length == 1 else f"{length} heads"
 
 
-def _short(target: str) -> str:
-    return target if len(target) <= 34 else f"{target[:31]}..."
+def _value_axis(rows: pd.DataFrame, title: str | list[str]) -> alt.Y:
+    """Values that stand on each other, in the unit of the target."""
+    return alt.Y("value:Q", title=title, axis=alt.Axis(tickCount=6, **tick_labels(rows["value"].astype(float))))
+
+
+def wrapped(target: str) -> str | list[str]:
+    """The whole name of a target beside an axis: in lines that are as long as the axis is high."""
+    lines = textwrap.wrap(target, LONGEST_TITLE, break_on_hyphens=False)
+    if len(lines) < 2:
+        return target
+    even = textwrap.wrap(target, len(target) // len(lines) + 5, break_on_hyphens=False)  # no last line of one word
+    return even if len(even) == len(lines) else lines

@@ -105,6 +105,7 @@ def configuration(theme: str) -> dict[str, Any]:
             "missing": {"color": ink["line"], "stroke": ink["alarm"], "strokeWidth": 1},
             "others": {"color": ink["soft"], "opacity": 0.35},
             "own": {"stroke": ink["surface"], "strokeWidth": 1, "size": 90, "opacity": 1},
+            "hollow": {"fill": "var(--surface)" if page else ink["surface"], "opacity": 1},
             "number": {"color": ink["ink"], "fontSize": 11},
         },
     }

@@ -11,6 +11,7 @@ from attnscope.hf.perceptron import Perceptron
 from attnscope.matrix.collapse_bounds import SPREAD_LIMIT, chained, stacked
 
 NORMED = "norms stand between its layers, and the theorems leave norms out"
+BESIDE = "its MLPs stand beside attention, and the theorems know none or one behind it"
 BEYOND = f"the spread of its logits exceeds {SPREAD_LIMIT} and so the theorem's condition"
 
 
@@ -24,7 +25,7 @@ def end_to_end(
         return ()
     groups = [layers[layer] for layer in range(depth)]
     norms = sorted({block.writes.norm for block in seen.stack.blocks})
-    normed = "" if norms == ["none"] else NORMED
+    normed = {("none",): "", ("parallel",): BESIDE}.get(tuple(norms), NORMED)
     diameters = _truth([_largest(g, "before") for g in groups], max(d for d, _ in seen.last))
     residuals = _truth([_largest(g, "residual_before") for g in groups], max(r for _, r in seen.last))
     stretch = [_stretch(mlp, layer, mlp_skip) for layer in range(depth)]

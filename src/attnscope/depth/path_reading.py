@@ -62,6 +62,8 @@ def reading(loaded: Loaded, text: str | Mapping[str, Any]) -> Reading:
         raise RefusalError(f"{padded[0]} hides tokens, and paths would begin at them too: give the tokens that count.")
     ids = placed.get("decoder_input_ids", placed.get("input_ids"))
     row = None if ids is None else ids[0]
+    if row is not None and loaded.positions is not None and len(row) > loaded.positions:
+        raise RefusalError(_too_long(loaded, len(row)))
     words = () if row is None else tuple(word(loaded.tokenizer, int(i)) for i in row)
     return Reading({**batch, **placed}, row, words)
 
@@ -76,9 +78,7 @@ def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
     if not text.strip() or not ids:
         raise RefusalError("The text is empty: give at least two tokens of it.")
     if loaded.positions is not None and len(ids) > loaded.positions:
-        raise RefusalError(
-            f"The text has {len(ids)} tokens and {loaded.name} reads {loaded.positions} at most: shorten the text."
-        )
+        raise RefusalError(_too_long(loaded, len(ids)))
     if loaded.vocab_size is not None and max(ids) >= loaded.vocab_size:
         raise RefusalError(
             f"The tokenizer gives token {max(ids)} and {loaded.name} has {loaded.vocab_size}: give the tokenizer that "
@@ -86,6 +86,10 @@ def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
         )
     window = Windows("text", "", (Window(ids),), len(ids))
     return next(iter(batches(window, decoder_start=loaded.decoder_start, accepts=loaded.accepts))).inputs
+
+
+def _too_long(loaded: Loaded, tokens: int) -> str:
+    return f"The text has {tokens} tokens and {loaded.name} reads {loaded.positions} at most: shorten the text."
 
 
 def _numbers(loaded: Loaded, text: str) -> tuple[int, ...]:

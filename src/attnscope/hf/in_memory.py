@@ -70,5 +70,6 @@ def hash_of_parameters(model: nn.Module) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         flat = tensor.detach().cpu().contiguous().flatten()
         if flat.numel():
-            digest.update(flat.view(torch.uint8).numpy())  # read where it is, not copied
+            content: Any = flat.view(torch.uint8).numpy()
+            digest.update(content)  # read where it is, not copied
     return digest.hexdigest()

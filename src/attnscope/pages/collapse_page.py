@@ -29,17 +29,14 @@ def write_collapse(data: Mapping[str, Any], path: Path | str, *, published: Refe
 def render_collapse(data: Mapping[str, Any], *, published: Reference | None = None) -> str:
     """The page as text. Equal data give equal pages."""
     from attnscope.charts.collapse_curves import collapse_chart
-    from attnscope.charts.export import render
     from attnscope.charts.numerals import numeral
-    from attnscope.charts.theme import configuration, specification
     from attnscope.pages.document import environment, flat, page_style, policy
-    from attnscope.pages.figures import slim
+    from attnscope.pages.figures import drawing
 
     templates = environment()
     style = page_style(templates)
     chart = collapse_chart(data, published=published, bounds=True, title=False)
-    document = specification(chart, "light", validate=False)
-    told = sentences(data)
+    told, bounds = sentences(data), bound_lines(data)
     curves = [
         (curve["title"], ["–" if v is None else numeral(float(f"{v:.3g}")) for v in curve["mean"]], curve["n"][0])
         for curve in data["curves"].values()
@@ -50,14 +47,16 @@ def render_collapse(data: Mapping[str, Any], *, published: Reference | None = No
         version=__version__,
         data=data,
         corpus=data["provenance"].get("corpus", {}).get("name", "ready batches"),
-        sequences=max(max(curve["n"]) for curve in data["curves"].values()),
+        sequences=_sequences(data),
         sentences=told,
         compared=() if published is None else published_words(data, published.curves, published.model),
         summary=" ".join(told),
-        svg=slim(render({**document, "config": configuration("page")}, ".svg").decode()),
+        svg=drawing(chart, "collapse"),
+        caption=_caption(data, published),
         curves=curves,
         depths=range(max(len(curve["mean"]) for curve in data["curves"].values())),
-        bounds=bound_lines(data),
+        bounds=bounds,
+        noted=any(line[-1] for line in bounds),
         skips=[
             (row["layer"], numeral(row["growth"]), numeral(1 - row["strength"]), numeral(1 + row["strength"]))
             for row in data["skip_bounds"]
@@ -65,3 +64,18 @@ def render_collapse(data: Mapping[str, Any], *, published: Reference | None = No
         ends=end_lines(data),
         provenance=flat(data["provenance"]),
     )
+
+
+def _sequences(data: Mapping[str, Any]) -> int:
+    return max(int(n) for curve in data["curves"].values() for n in curve["n"])
+
+
+def _caption(data: Mapping[str, Any], published: Reference | None) -> str:
+    """What lines, bands and dashes are."""
+    from attnscope.survey.words import count
+
+    over = count(_sequences(data), "sequence")
+    bands = f"Lines are means over {over}, bands reach from the tenth to the ninetieth percentile (p10 to p90) of them."
+    dashed = "" if published is None else f" Dashed: {published.model} as published in arXiv:2103.03404."
+    below = " Below: one layer of attention alone, the truth beside its bounds (medians)." if data["bounds"] else ""
+    return f"{bands}{dashed}{below}"

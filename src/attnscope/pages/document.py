@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import jinja2
+    from markupsafe import Markup
+
+# Numbers with a sign before them or in their power: -0.5, +1,234.5, 3e-5, 10^-14.
+SIGNED = re.compile(r"(?<![\w&#;.^-])(?:[+-]\d[\d,]*(?:\.\d+)?(?:e-?\d+)?|\d[\d,]*(?:\.\d+)?e-\d+|\d+\^-\d+)(?![\w-])")
 
 
 def environment(package: str = "attnscope.pages") -> jinja2.Environment:
@@ -25,7 +30,7 @@ def environment(package: str = "attnscope.pages") -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"numeral": numeral, "citation": citation, "card_range": card_range}
+    made.filters |= {"numeral": numeral, "citation": citation, "card_range": card_range, "unbroken": unbroken}
     made.globals |= {"site_title": site_title}
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return made
@@ -48,16 +53,25 @@ def policy(style: str, script: str | None = None) -> str:
     )
 
 
+def unbroken(text: str) -> Markup:
+    """Text in which no line ends inside a number: browsers break `-5.082e-4` after either of its signs."""
+    from markupsafe import Markup, escape
+
+    return Markup(SIGNED.sub(r'<span class="unbroken">\g<0></span>', str(escape(text))))
+
+
 def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def flat(data: Any, name: str = "") -> list[tuple[str, str]]:
-    """Nested data as rows: `model hash`, `sha256:...`."""
+    """Nested data as rows: `model hash`, `sha256:...`. What is empty has no row."""
     if isinstance(data, dict):
         return [row for key, value in data.items() for row in flat(value, f"{name} {key}".strip())]
     if isinstance(data, list) and any(isinstance(v, dict) for v in data):
         return [row for n, value in enumerate(data) for row in flat(value, f"{name} {n + 1}")]
+    if data == "" or (isinstance(data, list | tuple) and not data):
+        return []
     if isinstance(data, list | tuple):
         return [(name, ", ".join(str(v) for v in data))]
     if isinstance(data, int) and not isinstance(data, bool):

@@ -25,6 +25,8 @@ from attnscope.pages.wording import site_title
 from attnscope.survey.survey import Survey
 
 WIDTH, HEIGHT = 340, 150
+BROAD = 440  # pixels; what is drawn wider cannot be read at the width of a telephone
+PLACES = "d|transform|viewBox|[xyr]|[xy][12]|[cdr][xy]|width|height|points"
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,28 @@ def _figure(card: Card, panel: Panel, chart: Any, summary: str, kind: str) -> Fi
     )
 
 
+def drawing(chart: Any, name: str) -> str:
+    """A chart as SVG for a page, with colours from the page and the width it was drawn at.
+
+    Every drawing numbers its clips from 0, and in one page they would be each other's: `name` keeps them apart. A
+    drawing too wide for a narrow screen is marked `broad`, and the style sheet lets it scroll instead of shrink.
+    """
+    svg = slim(render(specification(chart, "page", validate=False), ".svg").decode())
+    svg = re.sub(r'((?: id="|url\(#))clip(\d+)', rf"\1{name}-clip\2", svg)
+    found = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
+    assert found is not None
+    broad = ' class="broad"' if float(found[1]) > BROAD else ""
+    return svg.replace("<svg ", f'<svg width="{found[1]}"{broad} ', 1)
+
+
 def slim(svg: str) -> str:
     """Drop what the stylesheet says already or what says nothing; let the drawing grow with its column."""
     svg = re.sub(r' (?:opacity="1"|pointer-events="none"|version="1.1"|xmlns:xlink="[^"]*"|class="marks")', "", svg)
     svg = re.sub(r' (?:font-family|aria-roledescription|font-size)="[^"]*"', "", svg)
     svg = re.sub(r' role="graphics-(?:object|symbol)"', "", svg)
     svg = re.sub(r'<path class="(?:background|foreground)"[^>]*/>', "", svg)
-    svg = re.sub(r"(\.\d\d)\d+", r"\1", svg)
+    # Hundredths of a pixel are enough for places, but not for what is written: 0.005 beside an axis is no 0.00.
+    svg = re.sub(rf' (?:{PLACES})="[^"]*"(?=[^<]*>)', lambda place: re.sub(r"(\.\d\d)\d+", r"\1", place[0]), svg)
     return re.sub(
         r'(<svg [^>]*?) width="[^"]*" height="[^"]*"',
         r'\1 aria-hidden="true" focusable="false"',

@@ -56,16 +56,23 @@ def render_path_page(data: Mapping[str, Any]) -> str:
         reconstruction_chart,
         value_rows,
     )
-    from attnscope.pages.path_words import chain_words, length_lines, sentences
+    from attnscope.pages.figures import drawing
+    from attnscope.pages.path_vocabulary import chain_words, target_word
+    from attnscope.pages.path_words import length_lines, sentences
 
     templates = environment()
     style = page_style(templates) + templates.get_template("paths.css").render()
+    small = _left_out(data)
     figures = [
-        ("Share by length", "All paths through that many heads, added up.", _drawn(length_chart(data, title=False))),
+        (
+            "Share by length",
+            f"All paths through that many heads, added up.{small}",
+            drawing(length_chart(data, title=False), "lengths"),
+        ),
         (
             "When only lengths up to k count",
-            "What the model makes of the shortest paths alone; dashed: the whole model.",
-            _drawn(reconstruction_chart(data, title=False)),
+            f"What the model makes of the shortest paths alone{_meaning(data)}; dashed: the whole model.{small}",
+            drawing(reconstruction_chart(data, title=False), "reached"),
         ),
     ]
     heading, *lines = length_lines(data)
@@ -78,10 +85,13 @@ def render_path_page(data: Mapping[str, Any]) -> str:
         data=data,
         value=numeral(data["value"]),
         sentences=sentences(data),
+        asked=_asked(data),
+        word=target_word(data),
+        marked=None if data["output"] == "states" else data["position"],
         heading=heading,
         lines=lines,
         figures=figures,
-        players=_drawn(player_chart(data, title=False)) if player_rows(data) else None,
+        players=drawing(player_chart(data, title=False), "players") if player_rows(data) else None,
         values=_grid(value_rows(data), "layer", "head"),
         by_length=_grid(by_length, "length", "head"),
         chains=[
@@ -99,12 +109,31 @@ def render_path_page(data: Mapping[str, Any]) -> str:
     )
 
 
-def _drawn(chart: Any) -> str:
-    from attnscope.charts.export import render
-    from attnscope.charts.theme import specification
-    from attnscope.pages.figures import slim
+def _asked(data: Mapping[str, Any]) -> str:
+    """What the marked token is, where one is: states, and one class of the whole text, are asked for at none."""
+    from attnscope.pages.path_vocabulary import of_all_tokens
 
-    return slim(render(specification(chart, "page"), ".svg").decode())
+    if data["output"] == "states" or data["position"] is None:
+        return "The text as the model reads it."
+    about = "; the target is of all tokens" if of_all_tokens(data) else ""
+    return f"The text as the model reads it; marked is the token at which it is asked{about}."
+
+
+def _meaning(data: Mapping[str, Any]) -> str:
+    """What is drawn over k."""
+    from attnscope.pages.path_vocabulary import of_all_tokens, probability_words
+
+    if not of_all_tokens(data):
+        return f"; {probability_words(data)}"
+    where = "" if data["position"] is None else f" at token {data['position']}"
+    return f"; distance is from the model's own output{where}, relative to it"
+
+
+def _left_out(data: Mapping[str, Any]) -> str:
+    from attnscope.charts.path_panels import seen_lengths
+
+    rest = data["lengths"][seen_lengths(data) :]
+    return f" Lengths from {rest[0]['length']} on add too little to be seen and are left out." if rest else ""
 
 
 def _grid(rows: Sequence[Mapping[str, Any]], across: str, down: str) -> Grid:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from attnscope.charts.numerals import numeral
-from attnscope.pages.path_words import chain_words, length_lines, sentences
+from attnscope.pages.path_origin import constants_matter
+from attnscope.pages.path_vocabulary import chain_words, other_than_said, visible
+from attnscope.pages.path_words import CONSTANTS, OF_TARGET, length_lines, sentences
 from attnscope.pages.terminal import clean, print_page, section
 
 MOST_HEADS = 6
-MOST_CHAINS = 8
+COLUMNS = 80
 
 
 def print_paths(data: Mapping[str, Any], page: Path | None = None, console: Console | None = None) -> None:
@@ -27,7 +29,7 @@ def paths_summary(data: Mapping[str, Any]) -> Group:
     parts: list[RenderableType] = [
         Text(""),
         Text(clean(data["model"]), style="bold"),
-        Text(clean(f"{data['target']} = {numeral(data['value'])}"), style="dim"),
+        Text(clean(f"{visible(data['target'])} = {numeral(data['value'])}"), style="dim"),
         Text(""),
         *(Text(clean(sentence)) for sentence in sentences(data)),
         *(Text(clean(note), style="dim") for note in data["notes"]),
@@ -42,14 +44,25 @@ def paths_summary(data: Mapping[str, Any]) -> Group:
 
 
 def _length_table(data: Mapping[str, Any]) -> Table:
-    """Constants and mean paths are left to the page: 80 columns are few."""
+    """80 columns are few: mean paths and sums are left to the page, and so are constants that add little and the
+    probability of a target that the model says itself. With both of these there, the residual gives way."""
     heading, *lines = length_lines(data)
-    columns = [i for i, name in enumerate(heading) if name not in ("from constants", "mean path", "sum so far")]
-    table = Table.grid(padding=(0, 2))
+    left = {"mean path", "sum so far"}
+    left |= set() if constants_matter(data) else {CONSTANTS}
+    left |= set() if other_than_said(data) else {OF_TARGET}
+    left |= {"residual"} if not left & {CONSTANTS, OF_TARGET} else set()
+    columns = [i for i, name in enumerate(heading) if name not in left]
+    titles = {i: heading[i].replace(" ", "\n", 1) for i in columns}
+    widths = {i: max(len(part) for part in (*titles[i].split("\n"), *(line[i] for line in lines))) for i in columns}
+    words = [i for i in columns if heading[i].startswith("says")]
+    gap = 2 if sum(widths.values()) + 2 * (len(columns) - 1) <= COLUMNS else 1
+    free = COLUMNS - gap * (len(columns) - 1) - sum(widths[i] for i in columns if i not in words)
+    table = Table.grid(padding=(0, gap, 0, 0))
     for i in columns:
-        words = heading[i].startswith("says")
-        table.add_column(justify="left" if words else "right", no_wrap=True, overflow="ellipsis", max_width=14)
-    table.add_row(*(Text(heading[i], style="dim") for i in columns))
+        width = max(7, min(widths[i], free // len(words), 16)) if i in words else widths[i]
+        justify: Literal["left", "right"] = "left" if i in words else "right"
+        table.add_column(justify=justify, no_wrap=True, overflow="ellipsis", max_width=width, vertical="bottom")
+    table.add_row(*(Text(titles[i], style="dim") for i in columns))
     for line in lines:
         table.add_row(*(Text(clean(line[i]), style="bold" if heading[i] == "adds" else "") for i in columns))
     return table
@@ -66,9 +79,14 @@ def _head_table(data: Mapping[str, Any]) -> Table:
 
 
 def _chain_table(data: Mapping[str, Any]) -> Table:
+    """All that were asked for. A path begins at every token and is named after one, so beside it stands what that one
+    carries."""
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", no_wrap=True, style="bold")
+    table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
-    for chain in data["top"][:MOST_CHAINS]:
-        table.add_row(numeral(chain["contribution"]), Text(clean(chain_words(chain))))
+    if data["top"]:
+        table.add_row(*(Text(words, style="dim") for words in ("adds", "from that\ntoken alone", "path")))
+    for chain in data["top"]:
+        table.add_row(numeral(chain["contribution"]), numeral(chain["of_token"]), Text(clean(chain_words(chain))))
     return table

@@ -24,6 +24,7 @@ _NAMED: dict[str, Rule] = {
     **elementwise_rules.RULES,
     **multihead_rule.RULES,
 }
+_MADE_LIKE = frozenset(["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"])
 _CASTS = frozenset(["to", "type", "type_as", "float"])
 _IN_PLACE_OPERATORS = frozenset(["__iadd__", "__isub__", "__imul__", "__itruediv__"])
 
@@ -40,6 +41,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with torch._C.DisableTorchFunctionSubclass():
         with torch.no_grad():  # values are what they are; only parts may be differentiated
             value = remembered(name, lambda: func(*plain(args), **plain(kwargs)))
+        if name in _MADE_LIKE:
+            return value  # of the stream's shape, and made of nothing in it
         graded = any(isinstance(leaf, Graded) for leaf in leaves((args, kwargs)))
         rule = _NAMED.get(name, freeze_answer) if graded else freeze_answer
         answer = rule(func, name, args, kwargs, value)

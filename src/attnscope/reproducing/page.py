@@ -7,7 +7,6 @@ else: there is no script to run and no network to reach.
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -61,12 +60,6 @@ def _spread(name: str, values: tuple[Number, ...]) -> str:
 def drawn(figure: Figure) -> str:
     """The figure as SVG that takes its colours from the page."""
     from attnscope.charts.experiment_figure import experiment_figure
-    from attnscope.charts.export import render as render_chart
-    from attnscope.charts.theme import specification
-    from attnscope.pages.figures import slim
+    from attnscope.pages.figures import drawing
 
-    svg = slim(render_chart(specification(experiment_figure(figure, title=False), "page"), ".svg").decode())
-    # Every drawing numbers its clips from 0, and in one page they would be each other's.
-    svg = re.sub(r"\bclip(\d+)\b", rf"{figure.name}-clip\1", svg)
-    # As wide as it was drawn, where the page has room for that: all letters are then of one size.
-    return re.sub(r'<svg ([^>]*viewBox="0 0 ([\d.]+) )', r'<svg width="\2" \1', svg, count=1)
+    return drawing(experiment_figure(figure, title=False), figure.name)

@@ -61,6 +61,6 @@ def count_remark() -> str:
     shares = {name: float(path_counts(*one).mean_length) / one[0] for name, one in ARCHITECTURES.items()}
     least = min(shares, key=shares.__getitem__)
     return (
-        f"C is arithmetic: a path takes a head in H/(H + 1) of the layers, from {shares[least]:.2f} of them ({least}) to "
-        f"{max(shares.values()):.2f}. That most paths are long says nothing about what they contribute."
+        f"C is arithmetic: a path takes a head in H/(H + 1) of the layers, from {shares[least]:.2f} of them ({least}) "
+        f"to {max(shares.values()):.2f}. That most paths are long says nothing about what they contribute."
     )

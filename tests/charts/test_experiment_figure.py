@@ -1,0 +1,60 @@
+"""Figures of experiments: what is dashed can be compared with what is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from attnscope.charts.experiment_figure import experiment_figure
+from attnscope.charts.numerals import power_axis, tick_labels
+from attnscope.core.experiment import Figure
+
+
+def figure(low: float, panels: tuple[str, ...] = ("",), *, dashed: bool = True, twin: bool = True) -> Figure:
+    """Ours from 0.6 down to `low`, and theirs beside it."""
+    rows: list[dict[str, Any]] = []
+    for panel in panels:
+        rows += [{"x": x, "y": y, "series": "ours", "panel": panel} for x, y in enumerate((0.6, 0.5, low))]
+        if dashed:
+            name = "ours" if twin else "theirs"
+            rows += [{"x": x, "y": y, "series": name, "panel": panel, "dashed": True} for x, y in enumerate((0.6, 0.4))]
+    return Figure("f", "t", "c", "depth", "residual", tuple(rows), log=True)
+
+
+def panels_of(chart: dict[str, Any]) -> list[dict[str, Any]]:
+    inner = chart.get("concat", [])
+    return [one for part in inner for one in panels_of(part)] if inner else [chart]
+
+
+def scale_of(panel: dict[str, Any]) -> str:
+    return str(panel["layer"][1]["encoding"]["y"]["scale"].get("type", "linear"))
+
+
+@pytest.mark.parametrize("names", [("",), ("BERT", "Albert")])
+def test_a_long_logarithmic_axis_with_dashed_lines_has_a_linear_one_beside_it(names: tuple[str, ...]) -> None:
+    found = panels_of(experiment_figure(figure(1e-14, names)).to_dict())
+    assert [scale_of(panel) for panel in found] == ["log"] * len(names) + ["linear"] * len(names)
+    assert found[-1]["layer"][1]["encoding"]["y"]["title"] == "residual, linear"
+
+
+def test_one_axis_is_enough_where_nothing_is_dashed_or_all_can_be_seen() -> None:
+    assert len(panels_of(experiment_figure(figure(1e-14, dashed=False)).to_dict())) == 1
+    assert len(panels_of(experiment_figure(figure(0.05)).to_dict())) == 1
+
+
+def test_dashed_lines_lie_on_top_and_have_marks_where_they_may_cover_their_own_line() -> None:
+    marks = [layer["mark"] for layer in panels_of(experiment_figure(figure(0.05)).to_dict())[0]["layer"]]
+    assert [mark["type"] for mark in marks] == ["area", "line", "circle", "line", "point"]
+    assert marks[3]["strokeDash"]
+    assert marks[3]["strokeWidth"] >= 2
+    alone = panels_of(experiment_figure(figure(0.05, twin=False)).to_dict())[0]["layer"]
+    assert [layer["mark"]["type"] for layer in alone] == ["area", "line", "circle", "line"]
+
+
+def test_axes_are_labelled_as_their_values_need() -> None:
+    assert tick_labels([0.0, 0.5, -2.0]) == tick_labels([0.0]) == tick_labels([]) == {}
+    assert "~e" in tick_labels([0.0, -2e-4])["labelExpr"]
+    assert power_axis(1e-4, 10.0)["values"] == pytest.approx([1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0])
+    assert len(power_axis(1e-20, 1.0)["values"]) <= 8
+    assert "values" not in power_axis(2.0, 8.0)
