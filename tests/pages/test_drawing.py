@@ -106,11 +106,13 @@ def test_a_narrow_screen_scrolls_and_breaks_no_number(browser: Browser, tmp_path
     path = tmp_path / "page.html"
     path.write_text(render_path_page(sample_paths(layers=40, heads=40).to_json()), encoding="utf-8")
     page = opened(browser, path)
-    lines = "spans => spans.map(span => span.getClientRects().length)"
-    counts = page.locator(".unbroken, td.number").evaluate_all(lines)
-    assert len(counts) > 20
-    assert set(counts) == {1}
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    styles = page.locator("td.number").evaluate_all("cells => cells.map(cell => getComputedStyle(cell).whiteSpace)")
+    assert set(styles) == {"nowrap"}
+    page.locator(".said").evaluate("list => { list.style.width = '4rem' }")  # narrower than any number
+    lines = page.locator(".said .unbroken").evaluate_all("spans => spans.map(span => span.getClientRects().length)")
+    assert len(lines) > 4
+    assert set(lines) == {1}
     table = page.locator("[aria-label='Table of lengths']")
     assert table.evaluate("e => e.scrollWidth > e.clientWidth")
     assert table.evaluate("e => getComputedStyle(e).backgroundAttachment") == "local, local, scroll, scroll, scroll"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from attnscope.charts.path_panels import length_chart, seen_lengths
+from attnscope.charts.path_panels import length_chart, seen_lengths, wrapped
 from attnscope.depth.path_report import Chain, PathReport
 from attnscope.pages.path_page import render_path_page
 from attnscope.pages.path_summary import print_paths
@@ -185,3 +185,8 @@ def test_an_axis_has_the_whole_name_of_the_target() -> None:
     title = length_chart(data).to_dict()["layer"][0]["encoding"]["y"]["title"]
     assert len(title) == 2
     assert " ".join(title) == data["target"]
+    assert wrapped("logit of ' c' minus that of ' b' after the last token") == [
+        "logit of ' c' minus that of",
+        "' b' after the last token",
+    ]
+    assert wrapped("norm of the last stream") == "norm of the last stream"

@@ -13,6 +13,7 @@ and nobody sees 1e-26.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from attnscope.charts.head_grid import grid_axes
 from attnscope.charts.numerals import numeral, tick_labels
 
 WIDTH, HEIGHT = 340, 190
+HARD_SPACE = "\N{NO-BREAK SPACE}"
 LONGEST_TITLE = 30  # letters of a line beside an axis
 MOST_HEADS = 14  # rows of the map of heads by length
 FEW_LENGTHS = 13  # twelve layers: so many have room, and all are shown
@@ -267,8 +269,9 @@ def _value_axis(rows: pd.DataFrame, title: str | list[str]) -> alt.Y:
 
 def wrapped(target: str) -> str | list[str]:
     """The whole name of a target beside an axis: in lines that are as long as the axis is high."""
-    lines = textwrap.wrap(target, LONGEST_TITLE, break_on_hyphens=False)
+    whole = re.sub(r"'[^']*'", lambda word: word[0].replace(" ", HARD_SPACE), target)  # a word keeps its own spaces
+    lines = textwrap.wrap(whole, LONGEST_TITLE, break_on_hyphens=False)
     if len(lines) < 2:
         return target
-    even = textwrap.wrap(target, len(target) // len(lines) + 5, break_on_hyphens=False)  # no last line of one word
-    return even if len(even) == len(lines) else lines
+    even = textwrap.wrap(whole, len(target) // len(lines) + 5, break_on_hyphens=False)  # no last line of one word
+    return [line.replace(HARD_SPACE, " ") for line in (even if len(even) == len(lines) else lines)]

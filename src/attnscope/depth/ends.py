@@ -25,7 +25,7 @@ def end_to_end(
         return ()
     groups = [layers[layer] for layer in range(depth)]
     norms = sorted({block.writes.norm for block in seen.stack.blocks})
-    normed = {("none",): "", ("parallel",): BESIDE}.get(tuple(norms), NORMED)
+    normed = {"none": "", "parallel": BESIDE}.get(" and ".join(norms), NORMED)
     diameters = _truth([_largest(g, "before") for g in groups], max(d for d, _ in seen.last))
     residuals = _truth([_largest(g, "residual_before") for g in groups], max(r for _, r in seen.last))
     stretch = [_stretch(mlp, layer, mlp_skip) for layer in range(depth)]

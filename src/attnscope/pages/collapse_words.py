@@ -122,8 +122,8 @@ def end_lines(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
             BOUND_TITLES[end["name"]],
             f"{end['variant']}, {end['of']}",
             power_of_ten(end["truth"][-1]),
-            power_of_ten(end["bound"][-1]),
-            "applies" if end["applies"] else f"does not apply: {end['why_not']}",
+            power_of_ten(end["bound"][-1]) if end["applies"] else f"({power_of_ten(end['bound'][-1])})",
+            "applies" if end["applies"] else f"no bound here: {end['why_not']}",
         )
         for end in data["ends"]
     ]
