@@ -178,12 +178,8 @@ def print_collapse(
     for note in data["notes"]:
         console.print(Text(clean(note), style="dim"))
     _print_curves(console, data)
-    _print_table(
-        console,
-        "One layer of attention alone",
-        ("layer", "diameter", "(a)", "(c)", "residual", "Thm 2.2", ""),
-        bound_lines(data),
-    )
+    heading, *lines = bound_lines(data) or [()]
+    _print_table(console, "One layer of attention alone", heading, lines)
     _print_table(console, "From the first layer to the last", ("bound", "of", "truth", "bound", ""), end_lines(data))
     if reference is not None:
         console.print(Text("\nBeside the published curves", style="bold"))

@@ -56,7 +56,6 @@ def render_collapse(data: Mapping[str, Any], *, published: Reference | None = No
         curves=curves,
         depths=range(max(len(curve["mean"]) for curve in data["curves"].values())),
         bounds=bounds,
-        noted=any(line[-1] for line in bounds),
         skips=[
             (row["layer"], numeral(row["growth"]), numeral(1 - row["strength"]), numeral(1 + row["strength"]))
             for row in data["skip_bounds"]

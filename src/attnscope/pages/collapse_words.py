@@ -90,9 +90,12 @@ def _skips(data: Mapping[str, Any]) -> list[str]:
     ]
 
 
+BOUND_HEADING = ("layer", "diameter", "(a)", "(c)", "residual", "theorem 2.2", "note")
+
+
 def bound_lines(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Truth and bounds of every layer of attention alone: layer, truth, (a), (c), paper's residual, its bound, note."""
-    lines: list[tuple[str, ...]] = []
+    """Truth and bounds of every layer of attention alone, under a heading; bounds that speak nowhere are left out."""
+    lines: list[tuple[str, ...]] = [BOUND_HEADING]
     for row in data["bounds"]:
         note = ""
         if row["condition_met"] is not None and row["condition_met"] < row["sequences"]:
@@ -112,7 +115,8 @@ def bound_lines(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
                 note,
             )
         )
-    return lines
+    told = [place for place, cells in enumerate(zip(*lines, strict=True)) if {*cells[1:]} - {"–", ""}]
+    return [tuple(line[place] for place in told) for line in lines] if data["bounds"] else []
 
 
 def end_lines(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
