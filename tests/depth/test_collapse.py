@@ -15,10 +15,11 @@ from transformers import BertConfig, BertModel, Dinov2Config, Dinov2Model, EsmCo
 from attnscope.core.errors import RefusalError
 from attnscope.depth import collapse as collapse_module
 from attnscope.depth import measured as measured_module
-from attnscope.depth.bounding import Bounding, known_weights
+from attnscope.depth.bounding import Bounding
 from attnscope.depth.collapse import collapse
 from attnscope.depth.collapsed import Collapse
 from attnscope.depth.ends import end_to_end
+from attnscope.depth.known_weights import known_weights
 from attnscope.hf.anatomy import anatomy
 from attnscope.hf.attention_input import attention_inputs
 from attnscope.hf.perceptron import perceptrons

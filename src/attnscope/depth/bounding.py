@@ -12,26 +12,24 @@ from statistics import median
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnscope.depth.collapsed import LayerBounds, SkipBounds
-from attnscope.hf.anatomy import Anatomy, Site, Stack, weights
+from attnscope.depth.known_weights import Known, turned
+from attnscope.hf.anatomy import Site, Stack
 from attnscope.hf.recompute import dense_pattern, one_sequence, visible
 from attnscope.matrix.collapse_bounds import (
     SPREAD_LIMIT,
-    HeadNorms,
     birkhoff_bound,
     cubic_constant,
-    head_norms,
     mixing_strength,
     paper_bound,
     power,
 )
 from attnscope.matrix.residual import composite_norm, residual_about_mean
-from attnscope.matrix.scores import Scores
 from attnscope.matrix.similarity import diameter
 from attnscope.matrix.stochastic import dobrushin
-from attnscope.trace.frame import AttentionFrame, StreamFrame, WeightsFrame
+from attnscope.trace.frame import AttentionFrame, StreamFrame
 
 MASKED = "a mask hides keys"
 TURNED = "its logits are not a plain product of tokens (they are rotated, capped, or have a position bias)"
@@ -84,17 +82,6 @@ class Reading:
         if self.growth is None or self.skip_strength is None:
             return False
         return abs(self.growth - 1) > self.skip_strength * (1 + 1e-9) + 1e-9 + self.skip_rounding
-
-
-@dataclass(frozen=True)
-class Known:
-    """One layer's projections, all of them known."""
-
-    query: Float[Tensor, "head width dim"]
-    key: Float[Tensor, "head width dim"]
-    output: Float[Tensor, "head value_dim width"]
-    scale: float
-    norms: HeadNorms
 
 
 class Bounding:
@@ -174,7 +161,8 @@ class Bounding:
         fields: dict[str, float | bool] = {}
         seen = visible(scores).expand(1, pattern.shape[1], *frame.scores.query.shape[2:3], -1)
         reason = MASKED if not bool(seen[:, :, real][..., real].all()) else None
-        reason = reason or _turned(_logits(scores)[0][:, real][..., real], tokens[0], own, epsilon)
+        if reason is None and turned(scores, real, tokens[0], own, epsilon):
+            reason = TURNED
         if reason is None:
             bound = birkhoff_bound(tokens, norms, own.scale)[0]
             paper = paper_bound(tokens, own.query, own.key, norms, own.scale)
@@ -270,42 +258,3 @@ def _layer_bounds(layer: int, readings: list[Reading]) -> LayerBounds:
 
 def _sizes(tokens: Float[Tensor, "1 n width"]) -> tuple[float, float]:
     return float(diameter(tokens)), float(composite_norm(residual_about_mean(tokens)))
-
-
-def known_weights(model: nn.Module, found: Anatomy, stack: Stack) -> dict[int, Known]:
-    """By layer, where all of a layer's projections were recognised."""
-    own = (f for f in weights(model, found) if (f.stack, f.site) == (stack.name, "self"))
-    return {frame.layer: known for frame in own if (known := _known(frame)) is not None}
-
-
-def _known(frame: WeightsFrame) -> Known | None:
-    query, key, value, output = frame.query_weight, frame.key_weight, frame.value_weight, frame.output_weight
-    if query is None or key is None or value is None or output is None:
-        return None
-    return Known(query, key, output, frame.scale, head_norms(query, key, value, output))
-
-
-def _turned(
-    logits: Float[Tensor, "head n n"], tokens: Float[Tensor, "n width"], own: Known, epsilon: float
-) -> str | None:
-    """Whether logits and s X W_QK X^T agree up to what depends on the query or on the key alone, which (b) cancels."""
-    query, key = (torch.einsum("nw,hwd->hnd", tokens, m.double()) for m in (own.query, own.key))
-    product = own.scale * query @ key.mT
-    apart = (_interaction(logits) - _interaction(product)).abs().max()
-    allowed = 1e-6 * _interaction(product).abs().max() + 256 * epsilon * (1 + product.abs().max() + logits.abs().max())
-    return None if bool(apart <= allowed) else TURNED
-
-
-def _logits(scores: Scores) -> Float[Tensor, "1 head query key"]:
-    """What softmax was given, up to a constant in every row: the logarithm of the pattern where the model made it."""
-    if scores.pattern is not None:
-        return scores.pattern.double().clamp_min(1e-300).log()
-    key = scores.key.double().repeat_interleave(scores.sharing, dim=1)
-    logits = scores.scale * scores.query.double() @ key.mT
-    if scores.softcap is not None:
-        logits = scores.softcap * torch.tanh(logits / scores.softcap)
-    return logits if scores.bias is None else logits + scores.bias.double()
-
-
-def _interaction(matrix: Float[Tensor, "head n n"]) -> Float[Tensor, "head n n"]:
-    return matrix - matrix.mean(-1, keepdim=True) - matrix.mean(-2, keepdim=True) + matrix.mean((-2, -1), keepdim=True)

@@ -23,9 +23,10 @@ from torch import nn
 
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.depth.collapse_notes import noted, provenance_of
 from attnscope.depth.collapsed import Collapse, EndToEnd
 from attnscope.depth.ends import end_to_end
-from attnscope.depth.measured import Bounded, Measured, bounded, curve_of, measured, noted, provenance_of
+from attnscope.depth.measured import Bounded, Measured, bounded, curve_of, measured
 from attnscope.hf.anatomy import Anatomy, Stack, anatomy
 from attnscope.hf.devices import dtype_named
 from attnscope.hf.load import Loaded
