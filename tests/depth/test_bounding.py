@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attnscope.depth.bounding import OVERFLOWING, Bounding, Reading, known_weights
+from attnscope.depth.bounding import OVERFLOWING, Bounding, Reading
 from attnscope.depth.ends import end_to_end
+from attnscope.depth.known_weights import known_weights
 from attnscope.hf.anatomy import anatomy
 from attnscope.hf.attention_input import attention_inputs
 from attnscope.hf.surgery import VARIANTS, cut
