@@ -127,8 +127,24 @@ def test_what_is_not_linear_freezes(function: Step) -> None:
 def test_constants_of_the_same_shape_are_constants() -> None:
     x = Graded.entering(numbers(BATCH, TOKENS, WIDTH))
     for constant in (torch.zeros_like(x), x.new_ones(x.shape), torch.full_like(x, 2.0)):
-        assert type(constant) is Tensor
-        assert (x + constant).parts[1].sum() == constant.sum()  # a source of their own
+        assert isinstance(constant, Graded)
+        assert constant.parts[0].abs().max() == 0
+        assert constant.parts[1].sum() == plain(constant).sum()  # a source of their own
+
+
+def test_what_is_written_into_constants_does_not_pass_for_one() -> None:
+    x = Graded.entering(numbers(BATCH, TOKENS, WIDTH))
+    followed = torch.zeros_like(x).add_(x)
+    assert torch.equal(followed.parts, x.parts)
+    rows = torch.arange(TOKENS)
+    for write in (
+        lambda room: room.add_(x),
+        lambda room: room.index_add_(1, rows, x),
+        lambda room: room.__setitem__(slice(None), x),
+        lambda room: room.copy_(x.sin()),
+    ):
+        with pytest.raises(RefusalError, match="tensor of constants"):
+            write(torch.zeros(BATCH, TOKENS, WIDTH, dtype=torch.float64))
 
 
 def test_padding_with_a_number_is_not_linear() -> None:

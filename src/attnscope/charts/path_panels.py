@@ -269,6 +269,7 @@ def _value_axis(rows: pd.DataFrame, title: str | list[str]) -> alt.Y:
 
 def wrapped(target: str) -> str | list[str]:
     """The whole name of a target beside an axis: in lines that are as long as the axis is high."""
+    target = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in target)
     whole = re.sub(r"'[^']*'", lambda word: word[0].replace(" ", HARD_SPACE), target)  # a word keeps its own spaces
     lines = textwrap.wrap(whole, LONGEST_TITLE, break_on_hyphens=False)
     if len(lines) < 2:

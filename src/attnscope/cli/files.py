@@ -28,7 +28,7 @@ def text_or_file(text: str) -> str:
     """The text itself, what is in the file that it names, or standard input for `-`; a folder, or a file that is not
     there, is refused."""
     if text == "-":
-        return sys.stdin.read().removesuffix("\n")
+        return sys.stdin.buffer.read().decode("utf-8", errors="replace").removesuffix("\n")
     if not text.strip() or len(text) >= LONGEST_PATH or "\n" in text or "\0" in text:
         return text
     path = Path(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +31,7 @@ def report(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
 ) -> None:
-    """Draw the report of SURVEY again."""
+    """Draw the page of SURVEY again: of what a scan, `collapse` or `paths` wrote."""
     from attnscope.cli.output import page_path, print_json, survey_path
 
     if _other_page(survey, out, charts is not None or bool(threshold), as_json):
@@ -74,7 +75,7 @@ def _is(path: Path, kind: str) -> bool:
     """By its first characters: a survey can be large."""
     try:
         with path.open(encoding="utf-8") as file:
-            return f'"format": "{kind}"' in file.read(200)
+            return re.search(rf'"format"\s*:\s*"{kind}"', file.read(200)) is not None
     except (OSError, UnicodeDecodeError):
         return False
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.depth.collapsed import LayerBounds, SkipBounds
-from attnscope.depth.known_weights import Known, turned
+from attnscope.depth.known_weights import Known, reads_other_tokens, turned
 from attnscope.hf.anatomy import Site, Stack
 from attnscope.hf.recompute import dense_pattern, one_sequence, visible
 from attnscope.matrix.collapse_bounds import (
@@ -152,6 +152,9 @@ class Bounding:
             self.reasons[LEAKING] = None
             return
         mixed = frame.mixed[index][real].double()
+        if reads_other_tokens(pattern, tokens, mixed, own, torch.finfo(frame.mixed.dtype).eps):
+            self.reasons[UNKNOWN] = None
+            return
         write = torch.einsum("nhd,hdw->nw", mixed, own.output.double())[None]
         before, residual_before = _sizes(tokens)
         after, residual_after = _sizes(write)

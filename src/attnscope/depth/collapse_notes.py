@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import attnscope
-from attnscope.depth.bounding import OF_SKIPS
+from attnscope.depth.bounding import OF_SKIPS, SANDWICHED
 from attnscope.depth.measured import Bounded, Measured
 from attnscope.hf.surgery import Variant
 from attnscope.matrix.yardsticks import LARGEST_PROGRAM
@@ -55,7 +55,7 @@ def noted(runs: Sequence[Measured], beside: Bounded | None, norm: str) -> tuple[
         reasons = () if seen is None else tuple(seen.reasons)
         if reasons:
             what = "Bounds (b), (c) and the paper's" if which == "attention only" else "Bound (d)"
-            relevant = [r for r in reasons if which == "attention only" or r in OF_SKIPS]
+            relevant = [r for r in reasons if (r in OF_SKIPS if which != "attention only" else r != SANDWICHED)]
             if relevant:
                 notes.append(f"{what} do not speak of this model: {'; '.join(relevant)}.".replace("(d) do", "(d) does"))
     if beside is not None and beside.with_mlp is not None and isinstance(beside.mlp, str):

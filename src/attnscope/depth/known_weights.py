@@ -20,6 +20,7 @@ class Known:
 
     query: Float[Tensor, "head width dim"]
     key: Float[Tensor, "head width dim"]
+    value: Float[Tensor, "head width value_dim"]
     output: Float[Tensor, "head value_dim width"]
     scale: float
     norms: HeadNorms
@@ -35,7 +36,22 @@ def _known(frame: WeightsFrame) -> Known | None:
     query, key, value, output = frame.query_weight, frame.key_weight, frame.value_weight, frame.output_weight
     if query is None or key is None or value is None or output is None:
         return None
-    return Known(query, key, output, frame.scale, head_norms(query, key, value, output))
+    return Known(query, key, value, output, frame.scale, head_norms(query, key, value, output))
+
+
+def reads_other_tokens(
+    pattern: Float[Tensor, "1 head n n"],
+    tokens: Float[Tensor, "1 n width"],
+    mixed: Float[Tensor, "n head value_dim"],
+    own: Known,
+    epsilon: float,
+) -> bool:
+    """Whether P X W_V is not what attention mixed, up to a bias: then its projections read something else than X, a
+    norm of it inside the module for example, and no bound from X speaks of it."""
+    expected = torch.einsum("hqk,kw,hwd->qhd", pattern[0].double(), tokens[0], own.value.double())
+    apart = expected - mixed
+    allowed = 1e-6 * mixed.abs().max() + 4096 * epsilon * (expected.abs().max() + mixed.abs().max())
+    return not bool((apart - apart.mean(0)).abs().max() <= allowed)
 
 
 def turned(

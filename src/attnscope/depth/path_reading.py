@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 from jaxtyping import Int
@@ -55,7 +56,7 @@ def reading(loaded: Loaded, text: str | Mapping[str, Any]) -> Reading:
         for name, value in batch.items()
         if isinstance(value, Tensor)
     }
-    if not placed or any(tensor.shape[0] != 1 for tensor in placed.values()):
+    if not placed or any(tensor.ndim == 0 or tensor.shape[0] != 1 for tensor in placed.values()):
         raise RefusalError("Paths are those of one sequence: give a text, or a batch of tensors with a single row.")
     padded = [name for name, tensor in placed.items() if marks_padding(name, tensor) and not bool(tensor.all())]
     if padded:
@@ -80,10 +81,10 @@ def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
     if loaded.positions is not None and len(ids) > loaded.positions:
         raise RefusalError(_too_long(loaded, len(ids)))
     if loaded.vocab_size is not None and max(ids) >= loaded.vocab_size:
-        raise RefusalError(
-            f"The tokenizer gives token {max(ids)} and {loaded.name} has {loaded.vocab_size}: give the tokenizer that "
-            "belongs to the model."
-        )
+        given = f"token {max(ids)}, and {loaded.name} has {loaded.vocab_size} of them"
+        if loaded.tokenizer is None:
+            raise RefusalError(f"The text asks for {given}: give numbers below that.")
+        raise RefusalError(f"The tokenizer gives {given}: give the tokenizer that belongs to the model.")
     window = Windows("text", "", (Window(ids),), len(ids))
     return next(iter(batches(window, decoder_start=loaded.decoder_start, accepts=loaded.accepts))).inputs
 
@@ -113,13 +114,11 @@ def aim(
 ) -> Aim:
     """The number to decompose. Without `target` what the model itself says is most likely; for models that give states
     and no logits, what tells tokens apart."""
-    for name, given in (("target", target), ("against", against)):
-        if not isinstance(given, str | int | None):
-            raise RefusalError(
-                f"The {name} is one token or class, not a {type(given).__name__}: give text or a number."
-            )
-    if not isinstance(position, int | None):
-        raise RefusalError(f"The position is the number of a token, not '{position}': -1 is the last one.")
+    target, against = (_asked(name, given) for name, given in (("target", target), ("against", against)))
+    try:
+        position = None if position is None else index(position)
+    except TypeError:
+        raise RefusalError(f"The position is the number of a token, not '{position}': -1 is the last one.") from None
     output = network.output
     found = entries(loaded, output)
     place = _place(output, read, found, position)
@@ -145,6 +144,17 @@ def aim(
         weights, name = (*weights, (other, -1.0)), f"{name} minus that of '{found.word(other)}'"
     made = Target(name + _where(loaded, read, place), weights, place)
     return Aim(made, found, entry, place, (*_spaced(found, target, row), *_unmasked(loaded, found, read, position)))
+
+
+def _asked(name: str, given: Any) -> str | int | None:
+    if given is None or isinstance(given, str):
+        return given
+    try:
+        return index(given)
+    except TypeError:
+        raise RefusalError(
+            f"The {name} is one token or class, not a {type(given).__name__}: give text or a number."
+        ) from None
 
 
 def _where(loaded: Loaded, read: Reading, place: int | None) -> str:

@@ -50,9 +50,12 @@ def in_memory(model: nn.Module, tokenizer: Any | None = None, name: str | None =
 
 
 def _refuse_quantised(model: nn.Module) -> None:
-    """Packed integers instead of weights: nothing here can read them."""
+    """Packed integers, or eight bits with a scale beside them, instead of weights: nothing here can read them."""
     for path, module in model.named_modules():
-        if ".quantized" in type(module).__module__:
+        packed = "quantized" in type(module).__module__.split(".") and isinstance(module, nn.Module)
+        own = [*module.parameters(recurse=False), *(b for b in module.buffers(recurse=False) if b.dtype.itemsize == 1)]
+        narrow = (t.dtype for t in own if t.ndim > 1 and t.dtype != torch.bool)
+        if packed or any(not dtype.is_floating_point or dtype.itemsize == 1 for dtype in narrow):
             raise RefusalError(
                 f"{path or 'The model'} of {type(model).__name__} is quantised ({type(module).__name__}), and its "
                 "weights cannot be read: give the model before it was quantised."

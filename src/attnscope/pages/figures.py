@@ -93,7 +93,7 @@ def drawing(chart: Any, name: str) -> str:
     drawing too wide for a narrow screen is marked `broad`, and the style sheet lets it scroll instead of shrink.
     """
     svg = slim(render(specification(chart, "page", validate=False), ".svg").decode())
-    svg = re.sub(r'((?: id="|url\(#))clip(\d+)', rf"\1{name}-clip\2", svg)
+    svg = re.sub(r'((?: id="|url\(#))clip(\d+)', rf"\g<1>{name}-clip\g<2>", svg)
     found = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
     assert found is not None
     broad = ' class="broad"' if float(found[1]) > BROAD else ""

@@ -82,9 +82,10 @@ def _reshaped(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     y = args[0] if args else kwargs["input"]
     if not isinstance(y, Graded) or not y.gated or isinstance(args[1] if len(args) > 1 else None, Tensor):
         return freeze_answer(func, name, args, kwargs, value)
-    zero = y.value == 0
-    if bool((zero & (value != 0)).any()):
+    others = {key: x for key, x in kwargs.items() if key != "input"}
+    if float(func(torch.zeros((), dtype=y.value.dtype, device=y.value.device), *args[1:], **others)) != 0:
         return freeze_answer(func, name, args, kwargs, value)
+    zero = y.value == 0
     return _scaled(y, torch.where(zero, 0.0, value / torch.where(zero, 1.0, y.value)), value)
 
 

@@ -4,12 +4,12 @@ Theorem (arXiv:2103.03404, Theorem 2.1, with skips, norms and MLPs kept). Freeze
 gates. Then the output is linear in the stream that enters, plus constants, and the sum of all paths with m attention
 edges follows
 
-    Y_{l+1}^(m) = C_l ( s_l Y_l^(m) + sum_h A_lh Y_l^(m-1) W_lh )
+    Y_{l+1}^(m) = B_l0 Y_l^(m) + B_l1 Y_l^(m-1)
 
-with C_l the frozen norm and s_l the skip. Proof: a path of m edges through layer l + 1 either takes the skip, and has
-m edges before, or one head, and has m - 1; C_l is linear, so it may be applied to the sum. The recursion costs
-L(L+1)/2 layers where (H+1)^L paths would have to be summed. `Graded` applies it to whatever the blocks of a model
-really do.
+where B_l0 collects all ways through block l that pass no head (the skip, norms, MLPs) and B_l1 those that pass one.
+Proof: a path of m edges that leaves the block passed no head there, and had m edges before, or one, and had m - 1;
+both are linear, so they may be applied to the sum. The recursion costs L(L+1)/2 blocks where (H+1)^L paths would have
+to be summed. `Graded` applies it to whatever the blocks of a model really do.
 """
 
 from __future__ import annotations

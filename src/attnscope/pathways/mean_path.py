@@ -11,7 +11,10 @@ from attnscope.pathways.lengths import SOURCES, Lengths
 
 
 def mean_path(found: Lengths) -> Float[Tensor, "length *shape"]:
-    """Y^(k) / (C(L, k) H^k) for k = 0, 1, ..., of paths that begin at the input; zero where there is no path."""
+    """Y^(k) over the number of its paths, k = 0, 1, ..., of those that begin at the input; zero where there is none.
+
+    The number is C(L, k) H^k where every block has a skip and H heads (`edges.number_of_paths`).
+    """
     stream = found.stream
     if stream.count not in ("attention", "both") or stream.parts.shape[0] != len(SOURCES):
         raise RefusalError("A mean path needs lengths counted by attention edges, with sources kept apart.")

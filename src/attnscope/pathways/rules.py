@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnscope.core.errors import RefusalError
 from attnscope.pathways import attention_rules, elementwise_rules, linear_rules, multihead_rule, shape_rules
-from attnscope.pathways.freezing import Rule, freeze_answer, leaves
-from attnscope.pathways.graded import Graded, plain
+from attnscope.pathways.freezing import Rule, freeze_answer, leaves, lifted
+from attnscope.pathways.graded import Frozen, Graded, plain
 from attnscope.pathways.memory import remembered
 
 _NAMED: dict[str, Rule] = {
@@ -41,9 +42,12 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with torch._C.DisableTorchFunctionSubclass():
         with torch.no_grad():  # values are what they are; only parts may be differentiated
             value = remembered(name, lambda: func(*plain(args), **plain(kwargs)))
-        if name in _MADE_LIKE:
-            return value  # of the stream's shape, and made of nothing in it
-        graded = any(isinstance(leaf, Graded) for leaf in leaves((args, kwargs)))
+        followed = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Graded)]
+        _refuse_writing_into_constants(name, args, kwargs)
+        if name in _MADE_LIKE and followed:
+            made = lifted(value.clone(), followed[0])  # of the stream's shape, and made of nothing in it
+            return made.made(value, made.deferred)  # what is written into it later does not change what it began as
+        graded = bool(followed)
         rule = _NAMED.get(name, freeze_answer) if graded else freeze_answer
         answer = rule(func, name, args, kwargs, value)
         if _in_place(name) and args and isinstance(args[0], Tensor):
@@ -60,6 +64,17 @@ def _lowers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def _in_place(name: str) -> bool:
     return name in _IN_PLACE_OPERATORS or (name[-1] == "_" and name[-2:] != "__")
+
+
+def _refuse_writing_into_constants(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A plain tensor that the stream is written into would pass for a constant afterwards, and all sums be right."""
+    if not (_in_place(name) or name == "__setitem__") or not args or isinstance(args[0], Graded | Frozen):
+        return
+    if any(isinstance(leaf, Graded | Frozen) for leaf in leaves((args[1:], kwargs))):
+        raise RefusalError(
+            f"The model writes its stream into a tensor of constants ('{name}'), and paths cannot be followed there: "
+            "choose another model or stack."
+        )
 
 
 def _written_back(target: Tensor, answer: Any) -> Any:

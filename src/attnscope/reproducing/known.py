@@ -27,12 +27,15 @@ class Known:
     seconds: float
     attnscope: str
     verdicts: Mapping[str, str]
+    claims: int  # that the experiment has now; those that changed since are not among the verdicts
 
     @property
     def words(self) -> str:
         """`17 reproduced, 2 not reproduced (quick, 1 seed)`."""
         counts = [(sum(one == verdict for one in self.verdicts.values()), verdict) for verdict in VERDICTS]
         said = ", ".join(f"{count} {verdict}" for count, verdict in counts if count)
+        rest = self.claims - len(self.verdicts)
+        said += f", {rest} changed since" if rest else ""
         return f"{said} ({self.preset}, {self.seeds} seed{'s' if self.seeds > 1 else ''})"
 
 
@@ -44,6 +47,7 @@ def known(experiment: Experiment) -> tuple[Known, ...]:
             seeds=len(run["seeds"]),
             seconds=run["seconds"],
             attnscope=run["attnscope"],
+            claims=len(experiment.claims),
             verdicts={
                 claim.name: run["claims"][claim.name]["verdict"]
                 for claim in experiment.claims
