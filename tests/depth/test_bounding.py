@@ -9,11 +9,12 @@ import torch
 
 from attnscope.depth.bounding import OVERFLOWING, Bounding, Reading
 from attnscope.depth.ends import end_to_end
-from attnscope.depth.known_weights import known_weights
+from attnscope.depth.known_weights import Known, known_weights, reads_other_tokens
 from attnscope.hf.anatomy import anatomy
 from attnscope.hf.attention_input import attention_inputs
 from attnscope.hf.surgery import VARIANTS, cut
 from attnscope.hf.tap import tap
+from attnscope.matrix.collapse_bounds import head_norms
 from attnscope.models.nano import Config, Nano
 
 SOUND = Reading(
@@ -81,3 +82,20 @@ def test_a_layer_that_overflows_is_left_out_and_said() -> None:
     assert [row.layer for row in seen.table()] == [0, 1]
     assert OVERFLOWING in seen.reasons
     assert end_to_end(seen, "san") == ()
+
+
+def test_projections_that_read_a_norm_of_the_tokens_are_told_from_those_that_read_them() -> None:
+    rng = torch.Generator().manual_seed(0)
+    tokens = torch.randn(1, 6, 8, generator=rng, dtype=torch.float64)
+    pattern = torch.randn(1, 2, 6, 6, generator=rng, dtype=torch.float64).softmax(-1)
+    query, key, value = torch.randn(3, 2, 8, 4, generator=rng, dtype=torch.float64)
+    output = torch.randn(2, 4, 8, generator=rng, dtype=torch.float64)
+    own = Known(query, key, value, output, 0.5, head_norms(query, key, value, output))
+
+    def mixed(read: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("hqk,kw,hwd->qhd", pattern[0], read, value) + 0.3  # a bias makes no difference
+
+    epsilon = torch.finfo(torch.float64).eps
+    assert not reads_other_tokens(pattern, tokens, mixed(tokens[0]), own, epsilon)
+    normed = torch.nn.functional.layer_norm(tokens[0], (8,))
+    assert reads_other_tokens(pattern, tokens, mixed(normed), own, epsilon)

@@ -333,6 +333,16 @@ def test_quantised_weights_are_refused_by_name() -> None:
         collapse(model, [ids(1, 8, 60)])
 
 
+def test_weights_of_eight_bits_are_refused_and_tables_of_positions_are_not() -> None:
+    model = bert()
+    model.register_buffer("table", torch.zeros(3, 3, dtype=torch.int64))
+    assert collapse(model, [ids(1, 8, 60)], variants="whole", bounds=False).curves
+    narrow = model.encoder.layer[0].output.dense
+    narrow.weight = torch.nn.Parameter(narrow.weight.to(torch.float8_e4m3fn), requires_grad=False)
+    with pytest.raises(RefusalError, match=r"layer\.0\.output\.dense of BertModel is quantised"):
+        collapse(model, [ids(1, 8, 60)])
+
+
 def test_a_batch_the_model_cannot_read_is_refused() -> None:
     with pytest.raises(RefusalError, match="does not run on batch 1"):
         collapse(bert(), [ids(1, 41, 60)])  # 40 positions

@@ -29,6 +29,7 @@ from attnscope.depth.ends import end_to_end
 from attnscope.depth.measured import Bounded, Measured, bounded, curve_of, measured
 from attnscope.hf.anatomy import Anatomy, Stack, anatomy
 from attnscope.hf.devices import dtype_named
+from attnscope.hf.in_memory import refuse_quantised
 from attnscope.hf.load import Loaded
 from attnscope.hf.material import (
     Ready,
@@ -201,6 +202,7 @@ def loaded_for(model: Source, tokenizer: Tokenizer | None, *, random_init: bool,
         raise RefusalError("A model in memory has its weights: give a function from seed to model instead.")
     made = model if isinstance(model, nn.Module | Loaded) else model(seed)
     inner = made.model if isinstance(made, Loaded) else made
+    refuse_quantised(inner)  # before a cast makes other numbers of them
     if precision is not None and precision_and_place(inner)[0] != precision:
         inner = (deepcopy(inner) if made is model else inner).to(precision)
         made = replace(made, model=inner) if isinstance(made, Loaded) else inner

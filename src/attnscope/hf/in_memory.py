@@ -16,7 +16,7 @@ from attnscope.hf.load import Loaded
 
 def in_memory(model: nn.Module, tokenizer: Any | None = None, name: str | None = None) -> Loaded:
     """Describe `model`: a transformers model, or any module when it is scanned with ready batches."""
-    _refuse_quantised(model)
+    refuse_quantised(model)
     config = getattr(model, "config", None)
     known = config is not None and hasattr(config, "is_encoder_decoder")
     class_name = type(model).__name__
@@ -49,10 +49,10 @@ def in_memory(model: nn.Module, tokenizer: Any | None = None, name: str | None =
     )
 
 
-def _refuse_quantised(model: nn.Module) -> None:
+def refuse_quantised(model: nn.Module) -> None:
     """Packed integers, or eight bits with a scale beside them, instead of weights: nothing here can read them."""
     for path, module in model.named_modules():
-        packed = "quantized" in type(module).__module__.split(".") and isinstance(module, nn.Module)
+        packed = "quantized" in type(module).__module__.split(".")
         own = [*module.parameters(recurse=False), *(b for b in module.buffers(recurse=False) if b.dtype.itemsize == 1)]
         narrow = (t.dtype for t in own if t.ndim > 1 and t.dtype != torch.bool)
         if packed or any(not dtype.is_floating_point or dtype.itemsize == 1 for dtype in narrow):
