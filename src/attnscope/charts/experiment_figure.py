@@ -128,9 +128,10 @@ def _curves(
     y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=_axis(rows, figure, y_scale))
     base = alt.Chart(rows)
     solid, dashed = base.transform_filter("!datum.dashed"), base.transform_filter("datum.dashed")
+    banded = base.transform_filter("!datum.dashed || datum.low < datum.high")  # a row without one would tear the band
     tooltip = [alt.Tooltip("series:N"), alt.Tooltip("x:Q", title=figure.x), alt.Tooltip("y:Q", title=figure.y)]
     layers = [
-        base.mark_area(style="spread").encode(
+        banded.mark_area(style="spread").encode(
             x=x, y=alt.Y("low:Q", scale=y_scale, title=figure.y), y2="high:Q", **colour
         ),
         solid.mark_line(style="line").encode(x=x, y=y, **colour),

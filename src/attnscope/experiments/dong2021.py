@@ -21,7 +21,7 @@ from typing import Any
 
 from attnscope.core.experiment import Bound, Claim, Desk, Result, experiment
 from attnscope.models.circle import KINDS
-from attnscope.trials.circle_walk import circle_figure, circle_numbers, circle_walk
+from attnscope.trials.circle_walk import circle_figure, circle_numbers, circle_remarks, circle_walk
 from attnscope.trials.learned_paths import (
     ALONE,
     EXACT,
@@ -275,6 +275,10 @@ def dong2021(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
         for name, some in (("A", depths), ("B", chains), ("D", learned), ("E", circles))
         for one in some
     )
-    return Result(
-        numbers, records, figures, (*residual_remarks(depths), count_remark(), *learned_remarks(numbers, learned))
+    remarks = (
+        *residual_remarks(depths),
+        count_remark(),
+        *learned_remarks(numbers, learned),
+        *circle_remarks(circles),
     )
+    return Result(numbers, records, figures, remarks)

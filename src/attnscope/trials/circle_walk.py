@@ -62,6 +62,19 @@ def circle_numbers(circles: Sequence[Record]) -> dict[str, list[float]]:
     return numbers
 
 
+def circle_remarks(circles: Sequence[Record]) -> tuple[str, ...]:
+    """How many walks end with the tokens apart, by what was shown in training: is it the layer, or what it has seen?"""
+    said = []
+    for noise in dict.fromkeys(one["noise"] for one in circles):
+        shown = "points beside the circle as well" if noise else "the circle alone"
+        kinds = []
+        for kind in dict.fromkeys(one["kind"] for one in circles):
+            gaps = [one["gap"] for one in circles if one["kind"] == kind and one["noise"] == noise]
+            kinds.append(f"{sum(0.5 <= gap <= 2 for gap in gaps)} of {len(gaps)} ({kind})")
+        said.append(f"E, shown {shown}: tokens still apart, and near the circle's size, in {', '.join(kinds)} walks.")
+    return tuple(said)
+
+
 def circle_figure(circles: Sequence[Record], noise: float) -> Figure:
     seed = min(one["seed"] for one in circles)
     shown = [one for one in circles if one["seed"] == seed and one["noise"] == noise]
