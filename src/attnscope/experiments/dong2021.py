@@ -211,7 +211,7 @@ CLAIMS = (
     paper=PAPER,
     summary="Pure attention loses rank doubly exponentially with depth; skips stop it, and short paths do the work.",
     presets={"quick": QUICK, "paper": FULL},
-    takes={"quick": "a minute", "paper": "about two hours: figure 2 of three models, memorisation"},
+    takes={"quick": "a minute", "paper": "about an hour of one core: figure 2 of three models, memorisation"},
     seeds={"quick": 1, "paper": 3},
     claims=CLAIMS,
 )
