@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from attnscope.charts.numerals import numeral
 from attnscope.pages.html import write_report
@@ -21,29 +20,8 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(os.environ.get("ATTNSCOPE_NO_BROWSER") == "1", reason="ATTNSCOPE_NO_BROWSER=1"),
 ]
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 FEW = ("relative_residual", "spike", "entropy", "sink_mass", "most_received")
 NASTY = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.fail("No Chromium was found: install one (Debian: chromium), or set ATTNSCOPE_NO_BROWSER=1.")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

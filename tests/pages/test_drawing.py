@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import altair as alt
 import pandas as pd
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from attnscope.charts.path_panels import length_chart
 from attnscope.core.experiment import Figure
@@ -81,17 +79,6 @@ def test_numbers_are_kept_whole_and_text_is_escaped() -> None:
 def test_provenance_has_no_empty_row() -> None:
     data = {"model": {"name": "m", "unused": [], "note": "", "seed": None}, "kinds": ["a", "b"], "count": 0}
     assert flat(data) == [("model name", "m"), ("model seed", "not known"), ("kinds", "a, b"), ("count", "0")]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.fail("No Chromium was found: install one (Debian: chromium), or set ATTNSCOPE_NO_BROWSER=1.")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--headless", "--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def opened(browser: Browser, path: Path) -> Page:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import altair as alt
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 from rich.console import Console
 
 from attnscope.charts.export import save
@@ -174,17 +172,6 @@ def test_a_terminal_name_moves_no_cursor(report: PathReport) -> None:
     print_paths(replace(report, model="\x1b[2Jgone [red]x").to_json(), None, Console(file=out, width=80))
     assert "\x1b" not in out.getvalue()
     assert "[red]x" in out.getvalue()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.fail("No Chromium was found: install one (Debian: chromium), or set ATTNSCOPE_NO_BROWSER=1.")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--headless", "--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.mark.browser

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attnscope.hf.census import shared, without_fast_path
+from attnscope.hf.census import without_fast_path
 from attnscope.hf.example import Batch, run
 from attnscope.hf.interface import watched_interface
-from attnscope.hf.masks import MaskReader
-from attnscope.hf.primitives import FusedCall, Seen, SoftmaxWatch
+from attnscope.hf.primitives import SoftmaxWatch
 from attnscope.hf.projections import Projections, find_projections
-from attnscope.hf.sighting import Sighting, sight_fused, sight_written_out
+from attnscope.hf.sighting import Sighting
 from attnscope.hf.stacks import BlockSeen, Placed
 from attnscope.hf.tape import Change, LinearMap, Place, StreamRecord, Tape, parameter_matrix
 from attnscope.hf.tensors import arguments, at, float_tensors, same_numbers
+from attnscope.hf.witness import Witness
 from attnscope.hf.writes import Writes, find_writes
 
 
@@ -70,10 +70,9 @@ class LinearWatch(TorchFunctionMode):
             self._seen(weight, right[0] != left[-1], taken, result)
 
 
-class _Dissection:
+class _Dissection(Witness):
     def __init__(self, model: nn.Module, placed: tuple[Placed, ...]) -> None:
-        self.placed = placed
-        self.paths = {module: path for path, module in model.named_modules()}
+        super().__init__(model, placed)
         parameters = dict(model.named_parameters(remove_duplicate=True))
         self.owners = {p.untyped_storage().data_ptr(): (name, p) for name, p in parameters.items()}
         weight = next((p for p in parameters.values() if p.is_floating_point()), None)
@@ -81,16 +80,13 @@ class _Dissection:
         self.blocks: dict[tuple[str, int], BlockSeen] = {
             (p.block.path, p.block.nth): p.block for p in placed if p.block is not None
         }
-        self.sites = {(p.seen.owner, p.seen.nth): i for i, p in enumerate(placed)}
         self.called: Counter[str] = Counter()
-        self.attended: Counter[str] = Counter()
         self.order = 0
         self.open: list[tuple[str, int, int]] = []  # path, which call of it, number in the run
         self.started = 0
         self.tapes: list[Tape] = []
         self.entered: list[Tensor] = []
         self.left: dict[str, Tensor] = {}
-        self.masks = MaskReader()
         self.writes: dict[tuple[str, int], Writes] = {}
         self.projections: dict[int, Projections] = {}
         self.chained: dict[str, bool] = {}
@@ -149,25 +145,10 @@ class _Dissection:
             pairs = zip(tape.first_token(taken), tape.first_token(given), strict=False)
             tape.maps.extend(LinearMap(matrix, a.clone(), b.clone()) for a, b in pairs)
 
-    def scope(self) -> tuple[int, ...]:
-        return tuple(number for *_, number in self.open)
+    def under_way(self) -> list[tuple[str, int]]:
+        return [(path, number) for path, _, number in self.open]
 
-    def saw(self, call: Seen) -> None:
-        begun = self.scope() if isinstance(call, FusedCall) else call.begun
-        innermost = shared(begun, self.scope())
-        owner = next(path for path, _, number in self.open if number == innermost)
-        seen = self.placed[self.sites[owner, self.attended[owner]]].seen
-        if isinstance(call, FusedCall):
-            self._attended(owner, sight_fused(call, self.masks))
-        else:
-            self._attended(owner, sight_written_out(call, heads=seen.heads, batch=seen.batch))
-
-    def saw_interface(self, module: nn.Module, sighting: Sighting) -> None:
-        self._attended(self.paths[module], sighting)
-
-    def _attended(self, owner: str, sighting: Sighting) -> None:
-        index = self.sites[owner, self.attended[owner]]
-        self.attended[owner] += 1
+    def attended(self, index: int, sighting: Sighting) -> None:
         if self.tapes:
             self.order += 1
             self.tapes[-1].sightings.append((index, self.order, sighting))

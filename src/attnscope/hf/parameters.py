@@ -10,7 +10,6 @@ embeddings do nothing; and the output projection if it takes the mixed heads to 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -20,16 +19,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnscope.hf.census import shared, without_fast_path
+from attnscope.hf.census import without_fast_path
 from attnscope.hf.example import Batch, run
 from attnscope.hf.interface import watched_interface
-from attnscope.hf.masks import MaskReader
-from attnscope.hf.primitives import FusedCall, Seen, SoftmaxWatch
+from attnscope.hf.primitives import SoftmaxWatch
 from attnscope.hf.projections import Columns, Projections, tolerance_of
-from attnscope.hf.sighting import Sighting, sight_fused, sight_written_out
+from attnscope.hf.sighting import Sighting
 from attnscope.hf.stacks import Placed
 from attnscope.hf.tape import Matrix
 from attnscope.hf.tensors import arguments, float_tensors
+from attnscope.hf.witness import Witness
 
 Tokens = Float[Tensor, "batch token width"]
 _FEW = 4  # tokens of every sequence that are compared: what holds for all of these is no accident
@@ -68,23 +67,19 @@ class _Call:
     sightings: list[tuple[int, Sighting]] = field(default_factory=list)
 
 
-class _Search:
+class _Search(Witness):
     def __init__(self, model: nn.Module, placed: tuple[Placed, ...], found: tuple[Projections, ...]) -> None:
-        self.placed = placed
+        super().__init__(model, placed)
         self.found = list(found)
-        self.paths = {module: path for path, module in model.named_modules()}
         containers = (nn.ModuleList, nn.ModuleDict)
         self.called = {path for module, path in self.paths.items() if not isinstance(module, containers)}
         self.parameters = {n: p for n, p in model.named_parameters() if p.is_floating_point() and p.ndim in (2, 3)}
         self.tolerance = tolerance_of(model)
-        self.sites = {(p.seen.owner, p.seen.nth): index for index, p in enumerate(placed)}
         homes = ((i, self._home(p)) for i, p in enumerate(placed) if not _complete(found[i]))
         self.homes = {index: home for index, home in homes if any(self._of(home))}
         self.wanted = set(self.homes.values())
         self.open: list[_Call] = []
         self.started = 0
-        self.attended: Counter[str] = Counter()
-        self.masks = MaskReader()
 
     def _home(self, one: Placed) -> str:
         """The module that attends, or the outermost around it inside its block, where its projections may be."""
@@ -118,25 +113,10 @@ class _Search:
             elif call.path in self.wanted:
                 call.given.extend(_copies(thing))
 
-    def scope(self) -> tuple[int, ...]:
-        return tuple(call.number for call in self.open)
+    def under_way(self) -> list[tuple[str, int]]:
+        return [(call.path, call.number) for call in self.open]
 
-    def saw(self, call: Seen) -> None:
-        begun = self.scope() if isinstance(call, FusedCall) else call.begun
-        innermost = shared(begun, self.scope())
-        owner = next(one.path for one in self.open if one.number == innermost)
-        seen = self.placed[self.sites[owner, self.attended[owner]]].seen
-        if isinstance(call, FusedCall):
-            self._attended(owner, sight_fused(call, self.masks))
-        else:
-            self._attended(owner, sight_written_out(call, heads=seen.heads, batch=seen.batch))
-
-    def saw_interface(self, module: nn.Module, sighting: Sighting) -> None:
-        self._attended(self.paths[module], sighting)
-
-    def _attended(self, owner: str, sighting: Sighting) -> None:
-        index = self.sites[owner, self.attended[owner]]
-        self.attended[owner] += 1
+    def attended(self, index: int, sighting: Sighting) -> None:
         if index in self.homes:
             home = next(call for call in reversed(self.open) if call.path == self.homes[index])
             home.sightings.append((index, sighting))
