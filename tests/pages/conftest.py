@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 
@@ -22,6 +23,8 @@ FLAGS = [
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    if os.environ.get("ATTNSCOPE_NO_BROWSER") == "1":
+        pytest.skip("ATTNSCOPE_NO_BROWSER=1")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         pytest.fail("No Chromium was found: install one (Debian: chromium), or set ATTNSCOPE_NO_BROWSER=1.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,7 @@ from attnscope.pages.html import write_report
 from attnscope.survey import Survey
 from tests.charts.sample_model import encoder_decoder, made_survey, observations
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(os.environ.get("ATTNSCOPE_NO_BROWSER") == "1", reason="ATTNSCOPE_NO_BROWSER=1"),
-]
+pytestmark = pytest.mark.browser
 FEW = ("relative_residual", "spike", "entropy", "sink_mass", "most_received")
 NASTY = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
 

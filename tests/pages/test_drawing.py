@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -88,7 +87,6 @@ def opened(browser: Browser, path: Path) -> Page:
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(os.environ.get("ATTNSCOPE_NO_BROWSER") == "1", reason="ATTNSCOPE_NO_BROWSER=1")
 def test_a_narrow_screen_scrolls_and_breaks_no_number(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(render_path_page(sample_paths(layers=40, heads=40).to_json()), encoding="utf-8")
@@ -110,7 +108,6 @@ def test_a_narrow_screen_scrolls_and_breaks_no_number(browser: Browser, tmp_path
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(os.environ.get("ATTNSCOPE_NO_BROWSER") == "1", reason="ATTNSCOPE_NO_BROWSER=1")
 def test_panels_side_by_side_keep_their_size_on_a_narrow_screen(browser: Browser, tmp_path: Path) -> None:
     from attnscope.pages.document import page_style
 

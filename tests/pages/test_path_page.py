@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from io import StringIO
@@ -175,7 +174,6 @@ def test_a_terminal_name_moves_no_cursor(report: PathReport) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(os.environ.get("ATTNSCOPE_NO_BROWSER") == "1", reason="ATTNSCOPE_NO_BROWSER=1")
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_the_page_opens_without_a_word(browser: Browser, tmp_path: Path, width: int, scheme: str) -> None:
     report = replace(sample_paths(), model=NASTY)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from attnscope.charts.path_panels import length_chart, seen_lengths, wrapped
+from attnscope.charts.path_panels import length_chart, seen_lengths, visible, wrapped
 from attnscope.depth.path_report import Chain, PathReport
 from attnscope.pages.path_page import render_path_page
 from attnscope.pages.path_summary import print_paths
-from attnscope.pages.path_vocabulary import probability_words, target_is, target_word, visible
+from attnscope.pages.path_vocabulary import probability_words, target_is, target_word
 from attnscope.pages.path_words import length_lines, sentences
 from tests.pages.sample_paths import sample_paths
 

@@ -61,7 +61,7 @@ def length_rows(data: Data) -> list[dict[str, Any]]:
             "length": row["length"],
             "source": SOURCES[key],
             "value": row[key],
-            "label": f"paths through {_heads(row['length'])}, {SOURCES[key]}: {numeral(row[key])}",
+            "label": f"paths through {exactly(row['length'])}, {SOURCES[key]}: {numeral(row[key])}",
         }
         for row in few
         for key in kinds
@@ -166,7 +166,7 @@ def head_length_rows(data: Data) -> list[dict[str, Any]]:
             "head": f"L{layer} H{head}",
             "length": length,
             "value": (value := data["head_lengths"][layer][head][length]),
-            "label": f"head {head} of layer {layer}, paths through {_heads(length)}: {numeral(value)}",
+            "label": f"head {head} of layer {layer}, paths through {exactly(length)}: {numeral(value)}",
         }
         for layer, head in sorted(most)
         for length in range(1, shown)
@@ -258,8 +258,13 @@ def _zero() -> alt.Chart:
     return alt.Chart(pd.DataFrame([{"value": 0.0}])).mark_rule(style="others").encode(y="value:Q")
 
 
-def _heads(length: int) -> str:
+def exactly(length: int) -> str:
     return "no head" if length == 0 else "one head" if length == 1 else f"{length} heads"
+
+
+def visible(word: str) -> str:
+    """A word on one line: what has no picture of its own, such as a line's end, as Python would write it."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in word)
 
 
 def _value_axis(rows: pd.DataFrame, title: str | list[str]) -> alt.Y:
@@ -269,7 +274,7 @@ def _value_axis(rows: pd.DataFrame, title: str | list[str]) -> alt.Y:
 
 def wrapped(target: str) -> str | list[str]:
     """The whole name of a target beside an axis: in lines that are as long as the axis is high."""
-    target = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in target)
+    target = visible(target)
     whole = re.sub(r"'[^']*'", lambda word: word[0].replace(" ", HARD_SPACE), target)  # a word keeps its own spaces
     lines = textwrap.wrap(whole, LONGEST_TITLE, break_on_hyphens=False)
     if len(lines) < 2:

@@ -131,6 +131,8 @@ def collapse(
                 saved = found.save(folder / "collapse.json")
                 write_collapse(data, folder / "collapse.html", published=reference)
     except KeyboardInterrupt:
+        from attnscope.pages.terminal import clean
+
         done = "nothing was written" if saved is None else f"{clean(str(saved))} is written, the page is not"
         typer.echo(f"attnscope: interrupted; {done}: ask for fewer --samples or --variants.", err=True)
         raise typer.Exit(130) from None
@@ -164,6 +166,7 @@ def print_collapse(
     from rich.text import Text
 
     from attnscope.pages.collapse_words import bound_lines, end_lines, published_words, sentences
+    from attnscope.pages.terminal import clean
 
     console = Console(highlight=False)
     shape = (
@@ -222,8 +225,3 @@ def _print_table(console: Any, title: str, heading: tuple[str, ...], lines: list
         table.add_row(*map(Text, line))
     console.print(Text.assemble("\n", (title, "bold")))
     console.print(table)
-
-
-def clean(text: str) -> str:
-    """Names come from files: control characters would move the cursor or worse."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)

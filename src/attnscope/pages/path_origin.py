@@ -6,16 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from attnscope.charts.numerals import numeral
-from attnscope.pages.path_vocabulary import (
-    at_most,
-    exactly,
-    from_on,
-    other_than_said,
-    signed,
-    target_is,
-    target_word,
-    visible,
-)
+from attnscope.charts.path_panels import exactly, visible
+from attnscope.pages.path_vocabulary import at_most, from_on, other_than_said, signed, target_is, target_word
 
 # Lengths add P and take N away, and P - N is the whole. P + N > 3 (P - N) means N > P - N: what cancels is more than
 # what is left, and a share "of the whole" says nothing.

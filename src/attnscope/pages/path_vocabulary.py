@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnscope.charts.numerals import numeral
+from attnscope.charts.path_panels import exactly, visible
 
 Data = Mapping[str, Any]
 
@@ -16,10 +17,6 @@ LOGIT = re.compile(r"logit of '(?P<word>.+?)'(?: minus that of '(?P<other>.+)')?
 
 def at_most(length: int) -> str:
     return "no head at all" if length == 0 else f"at most {exactly(length)}"
-
-
-def exactly(length: int) -> str:
-    return "no head" if length == 0 else "one head" if length == 1 else f"{length} heads"
 
 
 def signed(value: float) -> str:
@@ -44,11 +41,6 @@ def chain_words(chain: Data) -> str:
     steps = [f"'{visible(chain['token'])}' (token {chain['position']})"]
     steps += [f"layer {layer} head {head}" for layer, head in chain["heads"]]
     return " → ".join([*steps, "output"])
-
-
-def visible(word: str) -> str:
-    """A word on one line: what has no picture of its own, such as a line's end, as Python would write it."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in word)
 
 
 def target_is(data: Data) -> str:

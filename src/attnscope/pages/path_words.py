@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnscope.charts.numerals import numeral
-from attnscope.charts.path_panels import seen_lengths
+from attnscope.charts.path_panels import exactly, seen_lengths, visible
 from attnscope.pages.path_origin import origin
-from attnscope.pages.path_vocabulary import chain_words, count_words, exactly, from_on, signed, visible
+from attnscope.pages.path_vocabulary import chain_words, count_words, from_on, signed
 from attnscope.survey.words import count
 
 RANK_ONE = 0.1  # a relative residual below which the rows of a sum are nearly one row

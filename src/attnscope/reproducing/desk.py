@@ -16,6 +16,7 @@ import re
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,7 @@ class KeepingDesk:
         self.plan = _through_json(plan)
         self.progress = progress
         self.asked_to_stop = False
+        self.seconds = 0.0  # behind the finished parts, in whichever sitting they were made
 
     def open(self, resume: bool) -> None:
         """Begin anew, or go on with what is there; a checkpoint of another plan is refused."""
@@ -81,9 +83,15 @@ class KeepingDesk:
     def part(self, name: str, work: Callable[[], Any]) -> Any:
         path = self._path(name, ".json")
         if path is not None and path.exists():
-            return _read(path)["answer"]
+            kept = _read(path)
+            self.seconds += kept["seconds"]
+            return kept["answer"]
         self.advance(name, 0, 0)
-        content = _json({"answer": plain(work())})
+        start = time.monotonic()
+        answer = plain(work())
+        took = time.monotonic() - start
+        self.seconds += took
+        content = _json({"answer": answer, "seconds": round(took, 3)})
         if path is not None:
             write_atomically(path, content)
         return json.loads(content)["answer"]

@@ -24,8 +24,6 @@ class Known:
 
     preset: str
     seeds: int
-    seconds: float
-    attnscope: str
     verdicts: Mapping[str, str]
     claims: int  # that the experiment has now; those that changed since are not among the verdicts
 
@@ -45,8 +43,6 @@ def known(experiment: Experiment) -> tuple[Known, ...]:
         Known(
             preset=run["preset"],
             seeds=len(run["seeds"]),
-            seconds=run["seconds"],
-            attnscope=run["attnscope"],
             claims=len(experiment.claims),
             verdicts={
                 claim.name: run["claims"][claim.name]["verdict"]
@@ -61,7 +57,7 @@ def known(experiment: Experiment) -> tuple[Known, ...]:
 
 def recorded(results: Mapping[str, Any]) -> dict[str, Any]:
     """What is kept of a results.json."""
-    kept = {name: results[name] for name in ("preset", "seeds", "seconds", "attnscope")}
+    kept = {name: results[name] for name in ("preset", "seeds", "attnscope")}
     claims = {
         claim["name"]: {"rule": claim["rule"], "verdict": claim["verdict"], "median": claim["median"]}
         for claim in results["claims"]

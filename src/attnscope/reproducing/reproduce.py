@@ -11,7 +11,6 @@ A claim that does not hold is a result like any other. What stops a run (Ctrl-C,
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -148,10 +147,9 @@ def reproduce(
     }
     desk = KeepingDesk(folder, plan, progress)
     desk.open(resume)
-    start = time.monotonic()
     with desk.interruptible(), one_thread():
         result = chosen.run(params, which, desk)
-    done = Reproduction(chosen, preset, which, result, chosen.judged(result), time.monotonic() - start, folder)
+    done = Reproduction(chosen, preset, which, result, chosen.judged(result), desk.seconds, folder)
     if folder is not None:
         progress("drawing", 0, 0)
         done.save(folder)
