@@ -31,6 +31,18 @@ def test_a_finished_part_is_not_worked_on_again(tmp_path: Path) -> None:
         json.loads(file.read_text(), parse_constant=never)
 
 
+def test_the_time_is_that_of_every_sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 17.5, 100.0, 102.0])
+    monkeypatch.setattr("attnscope.reproducing.desk.time.monotonic", lambda: next(clock))
+    first = desk(tmp_path)
+    first.part("a", lambda: 1)
+    assert first.seconds == 7.5
+    second = desk(tmp_path, resume=True)
+    second.part("a", never)
+    second.part("b", lambda: 2)
+    assert second.seconds == 9.5
+
+
 def test_a_new_run_forgets_the_old_one(tmp_path: Path) -> None:
     desk(tmp_path).part("a", lambda: 1)
     assert desk(tmp_path).part("a", lambda: 2) == 2
