@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gguf
+import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
@@ -64,3 +66,35 @@ def save_specimen(folder: Path, seed: int = 0) -> Path:
     tiny_llama(seed).save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
     return folder
+
+
+def write_gguf(path: Path, architecture: str = "llama") -> None:
+    """A one-layer Llama of 32-bit numbers with a tokenizer of five words."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_name("tiny")
+    writer.add_context_length(64)
+    writer.add_embedding_length(16)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(24)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_rope_dimension_count(4)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["<s>", "a", "b", "ab", "Ġ"])
+    writer.add_token_types([3, 1, 1, 1, 1])
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(0)
+    rng = np.random.default_rng(0)
+    shapes = {"token_embd": (5, 16), "output_norm": (16,), "output": (5, 16)}
+    shapes |= {"blk.0.attn_norm": (16,), "blk.0.ffn_norm": (16,)}
+    shapes |= {"blk.0.attn_q": (16, 16), "blk.0.attn_k": (8, 16), "blk.0.attn_v": (8, 16)}
+    shapes |= {"blk.0.attn_output": (16, 16), "blk.0.ffn_gate": (24, 16), "blk.0.ffn_up": (24, 16)}
+    shapes |= {"blk.0.ffn_down": (16, 24)}
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", rng.standard_normal(shape).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -25,6 +25,7 @@ from attnscope.hf import devices, sources
 from attnscope.hf.feed import feed
 from attnscope.hf.load import load
 from attnscope.hf.quiet import quiet
+from tests.specimens import write_gguf
 
 TINY = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
 LLAMA = transformers.LlamaConfig(**TINY, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
@@ -417,38 +418,6 @@ def test_pocket_is_a_folder_of_the_package(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sources, "_in_folder", note)
     assert refusal("pocket") == "pocket"
     assert seen == [Path(sources.__file__).parent.parent / "pocket"]
-
-
-def write_gguf(path: Path, architecture: str = "llama") -> None:
-    """A one-layer Llama of 32-bit numbers with a tokenizer of five words."""
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_name("tiny")
-    writer.add_context_length(64)
-    writer.add_embedding_length(16)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(24)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_rope_dimension_count(4)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(5)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(["<s>", "a", "b", "ab", "Ġ"])
-    writer.add_token_types([3, 1, 1, 1, 1])
-    writer.add_token_merges(["a b"])
-    writer.add_bos_token_id(0)
-    rng = np.random.default_rng(0)
-    shapes = {"token_embd": (5, 16), "output_norm": (16,), "output": (5, 16)}
-    shapes |= {"blk.0.attn_norm": (16,), "blk.0.ffn_norm": (16,)}
-    shapes |= {"blk.0.attn_q": (16, 16), "blk.0.attn_k": (8, 16), "blk.0.attn_v": (8, 16)}
-    shapes |= {"blk.0.attn_output": (16, 16), "blk.0.ffn_gate": (24, 16), "blk.0.ffn_up": (24, 16)}
-    shapes |= {"blk.0.ffn_down": (16, 24)}
-    for name, shape in shapes.items():
-        writer.add_tensor(f"{name}.weight", rng.standard_normal(shape).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def test_gguf(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

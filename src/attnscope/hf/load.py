@@ -27,6 +27,7 @@ from attnscope.hf import classes
 from attnscope.hf.devices import device_named, dtype_named
 from attnscope.hf.gguf_file import open_gguf
 from attnscope.hf.hashing import described, hash_of_files, hash_of_json
+from attnscope.hf.permission import pretrained, refuse_foreign_kernels
 from attnscope.hf.quiet import quiet
 from attnscope.hf.sources import Source, Wishes, find
 
@@ -145,7 +146,13 @@ def _refusing(found: Source) -> Iterator[None]:
 
 def _config(found: Source, wishes: Wishes) -> Any:
     if found.form == "gguf":
-        return transformers.AutoConfig.from_pretrained(found.folder, gguf_file=found.gguf_file)
+        return pretrained(
+            transformers.AutoConfig,
+            found.folder,
+            trust_remote_code=wishes.trust_remote_code,
+            gguf_file=found.gguf_file,
+        )
+    refuse_foreign_kernels(found.config, found.name, trust_remote_code=wishes.trust_remote_code)
     model_type = found.config["model_type"]
     if model_type in transformers.CONFIG_MAPPING:
         kwargs = {name: value for name, value in found.config.items() if name != "model_type"}
@@ -161,7 +168,7 @@ def _config(found: Source, wishes: Wishes) -> Any:
             "--trust-remote-code if you trust it."
         )
     else:
-        config = transformers.AutoConfig.from_pretrained(found.folder, trust_remote_code=True)
+        config = pretrained(transformers.AutoConfig, found.folder, trust_remote_code=True)
     if quantised := getattr(config, "quantization_config", None):
         return _unpacked(config, quantised, found)
     return config
@@ -201,9 +208,8 @@ def _with_weights(
         "config": config,
         "dtype": precision or "auto",
         "output_loading_info": True,
-        "local_files_only": True,
+        "trust_remote_code": remote,
         "use_safetensors": found.form == "safetensors",
-        **({"trust_remote_code": True} if remote else {}),
     }
     if found.form == "gguf":
         del options["use_safetensors"]
@@ -214,7 +220,7 @@ def _with_weights(
     left_off: list[str] = []
     missing: dict[str, tuple[int, ...]] = {}
     for cls in [classes.remote_class(found.config)] if remote else _choices(config, found):
-        model, info = cls.from_pretrained(found.folder, **options)
+        model, info = pretrained(cls, found.folder, **options)
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         missing = {name: shapes.get(name, ()) for name in sorted(info["missing_keys"])}
         if all(classes.is_pooler(name, shape) for name, shape in missing.items()):
@@ -251,14 +257,15 @@ def _uses_remote_code(found: Source, wishes: Wishes) -> bool:
 
 
 def _tokenizer(found: Source, wishes: Wishes) -> Any | None:
-    if found.form == "gguf":
-        tokenizer = transformers.AutoTokenizer.from_pretrained(found.folder, gguf_file=found.gguf_file)
-    elif any(any(found.folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            found.folder, trust_remote_code=wishes.trust_remote_code, local_files_only=True
-        )
-    else:
+    inside = any(any(found.folder.glob(pattern)) for pattern in _TOKENIZER_FILES)
+    if found.form != "gguf" and not inside:
         return None
+    tokenizer = pretrained(
+        transformers.AutoTokenizer,
+        found.folder,
+        trust_remote_code=wishes.trust_remote_code,
+        **({"gguf_file": found.gguf_file} if found.form == "gguf" else {}),
+    )
     tokenizer.model_max_length = 1 << 60  # windows are cut later; no word about long text is needed
     return tokenizer
 
