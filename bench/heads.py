@@ -81,7 +81,7 @@ def measure(case: Case, method: str, seeds: Iterable[int] = SEEDS) -> dict[str, 
 def _walk(case: Case, method: str, seed: int) -> dict[int, float]:
     """Processor seconds of every width that reached the accuracy."""
     from attnscope.core.registry import constructions
-    from attnscope.patterns.accuracy import DTYPES, Accuracy
+    from attnscope.heads.accuracy import DTYPES, Accuracy
     from attnscope.patterns.generate import generate
 
     pattern = generate(case.kind, case.n, case.k, seed=seed)
@@ -90,8 +90,8 @@ def _walk(case: Case, method: str, seed: int) -> dict[int, float]:
 
     def seconds_at(width: int) -> float | None:
         from attnscope.core.errors import RefusalError
-        from attnscope.patterns.certificate import certify
-        from attnscope.patterns.rounding import rounded
+        from attnscope.heads.certificate import certify
+        from attnscope.heads.rounding import rounded
 
         start = time.process_time()
         try:

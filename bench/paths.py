@@ -23,7 +23,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from attnscope.hf.freeze import freeze
+from attnscope.hf.editing.freeze import freeze
 from attnscope.models.nano import Config, Nano
 from attnscope.pathways.graded import Graded, watching
 from attnscope.pathways.lengths import lengths
@@ -89,7 +89,7 @@ def measured(turns: int) -> list[dict[str, Any]]:
 
 def smollm2() -> dict[str, float]:
     """Peak of this process: loading, freezing, lengths and head values together."""
-    from attnscope.hf.load import load
+    from attnscope.hf.loading.load import load
     from attnscope.pathways.heads import head_table
     from attnscope.pathways.shapley import shapley
     from attnscope.pathways.targets import logit

@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 
 from attnscope.core.registry import choose
-from attnscope.hf.anatomy import Anatomy, anatomy
-from attnscope.hf.in_memory import in_memory
-from attnscope.hf.load import Loaded, load
-from attnscope.hf.material import batches_for, forward_options
+from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
+from attnscope.hf.loading.in_memory import in_memory
+from attnscope.hf.loading.load import Loaded, load
+from attnscope.hf.loading.material import batches_for, forward_options
+from attnscope.records.survey.ledger import Ledger
 from attnscope.scanning.observer import Observer
 from attnscope.scanning.scan import observe_batch
-from attnscope.survey.ledger import Ledger
 from attnscope.trace.batches import Batches
 from tools.fetch_models import path as weights
 

@@ -49,8 +49,8 @@ def rows() -> list[tuple[str, ...]]:
     from transformers.utils import logging
 
     from attnscope.core.errors import RefusalError
-    from attnscope.hf.anatomy import anatomy
-    from attnscope.hf.verify import verify
+    from attnscope.hf.anatomy.anatomy import anatomy
+    from attnscope.hf.tapping.verify import verify
 
     logging.set_verbosity_error()
     table = []

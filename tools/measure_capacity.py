@@ -1,4 +1,4 @@
-"""Measure what each construction needs, for src/attnscope/compiling/measured.json, which ships with the package.
+"""Measure what each construction needs, for src/attnscope/compiling/known_widths.json, which ships with the package.
 
     python tools/measure_capacity.py                          # everything that is missing; hours
     python tools/measure_capacity.py --sizes 64 256 --counts 1 2 4 --seconds 60
@@ -16,11 +16,11 @@ import json
 import time
 from pathlib import Path
 
-from attnscope.compiling.measurements import Measurement, Point, embedded_json, measure
+from attnscope.compiling.widths import Measurement, Point, embedded_json, measure
+from attnscope.core.files import write_atomically
 from attnscope.core.registry import constructions
-from attnscope.survey.file import write_atomically
 
-TARGET = Path(__file__).parent.parent / "src" / "attnscope" / "compiling" / "measured.json"
+TARGET = Path(__file__).parent.parent / "src" / "attnscope" / "compiling" / "known_widths.json"
 
 
 def main() -> None:

@@ -9,8 +9,8 @@ import json
 import sys
 from pathlib import Path
 
+from attnscope.core.files import write_atomically
 from attnscope.reproducing.known import FILE, recorded
-from attnscope.survey.file import write_atomically
 
 PLACE = Path(__file__).parents[1] / "src" / "attnscope" / "reproducing" / FILE
 

@@ -16,10 +16,10 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "scan": "attnscope.scanning.scan:scan",
-    "report": "attnscope.pages.html:write_report",
-    "compare": "attnscope.survey.compare:compare",
-    "collapse": "attnscope.depth.collapse:collapse",
-    "paths": "attnscope.depth.paths:paths",
+    "report": "attnscope.reporting.survey.page:write_report",
+    "compare": "attnscope.records.comparison:compare",
+    "collapse": "attnscope.collapsing.collapse:collapse",
+    "paths": "attnscope.decomposing.paths:paths",
     "reproduce": "attnscope.reproducing.reproduce:reproduce",
     "compile": "attnscope.compiling.compile:compile",
     "capacity": "attnscope.compiling.capacity:capacity",
@@ -30,16 +30,17 @@ _HOMES = {
     "read_pattern": "attnscope.patterns.sources:read_pattern",
     "Pattern": "attnscope.patterns.pattern:Pattern",
     "catalog": "attnscope.core.registry:measures",
-    "diagnose": "attnscope.survey.diagnose:diagnose",
-    "Thresholds": "attnscope.survey.thresholds:Thresholds",
-    "Survey": "attnscope.survey.survey:Survey",
-    "Collapse": "attnscope.depth.collapsed:Collapse",
-    "PathReport": "attnscope.depth.path_report:PathReport",
+    "diagnose": "attnscope.records.survey.diagnose:diagnose",
+    "Thresholds": "attnscope.records.survey.thresholds:Thresholds",
+    "Survey": "attnscope.records.survey.survey:Survey",
+    "Collapse": "attnscope.records.collapse:Collapse",
+    "PathReport": "attnscope.records.paths:PathReport",
     "RefusalError": "attnscope.core.errors:RefusalError",
 }
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
 
 if TYPE_CHECKING:
+    from attnscope.collapsing.collapse import collapse as collapse
     from attnscope.compiling.capacity import capacity as capacity
     from attnscope.compiling.compile import compile as compile
     from attnscope.compiling.compress import compress as compress
@@ -47,20 +48,19 @@ if TYPE_CHECKING:
     from attnscope.compiling.universal import queries_for as queries_for
     from attnscope.core.errors import RefusalError as RefusalError
     from attnscope.core.registry import measures as catalog  # noqa: F401
-    from attnscope.depth.collapse import collapse as collapse
-    from attnscope.depth.collapsed import Collapse as Collapse
-    from attnscope.depth.path_report import PathReport as PathReport
-    from attnscope.depth.paths import paths as paths
-    from attnscope.pages.html import write_report as report  # noqa: F401
+    from attnscope.decomposing.paths import paths as paths
     from attnscope.patterns.generate import generate as generate
     from attnscope.patterns.pattern import Pattern as Pattern
     from attnscope.patterns.sources import read_pattern as read_pattern
+    from attnscope.records.collapse import Collapse as Collapse
+    from attnscope.records.comparison import compare as compare
+    from attnscope.records.paths import PathReport as PathReport
+    from attnscope.records.survey.diagnose import diagnose as diagnose
+    from attnscope.records.survey.survey import Survey as Survey
+    from attnscope.records.survey.thresholds import Thresholds as Thresholds
+    from attnscope.reporting.survey.page import write_report as report  # noqa: F401
     from attnscope.reproducing.reproduce import reproduce as reproduce
     from attnscope.scanning.scan import scan as scan
-    from attnscope.survey.compare import compare as compare
-    from attnscope.survey.diagnose import diagnose as diagnose
-    from attnscope.survey.survey import Survey as Survey
-    from attnscope.survey.thresholds import Thresholds as Thresholds
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnscope.core.card import Alarm, Card
-from attnscope.survey import Ledger, Survey
+from attnscope.records.survey import Ledger, Survey
 
 
 class Observation(NamedTuple):

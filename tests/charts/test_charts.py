@@ -13,7 +13,7 @@ from attnscope.charts.head_grid import head_grid
 from attnscope.charts.head_portrait import TICKS, head_portrait, portrait_rows
 from attnscope.charts.theme import THEMES, configuration, specification
 from attnscope.core.errors import RefusalError
-from attnscope.survey import diagnose
+from attnscope.records.survey import diagnose
 from tests.charts.sample_model import CARDS, encoder_decoder, made_survey, observations
 
 

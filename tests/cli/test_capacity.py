@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from attnscope.compiling import measurements
+from attnscope.compiling import widths as measurements
 from attnscope.compiling.capacity import capacity
-from attnscope.compiling.measurements import Measurement, Point
+from attnscope.compiling.widths import Measurement, Point
 from attnscope.core.construction import Advance
 from attnscope.core.errors import RefusalError
 from tests.cli.test_compile import invoke, refused
@@ -62,7 +62,7 @@ def test_interruption_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(point: Point, seconds: float, advance: Advance) -> Measurement:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnscope.compiling.desk.measure", interrupted)
+    monkeypatch.setattr("attnscope.compiling.worklist.measure", interrupted)
     result = invoke(*ASKED)
     assert result.exit_code == 130
     assert "run the same command" in result.stderr

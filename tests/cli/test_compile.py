@@ -19,8 +19,8 @@ from attnscope.cli.compile import compile as command
 from attnscope.core.construction import Construction
 from attnscope.core.errors import RefusalError
 from attnscope.core.registry import constructions
-from attnscope.patterns.accuracy import DTYPES
-from attnscope.patterns.export import load_head
+from attnscope.heads.accuracy import DTYPES
+from attnscope.heads.export import load_head
 from attnscope.patterns.generate import GENERATORS
 from tests.compiling.stand_in import exact_construction, registered
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from attnscope.cli.paths import paths as command
 from attnscope.core.errors import RefusalError
-from attnscope.depth.path_report import PathReport
+from attnscope.records.paths import PathReport
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command()(command)
@@ -102,7 +102,7 @@ def test_bad_input_leaves_nothing_behind() -> None:
 
 
 def test_ctrl_c_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    import attnscope.depth.paths as driver
+    import attnscope.decomposing.paths as driver
 
     def interrupted(*args: object, **options: object) -> None:
         raise KeyboardInterrupt

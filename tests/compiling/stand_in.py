@@ -12,9 +12,9 @@ import torch
 
 from attnscope.core.construction import Advance, Construction
 from attnscope.core.errors import RefusalError
-from attnscope.patterns.certificate import Certificate
-from attnscope.patterns.factors import Factors
-from attnscope.patterns.head import Head
+from attnscope.heads.certificate import Certificate
+from attnscope.heads.factors import Factors
+from attnscope.heads.head import Head
 from attnscope.patterns.pattern import Pattern
 
 

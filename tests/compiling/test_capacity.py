@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from attnscope.charts.theme import specification
-from attnscope.compiling import measurements
+from attnscope.compiling import widths as measurements
 from attnscope.compiling.capacity import Capacity, capacity
-from attnscope.compiling.desk import duration
-from attnscope.compiling.measurements import Measurement, Point, Shelf, cache_folder, embedded_json
+from attnscope.compiling.widths import Measurement, Point, Shelf, cache_folder, embedded_json
+from attnscope.compiling.worklist import duration
 from attnscope.core.construction import Advance
 from attnscope.core.errors import RefusalError
 from tests.compiling.stand_in import exact_construction, registered
@@ -33,7 +33,7 @@ class Meter:
 @pytest.fixture
 def meter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Meter]:
     fake = Meter()
-    monkeypatch.setattr("attnscope.compiling.desk.measure", fake)
+    monkeypatch.setattr("attnscope.compiling.worklist.measure", fake)
     monkeypatch.setattr(measurements, "embedded", lambda: {})
     with registered(monkeypatch, exact_construction("joint"), exact_construction("margin")):
         yield fake
@@ -155,7 +155,7 @@ def test_interruption_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytes
             raise KeyboardInterrupt
         return meter(point, seconds, advance)
 
-    monkeypatch.setattr("attnscope.compiling.desk.measure", interrupted)
+    monkeypatch.setattr("attnscope.compiling.worklist.measure", interrupted)
     answer = ask(tmp_path)
     assert answer.interrupted
     assert len(list(tmp_path.iterdir())) == 3

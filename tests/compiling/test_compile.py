@@ -12,15 +12,15 @@ from safetensors import safe_open
 
 from attnscope.charts.theme import specification
 from attnscope.compiling.compile import compile as run
-from attnscope.compiling.wording import certificate_lines, row_words
 from attnscope.core.construction import Construction
 from attnscope.core.errors import RefusalError
 from attnscope.core.registry import constructions
-from attnscope.patterns.accuracy import Accuracy
-from attnscope.patterns.certificate import certify
-from attnscope.patterns.export import load_head
+from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.certificate import certify
+from attnscope.heads.export import load_head
 from attnscope.patterns.generate import permutation, union_of_permutations, window
 from attnscope.patterns.pattern import Pattern
+from attnscope.reporting.compiled.words import certificate_lines, row_words
 from tests.compiling.stand_in import exact_construction, registered
 
 KEYS = {"method", "n", "k", "d", "dtype", "ratio_error", "leak", "max_logit", "lower_bound", "proved_minimal",

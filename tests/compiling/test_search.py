@@ -13,8 +13,8 @@ from attnscope.compiling import search
 from attnscope.compiling.search import Build, OutOfTimeError, at_width, badness, smallest
 from attnscope.core.construction import Advance
 from attnscope.core.errors import RefusalError
-from attnscope.patterns.certificate import Certificate
-from attnscope.patterns.head import Head
+from attnscope.heads.certificate import Certificate
+from attnscope.heads.head import Head
 from tests.compiling.stand_in import Builder, certificate, head
 
 

@@ -11,11 +11,11 @@ from attnscope.compiling.universal import fixed_keys, queries_for
 from attnscope.constructions.frame import frame
 from attnscope.constructions.margin import margin
 from attnscope.core.errors import RefusalError
-from attnscope.patterns.accuracy import Accuracy
-from attnscope.patterns.certificate import certify
+from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.certificate import certify
+from attnscope.heads.rounding import rounded
 from attnscope.patterns.generate import block, sink_window, strided, union_of_permutations, window
-from attnscope.patterns.keys import coherence, welch_bound
-from attnscope.patterns.rounding import rounded
+from attnscope.solvers.keys import coherence, welch_bound
 
 PATTERNS = {
     "permutations": union_of_permutations(128, 4, seed=7),

@@ -10,13 +10,13 @@ import pytest
 from attnscope.core.construction import Construction
 from attnscope.core.errors import RefusalError
 from attnscope.core.registry import constructions
-from attnscope.patterns.accuracy import Accuracy
-from attnscope.patterns.bounds import lower_bounds
-from attnscope.patterns.certificate import certify
-from attnscope.patterns.factors import Factors
+from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.bounds import lower_bounds
+from attnscope.heads.certificate import certify
+from attnscope.heads.factors import Factors
+from attnscope.heads.rounding import rounded
 from attnscope.patterns.generate import union_of_permutations, window
 from attnscope.patterns.pattern import Pattern
-from attnscope.patterns.rounding import rounded
 
 N, K = 16, 2
 every_construction = pytest.mark.parametrize("build", constructions().values(), ids=constructions())

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from attnscope.constructions.frame import frame
 from attnscope.core.errors import RefusalError
-from attnscope.patterns.accuracy import Accuracy
-from attnscope.patterns.certificate import certify
-from attnscope.patterns.factors import Factors
+from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.certificate import certify
+from attnscope.heads.factors import Factors
+from attnscope.heads.rounding import rounded
 from attnscope.patterns.generate import sink_window, union_of_permutations, window
-from attnscope.patterns.interpolation import interpolated, interpolation
-from attnscope.patterns.keys import make_keys
 from attnscope.patterns.pattern import Pattern
-from attnscope.patterns.rounding import rounded
+from attnscope.solvers.interpolation import interpolated, interpolation
+from attnscope.solvers.keys import make_keys
 
 
 def built(pattern: Pattern, width: int, seed: int = 0) -> Factors:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from attnscope.constructions.moment_curve import _polynomials, curve, largest_n, moment_curve, needed_width, zeros_of
 from attnscope.core.errors import RefusalError
-from attnscope.patterns.accuracy import Accuracy, Dtype
-from attnscope.patterns.bounds import lower_bounds
-from attnscope.patterns.certificate import Certificate, certify
+from attnscope.heads.accuracy import Accuracy, Dtype
+from attnscope.heads.bounds import lower_bounds
+from attnscope.heads.certificate import Certificate, certify
+from attnscope.heads.rounding import rounded
 from attnscope.patterns.generate import generate, union_of_permutations, window
 from attnscope.patterns.pattern import Pattern
-from attnscope.patterns.rounding import rounded
 
 
 def certified(pattern: Pattern, dtype: Dtype = "float64", width: int | None = None) -> Certificate:

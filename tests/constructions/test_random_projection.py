@@ -11,12 +11,12 @@ from attnscope.constructions import random_projection as paper
 from attnscope.constructions.random_projection import random_projection, success_rate, theorem_for
 from attnscope.constructions.random_projection_rows import random_projection_rows
 from attnscope.core.errors import RefusalError
-from attnscope.patterns import projection
-from attnscope.patterns.accuracy import Accuracy
-from attnscope.patterns.certificate import certify
+from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.certificate import certify
+from attnscope.heads.rounding import rounded
 from attnscope.patterns.generate import generate, sink_window, union_of_permutations, window
-from attnscope.patterns.projection import gaussian, row_zero_ratios, target, theorem_width, theorem_width_rows
-from attnscope.patterns.rounding import rounded
+from attnscope.solvers import projection
+from attnscope.solvers.projection import gaussian, row_zero_ratios, target, theorem_width, theorem_width_rows
 
 SOME = [union_of_permutations(12, 3, 0), window(9, 4, causal=True), sink_window(10, 3), generate("block", 12, 4)]
 

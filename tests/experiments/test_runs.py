@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from attnscope.core.experiment import Bare, Result
+from attnscope.core.plain import plain
 from attnscope.core.registry import experiments
-from attnscope.survey.provenance import plain
 from attnscope.trials.learned_paths import Learned
 
 

@@ -12,11 +12,11 @@ from families import FAMILIES, Family
 from torch import nn
 from transformers.modeling_utils import AttentionInterface
 
-from attnscope.hf.anatomy import Anatomy, anatomy, weights
-from attnscope.hf.example import run
-from attnscope.hf.tap import Frame, tap
-from attnscope.hf.tensors import every_tensor
-from attnscope.hf.verify import verify
+from attnscope.hf.anatomy.anatomy import Anatomy, anatomy, weights
+from attnscope.hf.anatomy.example import run
+from attnscope.hf.seeing.tensors import every_tensor
+from attnscope.hf.tapping.tap import Frame, tap
+from attnscope.hf.tapping.verify import verify
 from attnscope.trace.frame import AttentionFrame, StreamFrame
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

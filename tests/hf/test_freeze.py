@@ -12,8 +12,8 @@ import transformers as hf
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.anatomy import anatomy
-from attnscope.hf.freeze import freeze
+from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.editing.freeze import freeze
 from attnscope.models.nano import Config, Nano
 from attnscope.pathways.heads import head_table
 from attnscope.pathways.lengths import lengths

@@ -21,10 +21,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from attnscope.core.errors import RefusalError
 from attnscope.corpus.corpus import Corpus
-from attnscope.hf import devices, sources
-from attnscope.hf.feed import feed
-from attnscope.hf.load import load
-from attnscope.hf.quiet import quiet
+from attnscope.hf.loading import devices, sources
+from attnscope.hf.loading.feed import feed
+from attnscope.hf.loading.load import load
+from attnscope.hf.loading.quiet import quiet
 from tests.specimens import write_gguf
 
 TINY = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
@@ -453,7 +453,7 @@ def test_gguf_of_an_unknown_architecture(tmp_path: Path) -> None:
 
 
 def test_gguf_without_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnscope.hf.gguf_file.find_spec", lambda name: None)
+    monkeypatch.setattr("attnscope.hf.loading.gguf_file.find_spec", lambda name: None)
     (tmp_path / "a.gguf").write_bytes(b"GGUF0000")
     assert "pip install 'attnscope[gguf]'" in refusal(tmp_path / "a.gguf")
 

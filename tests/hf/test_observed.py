@@ -11,8 +11,8 @@ from families import FAMILIES
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.in_memory import in_memory
-from attnscope.hf.observed import observed_pattern
+from attnscope.hf.loading.in_memory import in_memory
+from attnscope.hf.tapping.observed import observed_pattern
 from attnscope.models.nano import Config, Nano
 from tests.specimens import byte_tokenizer, tiny_llama, tiny_t5
 

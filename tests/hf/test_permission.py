@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 import attnscope
 from attnscope.cli.main import app
 from attnscope.core.errors import RefusalError
-from attnscope.hf.load import load
-from attnscope.hf.permission import pretrained
+from attnscope.hf.loading.load import load
+from attnscope.hf.loading.permission import pretrained
 from tests.specimens import save_specimen, write_gguf
 
 EVIL = """

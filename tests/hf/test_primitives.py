@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnscope.hf.masks import MaskReader
-from attnscope.hf.primitives import FusedCall, Seen, SoftmaxWatch, WrittenOutCall, fused_attention, looking_away
-from attnscope.hf.recompute import dense_pattern
-from attnscope.hf.sighting import sight_fused, sight_written_out
+from attnscope.hf.seeing.masks import MaskReader
+from attnscope.hf.seeing.primitives import FusedCall, Seen, SoftmaxWatch, WrittenOutCall, fused_attention, looking_away
+from attnscope.hf.seeing.recompute import dense_pattern
+from attnscope.hf.seeing.sighting import sight_fused, sight_written_out
 
 KINDS = ["none", "causal", "boolean", "bias", "square", "empty rows"]
 

@@ -10,7 +10,7 @@ import transformers as hf
 from families import FAMILIES
 from torch import Tensor, nn
 
-from attnscope.hf.anatomy import anatomy, weights
+from attnscope.hf.anatomy.anatomy import anatomy, weights
 
 WIDTH, HEADS, DIM = 16, 4, 6  # no two sizes alike, and heads together wider than the stream
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attnscope.hf.stacks import stack_names
+from attnscope.hf.anatomy.stacks import stack_names
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ from transformers import (
 )
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.anatomy import anatomy
-from attnscope.hf.surgery import VARIANTS, Variant, cut
+from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.editing.surgery import VARIANTS, Variant, cut
 from attnscope.models.nano import Config, Nano
 
 Stream = Callable[[nn.Module, Tensor, Variant], Tensor]

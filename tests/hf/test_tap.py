@@ -14,10 +14,10 @@ from families import DECODER_TOKENS, FAMILIES, GROUPED, TEXT
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.anatomy import anatomy, weights
-from attnscope.hf.recompute import dense_mixed, dense_pattern
-from attnscope.hf.tap import Frame, tap
-from attnscope.hf.verify import verify
+from attnscope.hf.anatomy.anatomy import anatomy, weights
+from attnscope.hf.seeing.recompute import dense_mixed, dense_pattern
+from attnscope.hf.tapping.tap import Frame, tap
+from attnscope.hf.tapping.verify import verify
 from attnscope.trace.frame import AttentionFrame, StreamFrame
 
 
@@ -438,7 +438,7 @@ def state():
             torch._C._len_torch_function_stack(), torch.backends.mha.get_fastpath_enabled())
 
 before = state()
-import attnscope.hf.tap, attnscope.hf.verify
+import attnscope.hf.tapping.tap, attnscope.hf.tapping.verify
 assert before == state()
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

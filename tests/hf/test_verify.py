@@ -11,10 +11,10 @@ import torch
 from families import FAMILIES
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf import tap as tap_module
-from attnscope.hf import verify as verify_module
-from attnscope.hf.anatomy import anatomy
-from attnscope.hf.verify import verify
+from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.tapping import tap as tap_module
+from attnscope.hf.tapping import verify as verify_module
+from attnscope.hf.tapping.verify import verify
 from attnscope.trace.frame import AttentionFrame
 
 

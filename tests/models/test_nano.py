@@ -11,8 +11,8 @@ from torch import Tensor
 
 import attnscope
 from attnscope.core.errors import RefusalError
-from attnscope.hf.anatomy import anatomy
-from attnscope.hf.verify import verify
+from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.tapping.verify import verify
 from attnscope.models.nano import Config, Nano, visible_keys
 
 

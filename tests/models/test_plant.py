@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.anatomy import anatomy
-from attnscope.hf.recompute import dense_pattern
-from attnscope.hf.tap import tap
+from attnscope.heads.head import Head
+from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.seeing.recompute import dense_pattern
+from attnscope.hf.tapping.tap import tap
 from attnscope.models.nano import Config, Nano
 from attnscope.models.plant import plant
-from attnscope.patterns.head import Head
 from attnscope.trace.frame import AttentionFrame
 
 

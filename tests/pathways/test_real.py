@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnscope.hf.anatomy import anatomy
-from attnscope.hf.freeze import freeze
-from attnscope.hf.load import load
+from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.editing.freeze import freeze
+from attnscope.hf.loading.load import load
 from attnscope.pathways.heads import head_table
 from attnscope.pathways.lengths import lengths
 from attnscope.pathways.network import Network, differences, relative_difference

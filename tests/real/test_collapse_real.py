@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.depth.collapse import collapse
+from attnscope.collapsing.collapse import collapse
 
 pytestmark = pytest.mark.real
 

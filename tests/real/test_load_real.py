@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from attnscope.core.errors import RefusalError
 from attnscope.corpus.corpus import Corpus
 from attnscope.corpus.read import read
-from attnscope.hf.feed import feed
-from attnscope.hf.load import Loaded, load
+from attnscope.hf.loading.feed import feed
+from attnscope.hf.loading.load import Loaded, load
 
 pytestmark = pytest.mark.real
 Material = Callable[[str], Path]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.depth.paths import paths
+from attnscope.decomposing.paths import paths
 
 pytestmark = pytest.mark.real
 

@@ -16,10 +16,10 @@ import torch
 from attnscope.core import registry
 from attnscope.core.errors import RefusalError
 from attnscope.core.experiment import Figure
+from attnscope.reporting.reproduction.page import render
 from attnscope.reproducing import reproduce as driver
-from attnscope.reproducing.page import render
 from attnscope.reproducing.reproduce import Reproduction, reproduce
-from tests.pages.test_html import outline
+from tests.reporting.test_html import outline
 from tests.reproducing.stand_in import NASTY, stand_in
 
 

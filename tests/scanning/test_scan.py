@@ -12,10 +12,10 @@ import torch
 
 import attnscope
 from attnscope.core.errors import RefusalError
+from attnscope.records.survey.ledger import Ledger
+from attnscope.records.survey.survey import Survey
 from attnscope.scanning import scan as scan_module
 from attnscope.scanning.scan import scan
-from attnscope.survey.ledger import Ledger
-from attnscope.survey.survey import Survey
 from attnscope.trace.batches import Batch
 from tests.specimens import TEXT, byte_tokenizer, tiny_llama, tiny_t5
 

@@ -1,8 +1,8 @@
 """Relative residual against depth on a logarithmic axis: one line per variant, its spread as a band.
 
-    chart = collapse_chart(found.to_json())                        # found: what `attnscope.collapse` gave
-    chart = collapse_chart(found.to_json(), published=reference)   # the paper's curves dashed beside them
-    chart = collapse_chart(found.to_json(), bounds=True)           # and a panel: one layer's truth and its bounds
+    chart = collapse_chart(found)                        # found: what `attnscope.collapse` gave
+    chart = collapse_chart(found, published=reference)   # the paper's curves dashed beside them
+    chart = collapse_chart(found, bounds=True)           # and a panel: one layer's truth and its bounds
 
 Values at or below the floor of rounding rest on it: what is below cannot be told from zero. Published curves are known
 to four decimals and end where they reach 0.
@@ -11,14 +11,16 @@ to four decimals and end where they reach 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from attnscope.charts.numerals import numeral, power_axis
 from attnscope.core.errors import RefusalError
+from attnscope.records.collapse import Collapse
+from attnscope.records.published import Published
 
 ROUNDED = 5e-5  # where a published curve ends
 BOUNDS = {  # column of a layer's bounds -> legend
@@ -29,85 +31,73 @@ BOUNDS = {  # column of a layer's bounds -> legend
 PAPER = {"residual_after": "truth", "paper": "theorem 2.2"}
 
 
-@runtime_checkable
-class Reference(Protocol):
-    """Published curves: whose they are, and values by variant."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def curves(self) -> Mapping[str, Sequence[float]]: ...
-
-
 def collapse_chart(
-    data: Mapping[str, Any],
+    found: Collapse,
     *,
-    published: Reference | None = None,
+    published: Published | None = None,
     bounds: bool = False,
     width: int = 440,
     height: int = 300,
     title: bool = True,
 ) -> alt.TopLevelMixin:
-    """`data` is `Collapse.to_json()`."""
-    rows = curve_rows(data)
+    """`bounds` adds a panel for them, `published` the paper's curves."""
+    rows = curve_rows(found)
     if not rows:
         raise RefusalError("There is no finite number to draw: look at the notes of the collapse.")
-    theirs = [] if published is None else published_rows(data, published)
+    theirs = [] if published is None else published_rows(found, published)
     frame = pd.DataFrame(rows)
-    main = _curves(data, frame, theirs, log=True).properties(width=width, height=height)
+    main = _curves(found, frame, theirs, log=True).properties(width=width, height=height)
     panels = [main]
     if frame["mean"].min() < 1e-3 * frame["mean"].max():  # lines that stay up cannot be told apart on such an axis
-        panels.append(_curves(data, frame, theirs, log=False).properties(width=width * 2 // 3, height=height))
+        panels.append(_curves(found, frame, theirs, log=False).properties(width=width * 2 // 3, height=height))
     chart = main if len(panels) == 1 else alt.hconcat(*panels, spacing=36)
-    if bounds and data["bounds"]:
-        beside = [_bounds(data, BOUNDS, "diameter of what a layer writes")]
-        if any(row["paper"] is not None for row in data["bounds"]):
-            beside.append(_bounds(data, PAPER, "residual of what a layer writes"))
+    if bounds and found.bounds:
+        beside = [_bounds(found, BOUNDS, "diameter of what a layer writes")]
+        if any(row.paper is not None for row in found.bounds):
+            beside.append(_bounds(found, PAPER, "residual of what a layer writes"))
         below = alt.hconcat(*(b.properties(width=width * 5 // 6, height=height * 2 // 3) for b in beside), spacing=36)
         chart = alt.vconcat(chart, below.resolve_scale(color="independent", strokeDash="independent"), spacing=28)
         chart = chart.resolve_scale(color="independent", strokeDash="independent")
     if not title:
         return chart
-    lines = _subtitle(data, published)
-    return chart.properties(title=alt.TitleParams(f"What depth leaves of {data['model']}", subtitle=lines, offset=12))
+    lines = _subtitle(found, published)
+    return chart.properties(title=alt.TitleParams(f"What depth leaves of {found.model}", subtitle=lines, offset=12))
 
 
-def curve_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+def curve_rows(found: Collapse) -> list[dict[str, Any]]:
     """One row per variant and depth that has a number: `variant, depth, mean, low, high, label`."""
-    floor = float(data["floor"])
+    floor = float(found.floor)
     rows = []
-    for curve in data["curves"].values():
-        for depth, (mean, low, high) in enumerate(zip(curve["mean"], curve["low"], curve["high"], strict=True)):
-            if mean is not None:
+    for curve in found.curves.values():
+        for depth, (mean, low, high) in enumerate(zip(curve.mean, curve.low, curve.high, strict=True)):
+            if math.isfinite(mean):
                 spread = f"p10 {numeral(low)}, p90 {numeral(high)}"
                 rows.append(
                     {
-                        "variant": curve["title"],
+                        "variant": curve.title,
                         "depth": depth,
                         "mean": max(mean, floor),
                         "low": max(low, floor),
                         "high": max(high, floor),
-                        "label": f"{curve['title']}, depth {depth}: {numeral(mean)} ({spread})",
+                        "label": f"{curve.title}, depth {depth}: {numeral(mean)} ({spread})",
                     }
                 )
     return rows
 
 
-def published_rows(data: Mapping[str, Any], reference: Reference) -> list[dict[str, Any]]:
+def published_rows(found: Collapse, reference: Published) -> list[dict[str, Any]]:
     """Published curves of the variants that are drawn, up to their first 0."""
     rows = []
     for name, values in reference.curves.items():
-        if name in data["curves"]:
+        if name in found.curves:
             for depth, value in enumerate(values):
-                rows.append(
-                    {"variant": data["curves"][name]["title"], "depth": depth, "published": max(value, ROUNDED)}
-                )
+                rows.append({"variant": found.curves[name].title, "depth": depth, "published": max(value, ROUNDED)})
                 if value <= 0:
                     break
     return rows
 
 
-def _curves(data: Mapping[str, Any], frame: pd.DataFrame, theirs: list[dict[str, Any]], *, log: bool) -> alt.LayerChart:
+def _curves(found: Collapse, frame: pd.DataFrame, theirs: list[dict[str, Any]], *, log: bool) -> alt.LayerChart:
     lowest = min([frame["low"].min(), *(row["published"] for row in theirs)])
     highest = 1.1 * max([1.0, frame["high"].max(), *(row["published"] for row in theirs)])
     x = _depth_axis(int(max([frame["depth"].max(), *(row["depth"] for row in theirs)])), "depth (layers passed)")
@@ -117,8 +107,8 @@ def _curves(data: Mapping[str, Any], frame: pd.DataFrame, theirs: list[dict[str,
         scale = alt.Scale(type="log", domain=domain, nice=False)
     else:
         axis, scale = alt.Axis(tickCount=5), alt.Scale(domain=[0.0, highest], nice=False)
-    title = f"relative residual ({data['norm']} norm)" if log else "the same, linear"
-    names = [curve["title"] for curve in data["curves"].values()]
+    title = f"relative residual ({found.norm} norm)" if log else "the same, linear"
+    names = [curve.title for curve in found.curves.values()]
     # On a log axis a dashed line and a solid one tell theirs from ours in black and white too.
     legend = alt.Legend(orient="right", symbolType="stroke", symbolStrokeWidth=2, symbolSize=250)
     colour = alt.Color("variant:N", scale=alt.Scale(domain=names), sort=names, title=None, legend=legend)
@@ -151,19 +141,19 @@ def _curves(data: Mapping[str, Any], frame: pd.DataFrame, theirs: list[dict[str,
     return alt.layer(*layers)
 
 
-def _bounds(data: Mapping[str, Any], names: Mapping[str, str], title: str) -> alt.LayerChart:
+def _bounds(found: Collapse, names: Mapping[str, str], title: str) -> alt.LayerChart:
     """One layer of attention alone: the truth as a line, bounds above it, down to where rounding begins."""
     rows = [
-        {"layer": row["layer"], "which": label, "value": max(row[column], row["rounding"], 1e-300)}
+        {"layer": row.layer, "which": label, "value": max(value, row.rounding, 1e-300)}
         for column, label in names.items()
-        for row in data["bounds"]
-        if row[column] is not None
+        for row in found.bounds
+        if (value := getattr(row, column)) is not None
     ]
     frame = pd.DataFrame(rows, columns=["layer", "which", "value"])
     values = frame["value"] if len(frame) else pd.Series([1.0])
     domain = [float(values.min()) / 2, float(values.max()) * 2]
     scale = alt.Scale(type="log", domain=domain, nice=False)
-    x = _depth_axis(int(max(row["layer"] for row in data["bounds"])), "layer", "layer")
+    x = _depth_axis(int(max(row.layer for row in found.bounds)), "layer", "layer")
     y = alt.Y("value:Q", scale=scale, title=title, axis=alt.Axis(**power_axis(*domain)))
     seen = list(dict.fromkeys(frame["which"]))
     dashes = [[1, 0], [5, 4], [2, 3]][: len(seen)]
@@ -184,12 +174,12 @@ def _depth_axis(last: int, title: str, name: str = "depth") -> alt.X:
     return alt.X(f"{name}:Q", title=title, scale=alt.Scale(domain=[0, max(last, 1)], nice=False, padding=6), axis=axis)
 
 
-def _subtitle(data: Mapping[str, Any], published: Reference | None) -> list[str]:
-    corpus = data["provenance"].get("corpus", {})
-    count = max(max(curve["n"]) for curve in data["curves"].values())
+def _subtitle(found: Collapse, published: Published | None) -> list[str]:
+    corpus = found.provenance.get("corpus", {})
+    count = max(max(curve.n) for curve in found.curves.values())
     lines = [
-        f"{corpus.get('name', 'ready batches')}: mean and p10 to p90 over {count} sequences of up to {data['tokens']} "
-        f"tokens, {data['weights']} weights, floor of rounding {numeral(float(data['floor']))}"
+        f"{corpus.get('name', 'ready batches')}: mean and p10 to p90 over {count} sequences of up to {found.tokens} "
+        f"tokens, {found.weights} weights, floor of rounding {numeral(float(found.floor))}"
     ]
     if published is not None:
         lines.append(

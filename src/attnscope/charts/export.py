@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.core.errors import RefusalError
-from attnscope.survey.file import write_atomically
+from attnscope.core.files import write_atomically
 
 SUFFIXES = (".html", ".json", ".png", ".svg")
 VEGA_LITE = "6.4"

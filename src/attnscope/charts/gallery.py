@@ -16,8 +16,8 @@ from attnscope.charts.head_grid import head_grid
 from attnscope.charts.head_portrait import head_portrait
 from attnscope.charts.rows import panels
 from attnscope.core.finding import Finding
-from attnscope.survey.diagnose import diagnose
-from attnscope.survey.survey import Survey
+from attnscope.records.survey.diagnose import diagnose
+from attnscope.records.survey.survey import Survey
 
 SUFFIXES = (".json", ".svg", ".png")
 MOST_PORTRAITS = 12

@@ -89,7 +89,7 @@ def print_capacity(data: Mapping[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from attnscope.compiling.wording import answer_words, bound_lines, need_lines
+    from attnscope.reporting.compiled.words import answer_words, bound_lines, need_lines
 
     console = Console(highlight=False)
     title = f"{data['k']} of {data['n']:,} tokens, {data['dtype']}"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from attnscope.cli.options import AllowPickle, Device, RandomInit, TrustRemoteCode
-
-if TYPE_CHECKING:
-    from attnscope.depth.published import Published
 
 SAMPLES = 32
 FEW_SAMPLES = 8  # of models of a published size, which take seconds a sequence in float64
@@ -91,17 +87,14 @@ def collapse(
 
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
-    if published is not None and norm != "1,inf":
-        from attnscope.core.errors import RefusalError
-
-        raise RefusalError("The published curves are in the paper's norm: leave --norm out, or --published.")
-    reference = _reference(published, random_init)
+    if published is not None:
+        _check_published(published, norm)
     saved: Path | None = None
     try:
         with nullcontext(None) if out is None else output_folder(out) as folder, stepping() as progress:
             progress("loading", 0, 0)
-            from attnscope.depth.collapse import collapse as run_collapse
-            from attnscope.hf.shapes import SHAPES
+            from attnscope.collapsing.collapse import collapse as run_collapse
+            from attnscope.hf.loading.shapes import SHAPES
 
             few = random_init and model in SHAPES
             found = run_collapse(
@@ -124,104 +117,35 @@ def collapse(
                 trust_remote_code=trust_remote_code,
                 progress=progress,
             )
-            data = found.to_json()
             if folder is not None:
-                from attnscope.pages.collapse_page import write_collapse
-
                 saved = found.save(folder / "collapse.json")
-                write_collapse(data, folder / "collapse.html", published=reference)
+                found.write_page(folder / "collapse.html", published=published)
     except KeyboardInterrupt:
-        from attnscope.pages.terminal import clean
+        from attnscope.reporting.terminal import clean
 
         done = "nothing was written" if saved is None else f"{clean(str(saved))} is written, the page is not"
         typer.echo(f"attnscope: interrupted; {done}: ask for fewer --samples or --variants.", err=True)
         raise typer.Exit(130) from None
     if chart is not None:
-        from attnscope.charts.collapse_curves import collapse_chart
         from attnscope.charts.export import save
 
-        save(collapse_chart(data, published=reference, bounds=not no_bounds), chart)
+        save(found.chart(published=published, bounds=not no_bounds), chart)
     if as_json:
         from attnscope.cli.output import print_json
 
-        print_json(data)
+        print_json(found.to_json())
     else:
-        print_collapse(data, reference, page=None if out is None else out / "collapse.html", chart=chart)
+        from attnscope.reporting.terminal import print_record
+
+        page = None if out is None else out / "collapse.html"
+        print_record(found, files={"Page": page, "Chart": chart}, published=published)
 
 
-def _reference(name: str | None, random_init: bool) -> Published | None:
-    """The published curves that were asked for; an unknown name is refused before any work is done."""
-    if name is None:
-        return None
-    from attnscope.depth.published import published
+def _check_published(name: str, norm: str) -> None:
+    """An unknown name, or curves that cannot be compared, are refused before any work is done."""
+    from attnscope.core.errors import RefusalError
+    from attnscope.records.published import published
 
-    return published(name, "random" if random_init else "trained")
-
-
-def print_collapse(
-    data: Mapping[str, Any], reference: Published | None, *, page: Path | None = None, chart: Path | None = None
-) -> None:
-    """What `Collapse.to_json` says: sentences, the curves as numbers, bounds beside the truth."""
-    from rich.console import Console
-    from rich.text import Text
-
-    from attnscope.pages.collapse_words import bound_lines, end_lines, published_words, sentences
-    from attnscope.pages.terminal import clean
-
-    console = Console(highlight=False)
-    shape = (
-        f"{data['layers']} layers of {data['heads']} heads, norm {data['norm_placement']}, {data['weights']} weights"
-    )
-    console.print(Text.assemble("\n", (clean(data["model"]), "bold"), ("  " + shape, "dim")))
-    corpus = data["provenance"]["corpus"]
-    read = f"{clean(str(corpus['name']))}, {corpus['sequences']} sequences of up to {data['tokens']} tokens"
-    console.print(Text(f"{read}, {data['norm']} norm\n", style="dim"))
-    for sentence in sentences(data):
-        console.print(Text(clean(sentence)))
-    for note in data["notes"]:
-        console.print(Text(clean(note), style="dim"))
-    _print_curves(console, data)
-    heading, *lines = bound_lines(data) or [()]
-    _print_table(console, "One layer of attention alone", heading, lines)
-    _print_table(console, "From the first layer to the last", ("bound", "of", "truth", "bound", ""), end_lines(data))
-    if reference is not None:
-        console.print(Text("\nBeside the published curves", style="bold"))
-        for sentence in published_words(data, reference.curves, reference.model):
-            console.print(Text(sentence))
-    for label, path in (("Page   ", page), ("Chart  ", chart)):
-        if path is not None:
-            console.print(Text.assemble("\n", (label, "dim"), clean(str(path))), soft_wrap=True)
-    console.print()
-
-
-def _print_curves(console: Any, data: Mapping[str, Any]) -> None:
-    """At most nine depths, evenly spread and with the last, so that a line holds them."""
-    from attnscope.charts.numerals import numeral
-
-    depths = max(len(curve["mean"]) for curve in data["curves"].values())
-    step = max(1, -(-(depths - 1) // 6))
-    shown = sorted({*range(0, depths, step), depths - 1})
-    lines = [
-        (
-            curve["title"],
-            *("–" if curve["mean"][d] is None else numeral(float(f"{curve['mean'][d]:.2g}")) for d in shown),
-        )
-        for curve in data["curves"].values()
-    ]
-    _print_table(console, "Relative residual", ("depth", *map(str, shown)), lines)
-
-
-def _print_table(console: Any, title: str, heading: tuple[str, ...], lines: list[tuple[str, ...]]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    if not lines:
-        return
-    table = Table.grid(padding=(0, 2))
-    for _ in heading:
-        table.add_column()
-    table.add_row(*(Text(word, style="dim") for word in heading))
-    for line in lines:
-        table.add_row(*map(Text, line))
-    console.print(Text.assemble("\n", (title, "bold")))
-    console.print(table)
+    if norm != "1,inf":
+        raise RefusalError("The published curves are in the paper's norm: leave --norm out, or --published.")
+    published(name)

@@ -19,11 +19,11 @@ def compare(
 ) -> None:
     """Set survey A beside survey B: checkpoints, variants, models."""
     from attnscope.cli.output import page_path, print_json, survey_path
-    from attnscope.pages.html import write_report
-    from attnscope.pages.terminal import print_comparison
-    from attnscope.survey.compare import compare as compare_surveys
-    from attnscope.survey.survey import Survey
-    from attnscope.survey.thresholds import Thresholds
+    from attnscope.records.comparison import compare as compare_surveys
+    from attnscope.records.survey.survey import Survey
+    from attnscope.records.survey.thresholds import Thresholds
+    from attnscope.reporting.survey.page import write_report
+    from attnscope.reporting.survey.terminal import print_comparison
 
     thresholds = Thresholds.parse(threshold or [])
     first, second = Survey.load(survey_path(a)), Survey.load(survey_path(b))

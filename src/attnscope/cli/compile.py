@@ -12,9 +12,9 @@ import typer
 from attnscope.core.errors import RefusalError
 
 if TYPE_CHECKING:
-    from attnscope.compiling.compiled import Compiled
     from attnscope.core.construction import Advance
     from attnscope.patterns.pattern import Pattern
+    from attnscope.records.compiled import Compiled
 
 
 def compile(
@@ -147,8 +147,8 @@ def _pattern(source: str, n: int | None, k: int | None, seed: int, causal: bool,
 
 def _observed(model: str, text: str, layer: int, head: int, k: int, progress: Advance) -> Pattern:
     from attnscope.cli.files import text_or_file
-    from attnscope.hf.load import load
-    from attnscope.hf.observed import observed_pattern
+    from attnscope.hf.loading.load import load
+    from attnscope.hf.tapping.observed import observed_pattern
 
     progress(f"reading the text with {model}", 0, 0)
     return observed_pattern(load(model), text_or_file(text), layer=layer, head=head, k=k)
@@ -184,7 +184,7 @@ def print_certificate(data: Mapping[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from attnscope.compiling.wording import certificate_lines, title_words
+    from attnscope.reporting.compiled.words import certificate_lines, title_words
 
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)

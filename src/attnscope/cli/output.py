@@ -15,7 +15,7 @@ import typer
 
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
-from attnscope.survey.provenance import plain
+from attnscope.core.plain import plain
 
 
 def folder_for(model: str, random_init: bool) -> Path:

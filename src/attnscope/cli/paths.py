@@ -12,7 +12,7 @@ from attnscope.cli.options import AllowPickle, Device, RandomInit, TrustRemoteCo
 from attnscope.core.errors import RefusalError
 
 if TYPE_CHECKING:
-    from attnscope.depth.path_report import PathReport
+    from attnscope.records.paths import PathReport
 
 DATA, PAGE = "paths.json", "paths.html"
 
@@ -85,7 +85,7 @@ def paths(
     with nullcontext(None) if place is None else output_folder(place) as folder, stepping() as progress:
         try:
             progress("loading", 0, 0)  # torch and transformers take seconds to import: say so first
-            from attnscope.depth.paths import paths as run
+            from attnscope.decomposing.paths import paths as run
 
             report = run(
                 model,
@@ -130,6 +130,6 @@ def _finish(report: PathReport, folder: Path | None, chart: Path | None, as_json
         }
         print_json({**report.to_json(), "sentences": list(report.sentences()), "files": files})
     else:
-        from attnscope.pages.path_summary import print_paths
+        from attnscope.reporting.paths.terminal import print_paths
 
         print_paths(report.to_json(), None if folder is None else folder / PAGE)

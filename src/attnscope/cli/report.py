@@ -36,11 +36,11 @@ def report(
 
     if _other_page(survey, out, charts is not None or bool(threshold), as_json):
         return
-    from attnscope.pages.html import write_report
-    from attnscope.pages.terminal import print_summary
-    from attnscope.survey.diagnose import diagnose
-    from attnscope.survey.survey import Survey
-    from attnscope.survey.thresholds import Thresholds
+    from attnscope.records.survey.diagnose import diagnose
+    from attnscope.records.survey.survey import Survey
+    from attnscope.records.survey.thresholds import Thresholds
+    from attnscope.reporting.survey.page import write_report
+    from attnscope.reporting.survey.terminal import print_summary
 
     path = survey_path(survey)
     thresholds = Thresholds.parse(threshold or [])
@@ -85,16 +85,16 @@ def _draw(name: str, path: Path, out: Path, as_json: bool) -> None:
 
     page = page_path(out)
     if name == "collapse":
-        from attnscope.cli.collapse import print_collapse
-        from attnscope.depth.collapsed import Collapse
+        from attnscope.records.collapse import Collapse
+        from attnscope.reporting.terminal import print_record
 
         collapse = Collapse.load(path)
         collapse.write_page(page)
         if not as_json:
-            print_collapse(collapse.to_json(), None, page=page)
+            print_record(collapse, files={"Page": page})
     else:
-        from attnscope.depth.path_report import PathReport
-        from attnscope.pages.path_summary import print_paths
+        from attnscope.records.paths import PathReport
+        from attnscope.reporting.paths.terminal import print_paths
 
         report = PathReport.load(path)
         report.write_page(page)

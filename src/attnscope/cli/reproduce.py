@@ -109,9 +109,9 @@ def print_verdicts(done: Reproduction) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from attnscope.reproducing.page import measured_words
+    from attnscope.core.words import count
+    from attnscope.reporting.reproduction.page import measured_words
     from attnscope.reproducing.reproduce import CHARTS, PAGE, RESULTS
-    from attnscope.survey.words import count
 
     console = Console(highlight=False)
     about = (

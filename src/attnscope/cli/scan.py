@@ -11,8 +11,8 @@ from attnscope.cli.options import AllowPickle, Device, RandomInit, TrustRemoteCo
 
 if TYPE_CHECKING:
     from attnscope.core.finding import Finding
-    from attnscope.survey.survey import Survey
-    from attnscope.survey.thresholds import Thresholds
+    from attnscope.records.survey.survey import Survey
+    from attnscope.records.survey.thresholds import Thresholds
 
 PARTIAL = "survey.partial.json"
 
@@ -73,7 +73,7 @@ def scan(
     """Measure every layer and head of MODEL over CORPUS; write a survey and an HTML report."""
     from attnscope.cli.output import folder_for, output_folder
     from attnscope.cli.progress import reporting
-    from attnscope.survey.thresholds import Thresholds
+    from attnscope.records.survey.thresholds import Thresholds
 
     thresholds = Thresholds.parse(threshold or [])
     place = folder_for(model, random_init) if out is None else out
@@ -115,8 +115,8 @@ def scan(
 
 
 def _write(survey: Survey, folder: Path, thresholds: Thresholds) -> tuple[Finding, ...]:
-    from attnscope.pages.html import write_report
-    from attnscope.survey.diagnose import diagnose
+    from attnscope.records.survey.diagnose import diagnose
+    from attnscope.reporting.survey.page import write_report
 
     survey.save(folder / "survey.json")
     findings = diagnose(survey, thresholds)
@@ -138,6 +138,6 @@ def _say(survey: Survey, findings: tuple[Finding, ...], folder: Path, thresholds
             }
         )
     else:
-        from attnscope.pages.terminal import print_summary
+        from attnscope.reporting.survey.terminal import print_summary
 
         print_summary(survey, findings, report=folder / "report.html", thresholds=thresholds)

@@ -8,11 +8,11 @@ import numpy as np
 
 from attnscope.compiling.search import RESTARTS, Binds, Build, Found, at_width, smallest
 from attnscope.core.construction import Advance, Construction, silent
-from attnscope.patterns.accuracy import Accuracy, precision
-from attnscope.patterns.certificate import Certificate, certify
-from attnscope.patterns.head import Head
+from attnscope.heads.accuracy import Accuracy, precision
+from attnscope.heads.certificate import Certificate, certify
+from attnscope.heads.head import Head
+from attnscope.heads.rounding import rounded
 from attnscope.patterns.pattern import Pattern
-from attnscope.patterns.rounding import rounded
 
 LARGEST_FACTORS = 2**26  # numbers in queries and keys together: half a gigabyte
 

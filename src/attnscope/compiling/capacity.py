@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.compiling.by_method import asked
-from attnscope.compiling.desk import Desk, Need
-from attnscope.compiling.measurements import Shelf
+from attnscope.compiling.widths import Shelf
+from attnscope.compiling.worklist import Desk, Need
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.registry import constructions
-from attnscope.patterns.accuracy import Accuracy
-from attnscope.patterns.bounds import Bounds, bounds_for
+from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.bounds import Bounds, bounds_for
 from attnscope.patterns.entries import LARGEST
 from attnscope.patterns.generate import SPREAD
-from attnscope.patterns.projection import theorem_width
 from attnscope.patterns.seeds import refuse_negative
+from attnscope.solvers.projection import theorem_width
 
 SEEDS = (0, 1, 2)
 BUDGET = 120.0

@@ -13,16 +13,16 @@ from dataclasses import replace
 from typing import Any
 
 from attnscope.compiling.by_method import asked, building, narrowest_by
-from attnscope.compiling.compiled import Compiled
 from attnscope.compiling.search import Ending, Found, at_width, badness
 from attnscope.core.construction import Advance, Construction, silent
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.registry import constructions
-from attnscope.patterns.accuracy import Accuracy
-from attnscope.patterns.bounds import lower_bounds
+from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.bounds import lower_bounds
 from attnscope.patterns.pattern import Pattern
 from attnscope.patterns.seeds import refuse_negative
 from attnscope.patterns.sources import read_pattern
+from attnscope.records.compiled import Compiled
 
 AUTO = "auto"
 FIXED = "moment_curve"

@@ -26,14 +26,14 @@ from torch import Tensor
 from attnscope.compiling.search import Found, Try, at_width, smallest
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
-from attnscope.patterns.accuracy import Accuracy, Dtype, precision
-from attnscope.patterns.bounds import Bounds, lower_bounds
-from attnscope.patterns.certificate import NAMED_ROWS, Certificate
-from attnscope.patterns.factors import Factors
-from attnscope.patterns.head import Head
+from attnscope.heads.accuracy import Accuracy, Dtype, precision
+from attnscope.heads.bounds import Bounds, lower_bounds
+from attnscope.heads.certificate import NAMED_ROWS, Certificate
+from attnscope.heads.factors import Factors
+from attnscope.heads.head import Head
 from attnscope.patterns.pattern import Pattern
 from attnscope.patterns.seeds import refuse_negative
-from attnscope.patterns.selection import Selection, gaps, separated
+from attnscope.solvers.selection import Selection, gaps, separated
 
 LEAK = 0.01  # of attention beside the selected keys, at most, with the margin that is taken where none is given
 TIE = 1e-9  # scores this close to a row's highest, relative to its largest, are the highest too

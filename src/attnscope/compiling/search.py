@@ -24,8 +24,8 @@ from typing import Any, Literal
 
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
-from attnscope.patterns.certificate import Certificate
-from attnscope.patterns.head import Head
+from attnscope.heads.certificate import Certificate
+from attnscope.heads.head import Head
 
 Build = Callable[[int, int, Advance], tuple[Head, Certificate]]
 Ending = Literal["finished", "interrupted", "out of time"]

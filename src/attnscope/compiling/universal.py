@@ -12,14 +12,14 @@ from __future__ import annotations
 import numpy as np
 
 from attnscope.core.errors import RefusalError, nearest
-from attnscope.patterns.accuracy import Accuracy, precision
-from attnscope.patterns.factors import Factors
-from attnscope.patterns.interpolation import interpolated
-from attnscope.patterns.keys import Keys, make_keys
-from attnscope.patterns.largest_margin import largest_margin
+from attnscope.heads.accuracy import Accuracy, precision
+from attnscope.heads.factors import Factors
+from attnscope.heads.ratios import refuse_too_narrow
 from attnscope.patterns.pattern import Pattern
-from attnscope.patterns.ratios import refuse_too_narrow
 from attnscope.patterns.seeds import refuse_negative
+from attnscope.solvers.interpolation import interpolated
+from attnscope.solvers.keys import Keys, make_keys
+from attnscope.solvers.largest_margin import largest_margin
 
 METHODS = {"frame": interpolated, "margin": largest_margin}
 

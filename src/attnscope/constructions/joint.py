@@ -18,12 +18,12 @@ from torch.nn.functional import normalize
 
 from attnscope.core.construction import Advance, construction, silent
 from attnscope.core.errors import RefusalError
-from attnscope.patterns.accuracy import Accuracy
-from attnscope.patterns.certificate import certify
-from attnscope.patterns.descent import Adam, Target, onto_ratios, slopes
-from attnscope.patterns.factors import Factors
+from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.certificate import certify
+from attnscope.heads.factors import Factors
+from attnscope.heads.rounding import rounded
 from attnscope.patterns.pattern import Pattern
-from attnscope.patterns.rounding import rounded
+from attnscope.solvers.descent import Adam, Target, onto_ratios, slopes
 
 RATE = 0.3
 STIFFNESS = 0.1  # at 256 x 4, width 8, from random keys: 0.1 took 400 steps, 1 took 700

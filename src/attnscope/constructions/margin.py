@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from attnscope.core.construction import Advance, construction, silent
-from attnscope.patterns.accuracy import Accuracy
-from attnscope.patterns.factors import Factors
-from attnscope.patterns.keys import make_keys
-from attnscope.patterns.largest_margin import largest_margin
+from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.factors import Factors
+from attnscope.heads.ratios import refuse_too_narrow
 from attnscope.patterns.pattern import Pattern
-from attnscope.patterns.ratios import refuse_too_narrow
+from attnscope.solvers.keys import make_keys
+from attnscope.solvers.largest_margin import largest_margin
 
 
 def likely_width(pattern: Pattern) -> int:

@@ -40,13 +40,13 @@ from jaxtyping import Float, Int
 
 from attnscope.core.construction import Advance, construction, silent
 from attnscope.core.errors import RefusalError
-from attnscope.patterns.accuracy import Accuracy, Dtype
-from attnscope.patterns.certificate import certify
-from attnscope.patterns.factors import Factors
+from attnscope.heads.accuracy import Accuracy, Dtype
+from attnscope.heads.certificate import certify
+from attnscope.heads.factors import Factors
+from attnscope.heads.ratios import with_exact_ratios
+from attnscope.heads.rounding import rounded
 from attnscope.patterns.generate import union_of_permutations
 from attnscope.patterns.pattern import Pattern
-from attnscope.patterns.ratios import with_exact_ratios
-from attnscope.patterns.rounding import rounded
 
 ROOM_FOR_ROUNDING = 0.5  # the share of the asked leak that is aimed at
 BLOCK_ELEMENTS = 2**22

@@ -29,10 +29,10 @@ from scipy.sparse.csgraph import connected_components
 
 from attnscope.core.construction import Advance, construction, silent
 from attnscope.core.errors import RefusalError
-from attnscope.patterns.accuracy import Accuracy
-from attnscope.patterns.factors import Factors
+from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.factors import Factors
 from attnscope.patterns.pattern import Pattern
-from attnscope.patterns.projection import (
+from attnscope.solvers.projection import (
     Pair,
     Target,
     Theorem,

@@ -18,10 +18,10 @@ from jaxtyping import Float
 
 from attnscope.core.construction import Advance, construction, silent
 from attnscope.core.errors import RefusalError
-from attnscope.patterns.accuracy import Accuracy
-from attnscope.patterns.factors import Factors
+from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.factors import Factors
 from attnscope.patterns.pattern import Pattern
-from attnscope.patterns.projection import Pair, redraw, target, theorem_notes, theorem_width_rows
+from attnscope.solvers.projection import Pair, redraw, target, theorem_notes, theorem_width_rows
 
 
 @construction(

@@ -19,11 +19,11 @@ import numpy as np
 
 from attnscope.constructions.random_projection import random_projection, success_rate, theorem_for
 from attnscope.core.experiment import Bound, Claim, Desk, Figure, Result, experiment, median
-from attnscope.patterns.accuracy import Accuracy
-from attnscope.patterns.certificate import certify
+from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.certificate import certify
+from attnscope.heads.rounding import rounded
 from attnscope.patterns.generate import generate
 from attnscope.patterns.pattern import Pattern
-from attnscope.patterns.rounding import rounded
 
 PAPER = "2106.03764"
 

@@ -6,8 +6,8 @@ it is. The token embedding is silent in those channels, W_Q and W_K of the chose
 every other weight that reads the stream is made blind to them: they become a register that one head reads.
 
 It holds for the first layer of a model without norms alone. A norm would divide X by a number that depends on the
-token, and after the first layer other writes share the stream with X. Elsewhere use `attnscope.hf.graft.planted`, which
-plants a head into any layer while a model runs.
+token, and after the first layer other writes share the stream with X. Elsewhere use `attnscope.planted`, which plants
+a head into any layer while a model runs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.heads.head import Head
 from attnscope.models.nano import Block, Nano
-from attnscope.patterns.head import Head
 
 
 def plant(nano: Nano, head: Head, *, layer: int = 0, head_index: int = 0, first_channel: int | None = None) -> None:
@@ -65,7 +65,7 @@ def _refuse(nano: Nano, head: Head, layer: int, head_index: int) -> None:
     if layer != 0 or config.norm != "none":
         raise RefusalError(
             "A head can be written into the weights of the first layer of a model without norms alone (layer=0, "
-            "norm='none'): elsewhere plant it while the model runs, with attnscope.hf.graft.planted."
+            "norm='none'): elsewhere plant it while the model runs, with attnscope.hf.editing.graft.planted."
         )
     if nano.positions is None:
         raise RefusalError("The queries and keys of a head live in the position table: use positions='learned'.")

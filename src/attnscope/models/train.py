@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
-from attnscope.survey.file import write_atomically
+from attnscope.core.files import write_atomically
 
 Loss = Callable[[nn.Module, torch.Generator], Tensor]
 EVERY_SECONDS = 20.0

@@ -24,8 +24,8 @@ from typing import Any
 
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
-from attnscope.survey.file import write_atomically
-from attnscope.survey.provenance import plain
+from attnscope.core.files import write_atomically
+from attnscope.core.plain import plain
 
 FOLDER = "checkpoint"
 

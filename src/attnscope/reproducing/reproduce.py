@@ -23,10 +23,10 @@ from attnscope import __version__
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.experiment import VERDICTS, Claim, Experiment, Result
+from attnscope.core.files import write_atomically
+from attnscope.core.plain import plain
 from attnscope.core.registry import experiments
 from attnscope.reproducing.desk import KeepingDesk
-from attnscope.survey.file import write_atomically
-from attnscope.survey.provenance import plain
 
 FORMAT = "attnscope-reproduction"
 VERSION = 1
@@ -80,7 +80,7 @@ class Reproduction:
         return f"<Reproduction of {self.experiment.name}, preset {self.preset}: {counts}>"
 
     def _repr_html_(self) -> str:
-        from attnscope.reproducing.page import measured_words
+        from attnscope.reporting.reproduction.page import measured_words
 
         rows = "".join(
             f"<tr><th>{escape(claim.verdict)}</th><td>{escape(claim.statement)}</td><td>{escape(claim.expected)}</td>"
@@ -95,7 +95,7 @@ class Reproduction:
         """Results, charts, and last the page."""
         from attnscope.charts.experiment_figure import experiment_figure
         from attnscope.charts.export import save
-        from attnscope.reproducing.page import render
+        from attnscope.reporting.reproduction.page import render
 
         content = json.dumps(self.to_json(), allow_nan=False, indent=1).encode("utf-8")
         write_atomically(folder / RESULTS, content)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.core.errors import RefusalError
-from attnscope.survey.survey import Survey
+from attnscope.records.survey.survey import Survey
 
 _EVERY_SECONDS = 30.0
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attnscope.core.measure import Measure
 from attnscope.matrix.statistics import STATISTICS, attention_statistics
-from attnscope.survey.ledger import Ledger
+from attnscope.records.survey.ledger import Ledger
 from attnscope.trace.frame import AttentionFrame, StreamFrame, WeightsFrame
 
 Frame = AttentionFrame | StreamFrame | WeightsFrame

@@ -23,10 +23,9 @@ from torch import nn
 import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.core.registry import choose
-from attnscope.hf.anatomy import Anatomy, anatomy, weights
-from attnscope.hf.intact import evaluating
-from attnscope.hf.load import Loaded
-from attnscope.hf.material import (
+from attnscope.hf.anatomy.anatomy import Anatomy, anatomy, weights
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import (
     Ready,
     Text,
     batches_for,
@@ -38,14 +37,15 @@ from attnscope.hf.material import (
     refusing_what_does_not_run,
     text_of,
 )
-from attnscope.hf.quiet import quiet
-from attnscope.hf.tap import tap
-from attnscope.hf.verify import verify
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.seeing.intact import evaluating
+from attnscope.hf.tapping.tap import tap
+from attnscope.hf.tapping.verify import verify
+from attnscope.records.survey.ledger import Ledger
+from attnscope.records.survey.survey import Survey
 from attnscope.scanning.checkpoint import Checkpoint
 from attnscope.scanning.interrupts import uninterrupted
 from attnscope.scanning.observer import Observer
-from attnscope.survey.ledger import Ledger
-from attnscope.survey.survey import Survey
 from attnscope.trace.batches import Batch, Batches
 from attnscope.trace.windows import Tokenizer
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from attnscope.core.experiment import Desk, Figure, median
-from attnscope.depth.chains import chains
-from attnscope.depth.path_counts import ARCHITECTURES, path_counts
 from attnscope.models.nano import Config, Nano
+from attnscope.trials.chains import chains
+from attnscope.trials.path_counts import ARCHITECTURES, path_counts
 
 Record = Mapping[str, Any]
 RANDOM, TRAINED = "random, looks both ways", "pocket, trained, causal"

@@ -14,11 +14,11 @@ from typing import Any
 
 from torch import nn
 
+from attnscope.collapsing.collapse import collapse
 from attnscope.core.experiment import Desk, Figure, Number, median
-from attnscope.depth.collapse import collapse
-from attnscope.depth.published import SHAPE_OF, differences, published
-from attnscope.hf.load import Loaded
-from attnscope.hf.shapes import shaped
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.shapes import shaped
+from attnscope.records.published import SHAPE_OF, differences, published
 
 Record = Mapping[str, Any]
 Pick = Callable[[list[float]], float]

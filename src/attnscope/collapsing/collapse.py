@@ -1,0 +1,251 @@
+"""collapse(model, corpus) -> Collapse: what is left of the differences between tokens, layer after layer.
+
+    found = attnscope.collapse("pocket")
+    found = attnscope.collapse("bert-base", random_init=True, seeds=(0, 1, 2), samples=8)
+    found.curves["san"].mean, found.sentences(), found.chart()
+
+Figure 2 of arXiv:2103.03404 for any model: attention alone, with MLPs, with skips, and whole, each a cut of the same
+weights (`hf.surgery` says what the cuts mean), with norms kept. The theorem's bounds and tighter ones stand beside the
+truth. Numbers are float64, since the collapse is below what float32 can tell after two or three layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnscope.collapsing.ends import end_to_end
+from attnscope.collapsing.notes import noted, provenance_of
+from attnscope.collapsing.running import Bounded, Measured, bounded, curve_of, measured
+from attnscope.core.construction import Advance, silent
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.hf.anatomy.anatomy import Anatomy, Stack, anatomy
+from attnscope.hf.anatomy.precision import coarse_modules, widened
+from attnscope.hf.editing.surgery import VARIANTS, Variant
+from attnscope.hf.loading.devices import dtype_named
+from attnscope.hf.loading.in_memory import refuse_quantised
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import (
+    Ready,
+    Text,
+    batches_for,
+    loaded_model,
+    out_of_memory,
+    precision_and_place,
+    refuse_randomness,
+    refusing_what_does_not_run,
+    text_of,
+)
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.shapes import SHAPES, shaped
+from attnscope.matrix.yardsticks import YARDSTICKS
+from attnscope.records.collapse import Collapse, EndToEnd
+from attnscope.trace.batches import Batches
+from attnscope.trace.windows import Tokenizer
+
+TOKENS = 128  # as in the paper
+Source = str | Path | nn.Module | Loaded | Callable[[int], nn.Module | Loaded]
+
+
+def collapse(
+    model: Source,
+    corpus: Text | Ready | None = None,
+    *,
+    variants: str | Sequence[str] = tuple(VARIANTS),
+    samples: int = 32,
+    max_tokens: int | None = None,
+    batch_size: int = 8,
+    norm: str = "1,inf",
+    random_init: bool = False,
+    seeds: int | Sequence[int] = (0,),
+    dtype: str = "float64",
+    device: str = "cpu",
+    mlp_skip: bool = True,
+    bounds: bool = True,
+    bound_samples: int = 4,
+    stack: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    field: str = "text",
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+    progress: Advance = silent,
+) -> Collapse:
+    """Measure the variants of `model` over `corpus`.
+
+    `model` is what `load` takes (with `random_init` also a shape: bert-base, albert-base, xlnet-base), a model in
+    memory (a copy is measured in `dtype`; "auto" takes it as it is), or a function from seed to model. Each of `seeds`
+    (a number of them, or which) draws its own random weights and reads the same sequences; trained weights have one.
+    Sequences have at most `max_tokens`; without it 128, or as many as the model has positions. `norm` is one of "1,inf"
+    (the paper's), "frobenius", "1" and "inf" (`matrix.yardsticks`). `mlp_skip=False` cuts the skip past the MLP as
+    well, wherever that past attention is cut. `bounds` are computed on at most `bound_samples` sequences of the first
+    batch of the first seed.
+    """
+    chosen = _variants(variants, mlp_skip)
+    if norm not in YARDSTICKS:
+        raise RefusalError(f"There is no norm '{norm}': choose one of {', '.join(YARDSTICKS)}.")
+    seeds = range(seeds) if isinstance(seeds, int) else seeds
+    drawn = random_init or (callable(model) and not isinstance(model, nn.Module))
+    _check_seeds(seeds, drawn)
+    options = {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
+    text = text_of(corpus, field) if isinstance(corpus, str | Path) else corpus
+    prepared: Batches | None = None
+    runs: list[Measured] = []
+    beside: Bounded | None = None
+    for number, seed in enumerate(seeds):
+        progress("loading", 0, 0)
+        loaded = loaded_for(model, tokenizer, random_init=random_init, seed=seed, dtype=dtype, device=device, **options)
+        if prepared is None:
+            sizes = {"samples": samples, "max_tokens": max_tokens, "batch_size": batch_size}
+            reader = loaded if max_tokens is not None else replace(loaded, positions=_room(loaded))
+            prepared = batches_for(reader, text, **sizes, seed=seeds[0])
+        _refuse_broken_weights(loaded)
+        place = precision_and_place(loaded.model)[1]
+        with refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
+            first = prepared.batches[0].to(place)
+            refuse_randomness(loaded, first.shortened(16).inputs)
+            found = anatomy(loaded.model, first.inputs)
+            rounding = coarse_modules(loaded.model, first.shortened(16).inputs)
+            with widened():
+                coarse = coarse_modules(loaded.model, first.shortened(16).inputs)
+        own = _stack(found, stack)
+        done = number * len(chosen) * prepared.samples
+        total = len(seeds) * len(chosen) * prepared.samples
+        with torch.inference_mode(), quiet(), widened() if rounding else nullcontext():
+            runs.append(
+                measured(loaded, found, own, prepared, chosen, norm, (rounding, coarse), _saying(progress, done, total))
+            )
+            if bounds and number == 0:
+                progress("bounds", 0, 0)
+                with _fitting():
+                    beside = bounded(loaded, found, own, prepared, chosen, bound_samples)
+    assert prepared is not None
+    return _collapse(runs, beside, prepared, chosen, norm=norm, seeds=seeds, drawn=drawn, mlp_skip=mlp_skip)
+
+
+def _collapse(
+    runs: list[Measured],
+    beside: Bounded | None,
+    prepared: Batches,
+    chosen: dict[str, Variant],
+    *,
+    norm: str,
+    seeds: Sequence[int],
+    drawn: bool,
+    mlp_skip: bool,
+) -> Collapse:
+    first = runs[0]
+    curves = {name: curve_of(name, chosen[name], [run.values[name] for run in runs], first.floor) for name in chosen}
+    ends: list[EndToEnd] = []
+    order, pairs = (float("nan"), 0) if beside is None or beside.alone is None else beside.alone.order()
+    if beside is not None and beside.alone is not None:
+        ends += end_to_end(beside.alone, "san")
+    if beside is not None and beside.with_mlp is not None:
+        ends += end_to_end(beside.with_mlp, "san+mlp", beside.mlp, mlp_skip)
+    return Collapse(
+        model=first.name if len(runs) == 1 else first.name.replace(f", seed {seeds[0]})", f", {len(runs)} seeds)"),
+        class_name=first.class_name,
+        stack=first.stack.name,
+        norm_placement=", ".join(dict.fromkeys(block.writes.norm for block in first.stack.blocks)),
+        layers=len(first.stack.blocks),
+        heads=first.heads,
+        tokens=first.longest,
+        weights="random" if drawn else "trained",
+        norm=norm,
+        floor=first.floor,
+        curves=curves,
+        bounds=beside.alone.table() if beside is not None and beside.alone is not None else (),
+        skip_bounds=beside.with_skip.skip_table() if beside is not None and beside.with_skip is not None else (),
+        ends=tuple(ends),
+        order=order,
+        pairs=pairs,
+        notes=noted(runs, beside, norm),
+        provenance=provenance_of(runs, prepared, chosen, norm=norm, seeds=seeds, mlp_skip=mlp_skip),
+    )
+
+
+def _variants(variants: str | Sequence[str], mlp_skip: bool) -> dict[str, Variant]:
+    names = [word.strip() for word in variants.split(",")] if isinstance(variants, str) else list(variants)
+    for name in names:
+        if name not in VARIANTS:
+            raise RefusalError(f"There is no variant called '{name}'.{nearest(name, list(VARIANTS))}")
+    if not names:
+        raise RefusalError(f"No variant was chosen: choose from {', '.join(VARIANTS)}.")
+    return {
+        name: VARIANTS[name] if VARIANTS[name].skip else replace(VARIANTS[name], mlp_skip=mlp_skip) for name in names
+    }
+
+
+def _check_seeds(seeds: Sequence[int], drawn: bool) -> None:
+    if not seeds:
+        raise RefusalError("No seed was given: give at least one.")
+    if len(seeds) > 1 and not drawn:
+        raise RefusalError("Trained weights are the same for every seed: give one, or ask for --random-init.")
+
+
+def loaded_for(model: Source, tokenizer: Tokenizer | None, *, random_init: bool, seed: int, **options: Any) -> Loaded:
+    """What `model` names, or the model itself in `dtype`, leaving the caller's as it is."""
+    if isinstance(model, str) and model in SHAPES and not Path(model).exists():
+        if not random_init:
+            raise RefusalError(f"'{model}' is a shape without weights: pass --random-init, or name a model.")
+        return shaped(model, seed=seed, dtype=options["dtype"], device=options["device"])
+    precision = dtype_named(options["dtype"])
+    if isinstance(model, str | Path):
+        return loaded_model(model, tokenizer, random_init=random_init, seed=seed, **options)
+    if isinstance(model, nn.Module | Loaded) and random_init:
+        raise RefusalError("A model in memory has its weights: give a function from seed to model instead.")
+    made = model if isinstance(model, nn.Module | Loaded) else model(seed)
+    inner = made.model if isinstance(made, Loaded) else made
+    refuse_quantised(inner)  # before a cast makes other numbers of them
+    if precision is not None and precision_and_place(inner)[0] != precision:
+        inner = (deepcopy(inner) if made is model else inner).to(precision)
+        made = replace(made, model=inner) if isinstance(made, Loaded) else inner
+    return loaded_model(made, tokenizer)
+
+
+def _refuse_broken_weights(loaded: Loaded) -> None:
+    for name, parameter in loaded.model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise RefusalError(f"The weights {name} of {loaded.name} hold NaN or infinite numbers: give sound ones.")
+
+
+def _room(loaded: Loaded) -> int:
+    return TOKENS if loaded.positions is None else min(TOKENS, loaded.positions)
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    """Bounds look at whole patterns, in float64: they can be too large where the curves were not."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        raise RefusalError(
+            "The bounds do not fit into memory: leave them out with --no-bounds, or pass a smaller --max-tokens."
+        ) from error
+
+
+def _stack(found: Anatomy, name: str | None) -> Stack:
+    names = [stack.name for stack in found.stacks]
+    if not names:
+        raise RefusalError(f"{found.model_class} has no blocks that pass a stream on: choose another model.")
+    chosen = found.stacks[0] if name is None else found.stack(name)
+    if chosen is None:
+        raise RefusalError(f"{found.model_class} has no stack '{name}': choose one of {', '.join(names)}.")
+    return chosen
+
+
+def _saying(progress: Advance, done: int, total: int) -> Callable[[str, int], None]:
+    def said(stage: str, more: int) -> None:
+        nonlocal done
+        done += more
+        progress(stage, done, total)
+
+    return said

@@ -1,0 +1,98 @@
+"""What is said beside the numbers of a collapse: notes that a reader must know, and everything to make them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+import attnscope
+from attnscope.collapsing.bounding import OF_SKIPS, SANDWICHED
+from attnscope.collapsing.running import Bounded, Measured
+from attnscope.core.words import count
+from attnscope.hf.editing.surgery import Variant
+from attnscope.matrix.yardsticks import LARGEST_PROGRAM
+from attnscope.trace.batches import Batches
+
+
+def noted(runs: Sequence[Measured], beside: Bounded | None, norm: str) -> tuple[str, ...]:
+    """What a reader must know to trust the numbers."""
+    first = runs[0]
+    notes = []
+    if first.single:
+        notes.append(
+            f"{count(first.single, 'sequence')} of a single token left out: with no other token to differ from, the "
+            "residual is zero at every depth."
+        )
+    if first.coarse:
+        notes.append(
+            f"{', '.join(first.coarse)} of this model computes in float32 whatever the dtype: below {first.floor:.1g} "
+            "the curves are rounding."
+        )
+    if first.widened:
+        notes.append(
+            f"{', '.join(first.widened)} of this model casts to float32 whatever the dtype: the casts were left out, "
+            "so that numbers are float64 throughout."
+        )
+    if not first.coarse and first.precision != "float64":
+        notes.append(f"Numbers are {first.precision}: below {first.floor:.1g} the curves are rounding.")
+    for name in first.values:
+        broken = sum(int((~np.isfinite(run.values[name]).all(1)).sum()) for run in runs)
+        if broken:
+            notes.append(
+                f"{name}: {count(broken, 'sequence')} became NaN or infinite on the way and left out from there."
+            )
+    if first.others:
+        notes.append(
+            f"Only the {first.stack.name} is measured here: choose another stack ({', '.join(first.others)}) by name."
+        )
+    if norm == "inf" and first.longest * first.stack.width > LARGEST_PROGRAM:
+        notes.append("The linf residual is about the mean token: within a factor 2 of the best centre.")
+    for seen, which in ((beside.alone, "attention only"), (beside.with_skip, "attention + skip")) if beside else ():
+        reasons = () if seen is None else tuple(seen.reasons)
+        if reasons:
+            what = "Bounds (b), (c) and the paper's" if which == "attention only" else "Bound (d)"
+            relevant = [r for r in reasons if (r in OF_SKIPS if which != "attention only" else r != SANDWICHED)]
+            if relevant:
+                notes.append(f"{what} do not speak of this model: {'; '.join(relevant)}.".replace("(d) do", "(d) does"))
+    if beside is not None and beside.with_mlp is not None and isinstance(beside.mlp, str):
+        notes.append(f"Corollary 3.2 does not speak of this model: {beside.mlp}.")
+    return tuple(notes)
+
+
+def provenance_of(
+    runs: Sequence[Measured],
+    prepared: Batches,
+    chosen: dict[str, Variant],
+    *,
+    norm: str,
+    seeds: Sequence[int],
+    mlp_skip: bool,
+) -> dict[str, Any]:
+    """Everything needed to make these numbers again."""
+    first = runs[0]
+    return {
+        "model": {
+            **{k: v for k, v in first.loading.items() if k not in ("model", "sha256")},
+            "name": first.name,
+            "hash": [run.sha256 for run in runs],
+            "parameters": first.parameters,
+        },
+        "corpus": {
+            "name": prepared.name,
+            "hash": prepared.sha256,
+            "sequences": prepared.samples,
+            "tokens": prepared.tokens,
+        },
+        "variants": list(chosen),
+        "skip past the MLP kept": mlp_skip,
+        "norm": norm,
+        "seeds": list(seeds),
+        "dtype": first.precision,
+        "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},
+        "attnscope": attnscope.__version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

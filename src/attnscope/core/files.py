@@ -1,0 +1,73 @@
+"""Files are written whole or not at all, and read with a sentence where they cannot be."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import secrets
+import zlib
+from pathlib import Path
+from typing import Any
+
+from attnscope.core.errors import RefusalError
+
+
+def write_atomically(path: Path, content: bytes, *, make_folder: bool = False) -> None:
+    """All of the content or none of it: a draft in the same folder, forced to disk, then renamed.
+
+    A name that ends in .gz is compressed, without a date, so that equal content gives equal files.
+    """
+    if path.name.endswith(".gz"):
+        content = gzip.compress(content, mtime=0)
+    if make_folder:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RefusalError(
+                f"The folder '{path.parent}' cannot be made ({error.strerror}): choose another place."
+            ) from None
+    draft = path.with_name(f".{path.name[:80]}.{secrets.token_hex(8)}.part")
+    try:
+        with draft.open("xb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.replace(path)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise RefusalError(
+            f"{path} could not be written ({why}): choose another place with --out, or make room there."
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):  # gone already after the rename, or the folder is not there at all
+            draft.unlink()
+
+
+def read_document(path: Path) -> Any:
+    """The JSON document in a file, compressed or not; None where it is no JSON at all."""
+    content = _bytes(path)
+    try:
+        return json.loads(content.decode("utf-8"))
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        if content.lstrip()[:40].replace(b" ", b"").replace(b"\n", b"").startswith(b'{"format":"attnscope-'):
+            raise RefusalError(f"{path} is cut off or damaged: run the command that wrote it again.") from error
+        return None
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise RefusalError(f"There is no file {path}: give one that attnscope wrote.") from error
+    except IsADirectoryError as error:
+        raise RefusalError(f"{path} is a folder: give the file inside it.") from error
+    except OSError as error:
+        raise RefusalError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if content[:2] != b"\x1f\x8b":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (EOFError, OSError, zlib.error) as error:
+        raise RefusalError(f"{path} is cut off or damaged (its compression ends early).") from error

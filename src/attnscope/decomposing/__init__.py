@@ -1,0 +1,1 @@
+"""What paths of each length contribute: the work of `paths`."""

@@ -1,0 +1,263 @@
+"""paths(model, text) -> PathReport: what paths of each length contribute to what a model says, exactly.
+
+    report = attnscope.paths("pocket", "The capital of France is", target=" Paris")
+    report.sentences(), report.lengths[1].value, report.head_values, report.chart()
+    report.save("paths.json"); report.write_page("paths.html")
+
+For one text, attention patterns, denominators of norms and gates of activations are frozen where the model had them
+(`hf.freeze`, refused where that does not give the model's own numbers). What it says is then a sum over paths
+(arXiv:2103.03404), and sums over all paths of each length, values of heads and the largest single paths follow without
+visiting them one by one (`docs/paths.md` has the proofs).
+
+Vocabularies are large: tokens' logits exist for one length at a time, never for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+import attnscope
+from attnscope.collapsing.collapse import loaded_for
+from attnscope.core.construction import Advance, silent
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.decomposing.predictions import Predicting, predictions
+from attnscope.decomposing.reading import Aim, Reading, aim, reading
+from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
+from attnscope.hf.editing.freeze import freeze
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import out_of_memory, refusing_what_does_not_run
+from attnscope.hf.loading.quiet import quiet
+from attnscope.pathways.edges import number_of_paths
+from attnscope.pathways.energy import Energy, path_energy
+from attnscope.pathways.heads import head_table
+from attnscope.pathways.lengths import Lengths, lengths
+from attnscope.pathways.network import Network, differences
+from attnscope.pathways.rank_view import RankView, rank_view
+from attnscope.pathways.shapley import shapley
+from attnscope.pathways.targets import pulled_back_through_tail, seen_by
+from attnscope.pathways.top_paths import TopPaths, top_paths
+from attnscope.records.paths import Chain, LengthRow, PathReport, Players
+from attnscope.trace.windows import Tokenizer
+
+PRECISIONS = ("float64", "float32")
+SIGNS_AT_ONCE = 4  # draws in memory together: each holds a stream for every length
+WIDEST_SEARCH = 32  # suffixes that the search for single paths keeps
+
+
+def paths(
+    model: str | Path | nn.Module | Loaded,
+    text: str | Mapping[str, Any],
+    *,
+    target: str | int | None = None,
+    against: str | int | None = None,
+    position: int | None = None,
+    top: int = 10,
+    mlp: bool = True,
+    draws: int = 16,
+    dtype: str = "float64",
+    device: str = "cpu",
+    stack: str | None = None,
+    random_init: bool = False,
+    seed: int = 0,
+    tokenizer: Tokenizer | None = None,
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+    progress: Advance = silent,
+) -> PathReport:
+    """Decompose one number that `model` says about `text` (or about a ready batch of one sequence).
+
+    `target` is a token (as text, or its number), a class (by name or number), or one of residual_norm and stream_norm;
+    without it what the model itself says is most likely. `against` makes it the difference of two logits. `position` is
+    the token behind which (masked models: at which) the model is asked; without it the last one, or the first mask.
+    With `mlp`, MLPs are counted as edges and valued as players too. `draws` are random signs behind the energies; 0
+    leaves them out. A model in memory is copied into `dtype`.
+    """
+    _check(top, draws, dtype)
+    progress("loading", 0, 0)
+    options = {"dtype": dtype, "device": device, "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
+    loaded = loaded_for(model, tokenizer, random_init=random_init, seed=seed, **options)
+    read = reading(loaded, text)
+    with quiet(), _fitting(read):
+        progress("freezing", 0, 0)
+        found = _anatomy(loaded, read, stack)
+        network = freeze(loaded.model, read.batch, found, stack)
+        with torch.no_grad():
+            apart = max(differences(network))
+        goal = aim(loaded, network, read, target, against, position)
+        progress("lengths", 0, 0)
+        by_length = lengths(network)
+        graded, constant = _graded(network, by_length, goal)
+        view = rank_view(by_length)
+        sight = Predicting.of(goal, read, network, causal=loaded.kind in ("causal", "encoder-decoder"))
+        said = predictions(by_length, graded.sum(0).tolist(), constant, sight, progress)
+        graded[1, 0] += constant
+        table = head_table(network, goal.target, progress)
+        edges = _by_edges(network, goal) if mlp else None
+        players = _players(network, goal, progress) if mlp else None
+        progress("energies", 0, 0)
+        energy = path_energy(network, draws, seed, goal.target, at_once=SIGNS_AT_ONCE) if draws else None
+        chains = top_paths(network, goal.target, top, max(top, WIDEST_SEARCH), seed=seed, advance=progress)
+    rows = _rows(graded, number_of_paths(network), view if len(read.words) != 1 else None, energy, said)
+    return PathReport(
+        model=loaded.name,
+        class_name=loaded.class_name,
+        stack=stack or found.stacks[-1].name,
+        text=text if isinstance(text, str) else "",
+        tokens=read.words,
+        target=goal.target.name,
+        output=goal.entries.output,
+        position=goal.position,
+        dtype=str(network.streams[0].dtype).removeprefix("torch."),
+        value=float(goal.target(seen_by(goal.target, network).output)),
+        total=float(graded.sum()),
+        linear_difference=apart,
+        lengths=rows,
+        whole_residual=float(view.whole[0]) if len(read.words) != 1 else None,
+        head_lengths=_nested(table.contributions),
+        head_values=_nested(table.shapley),
+        edges=edges,
+        players=players,
+        top=_chains(chains, read),
+        top_exact=chains.exact,
+        top_missed=chains.missed,
+        draws=draws,
+        notes=(*goal.notes, *_notes(found, read, stack, loaded)),
+        provenance=_provenance(loaded, read, seed if random_init else None),
+    )
+
+
+def _check(top: int, draws: int, dtype: str) -> None:
+    if top < 1:
+        raise RefusalError(f"{top} paths are none: ask for --top 1 or more.")
+    if draws == 1 or draws < 0:
+        raise RefusalError(f"Energies need two draws or more (or 0 to leave them out), not {draws}.")
+    if dtype not in PRECISIONS:
+        raise RefusalError(f"Paths are exact in float64 or float32, not in '{dtype}': choose one of these.")
+
+
+def _anatomy(loaded: Loaded, read: Reading, stack: str | None) -> Anatomy:
+    with refusing_what_does_not_run(loaded), torch.no_grad():
+        found = anatomy(loaded.model, read.batch)
+    if stack is not None and found.stack(stack) is None:
+        raise RefusalError(f"There is no stack called '{stack}'.{nearest(stack, [s.name for s in found.stacks])}")
+    return found
+
+
+@contextmanager
+def _fitting(read: Reading) -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        tokens = max(len(read.words), 2)
+        raise RefusalError(
+            f"Paths of {tokens} tokens do not fit into memory: give a text of {tokens // 2} tokens, or pass --dtype "
+            "float32."
+        ) from error
+
+
+@torch.no_grad()
+def _graded(network: Network, found: Lengths, goal: Aim) -> tuple[Float[Tensor, "source length"], float]:
+    """The target summed over all paths of each source and length up to the last block, and the tail's constant."""
+    adjoint, constant = pulled_back_through_tail(seen_by(goal.target, network), goal.target)
+    return torch.einsum("sk...,...->sk", found.stream.parts[:, :, 0], adjoint), constant
+
+
+@torch.no_grad()
+def _by_edges(network: Network, goal: Aim) -> tuple[float, ...]:
+    """The target by number of edges of both kinds."""
+    adjoint, constant = pulled_back_through_tail(seen_by(goal.target, network), goal.target)
+    parts = lengths(network, "edges", sources=False).stream.parts[0, :, 0]
+    values = torch.einsum("k...,...->k", parts, adjoint).tolist()
+    return (values[0] + constant, *values[1:])
+
+
+def _players(network: Network, goal: Aim, progress: Advance) -> Players:
+    found = shapley(network, goal.target, "heads and mlps", advance=progress)
+    heads, mlps = ([values.tolist() for values in kind] for kind in (found.heads, found.mlps))
+    return Players(tuple(map(tuple, heads)), tuple(map(tuple, mlps)), found.nothing, found.everything)
+
+
+def _rows(
+    graded: Float[Tensor, "source length"],
+    counts: tuple[int, ...],
+    view: RankView | None,
+    energy: Energy | None,
+    said: tuple[tuple[Any, Any], ...],
+) -> tuple[LengthRow, ...]:
+    rows = []
+    for k, (up_to, without) in enumerate(said):
+        rows.append(
+            LengthRow(
+                length=k,
+                stream=float(graded[0, k]),
+                constants=float(graded[1, k]),
+                paths=counts[k] if k < len(counts) else 0,
+                residual=None if view is None else float(view.residual[k, 0]),
+                residual_share=None if view is None else float(view.share[k, 0]),
+                energy=None if energy is None else float(energy.energy[k]),
+                energy_error=None if energy is None else float(energy.standard_error[k]),
+                up_to=up_to,
+                without=without,
+            )
+        )
+    return tuple(rows)
+
+
+def _chains(found: TopPaths, read: Reading) -> tuple[Chain, ...]:
+    return tuple(
+        Chain(
+            contribution=path.contribution,
+            heads=path.heads,
+            position=path.token,
+            token=read.words[path.token] if path.token < len(read.words) else str(path.token),
+            of_token=path.of_token,
+        )
+        for path in found.paths
+    )
+
+
+def _notes(found: Anatomy, read: Reading, stack: str | None, loaded: Loaded) -> tuple[str, ...]:
+    notes = []
+    if len(read.words) == 1:
+        notes.append(
+            "The text is a single token: every head can only attend to itself, and there is nothing to tell tokens "
+            "apart, so relative residuals and a loss are not given."
+        )
+    if len(found.stacks) > 1 and stack is None:
+        others = ", ".join(s.name for s in found.stacks[:-1])
+        notes.append(
+            f"Paths begin where the {found.stacks[-1].name} begins; what comes from elsewhere is a constant. Choose "
+            f"another stack ({others}) by name."
+        )
+    if loaded.decoder_start is not None:
+        notes.append("Encoder and decoder read the same text, the decoder one token behind.")
+    return tuple(notes)
+
+
+def _provenance(loaded: Loaded, read: Reading, seed: int | None) -> dict[str, Any]:
+    return {
+        "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
+        "tokens": len(read.words),
+        **({} if seed is None else {"seed": seed}),
+        "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},
+        "attnscope": attnscope.__version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _nested(tensor: Tensor) -> Any:
+    def tuples(thing: Any) -> Any:
+        return tuple(tuples(one) for one in thing) if isinstance(thing, list) else thing
+
+    return tuples(tensor.tolist())

@@ -1,0 +1,209 @@
+"""What `paths` reads and asks for: one sequence for the model, its tokens in words, and the target in its output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+from jaxtyping import Int
+from torch import Tensor
+
+from attnscope.core.errors import RefusalError
+from attnscope.hf.anatomy.anatomy import marks_padding
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.outputs import Entries, also_with_space, entries, mask_token_of, word
+from attnscope.pathways.network import Network
+from attnscope.pathways.targets import Target, residual_norm, stream_norm
+from attnscope.trace.batches import batches
+from attnscope.trace.windows import Window, Windows
+
+NORMS = {"residual_norm": residual_norm, "stream_norm": stream_norm}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A batch of one sequence. `ids` are those that the chosen stack reads; none for images and sound."""
+
+    batch: dict[str, Any]
+    ids: Int[Tensor, " token"] | None
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Aim:
+    """The target, what it asks of the output, and what should be said about the choice."""
+
+    target: Target
+    entries: Entries
+    entry: int | None  # whose probability is followed; None for norms
+    position: int | None  # from 0; None where the output has no axis of tokens
+    notes: tuple[str, ...] = ()
+
+
+def reading(loaded: Loaded, text: str | Mapping[str, Any]) -> Reading:
+    """`text` in the model's tokens, or a ready batch as it is."""
+    if not isinstance(text, str | Mapping):
+        raise RefusalError(
+            f"Paths are those of one text, not of a {type(text).__name__}: give a string, or a batch such as "
+            '{"input_ids": ids}.'
+        )
+    batch = _batch(loaded, text) if isinstance(text, str) else dict(text)
+    place = next(loaded.model.parameters())
+    placed = {
+        name: value.to(place.device, place.dtype if value.is_floating_point() else None)
+        for name, value in batch.items()
+        if isinstance(value, Tensor)
+    }
+    if not placed or any(tensor.ndim == 0 or tensor.shape[0] != 1 for tensor in placed.values()):
+        raise RefusalError("Paths are those of one sequence: give a text, or a batch of tensors with a single row.")
+    padded = [name for name, tensor in placed.items() if marks_padding(name, tensor) and not bool(tensor.all())]
+    if padded:
+        raise RefusalError(f"{padded[0]} hides tokens, and paths would begin at them too: give the tokens that count.")
+    ids = placed.get("decoder_input_ids", placed.get("input_ids"))
+    row = None if ids is None else ids[0]
+    if row is not None and loaded.positions is not None and len(row) > loaded.positions:
+        raise RefusalError(_too_long(loaded, len(row)))
+    words = () if row is None else tuple(word(loaded.tokenizer, int(i)) for i in row)
+    return Reading({**batch, **placed}, row, words)
+
+
+def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
+    if not loaded.reads_text:
+        raise RefusalError(
+            f"{loaded.name} ({loaded.class_name}) does not read text alone: in Python, give a batch of what its "
+            'forward takes, such as {"pixel_values": image}.'
+        )
+    ids = _numbers(loaded, text) if loaded.tokenizer is None else tuple(loaded.tokenizer(text)["input_ids"])
+    if not text.strip() or not ids:
+        raise RefusalError("The text is empty: give at least two tokens of it.")
+    if loaded.positions is not None and len(ids) > loaded.positions:
+        raise RefusalError(_too_long(loaded, len(ids)))
+    if loaded.vocab_size is not None and max(ids) >= loaded.vocab_size:
+        given = f"token {max(ids)}, and {loaded.name} has {loaded.vocab_size} of them"
+        if loaded.tokenizer is None:
+            raise RefusalError(f"The text asks for {given}: give numbers below that.")
+        raise RefusalError(f"The tokenizer gives {given}: give the tokenizer that belongs to the model.")
+    window = Windows("text", "", (Window(ids),), len(ids))
+    return next(iter(batches(window, decoder_start=loaded.decoder_start, accepts=loaded.accepts))).inputs
+
+
+def _too_long(loaded: Loaded, tokens: int) -> str:
+    return f"The text has {tokens} tokens and {loaded.name} reads {loaded.positions} at most: shorten the text."
+
+
+def _numbers(loaded: Loaded, text: str) -> tuple[int, ...]:
+    """Without a tokenizer a text is the numbers of its tokens."""
+    words = text.replace(",", " ").split()
+    if not all(word.isdecimal() for word in words):
+        raise RefusalError(
+            f"{loaded.name} has no tokenizer, so it cannot read text: give the numbers of tokens instead ('5 17 3'), "
+            "add tokenizer.json to it, or in Python pass tokenizer=."
+        )
+    return tuple(map(int, words))
+
+
+def aim(
+    loaded: Loaded,
+    network: Network,
+    read: Reading,
+    target: str | int | None,
+    against: str | int | None,
+    position: int | None,
+) -> Aim:
+    """The number to decompose. Without `target` what the model itself says is most likely; for models that give states
+    and no logits, what tells tokens apart."""
+    target, against = (_asked(name, given) for name, given in (("target", target), ("against", against)))
+    try:
+        position = None if position is None else index(position)
+    except TypeError:
+        raise RefusalError(f"The position is the number of a token, not '{position}': -1 is the last one.") from None
+    output = network.output
+    found = entries(loaded, output)
+    place = _place(output, read, found, position)
+    if target in NORMS or (target is None and found.output == "states"):
+        if against is not None:
+            raise RefusalError("--against is a second token or class: it has no meaning beside a norm.")
+        made = NORMS[str(target or "residual_norm")](network)
+        said = "" if target else f"{loaded.class_name} gives states and no logits, so the target is {made.name}."
+        return Aim(made, found, None, place, (said,) if said else ())
+    if found.output == "states":
+        raise RefusalError(
+            f"{loaded.class_name} gives states and no logits: choose the target {' or '.join(NORMS)}, or a model with "
+            "a head."
+        )
+    row = output[0] if place is None else output[0, place]
+    entry = int(row.argmax()) if target is None else found.number(target)
+    weights: tuple[tuple[int, float], ...] = ((entry, 1.0),)
+    name = f"logit of '{found.word(entry)}'"
+    if against is not None:
+        other = found.number(against)
+        if other == entry:
+            raise RefusalError(f"The target and --against are both '{found.word(entry)}': choose two that differ.")
+        weights, name = (*weights, (other, -1.0)), f"{name} minus that of '{found.word(other)}'"
+    made = Target(name + _where(loaded, read, place), weights, place)
+    return Aim(made, found, entry, place, (*_spaced(found, target, row), *_unmasked(loaded, found, read, position)))
+
+
+def _asked(name: str, given: Any) -> str | int | None:
+    if given is None or isinstance(given, str):
+        return given
+    try:
+        return index(given)
+    except TypeError:
+        raise RefusalError(
+            f"The {name} is one token or class, not a {type(given).__name__}: give text or a number."
+        ) from None
+
+
+def _where(loaded: Loaded, read: Reading, place: int | None) -> str:
+    """Where the model says it, in words."""
+    if place is None:
+        return ""
+    if loaded.kind in ("causal", "encoder-decoder"):
+        return " after the last token" if place == len(read.words) - 1 else f" after token {place}"
+    return f" at token {place}"
+
+
+def _place(output: Tensor, read: Reading, found: Entries, position: int | None) -> int | None:
+    if not found.token_axis:
+        if position is not None:
+            raise RefusalError("The model gives one answer for the whole text: leave --position out.")
+        return None
+    count = int(output.shape[1])
+    if position is None:
+        mask = mask_token_of(found.tokenizer)
+        hidden = [] if read.ids is None or mask is None else (read.ids == mask).nonzero().flatten().tolist()
+        return int(hidden[0]) if hidden else count - 1
+    if not -count <= position < count:
+        raise RefusalError(
+            f"The text has {count} tokens, and position {position} is not among them: choose one from 0 to {count - 1}."
+        )
+    return position % count
+
+
+def _unmasked(loaded: Loaded, found: Entries, read: Reading, position: int | None) -> tuple[str, ...]:
+    """A masked model that is shown every token says little where nothing is hidden."""
+    mask = mask_token_of(found.tokenizer)
+    if loaded.kind != "masked" or found.output != "tokens" or position is not None or mask is None or read.ids is None:
+        return ()
+    if bool((read.ids == mask).any()):
+        return ()
+    return (
+        f"No token is masked, so the model is asked at the last one, '{read.words[-1]}': put "
+        f"{word(found.tokenizer, mask)} into the text, or choose a token with --position.",
+    )
+
+
+def _spaced(found: Entries, target: str | int | None, row: Tensor) -> tuple[str, ...]:
+    """A word typed without the space it has in running text is another token: say so where that one is likelier."""
+    if not isinstance(target, str) or found.output != "tokens":
+        return ()
+    other = also_with_space(found.tokenizer, target)
+    if other is None or other >= found.size or row[other] <= row[found.number(target)]:
+        return ()
+    return (
+        f"'{found.word(other)}' with a space before it is another token, and a likelier one here: ask for "
+        f"--target '{found.word(other)}' if you mean it.",
+    )

@@ -1,0 +1,1 @@
+"""Heads that realise patterns: precision, rounding, certificates, bounds, files."""

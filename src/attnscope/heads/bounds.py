@@ -1,0 +1,262 @@
+"""Lower bounds on the width of a head, each with its proof: what no construction can go below.
+
+A bound *proves* when every head of the asked accuracy obeys it for the pattern at hand. Two kinds do not: bounds on
+keys that must serve all supports (unless that was asked), and bounds that hold for most patterns ("typical").
+
+Separation. Write a for the smallest entry of a row with support S, e for the ratio error, L for the leak and Z for
+the sum of e^s over S. Ratios are kept within 1 + e, so e^s_j / A_j varies by that factor at most, and the smallest
+share on S is at least a / (a + (1 + e)(1 - a)) of Z (worst case: its own factor lowest, all others highest). A zero
+has at most L / (1 - L) of Z. Therefore
+
+    L / (1 - L) < a / (a + (1 + e)(1 - a))                                                                  (*)
+
+puts every support logit above every visible zero: a threshold tau_i separates q_i . k_j on the support from the rest, a
+half-space of key space cuts S out, and [s_ij - tau_i] is a matrix of rank d + 1 with the pattern's signs. Rows
+without (*) are left out of every bound that needs it; a bound for some rows is a bound for all.
+
+Causal masks hide entries, so signs above the diagonal are free. Rows i >= r see all keys j <= r: such rectangles are
+fully visible, and `line`, `cuts` and `signs` are proved on them. `ratios` looks at supports only, and needs no change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int
+from scipy.sparse import csr_array
+from scipy.special import gammaln
+
+from attnscope.core.errors import RefusalError
+from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.floor import logit_floor, typical_logit_floor
+from attnscope.heads.signs import sign_rank
+from attnscope.patterns.pattern import Pattern
+
+RECTANGLES = 12  # how many fully visible rectangles of a causal pattern are looked at
+POINTS = (3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 62)  # how many keys or rows have their cuts counted
+MOST_SUPPORTS = 64
+LARGEST = 3  # how many rectangles have their norm taken
+
+
+@dataclass(frozen=True)
+class Bound:
+    """`width` is needed, for the reason in `statement`. `proves`: for this very pattern, at this accuracy."""
+
+    name: str
+    width: int
+    proves: bool
+    statement: str
+    citation: str
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """All bounds, and the floor under the product of the longest query and the longest key (as logits see them)."""
+
+    bounds: tuple[Bound, ...]
+    logit_floor: float
+
+    @property
+    def best(self) -> Bound:
+        """The largest bound that proves: a head of this width is proved minimal."""
+        return max((bound for bound in self.bounds if bound.proves), key=lambda bound: bound.width)
+
+    def __getitem__(self, name: str) -> Bound:
+        return next(bound for bound in self.bounds if bound.name == name)
+
+    def to_json(self) -> Mapping[str, Any]:
+        return {
+            "lower_bound": self.best.width,
+            "lower_bound_reason": self.best.statement,
+            "logit_floor": self.logit_floor,
+            "bounds": [asdict(bound) for bound in self.bounds],
+        }
+
+
+def lower_bounds(pattern: Pattern, accuracy: Accuracy, universal: bool = False) -> Bounds:
+    """Every bound for this pattern; `universal` says that its keys must serve all patterns of its size and k."""
+    kept = separated_rows(pattern, accuracy)
+    rectangles = visible_rectangles(pattern, kept)
+    least = min(pattern.k, int((pattern.visible - pattern.counts).max()))
+    found = [
+        _one(),
+        _line(rectangles),
+        _cuts(rectangles),
+        _signs(rectangles),
+        _ratios(pattern, accuracy),
+        _radon(int(pattern.visible.max()), max(least, 0), accuracy, universal),
+        _typical(pattern.visible[kept], pattern.counts[kept], pattern.n_keys),
+    ]
+    return Bounds(tuple(found), logit_floor(pattern, accuracy))
+
+
+def bounds_for(n: int, k: int, accuracy: Accuracy, universal: bool = True, causal: bool = False) -> Bounds:
+    """The bounds that need no pattern: n tokens, rows of k equal entries. `universal` as in `lower_bounds`."""
+    if not 1 <= k <= n:
+        raise RefusalError(f"Rows of {k} entries do not fit {n} keys: choose k between 1 and n.")
+    visible = np.arange(1, n + 1) if causal else np.full(n, n)
+    counts = np.minimum(visible, k)
+    kept = np.asarray(_separates(1 / counts, accuracy))
+    return Bounds(
+        (_one(), _radon(n, min(k, n - k), accuracy, universal), _typical(visible[kept], counts[kept], n)),
+        typical_logit_floor(n, k, accuracy),
+    )
+
+
+def separated_rows(pattern: Pattern, accuracy: Accuracy) -> Bool[np.ndarray, "row"]:
+    """Rows for which (*) holds."""
+    lowest = np.minimum.reduceat(pattern.weights, pattern.starts[:-1])
+    return np.asarray(_separates(lowest, accuracy))
+
+
+def _separates(lowest: Any, accuracy: Accuracy) -> Any:
+    share = lowest / (lowest + (1 + accuracy.ratio_error) * (1 - lowest))
+    # a hair of room, so that a tie in floating point is never a proof
+    return accuracy.leak / (1 - accuracy.leak) < share * (1 - 1e-9)
+
+
+def visible_rectangles(pattern: Pattern, kept: Bool[np.ndarray, "row"]) -> list[csr_array]:
+    """0/1 matrices of separated rows and of keys that all of them see: all of it, or cuts of a causal pattern."""
+    ones = csr_array((np.ones(len(pattern.columns)), pattern.columns, pattern.starts), (pattern.n, pattern.n_keys))
+    if not pattern.causal:
+        return [ones[np.flatnonzero(kept)]] if kept.any() else []
+    last = min(pattern.n, pattern.n_keys) - 1
+    halves = {2**i - 1 for i in range(1, last.bit_length() + 1) if 2**i - 1 <= last}
+    corners = sorted({round(c) for c in np.linspace(0, last, RECTANGLES)} | set(range(min(8, last + 1))) | halves)
+    rectangles = [ones[np.flatnonzero(kept & (np.arange(pattern.n) >= r))][:, : r + 1] for r in corners]
+    return [rectangle for rectangle in rectangles if rectangle.shape[0]]
+
+
+def _one() -> Bound:
+    return Bound("one", 1, True, "A head has at least one coordinate.", "by definition")
+
+
+def _line(rectangles: list[csr_array]) -> Bound:
+    """On a line a half-space is a ray, so every support is a prefix or a suffix of the keys' order along the line.
+
+    Of three supports two are of the same kind, and two prefixes (or suffixes) are nested. Three supports of which none
+    contains another therefore need width 2. Different supports of one size never contain each other.
+    """
+    needs = any(_three_incomparable(rectangle) for rectangle in rectangles)
+    statement = (
+        "Three supports, none inside another, cannot be cut out of a line from its two ends."
+        if needs
+        else "No three supports exclude each other on a line."
+    )
+    return Bound("line", 2 if needs else 1, True, statement, "half-spaces of a line are rays")
+
+
+def _three_incomparable(rectangle: csr_array) -> bool:
+    by_size: dict[int, set[frozenset[int]]] = {}
+    for row in np.split(rectangle.indices, rectangle.indptr[1:-1]):
+        if len(row):
+            same = by_size.setdefault(len(row), set())
+            same.add(frozenset(row.tolist()))
+            if len(same) == 3:
+                return True
+    few = [support for same in by_size.values() for support in same][:MOST_SUPPORTS]
+    excludes = [{b for b, other in enumerate(few) if not (one <= other or other <= one)} for one in few]
+    return any(excludes[a] & excludes[b] for a in range(len(few)) for b in excludes[a])
+
+
+def dichotomies(points: int, width: int) -> int:
+    """Cover (1965): half-spaces cut t points of R^d in at most 2 (C(t-1, 0) + ... + C(t-1, d)) ways."""
+    return 2 * sum(math.comb(points - 1, i) for i in range(width + 1))
+
+
+def _cuts(rectangles: list[csr_array]) -> Bound:
+    """Each support cuts any chosen t keys by a half-space, and so each key cuts any chosen t rows.
+
+    (Rows as points (q_i, tau_i) of R^(d+1), key j the half-space through the origin with normal (k_j, -1): the same
+    count.) More different cuts than Cover allows at width d prove that d is too small. Chosen are the fullest keys
+    and rows.
+    """
+    width, sentence = 1, "The cuts of the fullest keys and rows fit width 1."
+    for matrix in [m for rectangle in rectangles for m in (rectangle, csr_array(rectangle.T))]:
+        fullest = np.argsort(-np.bincount(matrix.indices, minlength=matrix.shape[1]), kind="stable")[: POINTS[-1]]
+        dense = np.asarray(matrix[:, fullest].toarray() > 0)
+        for points in (p for p in POINTS if p <= len(fullest)):
+            count = len(np.unique(dense[:, :points] @ 2 ** np.arange(points)))
+            while count > dichotomies(points, width):
+                width += 1
+                sentence = f"{points} keys (or rows) are cut in {count} ways; width {width - 1} allows fewer."
+    return Bound("cuts", width, True, sentence, "T. Cover, IEEE Trans. EC-14 (1965) 326-334")
+
+
+def _signs(rectangles: list[csr_array]) -> Bound:
+    """[s_ij - tau_i] has rank d + 1 and the signs of the pattern, so d >= sign rank - 1 (see patterns/signs.py)."""
+    largest = sorted(rectangles, key=lambda r: r.shape[0] * r.shape[1])[-LARGEST:]
+    rank = max((sign_rank(rectangle) for rectangle in largest), default=1.0)
+    width = max(math.ceil(rank - 1e-6) - 1, 1)
+    statement = f"The support's sign matrix has sign rank at least {rank:.2f}, and thresholds cost one."
+    return Bound("signs", width, True, statement, "J. Forster, JCSS 65 (2002) 612-625; arXiv:1503.07648")
+
+
+def _ratios(pattern: Pattern, accuracy: Accuracy) -> Bound:
+    """Rows with one support S ask for a matrix of log weights, and a head can only give one of rank d.
+
+    Let R rows share S, and C be their ln A with row means removed. The logits on S, row means removed, are Q (K_S
+    centred)^T: rank d. Row by row they differ from C by numbers of range at most w = ln(1 + e1) before centring, so
+    by a vector of squared length at most |S| w^2 / 4 after it (Popoviciu). By Eckart and Young, the squares of the
+    singular values of C beyond the d-th sum to at most R |S| w^2 / 4. Only the asked ratio error enters: no (*).
+    """
+    shared: dict[bytes, list[int]] = {}
+    for row in np.flatnonzero(pattern.counts > 1):
+        key = pattern.columns[pattern.starts[row] : pattern.starts[row + 1]].tobytes()
+        shared.setdefault(key, []).append(int(row))
+    width, rows_used = 1, 0
+    for rows in (r for r in shared.values() if len(r) > 1):
+        log = np.log([pattern.weights[pattern.starts[row] : pattern.starts[row + 1]] for row in rows])
+        values = np.linalg.svd(log - log.mean(axis=1, keepdims=True), compute_uv=False) ** 2
+        beyond = np.append(values[::-1].cumsum()[::-1], 0.0)  # beyond[d] = squares after the d-th
+        allowed = log.size * math.log1p(accuracy.ratio_error) ** 2 / 4
+        needed = int(np.argmax(beyond <= allowed * (1 + 1e-9)))
+        if needed > width:
+            width, rows_used = needed, len(rows)
+    statement = (
+        f"{rows_used} rows share one support, and their log weights are not within the ratio error of rank {width - 1}."
+        if rows_used
+        else "No rows share a support with weights that need more than one coordinate."
+    )
+    return Bound("ratios", width, True, statement, "C. Eckart, G. Young, Psychometrika 1 (1936) 211-218")
+
+
+def _radon(keys: int, k: int, accuracy: Accuracy, universal: bool) -> Bound:
+    """Radon: any d + 2 points of R^d fall into two parts whose hulls meet, so no half-space cuts out the smaller part.
+
+    With d + 2 <= min(2k + 1, keys) points that part has at most k keys: a support of at most k entries that no query
+    can separate, where (*) asks for it at equal weights. Keys for all supports of up to k entries need min(2k, keys -
+    1).
+    """
+    while k > 1 and not _separates(1 / k, accuracy):
+        k -= 1
+    width = max(min(2 * k, keys - 1), 1) if k and _separates(1 / k, accuracy) else 1
+    statement = f"Keys that serve every support of up to {k} of {keys} keys need width {width}."
+    if not universal:
+        statement += " One pattern alone may need less."
+    return Bound("universal", width, universal, statement, "J. Radon, Math. Ann. 83 (1921) 113-115")
+
+
+def _typical(visible: Int[np.ndarray, "row"], counts: Int[np.ndarray, "row"], n_keys: int) -> Bound:
+    """Warren: P polynomials of degree D in V >= 1 variables have at most (4 e D P / V)^V sign patterns, P >= V.
+
+    The signs of q_i . k_j - tau_i are P = number of visible entries polynomials of degree 2 in V = (n + m) d + n
+    variables. Supports of the given sizes number prod_i C(visible_i, counts_i). While (8 e P / V)^V is below half of
+    that, fewer than half of all patterns with these row sizes have a head of width d. For n = m this is about (k / 2)
+    ln(n / k) / ln(4 e n / d).
+    """
+    rows, entries = len(visible), int(visible.sum())
+    choices = gammaln(visible + 1) - gammaln(counts + 1) - gammaln(visible - counts + 1)
+    wanted = float(choices.sum()) - math.log(2)
+    width = 1
+    while rows:
+        variables = (rows + n_keys) * width + rows
+        if variables >= entries or variables * math.log(8 * math.e * entries / variables) >= wanted:
+            break
+        width += 1
+    statement = f"More than half of all patterns with rows of this size need width {width} (typical, not this one)."
+    return Bound("typical", width, False, statement, "H. E. Warren, Trans. AMS 133 (1968) 167-178")

@@ -1,0 +1,144 @@
+"""From float64 factors to a head in the precision it will run in, with ratios as exact as that precision allows.
+
+Keys are rounded first and queries are given exact ratios on the keys as rounded, so the rounding of keys costs margin
+but no ratio. What is left is the rounding of queries. In half precision rounding each coordinate to nearest is far
+from the best that can be done: a query has two neighbours per coordinate, 2^width corners of a small box, and only
+|S| - 1 ratios that have to come out right. A search among the corners (`_towards_ratios`) makes the errors of the
+coordinates cancel on the support.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.heads.accuracy import Dtype
+from attnscope.heads.factors import Factors
+from attnscope.heads.head import Head
+from attnscope.heads.ratios import with_exact_ratios
+from attnscope.patterns.pattern import Pattern
+
+HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
+_ELEMENTS_AT_ONCE = 2**22  # of the table of pairs of coordinates, width x width for each row
+_MOST_FLIPS = 64
+_STARTS = 4  # each ends in a corner of its own, the best of them is taken
+
+
+def rounded(factors: Factors, pattern: Pattern, dtype: Dtype, method: str) -> Head:
+    """Round the keys, give the queries exact ratios on the rounded keys, then round the queries.
+
+    Queries carry sqrt(width), because attention divides by it.
+    """
+    precision: torch.dtype = getattr(torch, dtype)
+    raise_queries = factors.width**0.5
+    shift = _shift(factors, raise_queries, precision)
+    keys = torch.from_numpy(np.ascontiguousarray(factors.keys * shift)).to(precision)
+    exact = with_exact_ratios(factors.queries / shift, keys.double().numpy(), pattern) * raise_queries
+    queries = torch.from_numpy(exact)
+    return Head(
+        queries=_towards_ratios(queries, keys, pattern) if dtype in HALF else queries.to(precision),
+        keys=keys,
+        causal=pattern.causal,
+        method=method,
+        notes=factors.notes,
+    )
+
+
+def _shift(factors: Factors, raise_queries: float, precision: torch.dtype) -> float:
+    """The power of two that keys take over from queries so that neither overflows; 1 whenever none would.
+
+    Powers of two change no digit, so keys that were fixed before the pattern was known stay the same keys.
+    """
+    longest_query, longest_key = np.abs(factors.queries).max() * raise_queries, np.abs(factors.keys).max()
+    # An eighth of the range: exact ratios move queries a little, and a product sums several terms.
+    if max(longest_query, longest_key) < torch.finfo(precision).max / 8 or min(longest_query, longest_key) == 0:
+        return 1.0
+    return float(2.0 ** np.round(np.log2(longest_query / longest_key) / 2))
+
+
+def _towards_ratios(
+    queries: Float[Tensor, "row width"], keys: Float[Tensor, "key width"], pattern: Pattern
+) -> Float[Tensor, "row width"]:
+    """Round every coordinate up or down so that the errors cancel on the support; never worse than to nearest.
+
+    For one row let F_c be the change of its support logits when coordinate c goes to its other neighbour, and e their
+    distance from ln A now (all taken from their means). Flipping c changes |e|^2 by g_c = 2 e . F_c + |F_c|^2, flipping
+    c and c' by g_c + g_c' + 2 F_c . F_c'. The best flip of one or two coordinates is made until none helps.
+    """
+    nearest = queries.to(keys.dtype)
+    if pattern.k == 1:
+        return nearest
+    other = _other_neighbour(queries, nearest)
+    support, weights, real = (torch.from_numpy(array) for array in pattern.padded())
+    answer = nearest.clone()
+    at_once = max(1, _ELEMENTS_AT_ONCE // (queries.shape[1] * max(queries.shape[1], pattern.k)))
+    for first in range(0, pattern.n, at_once):
+        rows = slice(first, first + at_once)
+        present = real[rows, :, None].double()
+        seen = keys[support[rows]].double() * present
+        seen -= seen.sum(1, keepdim=True) / present.sum(1, keepdim=True)
+        seen *= present * queries.shape[1] ** -0.5
+        wanted = weights[rows].log() * present[..., 0]
+        wanted -= wanted.sum(1, keepdim=True) / present[..., 0].sum(1, keepdim=True)
+        wanted *= present[..., 0]
+        near, far = nearest[rows].double(), other[rows].double()
+        best = near
+        for start in range(_STARTS):
+            # The same corners for every row: the first start is the nearest, the others are drawn once.
+            corner = torch.rand(near.shape[1], generator=torch.Generator().manual_seed(start)) < 0.5 * (start > 0)
+            found = _flip(near, far, seen, wanted, corner.expand_as(near).clone())
+            better = _spread(seen, wanted, found) < _spread(seen, wanted, best)
+            best = torch.where(better[:, None], found, best)
+        answer[rows] = best.to(keys.dtype)
+    return answer
+
+
+def _flip(
+    near: Float[Tensor, "row width"],
+    far: Float[Tensor, "row width"],
+    seen: Float[Tensor, "row k width"],
+    wanted: Float[Tensor, "row k"],
+    gone: Bool[Tensor, "row width"],
+) -> Float[Tensor, "row width"]:
+    """A corner of the box that no flip of one or two coordinates improves; `gone` are those at far to begin with."""
+    moving = torch.arange(len(near))
+    for _ in range(_MOST_FLIPS):
+        keys, here = seen[moving], torch.where(gone, far, near)[moving]
+        error = torch.einsum("rkd,rd->rk", keys, here) - wanted[moving]
+        change = keys * (near + far - 2 * torch.where(gone, far, near))[moving, None, :]
+        gram = change.mT @ change
+        single = 2 * torch.einsum("rkd,rk->rd", change, error) + gram.diagonal(dim1=1, dim2=2)
+        pairs = single[:, :, None] + single[:, None, :] + 2 * gram
+        pairs.diagonal(dim1=1, dim2=2).copy_(single)
+        gain, where = pairs.flatten(1).min(1)
+        helps = gain < -1e-9 * error.square().sum(1)
+        if not helps.any():
+            break
+        moving, where = moving[helps], where[helps]
+        one, two = where // near.shape[1], where % near.shape[1]
+        gone[moving, one] ^= True
+        gone[moving[one != two], two[one != two]] ^= True
+    return torch.where(gone, far, near)
+
+
+def _other_neighbour(
+    exact: Float[Tensor, "row width"], nearest: Float[Tensor, "row width"]
+) -> Float[Tensor, "row width"]:
+    """The representable number on the other side of `exact`; half precision numbers are ordered like their bits."""
+    upwards = exact > nearest.double()
+    bits = nearest.view(torch.int16)
+    outwards = upwards == (nearest > 0)
+    moved = torch.where(outwards, bits + 1, bits - 1)
+    smallest = torch.where(upwards, 1, -(2**15) + 1).to(torch.int16)  # the bits of the smallest number of either sign
+    neighbour = torch.where(nearest == 0, smallest, moved).view(nearest.dtype)
+    return torch.where(neighbour.isfinite(), neighbour, nearest)
+
+
+def _spread(
+    seen: Float[Tensor, "row k width"], wanted: Float[Tensor, "row k"], queries: Float[Tensor, "row width"]
+) -> Float[Tensor, "row"]:
+    """ln(1 + ratio error) of each row: its largest minus its smallest error, between which empty places (0) lie."""
+    error = torch.einsum("rkd,rd->rk", seen, queries) - wanted
+    return error.amax(1) - error.amin(1)

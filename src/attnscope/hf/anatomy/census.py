@@ -1,0 +1,239 @@
+"""One probe run that notes which modules run inside which, and where attention happens. No tensor outlives
+it.
+
+Two routes watch at once: the registry of transformers, and torch functions. Every attention call is tied
+to the module that made it (its owner) and to the chain of module calls around it, from which blocks are
+found later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.hf.anatomy.example import Batch, run
+from attnscope.hf.seeing.interface import watched_interface
+from attnscope.hf.seeing.masks import MaskReader
+from attnscope.hf.seeing.primitives import FusedCall, Seen, SoftmaxWatch
+from attnscope.hf.seeing.recompute import dense_mixed
+from attnscope.hf.seeing.sighting import Sighting, sight_fused, sight_written_out
+from attnscope.hf.seeing.tensors import Slot, arguments, float_tensors
+
+
+@dataclass(frozen=True)
+class ModuleCall:
+    """One call of one module. `nth` counts the calls of this module within the run."""
+
+    path: str
+    nth: int
+    around: int | None  # number of the module call it happened in
+    listed: bool  # an element of a ModuleList, ModuleDict or Sequential
+    takes: tuple[tuple[Slot, tuple[int, ...]], ...]  # floating inputs, by slot and shape
+    gives: tuple[tuple[Slot, tuple[int, ...]], ...] = ()
+    overwrites: bool = False  # changes its first input in place
+
+
+@dataclass(frozen=True)
+class AttentionSeen:
+    """One attention call: owner, place in the run, and size of everything."""
+
+    owner: str
+    nth: int  # counts the attention calls of this owner within the run
+    inside: tuple[int, ...]  # numbers of the module calls around it, outermost first
+    route: str
+    rebuilt: bool  # the pattern follows from queries and keys; otherwise the model's own map is used
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    dim: int
+    value_dim: int
+    causal: bool
+
+    @property
+    def crossing(self) -> bool:
+        return self.queries != self.keys
+
+
+@dataclass(frozen=True)
+class Census:
+    calls: tuple[ModuleCall, ...]
+    attention: tuple[AttentionSeen, ...]
+    fast_path: bool  # torch's fused encoder layers would hide attention and are switched off while watching
+
+
+_FAST_PATH_BEFORE: list[bool] = []  # one entry for every context below that is open, all the same
+
+
+@contextmanager
+def without_fast_path(needed: bool = True) -> Iterator[None]:
+    """torch's own encoder layers run as one fused kernel in evaluation; in this context they do not.
+
+    Contexts may overlap in any order: the setting is as it was when the last one is left.
+    """
+    if not needed:
+        yield
+        return
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    _FAST_PATH_BEFORE.append(_FAST_PATH_BEFORE[0] if _FAST_PATH_BEFORE else enabled)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        before = _FAST_PATH_BEFORE.pop()
+        if not _FAST_PATH_BEFORE:
+            torch.backends.mha.set_fastpath_enabled(before)
+
+
+class _Enumerator:
+    def __init__(self, model: nn.Module) -> None:
+        self.model_class = type(model).__name__
+        self.paths = {module: path for path, module in model.named_modules()}
+        containers = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+        self.listed = {child for module in self.paths if isinstance(module, containers) for child in module.children()}
+        self.calls: list[ModuleCall] = []
+        self.open: list[tuple[int, Tensor | None, int]] = []
+        self.called: Counter[str] = Counter()
+        self.attention: list[AttentionSeen] = []
+        self.attended: Counter[str] = Counter()
+        self.masks = MaskReader()
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        path = self.paths[module]
+        tensors = list(float_tensors(arguments(args, kwargs)))
+        self.calls.append(
+            ModuleCall(
+                path=path,
+                nth=self.called[path],
+                around=self.open[-1][0] if self.open else None,
+                listed=module in self.listed,
+                takes=tuple((slot, tuple(t.shape)) for slot, t in tensors),
+            )
+        )
+        self.called[path] += 1
+        first = next((t for _, t in tensors if t.ndim == 3), None)
+        self.open.append((len(self.calls) - 1, first, 0 if first is None else _version(first)))
+
+    def leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        number, first, version = self.open.pop()
+        self.calls[number] = replace(
+            self.calls[number],
+            gives=tuple((slot, tuple(t.shape)) for slot, t in float_tensors(output)),
+            overwrites=first is not None and _version(first) != version,
+        )
+
+    def saw(self, call: Seen) -> None:
+        """A torch-level attention call: its owner is the innermost module that ran all of it."""
+        if isinstance(call, FusedCall):
+            self._note(self.calls[self.open[-1][0]].path, sight_fused(call, self.masks), rebuilt=True)
+            return
+        sighting = sight_written_out(call, heads=None, batch=self._batch_of(call.pattern.shape[-2]))
+        self._note(self.calls[shared(call.begun, self.scope())].path, sighting, rebuilt=False)
+
+    def scope(self) -> tuple[int, ...]:
+        return tuple(number for number, *_ in self.open)
+
+    def saw_interface(self, module: nn.Module, sighting: Sighting) -> None:
+        rebuilt = follows_from_queries_and_keys(sighting)
+        if rebuilt is None:
+            raise RefusalError(
+                f"{self.model_class} computes attention in {self.paths[module]} in a way that follows "
+                "neither from its queries and keys nor from the map it returns: it cannot be measured."
+            )
+        self._note(self.paths[module], sighting, rebuilt)
+
+    def _batch_of(self, queries: int) -> int | None:
+        """The batch, where heads may be melted into it: the other axis of an input of those tokens."""
+        for number, *_ in reversed(self.open):
+            for _, shape in self.calls[number].takes:
+                if len(shape) == 3 and queries in shape[:2]:
+                    return shape[0] if shape[1] == queries else shape[1]
+        return None
+
+    def _note(self, owner: str, sighting: Sighting, rebuilt: bool) -> None:
+        scores = sighting.scores
+        self.attention.append(
+            AttentionSeen(
+                owner=owner,
+                nth=self.attended[owner],
+                inside=self.scope(),
+                route=sighting.route,
+                rebuilt=rebuilt,
+                batch=scores.query.shape[0],
+                heads=scores.query.shape[1],
+                kv_heads=sighting.value.shape[1],
+                queries=scores.query.shape[2],
+                keys=scores.key.shape[2],
+                dim=scores.query.shape[3],
+                value_dim=sighting.value.shape[3],
+                causal=scores.causal or _looks_back(scores.pattern),
+            )
+        )
+        self.attended[owner] += 1
+
+
+def take_census(model: nn.Module, batch: Batch) -> Census:
+    """Run the model once on a small batch and note every module call and every attention call."""
+    noted = _Enumerator(model)
+    watch = SoftmaxWatch(noted.saw, noted.scope)
+    with ExitStack() as stack:
+        for module in noted.paths:
+            stack.callback(module.register_forward_pre_hook(noted.enter, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(noted.leave, with_kwargs=True).remove)
+        stack.enter_context(without_fast_path())
+        stack.enter_context(
+            watched_interface(noted.paths.__contains__, noted.masks, noted.saw_interface, lambda module: True)
+        )
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(watch)
+        run(model, batch)
+    watch.forget()
+    if watch.lost:
+        path = noted.calls[watch.lost[0][-1]].path
+        raise RefusalError(
+            f"{noted.model_class} mixes values in {path} in a way that is not understood (blocks of keys, or an "
+            "axis order of its own): part of its attention would be missing, so it is not measured at all."
+        )
+    fast_path = any(isinstance(module, nn.MultiheadAttention) for module in noted.paths)
+    return Census(tuple(noted.calls), tuple(noted.attention), fast_path)
+
+
+def shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """The innermost of the module calls that two moments have in common."""
+    return max(set(one) & set(other))
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _looks_back(pattern: Tensor | None) -> bool:
+    """Whether a map that the model made puts nothing at all on later keys."""
+    if pattern is None or pattern.shape[2] != pattern.shape[3] or pattern.shape[2] == 1:
+        return False
+    return not bool(pattern.triu(1).any())
+
+
+def follows_from_queries_and_keys(sighting: Sighting) -> bool | None:
+    """Whether the pattern can be rebuilt; False where only the map that the model made gives its values.
+
+    A fused kernel does what its arguments say. A written-out function may do anything (and return maps from
+    before its last twist): what decides is which of the two gives the mixed values. None: neither does.
+    """
+    scores, mixed = sighting.scores, sighting.mixed.double()
+    if scores.pattern is None:
+        return True
+    allowed = 64 * torch.finfo(sighting.mixed.dtype).eps * sighting.value.double().abs().max()
+    for pattern in (None, scores.pattern):
+        again = dense_mixed(replace(scores, pattern=pattern), sighting.value)
+        if again.shape == mixed.shape and bool((again - mixed).abs().max() <= allowed):
+            return pattern is None
+    return None

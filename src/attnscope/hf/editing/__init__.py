@@ -1,0 +1,1 @@
+"""Changes to a model that undo themselves: cuts, grafts, frozen networks."""

@@ -1,0 +1,244 @@
+"""A model at one input, cut between its blocks, for path decompositions: `freeze(model, batch) -> Network`.
+
+The model runs once with a graded stream put in where its first block begins. What every block is called with is kept,
+so that each can be run again alone; what follows the last block (final norm, head) is run by the model itself, with its
+blocks answering from memory. Nothing stays changed: hooks and stand-ins live inside contexts.
+
+In float64 the casts to float32 that many norms make are left out, because paths are to be exact; in float32 the model's
+numbers are its own, bit for bit.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack, anatomy
+from attnscope.hf.anatomy.census import without_fast_path
+from attnscope.hf.anatomy.example import Batch, run
+from attnscope.hf.seeing.intact import evaluating
+from attnscope.hf.seeing.tensors import Slot, at, every_tensor, same_numbers
+from attnscope.pathways.graded import Graded, plain
+from attnscope.pathways.network import Network, differences, followed
+
+ALLOWED = {torch.float64: 1e-10, torch.float32: 1e-4}
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of a block: everything it was given, where the stream stood in it, and what it gave."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    answer: Any
+
+
+def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: str | None = None) -> Network:
+    """The network that `model` is at `batch`; refused when its linear form does not give the model's own numbers."""
+    found = anatomy(model, None if found is None and _has_config(model) else batch) if found is None else found
+    chosen = _stack(found, stack)
+    batch = _without_cache(model, batch)
+    dtype = _precision(model, batch)
+    if dtype not in ALLOWED:
+        raise RefusalError(f"Paths need float64 or float32, and the model is in {dtype}: load it with --dtype float64.")
+    with torch.no_grad(), evaluating(model), without_fast_path(found.fast_path):
+        calls, output = _recorded(model, chosen, batch)
+    network = _network(model, found, chosen, batch, calls, output)
+    _refuse_not_finite(model, network)
+    _refuse_unchained(network, calls, chosen)
+    with torch.no_grad():
+        found_differences = differences(network)
+    for index, difference in enumerate(found_differences):
+        if not difference <= ALLOWED[dtype]:
+            where = f"block {index}" if index < network.layers else "what follows the blocks"
+            raise RefusalError(
+                f"The linear form of {network.name} differs from the model by {max(found_differences):.1e} (relative; "
+                f"first in {where}), above {ALLOWED[dtype]:.0e}: something in it is random (dropout left on), "
+                "quantised or not linear when frozen; choose another model."
+            )
+    return network
+
+
+def _precision(model: nn.Module, batch: Batch) -> torch.dtype:
+    """Of the weights; a model without any computes in the precision of what it is given."""
+    given = (tensor for tensor in every_tensor(batch) if tensor.is_floating_point())
+    return next((tensor.dtype for tensor in chain(model.parameters(), given)), torch.float32)
+
+
+def _refuse_not_finite(model: nn.Module, network: Network) -> None:
+    if network.output.isfinite().all() and all(stream.isfinite().all() for stream in network.streams):
+        return
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise RefusalError(f"{network.name} has weights that are not numbers, in {name}: mend or reload them.")
+    first = next((i for i, stream in enumerate(network.streams) if not stream.isfinite().all()), network.layers)
+    where = "before its first block" if first == 0 else f"in block {first - 1}"
+    raise RefusalError(f"{network.name} computes what is not a number {where} on this input: try --dtype float64.")
+
+
+def _refuse_unchained(network: Network, calls: tuple[_Call, ...], stack: Stack) -> None:
+    """Paths go from block to block: whatever the model does to the stream in between would be lost."""
+    for layer, (call, block) in enumerate(zip(calls, stack.blocks, strict=True)):
+        if not same_numbers(at(call.answer, block.leaves), network.streams[layer + 1]):
+            raise RefusalError(
+                f"{network.name} changes the stream between blocks {layer} and {layer + 1}, outside of both: "
+                "paths cannot be followed through it; choose another model."
+            )
+
+
+def _network(
+    model: nn.Module, found: Anatomy, stack: Stack, batch: Batch, calls: tuple[_Call, ...], output: Tensor
+) -> Network:
+    streams = [
+        plain(_argument(call.args, call.kwargs, block.enters)) for call, block in zip(calls, stack.blocks, strict=True)
+    ]
+    streams.append(plain(at(calls[-1].answer, stack.blocks[-1].leaves)))
+
+    def runner(call: _Call, block: Block) -> Callable[[Tensor], Tensor]:
+        def piece(stream: Tensor) -> Tensor:
+            stream = stream.clone() if block.overwrites else stream
+            args, kwargs = _replaced(call.args, call.kwargs, block.enters, stream)
+            with evaluating(call.module), without_fast_path(found.fast_path):
+                answer: Tensor = at(call.module(*args, **kwargs), block.leaves)
+            return answer
+
+        return piece
+
+    def tail(stream: Tensor) -> Tensor:
+        answers = [plain(call.answer) for call in calls]
+        answers[-1] = _put(answers[-1], stack.blocks[-1].leaves, stream)
+        with evaluating(model), without_fast_path(found.fast_path), _answering(model, stack, answers):
+            return _first(run(model, batch))
+
+    blocks = tuple(runner(call, block) for call, block in zip(calls, stack.blocks, strict=True))
+    return Network(type(model).__name__, tuple(streams), blocks, tail, output)
+
+
+def _recorded(model: nn.Module, stack: Stack, batch: Batch) -> tuple[tuple[_Call, ...], Tensor]:
+    """Run the model once on a graded stream: the calls of the stack's blocks, and the model's output."""
+    calls: dict[int, _Call] = {}
+    places = {(block.path, block.nth): block for block in stack.blocks}
+    entered: Counter[str] = Counter()
+    left: Counter[str] = Counter()
+    given: dict[tuple[str, int], tuple[Any, Any]] = {}
+
+    def before(path: str) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            block = places.get((path, entered[path]))
+            entered[path] += 1
+            if block is None:
+                return None
+            stream = _argument(args, kwargs, block.enters)
+            args, kwargs = _replaced(args, kwargs, block.enters, Graded.entering(plain(stream).detach()))
+            kept = plain(stream).detach()
+            kept = kept.clone() if block.overwrites else kept
+            given[path, block.nth] = _replaced(plain(args), plain(kwargs), block.enters, kept)
+            return args, kwargs
+
+        return hook
+
+    def after(path: str) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...], answer: Any) -> None:
+            block = places.get((path, left[path]))
+            left[path] += 1
+            if block is not None:
+                followed(at(answer, block.leaves), f"block {block.layer} of {type(model).__name__}")
+                calls[block.layer] = _Call(module, *given[path, block.nth], plain(answer))
+
+        return hook
+
+    with ExitStack() as hooks:
+        for path in dict.fromkeys(block.path for block in stack.blocks):
+            module = model.get_submodule(path)
+            hooks.callback(module.register_forward_pre_hook(before(path), with_kwargs=True).remove)
+            hooks.callback(module.register_forward_hook(after(path)).remove)
+        output = _first(run(model, batch))
+    missing = [block.layer for block in stack.blocks if block.layer not in calls]
+    if missing:
+        raise RefusalError(
+            f"Block {missing[0]} of {type(model).__name__} did not run on this input: paths need every block."
+        )
+    return tuple(calls[block.layer] for block in stack.blocks), plain(output)
+
+
+@contextmanager
+def _answering(model: nn.Module, stack: Stack, answers: list[Any]) -> Iterator[None]:
+    """Inside, the blocks of the stack answer from memory instead of computing."""
+    asked: Counter[str] = Counter()
+    known = {(block.path, block.nth): answer for block, answer in zip(stack.blocks, answers, strict=True)}
+
+    def stand_in(path: str) -> Callable[..., Any]:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            asked[path] += 1
+            return known[path, asked[path] - 1]
+
+        return forward
+
+    modules = {path: model.get_submodule(path) for path in dict.fromkeys(block.path for block in stack.blocks)}
+    before = {path: module.__dict__.get("forward") for path, module in modules.items()}
+    try:
+        for path, module in modules.items():
+            module.__dict__["forward"] = stand_in(path)
+        yield
+    finally:
+        for path, module in modules.items():
+            if before[path] is None:
+                module.__dict__.pop("forward", None)
+            else:
+                module.__dict__["forward"] = before[path]
+
+
+def _stack(found: Anatomy, name: str | None) -> Stack:
+    if not found.stacks:
+        raise RefusalError(f"{found.model_class} has no blocks that pass a stream on: paths need them.")
+    if name is None:
+        return found.stacks[-1]
+    stack = found.stack(name)
+    if stack is None:
+        raise RefusalError(f"There is no stack called '{name}'.{nearest(name, [s.name for s in found.stacks])}")
+    return stack
+
+
+def _has_config(model: nn.Module) -> bool:
+    return getattr(model, "config", None) is not None
+
+
+def _without_cache(model: nn.Module, batch: Batch) -> Batch:
+    """Caches of keys and values keep tensors of one run for the next: none is wanted here."""
+    takes = "use_cache" in inspect.signature(model.forward).parameters
+    return {**batch, "use_cache": False} if takes and isinstance(batch, Mapping) else batch
+
+
+def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], slot: Slot) -> Any:
+    return args[slot] if isinstance(slot, int) else kwargs[slot]
+
+
+def _replaced(args: Any, kwargs: Any, slot: Slot, stream: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(slot, int):
+        return (*args[:slot], stream, *args[slot + 1 :]), dict(kwargs)
+    return tuple(args), {**kwargs, slot: stream}
+
+
+def _put(answer: Any, slot: Slot, stream: Tensor) -> Any:
+    if isinstance(answer, Tensor):
+        return stream
+    if isinstance(answer, (tuple, list)) and isinstance(slot, int):
+        return type(answer)((*answer[:slot], stream, *answer[slot + 1 :]))
+    changed = type(answer)(**answer)
+    changed[slot] = stream
+    return changed
+
+
+def _first(answer: Any) -> Tensor:
+    """The model's first floating output: logits, or the last state."""
+    return next(tensor for tensor in every_tensor(answer) if tensor.is_floating_point())

@@ -1,0 +1,215 @@
+"""What a model does to projected queries and keys before their products: a linear map for every position, measured.
+
+Rotary embeddings, early scaling, or nothing: at position p a projected vector u becomes T_p u. T_p is found without
+knowing which, by planting basis vectors where the projections come out and reading what arrives at the attention call.
+
+One vector for each of the d columns of T_p would mean d runs over the whole length. Two steps need far fewer (the
+estimation of sparse Jacobians of Curtis, Powell and Reid, 1974): a run over a few tokens, one sequence for each basis
+vector, shows which entries of T_p can be other than zero; columns that share no row then travel in one vector, and the
+entries are told apart by their rows. A rotation in planes needs two such vectors, whatever the head dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.hf.anatomy.anatomy import Anatomy, Site
+from attnscope.hf.anatomy.example import Batch, example_batch, run
+from attnscope.hf.loading.classes import positions_of
+from attnscope.hf.tapping.tap import Frame, tap
+from attnscope.matrix.scores import Scores
+from attnscope.trace.frame import AttentionFrame
+
+_FEW = 7  # tokens of the run that shows where T_p is not zero
+_POSITIONS = 256  # positions whose maps are inverted at once
+
+
+@dataclass(frozen=True)
+class Output:
+    """A run of the `outputs` numbers that a linear module gives for a token: the query or the key of one head."""
+
+    module: str
+    start: int
+    dim: int
+    outputs: int
+
+
+class _EnoughError(Exception):
+    """The attention call that was waited for has been seen: the rest of the run is not needed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """Runs of the model on batches of equal sequences, up to one attention call."""
+
+    model: nn.Module
+    found: Anatomy
+    site: Site
+    batch: Mapping[str, Any]
+    longest: int  # tokens: the head's rows, or the model's positions where those are fewer
+
+    def scores(self, sequences: int, tokens: int) -> Scores:
+        """What the attention call gets in a run over that many copies of the batch's first sequence."""
+        caught: list[Scores] = []
+
+        def receive(frame: Frame) -> None:
+            if isinstance(frame, AttentionFrame) and (frame.stack, frame.layer, frame.site) == (
+                self.site.stack,
+                self.site.layer,
+                "self",
+            ):
+                caught.append(frame.scores)
+                raise _EnoughError
+
+        try:
+            with torch.no_grad(), tap(self.model, self.found, receive):
+                run(self.model, _sized(self.batch, sequences, tokens))
+        except _EnoughError:
+            pass
+        return caught[0]
+
+
+def probe_of(model: nn.Module, found: Anatomy, site: Site, tokens: int, example_inputs: Batch | None) -> Probe:
+    batch = example_batch(model) if example_inputs is None else example_inputs
+    if not isinstance(batch, Mapping):
+        raise RefusalError("Give example_inputs as a mapping from the names of forward's arguments to tensors.")
+    config = getattr(model, "config", None)
+    named = callable(getattr(config, "get_text_config", None))
+    positions = positions_of(model) if named else getattr(config, "max_position_embeddings", None)
+    return Probe(model, found, site, batch, tokens if positions is None else min(tokens, positions))
+
+
+@dataclass(frozen=True, eq=False)
+class Turning:
+    """The maps T_p of queries and of keys, as the entries that are not zero, and the attention call they led to."""
+
+    scores: Scores
+    tokens: int
+    rows: tuple[Int[Tensor, "entry"], Int[Tensor, "entry2"]]
+    columns: tuple[Int[Tensor, "entry"], Int[Tensor, "entry2"]]
+    entries: tuple[Float[Tensor, "token entry"], Float[Tensor, "token entry2"]]
+
+    def undone(self, which: int, vectors: Float[Tensor, "token width"]) -> Float[Tensor, "token dim"]:
+        """What to plant so that these vectors (with zeros behind them) arrive: T_p^-1 v, position by position."""
+        dim = self.scores.query.shape[-1]
+        wanted = torch.nn.functional.pad(vectors.double().cpu(), (0, dim - vectors.shape[1]))
+        answer = torch.empty_like(wanted)
+        for first in range(0, len(wanted), _POSITIONS):
+            some = slice(first, first + _POSITIONS)
+            entries = self.entries[which][: len(wanted)][some]
+            maps = torch.zeros(len(entries), dim, dim, dtype=torch.float64)
+            maps[:, self.rows[which], self.columns[which]] = entries
+            solved, info = torch.linalg.solve_ex(maps, wanted[some, :, None])
+            if bool(info.any()) or not bool(solved.isfinite().all()):
+                raise RefusalError(
+                    "The model maps different queries or keys to the same one before it multiplies them, so no "
+                    "projection gives it the planted ones: choose another model or layer."
+                )
+            answer[some] = solved[..., 0]
+        return answer
+
+
+@torch.no_grad()
+def measured_turning(probe: Probe, outputs: tuple[Output, Output], heads: tuple[int, int]) -> Turning:
+    """T_p for every position that the head has a row for and the model has a place for."""
+    dim = outputs[0].dim
+    basis = torch.eye(dim, dtype=torch.float64)
+    seen = _arrived(probe, outputs, heads, (basis, basis), min(_FEW, probe.longest))[1]
+    supports = tuple(_support(each) for each in seen)
+    groups = tuple(_groups(each) for each in supports)
+    count = max(len(each) for each in groups)
+    packed = tuple(_packed(each, count, dim) for each in groups)
+    scores, arrived = _arrived(probe, outputs, heads, (packed[0], packed[1]), probe.longest)
+    tokens = scores.query.shape[2]  # a model of pictures reads as many as it always does
+    at = [support.nonzero(as_tuple=True) for support in supports]
+    entries = []
+    for which in (0, 1):
+        group_of = torch.empty(dim, dtype=torch.long)
+        for number, columns in enumerate(groups[which]):
+            group_of[columns] = number
+        row, column = at[which]
+        entries.append(arrived[which][group_of[column], :, row].T)  # [token, entry]
+    return Turning(scores, tokens, (at[0][0], at[1][0]), (at[0][1], at[1][1]), (entries[0], entries[1]))
+
+
+def _arrived(
+    probe: Probe,
+    outputs: tuple[Output, Output],
+    heads: tuple[int, int],
+    vectors: tuple[Float[Tensor, "sequence dim"], Float[Tensor, "sequence dim"]],
+    tokens: int,
+) -> tuple[Scores, tuple[Float[Tensor, "sequence token dim"], Float[Tensor, "sequence token dim"]]]:
+    """What queries and keys arrive when every token of sequence b projects to `vectors[b]`."""
+    with ExitStack() as stack:
+        for output, planted in zip(outputs, vectors, strict=True):
+            stack.enter_context(_projecting(probe.model, output, planted))
+        scores = probe.scores(len(vectors[0]), tokens)
+    return scores, (scores.query[:, heads[0]].double().cpu(), scores.key[:, heads[1]].double().cpu())
+
+
+@contextmanager
+def _projecting(model: nn.Module, output: Output, vectors: Float[Tensor, "sequence dim"]) -> Iterator[None]:
+    def hook(module: nn.Module, args: tuple[Any, ...], given: Any) -> Tensor:
+        if not isinstance(given, Tensor) or given.ndim != 3 or given.shape[::2] != (len(vectors), output.outputs):
+            raise RefusalError(
+                f"{output.module} of {type(model).__name__} does not give one row of numbers for each token of each "
+                "sequence, so nothing can be planted there: choose a model with plain linear projections."
+            )
+        changed = given.clone()
+        changed[..., output.start : output.start + output.dim] = vectors[:, None].to(given)
+        return changed
+
+    handle = model.get_submodule(output.module).register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _support(arrived: Float[Tensor, "column token row"]) -> Bool[Tensor, "row column"]:
+    """Which entries of T_p are not zero at any of the positions seen."""
+    return (arrived != 0).any(dim=1).T
+
+
+def _groups(support: Bool[Tensor, "row column"]) -> list[list[int]]:
+    """Columns in groups, such that no two of a group share a row: first group that fits."""
+    groups: list[tuple[Tensor, list[int]]] = []
+    for column in range(support.shape[1]):
+        rows = support[:, column]
+        for taken, columns in groups:
+            if not bool((taken & rows).any()):
+                taken.logical_or_(rows)
+                columns.append(column)
+                break
+        else:
+            groups.append((rows.clone(), [column]))
+    return [columns for _, columns in groups]
+
+
+def _packed(groups: Sequence[Sequence[int]], count: int, dim: int) -> Float[Tensor, "count dim"]:
+    vectors = torch.zeros(count, dim, dtype=torch.float64)
+    for number, columns in enumerate(groups):
+        vectors[number, list(columns)] = 1
+    return vectors
+
+
+def _sized(batch: Mapping[str, Any], sequences: int, tokens: int) -> dict[str, Any]:
+    """The batch's first sequence, that many times; tables of integers are repeated or cut to the length."""
+
+    def sized(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.ndim:
+            return value
+        first = value[:1]
+        if first.ndim == 2 and not first.is_floating_point():
+            first = first.repeat(1, -(-tokens // first.shape[1]))[:, :tokens]
+        return first.expand(sequences, *first.shape[1:]).contiguous()
+
+    return {name: sized(value) for name, value in batch.items()}

@@ -1,0 +1,68 @@
+"""feed(loaded, corpus) -> Batches: what a loaded model reads, cut and padded the way it wants it."""
+
+from __future__ import annotations
+
+from attnscope.core.errors import RefusalError
+from attnscope.corpus.corpus import Corpus
+from attnscope.corpus.read import read
+from attnscope.hf.loading.load import Loaded
+from attnscope.trace.batches import Batches, batches
+from attnscope.trace.windows import random_windows, windows
+
+SAMPLES = 64  # random sequences, where no number is asked for
+
+
+def feed(
+    loaded: Loaded,
+    corpus: Corpus | None,
+    *,
+    max_tokens: int | None = None,
+    samples: int | None = None,
+    batch_size: int = 8,
+    seed: int = 0,
+) -> Batches:
+    """Batches of the corpus, or of the embedded text where none is given.
+
+    A model without a tokenizer reads random tokens, which the name of the batches says.
+    """
+    if not loaded.reads_text:
+        raise RefusalError(
+            f"{loaded.name} ({loaded.class_name}) does not read text alone: in Python, give batches of what its "
+            'forward takes, such as [{"pixel_values": images}] or [{"input_features": sound}].'
+        )
+    if loaded.tokenizer is not None:
+        sequences = windows(
+            read() if corpus is None else corpus,
+            loaded.tokenizer,
+            max_tokens=max_tokens,
+            positions=loaded.positions,
+            vocab_size=loaded.vocab_size,
+            samples=samples,
+            seed=seed,
+        )
+    elif corpus is None and loaded.vocab_size:
+        sequences = random_windows(
+            loaded.vocab_size,
+            max_tokens=max_tokens,
+            positions=loaded.positions,
+            samples=SAMPLES if samples is None else samples,
+            seed=seed,
+            first=_known(loaded.bos, loaded),
+        )
+    else:
+        raise RefusalError(
+            f"{loaded.name} has no tokenizer, so it cannot read a corpus: add tokenizer.json to it (in "
+            "Python pass tokenizer=), or leave the corpus out to scan it on random tokens."
+        )
+    return batches(
+        sequences,
+        batch_size=batch_size,
+        pad=_known(loaded.pad, loaded),
+        decoder_start=None if loaded.decoder_start is None else _known(loaded.decoder_start, loaded) or 0,
+        accepts=loaded.accepts,
+    )
+
+
+def _known(token: int | None, loaded: Loaded) -> int | None:
+    """A token of the tokenizer or configuration, if the model's vocabulary has it at all: shrunken ones may not."""
+    return token if token is None or loaded.vocab_size is None or token < loaded.vocab_size else None

@@ -1,0 +1,78 @@
+"""A model that is already in memory, described as if it had been loaded, and left exactly as it is."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.hf.loading import classes
+from attnscope.hf.loading.hashing import described, hash_of_json
+from attnscope.hf.loading.load import Loaded
+
+
+def in_memory(model: nn.Module, tokenizer: Any | None = None, name: str | None = None) -> Loaded:
+    """Describe `model`: a transformers model, or any module when it is scanned with ready batches."""
+    refuse_quantised(model)
+    config = getattr(model, "config", None)
+    known = config is not None and hasattr(config, "is_encoder_decoder")
+    class_name = type(model).__name__
+    title = name or getattr(config, "_name_or_path", "") or class_name
+    sha256 = hash_of_json({"weights": hash_of_parameters(model), "config": described(config)})
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Loaded(
+        model=model,
+        tokenizer=tokenizer,
+        name=title,
+        class_name=class_name,
+        sha256=sha256,
+        parameters=parameters,
+        kind=classes.kind_of(model) if known else "masked",
+        positions=classes.positions_of(model) if known else None,
+        vocab_size=classes.vocab_size_of(model) if known else None,
+        pad=getattr(tokenizer, "pad_token_id", None),
+        bos=getattr(config, "bos_token_id", None),
+        decoder_start=classes.decoder_start_of(model) if known else None,
+        accepts=classes.accepted_by(model),
+        reads_text=known and classes.reads_text(model),
+        provenance={
+            "model": title,
+            "source": "memory",
+            "class": class_name,
+            "weights": "memory",
+            "sha256": sha256,
+            "parameters": parameters,
+        },
+    )
+
+
+def refuse_quantised(model: nn.Module) -> None:
+    """Packed integers, or eight bits with a scale beside them, instead of weights: nothing here can read them."""
+    for path, module in model.named_modules():
+        packed = "quantized" in type(module).__module__.split(".")
+        own = [*module.parameters(recurse=False), *(b for b in module.buffers(recurse=False) if b.dtype.itemsize == 1)]
+        narrow = (t.dtype for t in own if t.ndim > 1 and t.dtype != torch.bool)
+        if packed or any(not dtype.is_floating_point or dtype.itemsize == 1 for dtype in narrow):
+            raise RefusalError(
+                f"{path or 'The model'} of {type(model).__name__} is quantised ({type(module).__name__}), and its "
+                "weights cannot be read: give the model before it was quantised."
+            )
+
+
+def hash_of_parameters(model: nn.Module) -> str:
+    """SHA-256 of every named parameter and buffer that is saved with the model, in order of name."""
+    digest = hashlib.sha256()
+    saved: dict[str, Any] = model.state_dict()
+    for name, tensor in sorted(saved.items()):
+        if not isinstance(tensor, torch.Tensor):  # what a module of its own making saves beside its tensors
+            digest.update(f"{name} {tensor!r}".encode())
+            continue
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        flat = tensor.detach().cpu().contiguous().flatten()
+        if flat.numel():
+            content: Any = flat.view(torch.uint8).numpy()
+            digest.update(content)  # read where it is, not copied
+    return digest.hexdigest()

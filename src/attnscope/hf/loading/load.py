@@ -1,0 +1,300 @@
+"""load(source) -> Loaded: a model from a folder, the hub, a GGUF file, a bare configuration, or this package.
+
+    load("pocket")   load("./my-model", dtype="bfloat16")   load("gpt2")   load("model.gguf")
+    load("config.json", random_init=True, seed=1)
+
+Weights are read as safetensors; pickles and code that comes with a model only when asked for. A parameter
+that the weights lack is not made up: a head without weights is left off, a pooling layer (no attention hangs
+on it) is kept and named in the provenance, and anything else is refused.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from torch import nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.hf.loading import classes
+from attnscope.hf.loading.devices import device_named, dtype_named
+from attnscope.hf.loading.gguf_file import open_gguf
+from attnscope.hf.loading.hashing import described, hash_of_files, hash_of_json
+from attnscope.hf.loading.permission import pretrained, refuse_foreign_kernels
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.sources import Source, Wishes, find
+
+_UNUSABLE = (OSError, ValueError, RuntimeError, LookupError, TypeError, ImportError, StrictDataclassError)
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "tekken.json", "tokenizer.model*")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model ready to be scanned: in evaluation mode, without gradients, and with what is known about it."""
+
+    model: nn.Module
+    tokenizer: Any | None
+    name: str
+    class_name: str
+    sha256: str
+    parameters: int
+    kind: classes.Kind
+    positions: int | None
+    vocab_size: int | None
+    pad: int | None
+    bos: int | None
+    decoder_start: int | None
+    accepts: frozenset[str]
+    reads_text: bool = True
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
+def load(
+    source: str | Path,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    random_init: bool = False,
+    seed: int = 0,
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+) -> Loaded:
+    """The model that `source` names, or a sentence (`RefusalError`) that says why not and what to do."""
+    precision, place = dtype_named(dtype), device_named(device)
+    wishes = Wishes(random_init, allow_pickle, trust_remote_code, revision)
+    found = find(source, wishes)
+    with quiet(), _refusing(found), _open(found):
+        config = _config(found, wishes)
+        if random_init:
+            model, notes = _with_random_weights(config, found, precision, seed, wishes)
+        else:
+            model, notes = _with_weights(config, found, precision, wishes)
+        _cast(model, precision)
+        tokenizer = _tokenizer(found, wishes)
+    model = _placed(model.eval().requires_grad_(False), place, found.name)
+    name = f"{found.name} (random weights, seed {seed})" if random_init else found.name
+    sha256 = notes.pop("sha256")
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    text = model.config.get_text_config()
+    provenance = {
+        "model": name,
+        "source": str(source),
+        "class": type(model).__name__,
+        "model_type": model.config.model_type,
+        "weights": "random" if random_init else found.form,
+        "sha256": sha256,
+        "parameters": parameters,
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "device": str(place),
+        "tokenizer": tokenizer is not None,
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+        **({"revision": revision} if revision else {}),
+        **notes,
+    }
+    return Loaded(
+        model=model,
+        tokenizer=tokenizer,
+        name=name,
+        class_name=type(model).__name__,
+        sha256=sha256,
+        parameters=parameters,
+        kind=classes.kind_of(model),
+        positions=classes.positions_of(model),
+        vocab_size=classes.vocab_size_of(model),
+        pad=getattr(tokenizer, "pad_token_id", None),
+        bos=getattr(text, "bos_token_id", None),
+        decoder_start=classes.decoder_start_of(model),
+        accepts=classes.accepted_by(model),
+        reads_text=classes.reads_text(model),
+        provenance=provenance,
+    )
+
+
+def _open(found: Source) -> AbstractContextManager[None]:
+    return open_gguf(found.weights[0]) if found.form == "gguf" else nullcontext()
+
+
+@contextmanager
+def _refusing(found: Source) -> Iterator[None]:
+    """What transformers says about files it cannot use, in one sentence of ours with its own first line."""
+    try:
+        yield
+    except RefusalError:
+        raise
+    except torch.OutOfMemoryError as error:
+        raise RefusalError(f"{found.name} does not fit into memory: pass --dtype bfloat16.") from error
+    except pickle.UnpicklingError as error:
+        raise RefusalError(
+            f"The pickle of {found.name} holds more than tensors and is not loaded: ask for safetensors."
+        ) from error
+    except _UNUSABLE as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no reason given"]
+        raise RefusalError(
+            f"{found.name} cannot be loaded ({type(error).__name__}: {lines[0][:200]}): check that its files "
+            "belong together and that this version of transformers knows them."
+        ) from error
+
+
+def _config(found: Source, wishes: Wishes) -> Any:
+    if found.form == "gguf":
+        return pretrained(
+            transformers.AutoConfig,
+            found.folder,
+            trust_remote_code=wishes.trust_remote_code,
+            gguf_file=found.gguf_file,
+        )
+    refuse_foreign_kernels(found.config, found.name, trust_remote_code=wishes.trust_remote_code)
+    model_type = found.config["model_type"]
+    if model_type in transformers.CONFIG_MAPPING:
+        kwargs = {name: value for name, value in found.config.items() if name != "model_type"}
+        config = transformers.CONFIG_MAPPING[model_type].from_dict(kwargs)
+    elif "auto_map" not in found.config:
+        raise RefusalError(
+            f"transformers {transformers.__version__} does not know the model type '{model_type}' of "
+            f"{found.name}: install a version that does."
+        )
+    elif not wishes.trust_remote_code:
+        raise RefusalError(
+            f"{found.name} ('{model_type}') needs code that comes with its weights: read that code, and pass "
+            "--trust-remote-code if you trust it."
+        )
+    else:
+        config = pretrained(transformers.AutoConfig, found.folder, trust_remote_code=True)
+    if quantised := getattr(config, "quantization_config", None):
+        return _unpacked(config, quantised, found)
+    return config
+
+
+def _unpacked(config: Any, quantised: Any, found: Source) -> Any:
+    """Packed weights need kernels of their own; the architecture alone does not depend on the packing."""
+    method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised.quant_method
+    if found.form == "config":
+        del config.quantization_config
+        return config
+    raise RefusalError(
+        f"The weights of {found.name} are quantised ({method}) and cannot be held as plain numbers: give the "
+        "original weights, or a GGUF file of the model."
+    )
+
+
+def _with_random_weights(
+    config: Any, found: Source, precision: torch.dtype | None, seed: int, wishes: Wishes
+) -> tuple[Any, dict[str, Any]]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if _uses_remote_code(found, wishes):
+            cls = classes.remote_class(found.config)
+            model = cls.from_config(config, trust_remote_code=True, dtype=precision or torch.float32)
+        else:
+            model = _choices(config, found)[0]._from_config(config, dtype=precision or torch.float32)
+    description = {"seed": seed, "class": type(model).__name__, "config": described(model.config)}
+    return model, {"seed": seed, "sha256": hash_of_json(description)}
+
+
+def _with_weights(
+    config: Any, found: Source, precision: torch.dtype | None, wishes: Wishes
+) -> tuple[Any, dict[str, Any]]:
+    remote = _uses_remote_code(found, wishes)
+    options: dict[str, Any] = {
+        "config": config,
+        "dtype": precision or "auto",
+        "output_loading_info": True,
+        "trust_remote_code": remote,
+        "use_safetensors": found.form == "safetensors",
+    }
+    if found.form == "gguf":
+        del options["use_safetensors"]
+        options |= {
+            "gguf_file": found.gguf_file,
+            "quantization_config": transformers.GgufConfig(dequantize=True),
+        }
+    left_off: list[str] = []
+    missing: dict[str, tuple[int, ...]] = {}
+    for cls in [classes.remote_class(found.config)] if remote else _choices(config, found):
+        model, info = pretrained(cls, found.folder, **options)
+        shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        missing = {name: shapes.get(name, ()) for name in sorted(info["missing_keys"])}
+        if all(classes.is_pooler(name, shape) for name, shape in missing.items()):
+            of_files = hash_of_files(found.weights)
+            notes = {
+                "sha256": hash_of_json({"weights": of_files, "config": described(model.config)}),
+                "files_sha256": of_files,
+                "files": sorted(file.name for file in found.weights),
+                "random_parameters": list(missing),
+                "unused_weights": sorted(info["unexpected_keys"])[:20],
+                "classes_without_weights": left_off,
+            }
+            return model, notes
+        left_off.append(cls.__name__)
+    raise RefusalError(
+        f"The weights of {found.name} lack {len(missing)} parameters that its configuration asks for, "
+        f"such as {next(iter(missing))}: give weights and a configuration that belong together."
+    )
+
+
+def _choices(config: Any, found: Source) -> list[Any]:
+    choices = classes.candidates(config)
+    if not choices:
+        raise RefusalError(
+            f"transformers {transformers.__version__} has no model class for '{config.model_type}' "
+            f"({found.name}): install a version that has."
+        )
+    return choices
+
+
+def _uses_remote_code(found: Source, wishes: Wishes) -> bool:
+    known = found.config.get("model_type") in transformers.CONFIG_MAPPING
+    return wishes.trust_remote_code and "auto_map" in found.config and not known
+
+
+def _tokenizer(found: Source, wishes: Wishes) -> Any | None:
+    inside = any(any(found.folder.glob(pattern)) for pattern in _TOKENIZER_FILES)
+    if found.form != "gguf" and not inside:
+        return None
+    tokenizer = pretrained(
+        transformers.AutoTokenizer,
+        found.folder,
+        trust_remote_code=wishes.trust_remote_code,
+        **({"gguf_file": found.gguf_file} if found.form == "gguf" else {}),
+    )
+    tokenizer.model_max_length = 1 << 60  # windows are cut later; no word about long text is needed
+    return tokenizer
+
+
+def _cast(model: Any, precision: torch.dtype | None) -> None:
+    """Parameters that a model makes in float32 whatever is asked for (XLNet's projections), in what was asked for.
+
+    Those that it keeps in float32 beside half precision on purpose, and says so, stay; so do buffers (rotary
+    frequencies), which are no weights, except that float64 is meant for all numbers and costs them nothing.
+    """
+    if precision is None:
+        return
+    if precision == torch.float64:
+        model.to(precision)
+        return
+    kept: set[str] = set()
+    if precision == torch.float16:
+        kept |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    if precision in (torch.float16, torch.bfloat16):
+        kept |= set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and not any(f".{word}." in f".{name}." for word in kept):
+            parameter.data = parameter.data.to(precision)
+
+
+def _placed(model: Any, place: torch.device, name: str) -> Any:
+    try:
+        return model.to(place)
+    except torch.OutOfMemoryError as error:
+        raise RefusalError(
+            f"{name} does not fit into the memory of {place}: pass --dtype bfloat16 or --device cpu."
+        ) from error

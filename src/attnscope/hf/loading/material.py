@@ -1,0 +1,109 @@
+"""What a measurement runs on: a loaded model and batches it can read, from whatever the caller gave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.corpus.corpus import Corpus
+from attnscope.corpus.read import read
+from attnscope.hf.loading.feed import feed
+from attnscope.hf.loading.in_memory import in_memory
+from attnscope.hf.loading.load import Loaded, load
+from attnscope.hf.seeing.intact import evaluating
+from attnscope.hf.seeing.tensors import every_tensor
+from attnscope.trace.batches import Batches
+from attnscope.trace.windows import Tokenizer
+
+Text = str | Path | Iterable[str]
+Ready = Batches | Mapping[str, Any] | Iterable[Mapping[str, Any]]
+
+
+def loaded_model(model: str | Path | nn.Module | Loaded, tokenizer: Tokenizer | None, **options: Any) -> Loaded:
+    """Load a model by name, or take one that is already in memory, as it is."""
+    if isinstance(model, Loaded):
+        return model
+    if isinstance(model, nn.Module):
+        return in_memory(model, tokenizer)
+    return load(str(model), **options)
+
+
+def text_of(corpus: Text | Ready | None, field: str) -> Corpus | Text | Ready | None:
+    """The corpus that a path names; anything else as it is."""
+    return read(corpus, field=field) if isinstance(corpus, str | Path) else corpus
+
+
+def files_of(corpus: object) -> dict[str, int]:
+    """How many files a folder gave and how many were left out because they are not text; nothing for other corpora."""
+    if not isinstance(corpus, Corpus) or not corpus.folder:
+        return {}
+    return {"files_read": len(corpus.files), "files_skipped": len(corpus.skipped)}
+
+
+def batches_for(loaded: Loaded, corpus: Corpus | Text | Ready | None, **sizes: Any) -> Batches:
+    """Ready batches as they are; text read, and cut to `sizes` (samples, max_tokens, batch_size, seed)."""
+    if corpus is None or isinstance(corpus, Corpus):
+        return feed(loaded, corpus, **sizes)
+    if isinstance(corpus, Batches):
+        return corpus
+    if isinstance(corpus, Mapping):
+        return Batches.of([corpus])
+    if isinstance(corpus, str | Path):
+        return feed(loaded, read(corpus), **sizes)
+    things: list[Any] = list(corpus)
+    if things and isinstance(things[0], Mapping):
+        return Batches.of(things)
+    return feed(loaded, read(things), **sizes)
+
+
+def forward_options(loaded: Loaded) -> dict[str, Any]:
+    """No cache is kept, and language models project only the last token to their vocabulary: nobody reads either."""
+    wished = {"use_cache": False, "logits_to_keep": 1}
+    return {name: value for name, value in wished.items() if name in loaded.accepts}
+
+
+@contextmanager
+def refusing_what_does_not_run(loaded: Loaded, which: str = "the first batch") -> Iterator[None]:
+    """A model that fails on a batch was given the wrong one: say so in a sentence."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0][:200]
+        raise RefusalError(
+            f"{loaded.class_name} does not run on {which} ({type(error).__name__}: {reason}): check that the "
+            "batch holds what its forward takes, within its vocabulary and its positions."
+        ) from error
+
+
+def precision_and_place(model: nn.Module) -> tuple[torch.dtype, torch.device]:
+    first = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if first is None:
+        raise RefusalError(f"{type(model).__name__} has no parameters: there is nothing to measure.")
+    return first.dtype, first.device
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Allocators other than CUDA's raise a plain RuntimeError and say so only in words."""
+    words = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(w in str(error).lower() for w in words)
+
+
+def refuse_randomness(loaded: Loaded, inputs: Mapping[str, Any]) -> None:
+    """Dropout that evaluation does not turn off would be measured as if it were the model."""
+    with evaluating(loaded.model), torch.random.fork_rng(devices=[]):
+        answers = [list(every_tensor(loaded.model(**inputs, **forward_options(loaded)))) for _ in range(2)]
+    pairs = [(a, b) for a, b in zip(*answers, strict=True) if a.is_floating_point() and a.numel()]
+    # Sums on a GPU may be taken in another order each time: that is rounding, not chance.
+    apart = [float((a - b).nan_to_num().abs().max()) for a, b in pairs]
+    sizes = [1e3 * torch.finfo(a.dtype).eps * float(a.nan_to_num().abs().max()) for a, _ in pairs]
+    if any(difference > size for difference, size in zip(apart, sizes, strict=True)):
+        raise RefusalError(
+            f"{loaded.class_name} gives another output each time it runs (largest difference {max(apart):.3g}), also "
+            "in evaluation: turn its dropout or other chance off."
+        )

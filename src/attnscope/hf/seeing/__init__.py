@@ -1,0 +1,1 @@
+"""Seeing attention happen, at the level of torch functions and of transformers' registry."""

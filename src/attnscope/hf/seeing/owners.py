@@ -1,0 +1,75 @@
+"""Watching torch-level attention while the module that makes it (its owner) runs, for any number of listeners.
+
+An owner's forward is wrapped once. Listeners come and go in any order, all hear of the same calls from one watch (of
+two watches the inner one would keep fused calls to itself), and the last to go puts the forward back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from attnscope.hf.seeing.primitives import Seen, SoftmaxWatch, looking_away
+
+
+@dataclass(frozen=True, eq=False)
+class Listener:
+    """Who wants to hear of an owner's attention: whether now, of each call, and of calls not understood."""
+
+    active: Callable[[], bool]
+    seen: Callable[[Seen], None]
+    lost: Callable[[], None]
+
+
+class _Owner:
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.own = "forward" in vars(module)
+        self.forward = module.forward
+        self.listeners: list[Listener] = []
+        module.forward = self.watching
+
+    def watching(self, *args: Any, **kwargs: Any) -> Any:
+        listeners = [listener for listener in self.listeners if listener.active()]
+        if not listeners:
+            return self.forward(*args, **kwargs)
+
+        def tell(call: Seen) -> None:
+            for listener in listeners:
+                listener.seen(call)
+
+        watch = SoftmaxWatch(tell)
+        with looking_away(), watch:  # an owner around this one does not take these calls for its own
+            result = self.forward(*args, **kwargs)
+        if watch.lost:
+            for listener in listeners:
+                listener.lost()
+        return result
+
+    def restore(self) -> None:
+        if self.own:
+            self.module.forward = self.forward
+        else:
+            del self.module.forward
+
+
+_OWNERS: dict[nn.Module, _Owner] = {}
+
+
+@contextmanager
+def watched_owner(module: nn.Module, listener: Listener) -> Iterator[None]:
+    """While active, `listener` hears of the attention that `module` makes."""
+    if module not in _OWNERS:
+        _OWNERS[module] = _Owner(module)
+    owner = _OWNERS[module]
+    owner.listeners.append(listener)
+    try:
+        yield
+    finally:
+        owner.listeners.remove(listener)
+        if not owner.listeners:
+            _OWNERS.pop(module).restore()

@@ -1,0 +1,1 @@
+"""Frames out of a running model, verified, its output unchanged."""

@@ -1,0 +1,98 @@
+"""The residual identity on a real batch: what leaves a block is what entered plus what its modules wrote."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack
+from attnscope.hf.anatomy.tape import Place
+from attnscope.hf.seeing.tensors import arguments, at
+
+
+@contextmanager
+def residual_identities(model: nn.Module, found: Anatomy, note: Callable[[Tensor], None]) -> Iterator[None]:
+    """While active, `note` receives |result - (before + writes)| / max |result|, block by block."""
+    reader = _Reader(found, note)
+    with ExitStack() as stack:
+        stack.callback(model.register_forward_pre_hook(reader.begin, with_kwargs=True).remove)
+        for path in reader.paths():
+            module = model.get_submodule(path)
+            stack.callback(module.register_forward_pre_hook(reader.took(path), with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(reader.gave(path)).remove)
+        yield
+
+
+class _Reader:
+    def __init__(self, found: Anatomy, note: Callable[[Tensor], None]) -> None:
+        self.note = note
+        self.wanted: set[Place] = set()
+        self.ends: dict[tuple[str, int], tuple[Stack, Block]] = {}
+        for stack in found.stacks:
+            for block in stack.blocks:
+                if block.writes.separable:
+                    self.ends[block.path, block.nth] = (stack, block)
+                    self.wanted.add(Place(block.path, block.nth, "input", block.enters))
+                for identity in block.writes.identities:
+                    self.wanted.update(p for p in (identity.result, identity.before, *identity.writes) if p)
+        self.begin()
+
+    def begin(self, *ignored: Any) -> None:
+        self.entered: Counter[str] = Counter()
+        self.left: Counter[str] = Counter()
+        self.read: dict[Place, Tensor] = {}
+
+    def paths(self) -> set[str]:
+        return {place.path for place in self.wanted} | {path for path, _ in self.ends}
+
+    def took(self, path: str) -> Callable[..., None]:
+        slots = self._slots(path, "input")
+
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            nth = self.entered[path]
+            self.entered[path] += 1
+            for slot in slots[nth]:
+                self._keep(Place(path, nth, "input", slot), arguments(args, kwargs)[slot])
+
+        return hook
+
+    def gave(self, path: str) -> Callable[..., None]:
+        slots = self._slots(path, "output")
+
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            nth = self.left[path]
+            self.left[path] += 1
+            for slot in slots[nth]:
+                self._keep(Place(path, nth, "output", slot), at(output, slot))
+            if (path, nth) in self.ends:
+                self._compare(*self.ends[path, nth], output)
+
+        return hook
+
+    def _slots(self, path: str, side: str) -> dict[int, list[Any]]:
+        slots: dict[int, list[Any]] = defaultdict(list)
+        for place in self.wanted:
+            if (place.path, place.side) == (path, side):
+                slots[place.nth].append(place.slot)
+        return slots
+
+    def _keep(self, place: Place, tensor: Tensor) -> None:
+        self.read[place] = tensor.detach().to(torch.float64, copy=True)
+
+    def _compare(self, stack: Stack, block: Block, output: Any) -> None:
+        entered = self.read[Place(block.path, block.nth, "input", block.enters)]
+        left = at(output, block.leaves).detach().double()
+        for identity in block.writes.identities:
+            result = left if identity.result is None else self.read[identity.result].reshape(entered.shape)
+            before = entered if identity.before is None else self.read[identity.before].reshape(entered.shape)
+            written = sum(self.read[place].reshape(entered.shape) for place in identity.writes)
+            finite = result.isfinite()  # where the model itself makes NaN there is nothing to compare
+            difference = (result - before - identity.multiplier * written)[finite].abs()
+            if difference.numel():
+                self.note(difference / result[finite].abs().max().clamp_min(1e-30))
+        self.read.clear()

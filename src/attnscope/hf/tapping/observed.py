@@ -1,0 +1,131 @@
+"""What a real head attends to on a real text, as a pattern: its strongest k keys for every query, made to sum to 1.
+
+    pattern = observed_pattern(load("pocket"), "The dog chased its own tail.", layer=2, head=1, k=4)
+
+The attention is taken through the tap, from the model as it runs. The pattern is causal where the head is, so that a
+head compiled from it may leave the future to the mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.anatomy.example import run
+from attnscope.hf.anatomy.places import self_attention_site
+from attnscope.hf.loading.in_memory import in_memory
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.seeing.intact import evaluating
+from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
+from attnscope.hf.tapping.tap import Frame, tap
+from attnscope.matrix.scores import Scores
+from attnscope.patterns.pattern import Pattern
+from attnscope.trace.batches import batches
+from attnscope.trace.frame import AttentionFrame
+from attnscope.trace.windows import Tokenizer, Window, Windows
+
+
+def observed_pattern(
+    model: Loaded | nn.Module,
+    text: str | Mapping[str, Any],
+    *,
+    layer: int,
+    head: int,
+    k: int,
+    tokenizer: Tokenizer | None = None,
+    stack: str | None = None,
+) -> Pattern:
+    """The top `k` of head `head` in layer `layer` on `text`, or on a ready batch of one sequence."""
+    loaded = model if isinstance(model, Loaded) else in_memory(model, tokenizer)
+    batch = _batch(loaded, text) if isinstance(text, str) else dict(text)
+    if k < 1:
+        raise RefusalError(f"A pattern with {k} keys for each query is empty: ask for k of 1 or more.")
+    with torch.inference_mode(), evaluating(loaded.model):
+        found = anatomy(loaded.model, batch)
+        site = self_attention_site(found, layer, head, stack)
+        caught: list[AttentionFrame] = []
+
+        def receive(frame: Frame) -> None:
+            wanted = (site.stack, site.layer, "self")
+            if isinstance(frame, AttentionFrame) and (frame.stack, frame.layer, frame.site) == wanted:
+                caught.append(frame)
+
+        with tap(loaded.model, found, receive):
+            run(loaded.model, batch)
+        frame = caught[0]
+        if frame.query_mask.shape[0] != 1:
+            raise RefusalError(
+                f"The batch holds {frame.query_mask.shape[0]} sequences, and a pattern is that of one: give a batch of "
+                "a single sequence."
+            )
+        real = frame.query_mask[0].nonzero().flatten()
+        _refuse_length(loaded, len(real), k)
+        attention = dense_pattern(_one_head(frame.scores, head))[0, 0][real][:, real]
+        causal = frame.scores.causal or site.causal
+        shares, keys = attention.topk(k, dim=-1)
+    rows = np.repeat(np.arange(len(real)), k)
+    weights, columns = shares.double().flatten().cpu().numpy(), keys.flatten().cpu().numpy()
+    kept = weights > 0  # early queries of a causal head see fewer than k keys
+    return Pattern.of(
+        rows[kept],
+        columns[kept],
+        weights[kept],
+        n=len(real),
+        causal=causal,
+        normalise=True,
+        name=f"{loaded.name}, {'' if stack is None else stack + ' '}layer {layer}, head {head}, top {k}",
+    )
+
+
+def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
+    if loaded.tokenizer is None:
+        raise RefusalError(
+            f"{loaded.name} has no tokenizer, so it cannot read text: pass tokenizer=, or a batch of one sequence."
+        )
+    ids = tuple(loaded.tokenizer(text)["input_ids"])
+    if loaded.positions is not None and len(ids) > loaded.positions:
+        raise RefusalError(
+            f"The text has {len(ids)} tokens and {loaded.name} reads {loaded.positions} at most: shorten the text."
+        )
+    if not ids:
+        raise RefusalError("The text is empty: give at least two tokens of it.")
+    window = Windows("text", "", (Window(ids),), len(ids))
+    only = next(iter(batches(window, decoder_start=loaded.decoder_start, accepts=loaded.accepts)))
+    place = next(loaded.model.parameters()).device
+    return {name: tensor.to(place) for name, tensor in only.inputs.items()}
+
+
+def _refuse_length(loaded: Loaded, tokens: int, k: int) -> None:
+    if tokens < 2:
+        raise RefusalError(
+            f"The text is a single token for {loaded.name}, which can only attend to itself: give more text."
+        )
+    if k > tokens:
+        raise RefusalError(f"The text has {tokens} tokens, so no query has {k} keys: ask for k of {tokens} or less.")
+
+
+def _one_head(scores: Scores, head: int) -> Scores:
+    """The scores of one head of the first sequence."""
+
+    def of_head(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor[:, head : head + 1] if tensor.shape[1] > 1 else tensor
+
+    one = one_sequence(scores, 0)
+    shared = head // scores.sharing
+    return replace(
+        one,
+        query=one.query[:, head : head + 1],
+        key=one.key[:, shared : shared + 1],
+        allowed=of_head(one.allowed),
+        bias=of_head(one.bias),
+        lse=of_head(one.lse),
+        pattern=of_head(one.pattern),
+        sinks=None if one.sinks is None else one.sinks[head : head + 1],
+    )

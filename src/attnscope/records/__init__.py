@@ -1,0 +1,1 @@
+"""What each command found, as typed values with a file format. No torch here."""

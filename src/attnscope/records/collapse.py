@@ -1,0 +1,123 @@
+"""What `collapse` found, as plain data: curves of the relative residual against depth, bounds beside them, provenance.
+
+    found.curves["san"].mean[3]        mean over sequences (and seeds) of the residual entering block 3; last: leaving
+    found.bounds[0].contraction        bound (a) on what the first layer leaves; matrix.collapse_bounds has the letters
+    found.save("collapse.json"); Collapse.load("collapse.json")
+
+A number that does not exist (a fit through too few points) is NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attnscope.records.record import Record
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Relative residual of one variant at depths 0..layers, over `n` sequences (of all seeds) each."""
+
+    variant: str
+    title: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    low: tuple[float, ...]  # 10th percentile
+    high: tuple[float, ...]  # 90th
+    n: tuple[int, ...]
+    by_seed: tuple[tuple[float, ...], ...]  # the mean of every seed
+    order: float  # p in r_{l+1} ~ r_l^p; NaN where fewer than two pairs of depths are above the floor
+    pairs: int
+
+
+@dataclass(frozen=True)
+class LayerBounds:
+    """One layer of attention alone: medians over sequences. None: the bound does not speak of this layer."""
+
+    layer: int
+    sequences: int
+    before: float  # diameter of what attention reads
+    after: float  # of what it writes: the truth beside `contraction` and `cubic`
+    contraction: float  # (a)
+    cubic: float | None  # (c)
+    tau: float  # largest over heads
+    tau_bound: float | None  # (b)
+    residual_before: float
+    residual_after: float  # the truth beside `paper`
+    paper: float | None  # Theorem 2.2
+    spread: float | None  # largest over sequences; the theorem asks for 1.256 at most
+    condition_met: int | None  # sequences in which it is
+    rounding: float  # what is below it in `after` is rounding
+    violations: int  # of any bound that applies, in any sequence: 0 unless something is wrong
+
+
+@dataclass(frozen=True)
+class SkipBounds:
+    """One layer with a skip: diam(X + SA) / diam(X), and (d): between 1 - strength and 1 + strength."""
+
+    layer: int
+    sequences: int
+    growth: float
+    strength: float
+    violations: int
+
+
+@dataclass(frozen=True)
+class EndToEnd:
+    """A bound from the first layer to every depth, as log10, beside the truth; the largest over sequences."""
+
+    name: str  # "contraction" (a), "cubic" (c), "theorem 2.3" or "corollary 3.2"
+    variant: str
+    of: str  # "diameter" or "residual"
+    bound: tuple[float, ...]
+    truth: tuple[float, ...]
+    applies: bool
+    why_not: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Collapse(Record):
+    """Residual against depth of one stack of one model."""
+
+    KIND: ClassVar[str] = "collapse"
+    COMMAND: ClassVar[str] = "collapse"
+
+    model: str
+    class_name: str
+    stack: str
+    norm_placement: str
+    layers: int
+    heads: int
+    tokens: int  # in the longest sequence
+    weights: str  # "random" or "trained"
+    norm: str  # the yardstick
+    floor: float  # below it, numbers are rounding
+    curves: dict[str, Curve]
+    bounds: tuple[LayerBounds, ...] = ()
+    skip_bounds: tuple[SkipBounds, ...] = ()
+    ends: tuple[EndToEnd, ...] = ()
+    order: float = math.nan  # p in after ~ before^p, single layers of attention alone (diameters)
+    pairs: int = 0  # readings behind `order`
+    notes: tuple[str, ...] = ()
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def table(self) -> pandas.DataFrame:
+        """One row for each variant and depth."""
+        import pandas
+
+        columns = ("mean", "std", "low", "high", "n")
+        rows = [
+            {"variant": name, "depth": depth, **{column: getattr(curve, column)[depth] for column in columns}}
+            for name, curve in self.curves.items()
+            for depth in range(len(curve.mean))
+        ]
+        return pandas.DataFrame(rows, columns=["variant", "depth", *columns])
+
+    def __repr__(self) -> str:
+        ends = ", ".join(f"{name} {curve.mean[-1]:.2g}" for name, curve in self.curves.items())
+        return f"<Collapse of {self.model}: {self.layers} layers leave {ends}>"

@@ -1,0 +1,83 @@
+"""load(path) -> Record: whatever a command wrote, read back as what it was.
+
+    attnscope.load("out/survey.json"), attnscope.load("out")       a survey, a collapse, paths, ...
+    attnscope.load("head.safetensors")                             a compiled head
+
+The kind stands in the file (`"format": "attnscope-collapse"`), never in its name. A folder is read where it holds one
+record.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.files import read_document
+from attnscope.records.record import Record, read_record
+
+# kind -> where its class is, and what commands call its file
+KINDS = MappingProxyType(
+    {
+        "survey": ("attnscope.records.survey.survey:Survey", "survey.json"),
+        "comparison": ("attnscope.records.comparison:Comparison", "comparison.json"),
+        "collapse": ("attnscope.records.collapse:Collapse", "collapse.json"),
+        "paths": ("attnscope.records.paths:PathReport", "paths.json"),
+        "compiled": ("attnscope.records.compiled:Compiled", "head.safetensors"),
+        "capacity": ("attnscope.records.capacity:Capacity", "capacity.json"),
+        "reproduction": ("attnscope.records.reproduction:Reproduction", "results.json"),
+    }
+)
+_HEADS = ".safetensors"
+
+
+def load(path: Path | str, *, expected: type[Record] | None = None) -> Record:
+    """The record in a file or a folder; with `expected`, one of another kind is refused."""
+    file = _file(Path(path).expanduser(), expected)
+    if file.suffix == _HEADS:
+        kind = class_of("compiled")
+        found: Record = kind.read(file)  # type: ignore[attr-defined]  # the one record that is not JSON
+    else:
+        data = read_document(file)
+        name = str(data.get("format", "") if isinstance(data, dict) else "").removeprefix("attnscope-")
+        if not isinstance(data, dict) or name not in KINDS:
+            raise RefusalError(f"{file} is not a record: give a file that attnscope wrote, such as {_names()}.")
+        found = read_record(class_of(name), data, file)
+    if expected is not None and not isinstance(found, expected):
+        raise RefusalError(
+            f"{file} is a {found.KIND}, not a {expected.KIND}: give the file that `attnscope {expected.COMMAND}` wrote."
+        )
+    return found
+
+
+def opened(thing: object, kind: type[Record]) -> Record:
+    """A record as it is, or read from where a path says."""
+    if isinstance(thing, kind):
+        return thing
+    if isinstance(thing, str | Path):
+        return load(thing, expected=kind)
+    raise RefusalError(f"A {kind.KIND} or the path of one is needed, not {type(thing).__name__}.")
+
+
+def class_of(kind: str) -> type[Record]:
+    module, _, name = KINDS[kind][0].partition(":")
+    found: type[Record] = getattr(import_module(module), name)
+    return found
+
+
+def _file(path: Path, expected: type[Record] | None) -> Path:
+    """The file itself; of a folder, the record in it that is expected, or the only one."""
+    if not path.is_dir():
+        return path
+    names = [KINDS[expected.KIND][1]] if expected else [name for _, name in KINDS.values()]
+    there = [path / name for name in names if (path / name).is_file()]
+    if len(there) == 1:
+        return there[0]
+    if there:
+        raise RefusalError(f"{path} holds {' and '.join(one.name for one in there)}: name the file itself.")
+    raise RefusalError(f"{path} holds no record: give a folder with {' or '.join(names)}.")
+
+
+def _names() -> str:
+    return ", ".join(name for _, name in KINDS.values())

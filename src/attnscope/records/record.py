@@ -1,0 +1,111 @@
+"""What every record does, whatever command it comes from: save, load, table, chart, sentences, page, notebook.
+
+    record.save("collapse.json"); attnscope.load("collapse.json")
+    record.table(); record.chart(); record.sentences(); attnscope.report(record, "collapse.html")
+
+A record is a frozen dataclass whose fields are its file: `{"format": "attnscope-KIND", "version": 1, ...fields}`. What
+a person reads of it lives in `reporting/KIND/`, a room above this one, and is found by name when it is first asked
+for: `words.py` has `sentences(record)`, `chart.py` has `chart(record)`, `page.py` has `render(record)`, `terminal.py`
+has `show(record)` and `notebook.py`, where there is one, `html(record)`. So a record can be read where nothing can be
+drawn, and a new kind of record is a file here and a folder there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from html import escape
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.files import write_atomically
+from attnscope.records.decoding import FieldError, decode, encode
+
+if TYPE_CHECKING:
+    import pandas
+
+Kind = TypeVar("Kind", bound="Record")
+_MOST_SENTENCES = 12  # in a notebook
+
+
+class Record:
+    """Abstract: subclasses are frozen dataclasses that set KIND and COMMAND and say what their table and repr are."""
+
+    KIND: ClassVar[str]
+    COMMAND: ClassVar[str]  # what to run to make one: a refusal says so
+    VERSION: ClassVar[int] = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The document that `save` writes."""
+        fields: dict[str, Any] = encode(self)
+        return {"format": f"attnscope-{self.KIND}", "version": self.VERSION, **fields}
+
+    @classmethod
+    def from_json(cls: type[Kind], data: Mapping[str, Any]) -> Kind:
+        """What `to_json` gave, read back; a `FieldError` names what does not belong there."""
+        return decode(cls, {name: value for name, value in data.items() if name not in ("format", "version")})
+
+    def save(self, path: Path | str) -> Path:
+        """One JSON document, written whole or not at all; compressed where its name ends in .gz."""
+        path = Path(path)
+        text = json.dumps(self.to_json(), indent=1, allow_nan=False, ensure_ascii=False)
+        # A name that is not UTF-8 becomes question marks rather than an error after hours of work.
+        write_atomically(path, text.encode("utf-8", errors="replace"))
+        return path
+
+    @classmethod
+    def load(cls: type[Kind], path: Path | str) -> Kind:
+        """Read the file that `save` wrote, given itself or the folder that holds it."""
+        from attnscope.records.load import load
+
+        read = load(path, expected=cls)
+        assert isinstance(read, cls)
+        return read
+
+    def table(self) -> pandas.DataFrame:
+        """The numbers as a tidy frame."""
+        raise NotImplementedError
+
+    def sentences(self) -> tuple[str, ...]:
+        """What the numbers say, in plain words."""
+        said: tuple[str, ...] = self._reporting("words").sentences(self)
+        return said
+
+    def chart(self, *args: Any, **options: Any) -> Any:
+        """The picture of this record, as an Altair chart; `reporting/KIND/chart.py` says what can be asked for."""
+        return self._reporting("chart").chart(self, *args, **options)
+
+    def write_page(self, path: Path | str, **options: Any) -> Path:
+        """The self-contained HTML page of this record."""
+        path = Path(path)
+        page: str = self._reporting("page").render(self, **options)
+        write_atomically(path, page.encode("utf-8", errors="replace"), make_folder=True)
+        return path
+
+    def _repr_html_(self) -> str:
+        """How it shows itself in a notebook. All text is escaped."""
+        if find_spec(f"attnscope.reporting.{self.KIND}.notebook"):
+            shown: str = self._reporting("notebook").html(self)
+            return shown
+        said = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.sentences()[:_MOST_SENTENCES])
+        return f"<div><p><b>{escape(repr(self))}</b></p>{said}</div>"
+
+    @classmethod
+    def _reporting(cls, part: str) -> Any:
+        return import_module(f"attnscope.reporting.{cls.KIND}.{part}")
+
+
+def read_record(kind: type[Record], data: Mapping[str, Any], path: Path) -> Record:
+    """The record in a document of its kind, or one sentence about what is wrong with it."""
+    if data.get("version") != kind.VERSION:
+        raise RefusalError(
+            f"{path} is of version {data.get('version')} and this attnscope reads version {kind.VERSION}: run "
+            f"`attnscope {kind.COMMAND}` again, or use the attnscope that wrote it."
+        )
+    try:
+        return kind.from_json(data)
+    except FieldError as error:
+        raise RefusalError(f"{path} is damaged inside ({error}): run `attnscope {kind.COMMAND}` again.") from error

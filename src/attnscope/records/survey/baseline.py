@@ -1,0 +1,77 @@
+"""How long sequences were, and what attention without any preference would look like at that length.
+
+A number is only remarkable next to what no preference gives: over 8 tokens under a causal mask, uniform attention
+already puts a third of itself on the first key.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from attnscope.core.words import percent
+from attnscope.records.survey.survey import Survey
+
+_EULER = 0.5772156649015329
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform attention over `length` keys: row i sees i of them under a causal mask, else all."""
+
+    length: float
+    causal: bool
+
+    @property
+    def entropy(self) -> float:
+        """The mean over rows of ln(number of keys), which no attention exceeds: ln(n!)/n under a causal mask."""
+        return math.lgamma(self.length + 1) / self.length if self.causal else math.log(self.length)
+
+    @property
+    def share(self) -> float:
+        """The mean over rows of 1/(number of keys): what the first key gets, and also the own token.
+
+        Under a causal mask H_n/n, with H_n = ln n + 0.5772 + 1/(2n) - 1/(12n^2) to within 1/(120n^4).
+        """
+        n = self.length
+        if not self.causal:
+            return 1 / n
+        return min(1.0, (math.log(n) + _EULER + 1 / (2 * n) - 1 / (12 * n * n)) / n)
+
+
+def uniform_attention(survey: Survey, stack: str, site: str) -> Uniform | None:
+    """None where the length is not known.
+
+    The length is the mean number of tokens in a sequence: of the stack where provenance says so, else of the corpus.
+    Cross-attention reads the other stack, if there is just one and its tokens were counted.
+    """
+    stacks = [s for s in survey.provenance.get("model", {}).get("stacks", []) if isinstance(s, dict)]
+    corpus = survey.provenance.get("corpus", {})
+    own: dict[str, Any] = next((s for s in stacks if s.get("name") == stack), {})
+    if site == "self":
+        tokens, causal = own.get("tokens", corpus.get("tokens")), bool(own.get("causal"))
+    else:
+        others = [s for s in stacks if s.get("name") != stack]
+        tokens, causal = others[0].get("tokens") if len(others) == 1 else None, False
+    if not corpus.get("sequences") or not tokens:
+        return None
+    return Uniform(max(1.0, tokens / corpus["sequences"]), causal)
+
+
+def raised(threshold: float, uniform: Uniform | None) -> float:
+    """A threshold for a mean share, raised on short sequences to twice what uniform attention gives.
+
+    Twice: a head that merely averages must stay well below, also where sequences differ in length (the mean of 1/n
+    over them is a little above 1/n at their mean). Where uniform attention gives half the threshold or less, which for
+    0.3 under a causal mask means 26 tokens or more, nothing is raised; over four tokens or fewer no share is enough.
+    """
+    return threshold if uniform is None else max(threshold, 2 * uniform.share)
+
+
+def aside(threshold: float, uniform: Uniform | None) -> str:
+    """Why a threshold was raised, to be put behind a sentence; nothing where it was not."""
+    if uniform is None or raised(threshold, uniform) == threshold:
+        return ""
+    bar, tokens, share = percent(raised(threshold, uniform)), f"{uniform.length:.3g}", percent(uniform.share)
+    return f" The bar is {bar} because over {tokens} tokens uniform attention alone gives {share}."

@@ -1,0 +1,75 @@
+"""Alarms that a measure's own card rings, for measures that no other finding reads.
+
+So a new measure with an alarm on its card is diagnosed without another edit. Where `Thresholds` has a limit of the
+measure's name, that one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnscope.core.card import Card
+from attnscope.core.finding import Finding
+from attnscope.core.words import count, layers, number
+from attnscope.records.survey.grid import Grid, grids
+from attnscope.records.survey.survey import Survey
+from attnscope.records.survey.thresholds import Thresholds
+
+READ_ELSEWHERE = frozenset(
+    {
+        "relative_residual",
+        "token_cosine",
+        "sink_mass",
+        "most_received",
+        "spike",
+        "entropy",
+        "self_attention",
+        "previous_token",
+        "head_overlap",
+    }
+)
+
+
+def alarm(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+    for name, card in survey.cards.items():
+        if card.alarm is None or name in READ_ELSEWHERE:
+            continue
+        for grid in grids(survey, name, card.parts[0]):
+            yield from _rings(card, grid, thresholds)
+
+
+def _rings(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Finding]:
+    assert card.alarm is not None
+    named = card.name in vars(thresholds)
+    limit = float(vars(thresholds)[card.name]) if named else card.alarm.threshold
+    above = card.alarm.relation == ">"
+    mask = grid.means > limit if above else grid.means < limit
+    if not mask.any():
+        return
+    places = np.argwhere(mask)
+    depths = tuple(sorted({int(place[0]) for place in places}))
+    worst = float(np.nanmax(grid.means) if above else np.nanmin(grid.means))
+    many = mask.sum() > thresholds.most_heads * grid.measured
+    heads = grid.chosen(mask) if mask.ndim == 2 else ()
+    # The card's words ("ten times longer") are about the card's limit.
+    meaning = f": {card.alarm.meaning.rstrip('.')}" if limit == card.alarm.threshold else ""
+    share = f"{len(heads)} of {count(grid.measured, 'head')} ({layers(depths)})" if heads else layers(depths)
+    yield Finding(
+        kind="alarm",
+        severity="warning" if many else "info",
+        stack=grid.stack,
+        layers=depths,
+        heads=heads,
+        sentence=(
+            f"{card.title} is {'above' if above else 'below'} {number(limit)} in {share}{grid.tail}"
+            f" ({'up' if above else 'down'} to {number(worst)}){meaning}."
+        ),
+        value=worst,
+        threshold=limit,
+        threshold_name=card.name if named else f"{card.name} alarm",
+        citation=card.citation,
+        advice=card.summary,
+        details={"measure": card.name, "site": grid.site},
+    )

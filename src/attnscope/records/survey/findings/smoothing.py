@@ -1,0 +1,47 @@
+"""Over-smoothing: tokens point the same way (Shi et al. 2022, arXiv:2202.08625), whatever their length.
+
+A single strong channel that all tokens share is enough for a high cosine, so this alone is a reason to look,
+not a proof of collapse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnscope.core.finding import Finding
+from attnscope.core.words import layers, number
+from attnscope.records.survey.grid import grids
+from attnscope.records.survey.survey import Survey
+from attnscope.records.survey.thresholds import Thresholds
+
+
+def smoothing(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+    for grid in grids(survey, "token_cosine"):
+        if grid.site != "stream":
+            continue
+        alike = tuple(int(layer) for layer in np.flatnonzero(grid.means > thresholds.token_cosine))
+        if not alike:
+            continue
+        most = int(np.nanargmax(grid.means))
+        yield Finding(
+            kind="smoothing",
+            severity="warning",
+            stack=grid.stack,
+            layers=alike,
+            heads=(),
+            sentence=(
+                f"Tokens point nearly the same way in {layers(alike)}{grid.tail}: their mean cosine is"
+                f" {number(grid.means[most])} at layer {most}."
+            ),
+            value=float(grid.means[most]),
+            threshold=thresholds.token_cosine,
+            threshold_name="token_cosine",
+            citation="arXiv:2202.08625",
+            advice=(
+                "Look at the relative residual beside it: if that is high, one strong channel shared by all tokens is"
+                " the cause and centring the embeddings removes it; if it is low too, the layers are collapsing."
+            ),
+            details={"measure": "token_cosine"},
+        )

@@ -1,0 +1,92 @@
+"""The ledger takes down what a scan observes, and becomes a survey.
+
+A scan makes thousands of small observations: they are held per place and summed up many at a time. Because
+every statistic merges exactly, when they are summed up cannot be seen in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from attnscope.core.card import Card
+from attnscope.core.plain import plain
+from attnscope.records.survey.cell import Cell, Key, join
+from attnscope.records.survey.survey import Survey
+
+HELD_VALUES = 4096  # numbers held per place before they are summed up: 32 kB
+
+
+@dataclass
+class _Held:
+    """Observations of one place that wait to be summed up."""
+
+    values: list[NDArray[np.float64]] = field(default_factory=list)
+    where: list[dict[str, NDArray[np.int64]]] = field(default_factory=list)
+    samples: list[NDArray[np.int64] | None] = field(default_factory=list)
+    size: int = 0
+
+
+class Ledger:
+    """Mutable on purpose, and only while a scan runs."""
+
+    def __init__(self, cards: Mapping[str, Card]) -> None:
+        self._cards = dict(sorted(cards.items()))
+        self._cells: dict[Key, Cell] = {}
+        self._held: dict[Key, _Held] = {}
+
+    @classmethod
+    def from_survey(cls, survey: Survey) -> Ledger:
+        """Go on where a survey stopped."""
+        ledger = cls(survey.cards)
+        ledger._cells = dict(survey.cells)
+        return ledger
+
+    def observe(  # the five words of a place, then what was seen there
+        self,
+        measure: str,
+        part: str,
+        stack: str,
+        site: str,
+        layer: int,
+        values: Float[np.ndarray, "batch *shape"],
+        where: Mapping[str, Int[np.ndarray, "batch *shape"]] | None = None,
+        samples: Int[np.ndarray, "batch"] | None = None,
+    ) -> None:
+        """One row of `values` is one sequence, numbered in `samples`; weights come as one row without a sample."""
+        key = Key(measure, part, stack, site, layer)
+        card = self._cards.get(measure)
+        if card is None:
+            raise ValueError(f"the ledger has no card for {measure}")
+        held = self._held.setdefault(key, _Held())
+        if held.values and held.values[0].shape[1:] != values.shape[1:]:
+            raise ValueError(f"{key} had shape {held.values[0].shape[1:]} and now {values.shape[1:]}")
+        held.values.append(np.array(values, dtype=np.float64))
+        held.where.append({name: np.array(label, dtype=np.int64) for name, label in (where or {}).items()})
+        held.samples.append(None if samples is None else np.array(samples, dtype=np.int64))
+        held.size += values.size
+        # Weights count once, however often they are read.
+        if held.size >= HELD_VALUES or card.scope == "weights":
+            self._sum_up(key)
+
+    def survey(self, provenance: Mapping[str, Any]) -> Survey:
+        """Everything observed so far. The ledger can go on afterwards."""
+        for key in list(self._held):
+            self._sum_up(key)
+        return Survey(plain(provenance), dict(self._cards), dict(sorted(self._cells.items())))
+
+    def _sum_up(self, key: Key) -> None:
+        held = self._held.pop(key)
+        card = self._cards[key.measure]
+        values = np.concatenate(held.values)
+        names = sorted({name for labels in held.where for name in labels})
+        where = {name: np.concatenate([labels[name] for labels in held.where]) for name in names}
+        known = [s for s in held.samples if s is not None]
+        fresh = Cell.of(values, where, np.concatenate(known) if len(known) == len(held.samples) else None)
+        before = self._cells.get(key)
+        self._cells[key] = fresh if before is None else join(card, before, fresh)

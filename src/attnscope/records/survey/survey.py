@@ -1,0 +1,185 @@
+"""A survey: what a model did over a corpus, labelled by measure, place and head.
+
+    survey = Survey.load("out/survey.json")
+    survey.table()                      a tidy pandas frame
+    survey.values("entropy")            means as an array [layers, heads]
+    survey.histogram("entropy", 3, 0)   how the sequences spread around the mean of layer 3, head 0
+    survey | other_shard                exactly the survey of both shards
+
+It carries the cards of its measures, so it explains itself where neither torch nor the model is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnscope.core.card import Card
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.plain import plain
+from attnscope.core.words import count, layers
+from attnscope.records.survey.cell import Cell, Key, join
+from attnscope.records.survey.provenance import merge_provenance, refuse_strangers
+from attnscope.stats import Histogram
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, repr=False)
+class Survey:
+    """Cards say what the numbers mean, provenance where they come from, cells what they are."""
+
+    provenance: dict[str, Any]
+    cards: dict[str, Card]
+    cells: dict[Key, Cell]
+
+    @classmethod
+    def empty(cls, provenance: Mapping[str, Any], cards: Mapping[str, Card]) -> Survey:
+        return cls(plain(provenance), dict(sorted(cards.items())), {})
+
+    def merge(self, other: Survey) -> Survey:
+        """The survey of both corpora together, the same to the last bit whatever the order of merging."""
+        refuse_strangers(self.provenance, other.provenance)
+        if self.cards != other.cards:
+            differ = sorted(n for n in {*self.cards, *other.cards} if self.cards.get(n) != other.cards.get(n))
+            raise RefusalError(
+                f"The surveys do not share the same measures ({', '.join(differ)}) and cannot be merged:"
+                " scan both shards with the same --measures and the same version."
+            )
+        cells = dict(self.cells)
+        for key, cell in other.cells.items():
+            mine = cells.get(key)
+            if mine is not None and mine.shape != cell.shape:
+                raise RefusalError(
+                    f"The surveys have {mine.shape} and {cell.shape} heads at {key.stack} {key.site} layer"
+                    f" {key.layer} and cannot be merged: scan the same model."
+                )
+            cells[key] = cell if mine is None else join(self.cards[key.measure], mine, cell)
+        provenance = merge_provenance(self.provenance, other.provenance)
+        return Survey(provenance, self.cards, dict(sorted(cells.items())))
+
+    def __or__(self, other: object) -> Survey:
+        return self.merge(other) if isinstance(other, Survey) else NotImplemented
+
+    def save(self, path: str | Path) -> Path:
+        from attnscope.records.survey.file import save
+
+        return save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Survey:
+        """Read a survey file, given itself or the folder that a scan wrote."""
+        from attnscope.records.survey.file import load
+
+        return load(Path(path))
+
+    def table(self) -> pandas.DataFrame:
+        """One row for each measure, part, place and head."""
+        from attnscope.records.survey.table import table
+
+        return table(self)
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """Names of the stacks of blocks, in the model's order where provenance tells it."""
+        seen = {key.stack for key in self.cells}
+        told = [s["name"] for s in self.provenance.get("model", {}).get("stacks", []) if s["name"] in seen]
+        return (*told, *sorted(seen.difference(told)))
+
+    def places(self, measure: str, part: str = "value") -> tuple[tuple[str, str], ...]:
+        """The (stack, site) pairs at which a measure was taken: stacks in order, sites in the card's order."""
+        seen = {(key.stack, key.site) for key in self.cells if key[:2] == (measure, part)}
+        sites = self.cards[measure].sites if measure in self.cards else ()
+        order = {site: n for n, site in enumerate(sites)}
+        stacks = {stack: n for n, stack in enumerate(self.stacks)}
+        return tuple(sorted(seen, key=lambda p: (stacks[p[0]], order.get(p[1], len(order)), p[1])))
+
+    def column(self, measure: str, part: str, stack: str, site: str) -> dict[int, Cell]:
+        """The cells of one measure from the first layer to the last."""
+        found = {k.layer: c for k, c in self.cells.items() if k[:4] == (measure, part, stack, site)}
+        return dict(sorted(found.items()))
+
+    def values(
+        self, measure: str, part: str = "value", stack: str | None = None, site: str | None = None
+    ) -> NDArray[np.float64]:
+        """Means as [layers] or [layers, heads], row l being layer l; NaN where nothing was measured.
+
+        Without `site` the first one of the card is read; `stack` may be left out where there is only one.
+        """
+        return stack_means(self._column(measure, part, stack, site))
+
+    def histogram(
+        self,
+        measure: str,
+        layer: int,
+        head: int | None = None,
+        part: str = "value",
+        stack: str | None = None,
+        site: str | None = None,
+    ) -> Histogram:
+        """How often a sequence gave which value at one place: `edges` and `counts`, in bins within 1/64 of their value.
+
+        Bins are the same in every survey, so `a.histogram(...).merge(b.histogram(...))` is that of `a | b` (weights,
+        which count once however many shards read them, aside).
+        """
+        column = self._column(measure, part, stack, site)
+        if layer not in column:
+            raise RefusalError(f"'{measure}' was not measured at layer {layer}: it is at {layers(column)}.")
+        cell = column[layer]
+        if not cell.shape and head is not None:
+            raise RefusalError(f"'{measure}' has one number a layer and none for each head: leave head= out.")
+        if cell.shape and head not in range(cell.shape[0]):
+            raise RefusalError(f"'{measure}' is there for {count(cell.shape[0], 'head')}: say which, from head=0 on.")
+        return cell.sketch.histogram(head or 0)
+
+    def _column(self, measure: str, part: str, stack: str | None, site: str | None) -> dict[int, Cell]:
+        """The one column that these words mean, or a refusal that says which there are."""
+        if measure not in self.cards:
+            raise RefusalError(f"This survey has no measure '{measure}'.{nearest(measure, self.cards)}")
+        if part not in self.cards[measure].parts:
+            raise RefusalError(
+                f"The measure '{measure}' has no part '{part}'.{nearest(part, self.cards[measure].parts)}"
+            )
+        places = self.places(measure, part)
+        stacks = tuple(dict.fromkeys(s for s, _ in places))
+        if stack is None and len(stacks) > 1:
+            raise RefusalError(f"'{measure}' was measured in {' and '.join(stacks)}: say which with stack=.")
+        fits = [p for p in places if stack in (None, p[0]) and site in (None, p[1])]
+        if not fits:
+            wanted = " ".join(w for w in (stack, site) if w)
+            known = ", ".join(f"{s} {t}" for s, t in places) or "nowhere"
+            raise RefusalError(f"'{measure}' was not measured at {wanted or 'any place'}: it is at {known}.")
+        return self.column(measure, part, *fits[0])
+
+    def __repr__(self) -> str:
+        model = self.provenance.get("model", {}).get("name", "unnamed model")
+        corpus = self.provenance.get("corpus", {})
+        return (
+            f"Survey({model}, {corpus.get('sequences', 0)} sequences, {corpus.get('tokens', 0)} tokens,"
+            f" {len(self.cards)} measures, {len(self.cells)} cells)"
+        )
+
+    def _repr_html_(self) -> str:
+        from attnscope.reporting.survey.notebook import html
+
+        return html(self)
+
+
+def stack_means(column: Mapping[int, Cell]) -> NDArray[np.float64]:
+    """Means of the cells of a column, row l for layer l. Layers with fewer heads are filled up with NaN."""
+    depth = max(column, default=-1) + 1
+    shapes = {cell.shape for cell in column.values()}
+    width = max((shape[0] for shape in shapes if shape), default=0)
+    means = np.full((depth, width) if width else (depth,), np.nan)
+    for layer, cell in column.items():
+        if width:
+            means[layer, : cell.shape[0]] = cell.moments.mean
+        else:
+            means[layer] = cell.moments.mean
+    return means

@@ -1,0 +1,1 @@
+"""A collapse, read by a person."""

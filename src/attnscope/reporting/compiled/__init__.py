@@ -1,0 +1,1 @@
+"""A compiled head, read by a person."""

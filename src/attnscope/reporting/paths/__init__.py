@@ -1,0 +1,1 @@
+"""A decomposition into paths, read by a person."""

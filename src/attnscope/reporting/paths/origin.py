@@ -1,0 +1,125 @@
+"""Where the target comes from, in sentences: which lengths, constants, what suffices to predict, what is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attnscope.charts.numerals import numeral
+from attnscope.charts.path_panels import exactly, visible
+from attnscope.reporting.paths.vocabulary import at_most, from_on, other_than_said, signed, target_is, target_word
+
+# Lengths add P and take N away, and P - N is the whole. P + N > 3 (P - N) means N > P - N: what cancels is more than
+# what is left, and a share "of the whole" says nothing.
+LENGTHS_CANCEL = 3.0
+MUCH_CONSTANT = 0.25  # of what the input moves, sizes added up by length
+MOST_NAMED = 3  # lengths in one sentence
+
+Data = Mapping[str, Any]
+
+
+def origin(data: Data) -> list[str]:
+    """The first sentence is the headline."""
+    return [_by_length(data), *_constants(data), *_suffices(data), *_target(data), *_without(data)]
+
+
+def _by_length(data: Data) -> str:
+    """From which k on the sum of lengths up to k stays within half of the whole; or that lengths cancel."""
+    whole, rows = data["value"], data["lengths"]
+    sizes = sum(abs(row["value"]) for row in rows)
+    if sizes > LENGTHS_CANCEL * abs(whole):
+        most, least = (choose(rows, key=lambda row: row["value"]) for choose in (max, min))
+        first, second = sorted((most, least), key=lambda row: -abs(row["value"]))
+        return (
+            f"{target_is(data)}: what is left of lengths that cancel. Their sizes add up to {numeral(sizes)}, and the "
+            f"largest of either sign are paths through {exactly(first['length'])} ({signed(first['value'])}) and "
+            f"through {exactly(second['length'])} ({signed(second['value'])})."
+        )
+    sums, reached = [], 0.0
+    for row in rows:
+        reached += row["value"]
+        sums.append(reached)
+    k = from_on([abs(one - whole) <= abs(whole) / 2 for one in sums])
+    if k is None:
+        return f"{target_is(data)}."
+    near = from_on([abs(one - whole) <= abs(whole) / 100 for one in sums])
+    more = "" if near is None or near == k else f", and all but a hundredth from paths through {at_most(near)}"
+    return f"{target_is(data)}. Half of it or more comes from paths through {at_most(k)}{more}."
+
+
+def constants_matter(data: Data) -> bool:
+    stream, constants = (sum(abs(row[name]) for row in data["lengths"]) for name in ("stream", "constants"))
+    return bool(constants) and constants >= MUCH_CONSTANT * stream
+
+
+def _constants(data: Data) -> list[str]:
+    if not constants_matter(data):
+        return []
+    names = ("stream", "constants")
+    stream, constants = (sum(row[name] for row in data["lengths"]) for name in names)
+    sizes = [sum(abs(row[name]) for row in data["lengths"]) for name in names]
+    return [
+        f"Not all of it begins in the text: paths from constants (biases, shifts of norms) add {signed(constants)} and "
+        f"paths from the input {signed(stream)}; by length, their sizes add up to {numeral(sizes[1])} and "
+        f"{numeral(sizes[0])}."
+    ]
+
+
+def _suffices(data: Data) -> list[str]:
+    own = data["lengths"][-1]["up_to"]
+    if own["predicted"] is None:
+        k = from_on([row["up_to"]["distance"] < 0.1 for row in data["lengths"]])
+        what = "states" if data["position"] is None else f"state at token {data['position']}"
+        return [] if k is None else [f"Paths through {at_most(k)} give the model's {what} to within a tenth."]
+    k = from_on([row["up_to"]["predicted"] == own["predicted"] for row in data["lengths"]])
+    assert k is not None
+    now = data["lengths"][k]["up_to"]
+    chances = f"with probability {numeral(now['probability'])}"
+    if k < len(data["lengths"]) - 1:
+        chances += f" (the whole model: {numeral(own['probability'])})"
+    which = ", which is what the model says," if other_than_said(data) else ","
+    enough = f"Paths through {at_most(k)} suffice" if k < len(data["lengths"]) - 1 else "It takes paths of all lengths"
+    said = [f"{enough} to predict '{visible(own['predicted'])}'{which} {chances}."]
+    if k > 0:
+        before = data["lengths"][k - 1]["up_to"]
+        said[0] += f" With {at_most(k - 1)} the model would say '{visible(before['predicted'])}'."
+    if own["loss"] is not None:
+        close = from_on([row["up_to"]["loss"] <= own["loss"] + 0.05 for row in data["lengths"]])
+        first, last = data["lengths"][0]["up_to"]["loss"], own["loss"]
+        if close is not None:
+            said.append(
+                f"Over the whole text, the next-token loss {'falls' if last < first else 'goes'} from {numeral(first)} "
+                f"with no head to {numeral(last)} with all paths, and paths through {at_most(close)} come within "
+                "0.05 of that."
+            )
+    return said
+
+
+def _target(data: Data) -> list[str]:
+    """How the probability of the target goes where the model says something else."""
+    if not other_than_said(data):
+        return []
+    chances = [row["up_to"]["target_probability"] for row in data["lengths"]]
+    k = max(range(len(chances)), key=chances.__getitem__)
+    start = f"The target, {target_word(data)}, has probability {numeral(chances[0])} with paths through no head"
+    peak = numeral(chances[k])
+    beyond = peak not in (numeral(chances[0]), numeral(chances[-1]))
+    most = f", most with those through {at_most(k)} ({peak})" if beyond else ""
+    return [f"{start}{most}, and {numeral(chances[-1])} in the whole model."]
+
+
+def _without(data: Data) -> list[str]:
+    own = data["lengths"][-1]["up_to"]["predicted"]
+    if own is None:
+        return []
+    changed = [row for row in data["lengths"] if row["without"]["predicted"] != own]
+    if not changed:
+        return [f"Leaving out any one length of paths, the model would still say '{visible(own)}'."]
+    words = [
+        f"through {exactly(row['length'])} the model would say '{visible(row['without']['predicted'])}'"
+        for row in changed
+    ]
+    others = len(changed) - MOST_NAMED
+    which = "one other length" if others == 1 else f"any one of {others} other lengths"
+    more = f"; leaving out {which} changes what it says as well" if others > 0 else ""
+    return [f"Without paths {'; without those '.join(words[:MOST_NAMED])}{more}."]

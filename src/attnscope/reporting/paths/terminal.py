@@ -1,0 +1,93 @@
+"""A decomposition into paths in a terminal: sentences, the table of lengths, heads, and the largest single paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from attnscope.charts.numerals import numeral
+from attnscope.charts.path_panels import visible
+from attnscope.reporting.paths.origin import constants_matter
+from attnscope.reporting.paths.vocabulary import chain_words, other_than_said
+from attnscope.reporting.paths.words import CONSTANTS, OF_TARGET, length_lines, sentences
+from attnscope.reporting.terminal import clean, print_screen, section
+
+MOST_HEADS = 6
+COLUMNS = 80
+
+
+def print_paths(data: Mapping[str, Any], page: Path | None = None, console: Console | None = None) -> None:
+    """`data` is `PathReport.to_json()`."""
+    print_screen(paths_summary(data), {"Report": page}, console or Console())
+
+
+def paths_summary(data: Mapping[str, Any]) -> Group:
+    parts: list[RenderableType] = [
+        Text(""),
+        Text(clean(data["model"]), style="bold"),
+        Text(clean(f"{visible(data['target'])} = {numeral(data['value'])}"), style="dim"),
+        Text(""),
+        *(Text(clean(sentence)) for sentence in sentences(data)),
+        *(Text(clean(note), style="dim") for note in data["notes"]),
+        section("By length (heads passed)"),
+        _length_table(data),
+        section("Heads that move it most (Shapley values)"),
+        _head_table(data),
+        section("Largest single paths"),
+        _chain_table(data),
+    ]
+    return Group(*parts)
+
+
+def _length_table(data: Mapping[str, Any]) -> Table:
+    """80 columns are few: mean paths and sums are left to the page, and so are constants that add little and the
+    probability of a target that the model says itself. With both of these there, the residual gives way."""
+    heading, *lines = length_lines(data)
+    left = {"mean path", "sum so far"}
+    left |= set() if constants_matter(data) else {CONSTANTS}
+    left |= set() if other_than_said(data) else {OF_TARGET}
+    left |= {"residual"} if not left & {CONSTANTS, OF_TARGET} else set()
+    columns = [i for i, name in enumerate(heading) if name not in left]
+    titles = {i: heading[i].replace(" ", "\n", 1) for i in columns}
+    widths = {i: max(len(part) for part in (*titles[i].split("\n"), *(line[i] for line in lines))) for i in columns}
+    words = [i for i in columns if heading[i].startswith("says")]
+    gap = 2 if sum(widths.values()) + 2 * (len(columns) - 1) <= COLUMNS else 1
+    free = COLUMNS - gap * (len(columns) - 1) - sum(widths[i] for i in columns if i not in words)
+    table = Table.grid(padding=(0, gap, 0, 0))
+    for i in columns:
+        width = max(7, min(widths[i], free // len(words), 16)) if i in words else widths[i]
+        justify: Literal["left", "right"] = "left" if i in words else "right"
+        table.add_column(justify=justify, no_wrap=True, overflow="ellipsis", max_width=width, vertical="bottom")
+    table.add_row(*(Text(titles[i], style="dim") for i in columns))
+    for line in lines:
+        table.add_row(*(Text(clean(line[i]), style="bold" if heading[i] == "adds" else "") for i in columns))
+    return table
+
+
+def _head_table(data: Mapping[str, Any]) -> Table:
+    places = [(value, layer, head) for layer, row in enumerate(data["head_values"]) for head, value in enumerate(row)]
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True, style="bold")
+    for value, layer, head in sorted(places, key=lambda place: -abs(place[0]))[:MOST_HEADS]:
+        table.add_row(Text(f"layer {layer} head {head}"), numeral(value))
+    return table
+
+
+def _chain_table(data: Mapping[str, Any]) -> Table:
+    """All that were asked for. A path begins at every token and is named after one, so beside it stands what that one
+    carries."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", no_wrap=True, style="bold")
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    if data["top"]:
+        table.add_row(*(Text(words, style="dim") for words in ("adds", "from that\ntoken alone", "path")))
+    for chain in data["top"]:
+        table.add_row(numeral(chain["contribution"]), numeral(chain["of_token"]), Text(clean(chain_words(chain))))
+    return table

@@ -1,0 +1,164 @@
+"""What a decomposition into paths says, in sentences and tables; all from the plain data of `PathReport.to_json()`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attnscope.charts.numerals import numeral
+from attnscope.charts.path_panels import exactly, seen_lengths, visible
+from attnscope.core.words import count
+from attnscope.reporting.paths.origin import origin
+from attnscope.reporting.paths.vocabulary import chain_words, count_words, from_on, signed
+
+RANK_ONE = 0.1  # a relative residual below which the rows of a sum are nearly one row
+CONSTANTS, OF_TARGET = "from constants", "p of target"  # columns that are not always worth their room
+CANCEL = 10.0  # energies this much above the square of the sum: paths of the length cancel
+
+Data = Mapping[str, Any]
+
+
+def sentences(data: Data) -> tuple[str, ...]:
+    """Where the target comes from, what suffices, what cannot be left out, which heads, and how exact this is."""
+    said = [*origin(data), *_heads(data), *_players(data), *_largest(data)]
+    return (*said, *_rank(data), *_cancelling(data), _exact(data))
+
+
+def _heads(data: Data) -> list[str]:
+    places = [(value, layer, head) for layer, row in enumerate(data["head_values"]) for head, value in enumerate(row)]
+    if not places:
+        return []
+    total = sum(value for value, _, _ in places)
+    best, worst = max(places), min(places)
+    largest = sorted(places, key=lambda place: -abs(place[0]))[: max(1, len(places) // 10)]
+    weight = sum(abs(value) for value, _, _ in places)
+    said = f"Head {best[2]} of layer {best[1]} is worth most, {signed(best[0])}"
+    if worst[0] < 0:
+        said += f", and head {worst[2]} of layer {worst[1]} works most against it, {signed(worst[0])}"
+    share = sum(abs(value) for value, _, _ in largest) / weight if weight else 0.0
+    tenth = f"; the largest tenth of {count(len(places), 'head')} carries {100 * share:.0f}% of what heads move"
+    return [f"{said} (all heads together: {signed(total)}{tenth})."]
+
+
+def _players(data: Data) -> list[str]:
+    players = data["players"]
+    if players is None or not any(players["mlps"]):
+        return []
+    heads, mlps = (sum(sum(row) for row in players[name]) for name in ("heads", "mlps"))
+    return [
+        f"With MLPs as players beside heads, MLPs are worth {signed(mlps)} and heads {signed(heads)}; with neither, "
+        f"{numeral(players['nothing'])} is left."
+    ]
+
+
+def _largest(data: Data) -> list[str]:
+    longer = [chain for chain in data["top"] if chain["heads"]]
+    if not longer:
+        return []
+    return [
+        f"The largest single path through a head is {chain_words(longer[0])}: {signed(longer[0]['contribution'])} "
+        f"(from that token alone: {signed(longer[0]['of_token'])})."
+    ]
+
+
+def _rank(data: Data) -> list[str]:
+    known = [(row["length"], row["residual"], row["residual_share"]) for row in data["lengths"]]
+    if known[0][1] is None:
+        return []
+    short = max(known, key=lambda one: one[2])
+    said = (
+        f"What tells tokens apart at the end comes to {100 * short[2]:.0f}% from paths through {exactly(short[0])} "
+        f"(relative residual of the last stream: {numeral(data['whole_residual'])})."
+    )
+    first, last = from_on([residual < RANK_ONE for _, residual, _ in known]), known[seen_lengths(data) - 1]
+    # Only lengths that the table and the charts show are spoken of.
+    if first is not None and 0 < first <= last[0]:
+        return [f"{said} Sums of paths through {exactly(first)} or more are nearly rank one on their own."]
+    if last[1] < RANK_ONE:
+        return [said]
+    more = f"the sum of paths through {exactly(last[0])} has relative residual {numeral(last[1])}"
+    return [f"{said} Long paths do not all collapse here: {more}."]
+
+
+def _cancelling(data: Data) -> list[str]:
+    shown = data["lengths"][: seen_lengths(data)]
+    rows = [row for row in shown if row["energy"] is not None and row["paths"] > 1 and row["stream"]]
+    found = [row for row in rows if row["energy"] > CANCEL * row["stream"] ** 2]
+    if not found:
+        return []
+    row = max(found, key=lambda one: one["energy"])
+    return [
+        f"Paths through {exactly(row['length'])} cancel: their squares add up to {numeral(row['energy'])} (give or "
+        f"take {numeral(row['energy_error'])}), the square of their sum is {numeral(row['stream'] ** 2)}."
+    ]
+
+
+def _exact(data: Data) -> str:
+    return (
+        f"The sum over all lengths differs from the model's own number by {numeral(data['difference'])}, and no "
+        f"block's linear form differs from the block by more than {numeral(data['linear_difference'])} (relative, "
+        f"{data['dtype']})."
+    )
+
+
+def length_lines(data: Data) -> list[tuple[str, ...]]:
+    """A table with its heading: lengths that matter, and all longer ones as one line. Columns with nothing in them are
+    left out: a model of states says no word, one without biases has no constants."""
+    shown, rest = data["lengths"][: seen_lengths(data)], data["lengths"][seen_lengths(data) :]
+    plain = data["output"] == "classes"
+    lines = [_line(row, plain) for row in shown] + ([_folded(rest, plain)] if rest else [])
+    idle = {name for name in lines[0] if all(line[name] == "–" for line in lines)}
+    if not any(row["constants"] for row in data["lengths"]):
+        idle.add(CONSTANTS)
+    if all(row["up_to"]["target_probability"] == row["up_to"]["probability"] for row in data["lengths"]):
+        idle.add(OF_TARGET)
+    kept = [name for name in lines[0] if name not in idle]
+    return [tuple(kept), *(tuple(line[name] for name in kept) for line in lines)]
+
+
+def _line(row: Data, plain: bool) -> dict[str, str]:
+    up_to, without = row["up_to"], row["without"]
+    return {
+        "length": str(row["length"]),
+        "paths": count_words(row["paths"]),
+        "adds": signed(row["value"]),
+        "mean path": signed(row["mean"]),
+        CONSTANTS: signed(row["constants"]) if row["constants"] else "0",
+        "sum so far": numeral(up_to["value"]),
+        "says so far": _quoted(up_to["predicted"], plain),
+        "p of that": _optional(up_to["probability"]),
+        OF_TARGET: _optional(up_to["target_probability"]),
+        "says without": _quoted(without["predicted"], plain),
+        "residual": _optional(row["residual"]),
+    }
+
+
+def _folded(rest: Sequence[Data], plain: bool) -> dict[str, str]:
+    """Several lengths as one line: sums of what adds up, the mean over all their paths, and residuals from the smallest
+    to the largest."""
+    last, paths = rest[-1], sum(row["paths"] for row in rest)
+    constants = sum(row["constants"] for row in rest)
+    residuals = [row["residual"] for row in rest if row["residual"] is not None]
+    ends = [numeral(float(f"{value:.2g}")) for value in (min(residuals), max(residuals))] if residuals else ["–"]
+    says = dict.fromkeys(_quoted(row["without"]["predicted"], plain) for row in rest)
+    return {
+        "length": f"{rest[0]['length']}–{last['length']}" if len(rest) > 1 else str(last["length"]),
+        "paths": count_words(paths),
+        "adds": signed(sum(row["value"] for row in rest)),
+        "mean path": signed(sum(row["stream"] for row in rest) / paths) if paths else "0",
+        CONSTANTS: signed(constants) if constants else "0",
+        "sum so far": numeral(last["up_to"]["value"]),
+        "says so far": _quoted(last["up_to"]["predicted"], plain),
+        "p of that": _optional(last["up_to"]["probability"]),
+        OF_TARGET: _optional(last["up_to"]["target_probability"]),
+        "says without": next(iter(says)) if len(says) == 1 else f"{len(says)} words",
+        "residual": " to ".join(dict.fromkeys(ends)),
+    }
+
+
+def _quoted(word: str | None, plain: bool) -> str:
+    return "–" if word is None else visible(word) if plain else f"'{visible(word)}'"
+
+
+def _optional(value: float | None) -> str:
+    return "–" if value is None else numeral(value)

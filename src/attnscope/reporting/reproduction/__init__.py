@@ -1,0 +1,1 @@
+"""A reproduction, read by a person."""

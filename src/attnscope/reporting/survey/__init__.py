@@ -1,0 +1,1 @@
+"""A survey, read by a person."""

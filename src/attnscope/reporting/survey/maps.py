@@ -1,0 +1,171 @@
+"""Maps of layers and heads for the page: numbers for the script, and a drawing of each that needs no script.
+
+A drawing is one SVG path per colour step: a cell costs seven characters, so thirty maps of a thousand heads
+stay small, and they follow light, dark and print through the stylesheet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from attnscope.charts.palette import STEPS
+from attnscope.charts.rows import Panel, head_rows, panel_rows, panels, part_title, value_domain
+from attnscope.core.card import Card
+from attnscope.records.survey.survey import Survey
+from attnscope.reporting.survey.words import site_title
+
+FULL_DETAIL = 60_000
+"""Cells in all maps up to which the page carries the spread beside the mean."""
+
+_USUAL = {"other": "most like head", "key": "mostly on key"}
+"""How a label is put before its number."""
+
+
+@dataclass(frozen=True)
+class HeadMap:
+    """One measure of one stack as a grid: arrays are [layer, head], NaN where there is nothing."""
+
+    card: Card
+    part: str
+    stack: str
+    site: str
+    layers: int
+    heads: int
+    low: float
+    high: float
+    numbers: dict[str, np.ndarray]
+    usual: dict[str, np.ndarray]
+
+    @property
+    def title(self) -> str:
+        return self.card.title if self.part == "value" else f"{self.card.title}, {part_title(self.part)}"
+
+    @property
+    def place(self) -> str:
+        return site_title(self.stack, self.site)
+
+    @property
+    def log(self) -> bool:
+        return self.card.log and self.low > 0
+
+    def steps(self) -> np.ndarray:
+        """The colour step of every cell; -1 where the number is missing or broken."""
+        mean = self.numbers["mean"]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            if self.log:
+                share = np.log(mean / self.low) / math.log(self.high / self.low)
+            else:
+                share = (mean - self.low) / (self.high - self.low)
+            step = np.rint(np.clip(share, 0, 1) * (STEPS - 1))
+        return np.where(np.isfinite(step) & (self.numbers["nonfinite"] == 0), step, -1).astype(int)
+
+    def drawing(self) -> str:
+        """A small picture: layers to the right, heads downwards, one path per colour."""
+        return draw(self.steps(), "q")
+
+    def to_json(self, detail: bool) -> dict[str, Any]:
+        keep = ("mean", "p10", "p90", "min", "max") if detail else ("mean",)
+        broken = np.flatnonzero(self.numbers["nonfinite"])
+        return {
+            "measure": self.card.name,
+            "part": self.part,
+            "title": self.title,
+            "unit": self.card.unit,
+            "summary": self.card.summary,
+            "stack": self.stack,
+            "site": self.site,
+            "place": self.place,
+            "layers": self.layers,
+            "heads": self.heads,
+            "low": self.low,
+            "high": self.high,
+            "log": self.log,
+            "alarm": self.card.alarm.threshold if self.card.alarm else None,
+            **{name: figures(self.numbers[name]) for name in keep},
+            "broken": {int(i): int(self.numbers["nonfinite"].flat[i]) for i in broken},
+            "usual": {_USUAL.get(n, f"mostly {n}"): v.ravel().tolist() for n, v in self.usual.items()}
+            if detail
+            else {},
+        }
+
+
+def head_maps(survey: Survey, table: pd.DataFrame) -> tuple[HeadMap, ...]:
+    """Every map that a survey can fill."""
+    found = []
+    for panel in panels(table, survey.stacks):
+        if panel.site == "stream":
+            continue
+        card = survey.cards[panel.measure]
+        here = panel_rows(table, panel)
+        for part in card.parts:
+            if ((here["part"] == part) & here["head"].notna()).any():
+                found.append(_map(here, card, panel, part))
+    return tuple(found)
+
+
+def differences(first: HeadMap, second: HeadMap) -> np.ndarray | None:
+    """Second minus first, where the two have the same layers and heads."""
+    if (first.layers, first.heads) != (second.layers, second.heads):
+        return None
+    return np.asarray(second.numbers["mean"] - first.numbers["mean"])
+
+
+def difference_drawing(change: np.ndarray) -> tuple[str, float]:
+    """A picture of a difference, and the size of the largest one."""
+    sizes = np.abs(change[np.isfinite(change)])
+    reach = float(sizes.max(initial=0.0)) or 1.0
+    step = np.rint((np.clip(change / reach, -1, 1) + 1) / 2 * (STEPS - 1))
+    return draw(np.where(np.isfinite(step), step, -1).astype(int), "d"), reach
+
+
+def draw(steps: np.ndarray, ramp: str) -> str:
+    """An SVG of a [layer, head] array of colour steps. A run of one colour along the layers is one stroke."""
+    layers, heads = steps.shape
+    strokes: defaultdict[int, list[str]] = defaultdict(list)
+    for head in range(heads):
+        start = 0
+        for layer in range(1, layers + 1):
+            if layer == layers or steps[layer, head] != steps[start, head]:
+                strokes[int(steps[start, head])].append(f"M{start} {head}h{layer - start}")
+                start = layer
+    paths = "".join(
+        f'<path class="{f"{ramp}{step}" if step >= 0 else "void"}" d="{"".join(runs)}"/>'
+        for step, runs in sorted(strokes.items())
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="map" viewBox="0 -0.5 {layers} {heads}"'
+        f' preserveAspectRatio="none" aria-hidden="true" focusable="false">{paths}</svg>'
+    )
+
+
+def figures(numbers: np.ndarray) -> list[float | None]:
+    """Four significant figures, row by row; None for what is not a number."""
+    return [float(f"{v:.4g}") if math.isfinite(v) else None for v in numbers.ravel().tolist()]
+
+
+def _map(here: pd.DataFrame, card: Card, panel: Panel, part: str) -> HeadMap:
+    rows = head_rows(here, panel, part).merge(
+        here.loc[(here["part"] == part) & here["head"].notna(), ["layer", "head", "min", "max", "usual"]].astype(
+            {"head": int}
+        ),
+        on=["layer", "head"],
+    )
+    layers, heads = int(rows["layer"].max()) + 1, int(rows["head"].max()) + 1
+    at = rows["layer"].to_numpy(int), rows["head"].to_numpy(int)
+    numbers = {name: np.full((layers, heads), np.nan) for name in ("mean", "p10", "p90", "min", "max")}
+    for name, grid in numbers.items():
+        grid[at] = rows[name].to_numpy(float)
+    numbers["nonfinite"] = np.zeros((layers, heads), int)
+    numbers["nonfinite"][at] = rows["nonfinite"].to_numpy(int)
+    usual: dict[str, np.ndarray] = {}
+    for layer, head, labels in zip(*at, rows["usual"], strict=True):
+        for label, value in (labels or {}).items():
+            usual.setdefault(str(label), np.full((layers, heads), -1))[layer, head] = value
+    low, high = value_domain(numbers["mean"], card)
+    return HeadMap(card, part, panel.stack, panel.site, layers, heads, low, high, numbers, usual)

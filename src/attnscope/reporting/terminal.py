@@ -1,0 +1,72 @@
+"""What every terminal screen shares: clean text, titles, tables, and where the files are. 80 columns, colour optional.
+
+Everything is built from `Text`, never from markup: a model called `[red]x` is called just that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from attnscope.records.record import Record
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+ASCII = str.maketrans(BLOCKS + "→×·–−�", "_.-=+*%#>x---?")
+
+
+def print_record(
+    record: Record, *, files: Mapping[str, Path | None] | None = None, console: Console | None = None, **options: Any
+) -> None:
+    """Print what `reporting/KIND/terminal.py` shows of a record, and under it where its files are."""
+    shown = import_module(f"attnscope.reporting.{record.KIND}.terminal").show(record, **options)
+    print_screen(shown, files or {}, console or Console(highlight=False))
+
+
+def print_screen(what: RenderableType, files: Mapping[str, Path | None], console: Console) -> None:
+    """A terminal that knows only ASCII gets the same picture in ASCII, not an error."""
+    written = {label: path for label, path in files.items() if path is not None}
+    with console.capture() as captured:
+        console.print(what)
+        for place, (label, path) in enumerate(written.items()):
+            # A path is there to be copied: it is never broken, whatever the width.
+            line = Text.assemble("" if place else "\n", (f"{label:<8}", "dim"), clean(str(path)))
+            console.print(line, soft_wrap=True)
+        console.print()
+    text = captured.get()
+    if console.options.ascii_only:
+        text = text.translate(ASCII).encode("ascii", "replace").decode()
+    console.file.write(text)
+
+
+def titled(name: str, about: str) -> RenderableType:
+    """The first line of a screen."""
+    return Text.assemble("\n", (clean(name), "bold"), ("  " + clean(about), "dim"))
+
+
+def section(text: str) -> RenderableType:
+    return Padding(Text(text, style="bold"), (1, 0, 0, 0))
+
+
+def lines_under(title: str, heading: Sequence[str], lines: Sequence[Sequence[str]]) -> list[RenderableType]:
+    """A table under its title; nothing where there are no lines."""
+    if not lines:
+        return []
+    table = Table.grid(padding=(0, 2))
+    for _ in heading:
+        table.add_column()
+    table.add_row(*(Text(clean(word), style="dim") for word in heading))
+    for line in lines:
+        table.add_row(*(Text(clean(word)) for word in line))
+    return [Text.assemble("\n", (clean(title), "bold")), table]
+
+
+def clean(text: str) -> str:
+    """Names come from files: control characters would move the cursor or worse."""
+    return "".join(c if c.isprintable() else "�" for c in text)

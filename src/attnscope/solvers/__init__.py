@@ -1,0 +1,1 @@
+"""How queries and keys are found: projections, interpolation, margins, descent."""

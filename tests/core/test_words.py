@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+
+from attnscope.core.words import count, heads, layers, number, percent, ranges
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (22552.4, "22,552"),
+        (101.3, "101"),
+        (22.34, "22.3"),
+        (0.8611, "0.86"),
+        (0.00412, "0.004"),
+        (6e-5, "6.0e-05"),
+        (0.0, "0"),
+        (-5.0, "-5.00"),
+    ],
+)
+def test_numbers_are_rounded_sensibly(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_ranges() -> None:
+    assert ranges([5, 3, 4, 0, 7, 7]) == "0, 3-5, 7"
+    assert layers([12, 13, 14]) == "layers 12-14"
+    assert layers([3]) == "layer 3"
+
+
+def test_heads_are_named_up_to_three() -> None:
+    assert heads([(0, 1)]) == "head 1 of layer 0"
+    assert heads([(0, 1), (2, 3)]) == "head 1 of layer 0 and head 3 of layer 2"
+    assert heads([(0, n) for n in range(5)]).endswith("head 2 of layer 0 and 2 more")
+
+
+def test_counts_and_shares() -> None:
+    assert count(1, "head") == "1 head"
+    assert count(1200, "head") == "1,200 heads"
+    assert percent(0.345) == "34%"

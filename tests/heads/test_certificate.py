@@ -1,0 +1,164 @@
+"""The certificate against ten lines of numpy, against itself in blocks, and under what must not change it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnscope.core.errors import RefusalError
+from attnscope.heads import certificate
+from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.certificate import certify
+from attnscope.heads.head import Head
+from attnscope.patterns.generate import union_of_permutations
+from attnscope.patterns.pattern import Pattern
+
+
+def some_pattern(rng: np.random.Generator, n: int, n_keys: int, causal: bool) -> Pattern:
+    wanted = rng.random((n, n_keys)) * (rng.random((n, n_keys)) < 0.4)
+    wanted[np.arange(n), np.minimum(np.arange(n), n_keys - 1)] = 0.5
+    if causal:
+        wanted = np.tril(wanted)
+    rows, columns = wanted.nonzero()
+    return Pattern.of(rows, columns, wanted[rows, columns], n=n, n_keys=n_keys, causal=causal, normalise=True)
+
+
+def some_head(rng: np.random.Generator, pattern: Pattern, width: int, dtype: torch.dtype = torch.float64) -> Head:
+    queries, keys = rng.standard_normal((pattern.n, width)), rng.standard_normal((pattern.n_keys, width))
+    return Head(torch.from_numpy(3 * queries).to(dtype), torch.from_numpy(keys).to(dtype), pattern.causal, "chance")
+
+
+def by_hand(head: Head, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ratio error and leak of every row, from the tensors alone, with a dense softmax in float64."""
+    logits = head.queries.double().numpy() @ head.keys.double().numpy().T / np.sqrt(head.width)
+    if head.causal:
+        logits[np.triu_indices_from(logits, 1)] = -np.inf
+    attention = np.exp(logits - logits.max(axis=1, keepdims=True))
+    attention /= attention.sum(axis=1, keepdims=True)
+    kept = [a[w > 0] / w[w > 0] for a, w in zip(attention, wanted, strict=True)]
+    ratio = np.array([r.max() / r.min() - 1 for r in kept])
+    return ratio, (attention * (wanted == 0)).sum(axis=1)
+
+
+settings = given(seed=st.integers(0, 10_000), n=st.integers(1, 9), extra=st.integers(0, 3), causal=st.booleans())
+
+
+@settings
+def test_equals_ten_lines_of_numpy(seed: int, n: int, extra: int, causal: bool) -> None:
+    rng = np.random.default_rng(seed)
+    pattern = some_pattern(rng, n, n + extra, causal)
+    head = some_head(rng, pattern, 4)
+    accuracy = Accuracy(ratio_error=2.0, leak=0.5)
+    found, (ratio, leak) = certify(head, pattern, accuracy), by_hand(head, pattern.dense())
+    assert found.ratio_error == pytest.approx(ratio.max(), rel=1e-9, abs=1e-12)
+    assert found.mean_ratio_error == pytest.approx(ratio.mean(), rel=1e-9, abs=1e-12)
+    assert found.leak == pytest.approx(leak.max(), rel=1e-9, abs=1e-15)
+    assert found.mean_leak == pytest.approx(leak.mean(), rel=1e-9, abs=1e-15)
+    assert found.failing_rows == tuple(np.flatnonzero((ratio > 2.0) | (leak > 0.5)))
+    assert found.reached == (found.failing == 0)
+
+
+@settings
+def test_permuting_rows_and_columns_of_both_changes_nothing(seed: int, n: int, extra: int, causal: bool) -> None:
+    rng = np.random.default_rng(seed)
+    pattern = some_pattern(rng, n, n + extra, causal=False)
+    head = some_head(rng, pattern, 3)
+    rows, columns = rng.permutation(n), rng.permutation(n + extra)
+    dense = pattern.dense()[rows][:, columns]
+    at = dense.nonzero()
+    moved = Pattern.of(*at, dense[at], n=n, n_keys=n + extra)
+    moved_head = dataclasses.replace(head, queries=head.queries[rows], keys=head.keys[columns])
+    before, after = (certify(h, p, Accuracy()) for h, p in ((head, pattern), (moved_head, moved)))
+    assert after.ratio_error == pytest.approx(before.ratio_error, rel=1e-9)
+    assert after.leak == pytest.approx(before.leak, rel=1e-9)
+    assert after.failing == before.failing
+    assert sorted(rows[list(after.failing_rows)]) == list(before.failing_rows)
+
+
+@settings
+def test_scaling_rows_before_normalising_changes_nothing(seed: int, n: int, extra: int, causal: bool) -> None:
+    rng = np.random.default_rng(seed)
+    pattern = some_pattern(rng, n, n + extra, causal)
+    head = some_head(rng, pattern, 3)
+    scaled = pattern.weights * 2.0 ** rng.integers(-5, 6, n)[pattern.rows]
+    again = Pattern.of(pattern.rows, pattern.columns, scaled, n=n, n_keys=n + extra, causal=causal, normalise=True)
+    before, after = (certify(head, p, Accuracy()) for p in (pattern, again))
+    assert after.leak == before.leak
+    assert after.ratio_error == pytest.approx(before.ratio_error, rel=1e-9, abs=1e-12)
+    assert after.failing_rows == before.failing_rows
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_of_rows_agree_with_the_whole(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
+    rng = np.random.default_rng(0)
+    pattern = some_pattern(rng, 23, 23, causal)
+    head = some_head(rng, pattern, 5)
+    whole = certify(head, pattern, Accuracy())
+    monkeypatch.setattr(certificate, "BLOCK_ELEMENTS", 3 * 23 + 1)
+    blocked = certify(head, pattern, Accuracy())
+    assert blocked.failing_rows == whole.failing_rows
+    for name in ("ratio_error", "mean_ratio_error", "leak", "mean_leak", "zero_ratio", "max_logit"):
+        assert getattr(blocked, name) == pytest.approx(getattr(whole, name), rel=1e-12)
+
+
+def perfect(n: int, dtype: torch.dtype = torch.float32) -> tuple[Pattern, Head]:
+    pattern = union_of_permutations(n, 1, 0)
+    keys = torch.eye(n, dtype=dtype)
+    return pattern, Head(50 * n**0.5 * keys[torch.from_numpy(pattern.columns)], keys, False, "one coordinate per key")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("tensor", ["queries", "keys"])
+def test_a_number_that_is_not_finite_fails_its_rows(value: float, tensor: str) -> None:
+    pattern, head = perfect(6)
+    assert certify(head, pattern, Accuracy()).reached
+    broken = getattr(head, tensor).clone()
+    broken[2] = value
+    found = certify(dataclasses.replace(head, **{tensor: broken}), pattern, Accuracy())
+    assert not found.reached
+    if tensor == "queries":
+        assert found.failing_rows == (2,)
+        assert found.max_logit == np.inf
+
+
+def test_masked_keys_are_free_for_a_causal_head_only() -> None:
+    pattern = Pattern.of(np.arange(5), np.arange(5), np.ones(5), n=5, causal=True)
+    keys = torch.arange(5.0)[:, None]  # each key above all earlier ones: the diagonal, once the future is hidden
+    head = Head(torch.full((5, 1), 10.0), keys, True, "line")
+    assert certify(head, pattern, Accuracy()).reached
+    open_head = dataclasses.replace(head, causal=False)
+    assert certify(open_head, pattern, Accuracy()).failing_rows == (0, 1, 2, 3)
+
+
+def test_large_float32_logits_are_compared_as_softmax_compares_them() -> None:
+    """At 2^24 the spacing of float32 is 2: a leak computed from absolute log-sum-exps would be off by that much."""
+    keys = torch.tensor([[2.0**24], [2.0**24 - 4], [2.0**24 - 4], [2.0**24 - 4]])
+    pattern = Pattern.of(np.array([0]), np.array([0]), np.ones(1), n=1, n_keys=4)
+    found = certify(Head(torch.ones(1, 1), keys, False, "hand"), pattern, Accuracy())
+    assert found.leak == pytest.approx(3 * np.exp(-4) / (1 + 3 * np.exp(-4)), rel=1e-6)
+    assert found.zero_ratio == pytest.approx(np.exp(-4))
+
+
+def test_a_pattern_without_zeros_cannot_leak() -> None:
+    pattern = Pattern.of(*np.ones((3, 2)).nonzero(), np.full(6, 0.5), n=3, n_keys=2)
+    found = certify(Head(torch.zeros(3, 1), torch.zeros(2, 1), False, "uniform"), pattern, Accuracy())
+    assert (found.leak, found.ratio_error, found.zero_ratio, found.reached) == (0, 0, 0, True)
+
+
+def test_only_the_first_failing_rows_are_named_and_all_are_counted() -> None:
+    pattern, head = perfect(64)
+    found = certify(dataclasses.replace(head, queries=0 * head.queries), pattern, Accuracy())
+    assert (found.failing, found.failing_rows) == (64, tuple(range(certificate.NAMED_ROWS)))
+    assert found.leak == pytest.approx(63 / 64)
+    assert found.to_json()["reached"] is False
+
+
+def test_a_head_of_another_size_is_refused() -> None:
+    _, head = perfect(6)
+    with pytest.raises(RefusalError, match="do not belong together"):
+        certify(head, union_of_permutations(7, 1, 0), Accuracy())

@@ -1,0 +1,130 @@
+"""Charts in pages: what is written beside their axes survives being made small, and narrow screens can read them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import altair as alt
+import pandas as pd
+import pytest
+from playwright.sync_api import Browser, Page
+
+from attnscope.charts.path_panels import length_chart
+from attnscope.core.experiment import Figure
+from attnscope.reporting.document import environment, flat, unbroken
+from attnscope.reporting.paths.page import render_path_page
+from attnscope.reporting.reproduction.page import drawn
+from attnscope.reporting.survey.figures import drawing, slim
+from tests.reporting.sample_paths import sample_paths
+
+MINUS = "\N{MINUS SIGN}"
+
+
+def labels(svg: str) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+
+
+def test_places_are_rounded_and_words_are_not() -> None:
+    svg = '<g transform="translate(1.23456,2)" aria-label="at 0.12345"><text x="0.98765">0.00512 d="0.12345"</text></g>'
+    small = slim(svg)
+    assert 'transform="translate(1.23,2)"' in small
+    assert 'x="0.98"' in small
+    assert 'aria-label="at 0.12345"' in small
+    assert '>0.00512 d="0.12345"<' in small
+
+
+@pytest.mark.parametrize("size", [1.0, 4e-2, 3e-3, 2e-4, 5e-7, 3e-12])
+def test_no_two_ticks_of_an_axis_read_the_same(size: float) -> None:
+    report = sample_paths()
+    data = report.to_json()
+    for row in data["lengths"]:
+        row["stream"], row["constants"] = size * row["stream"], -size * row["constants"]
+    drawn_at = r'<text text-anchor="end"[^>]*>([^<]*)</text>'  # beside the vertical axis
+    ticks = re.findall(drawn_at, drawing(length_chart(data, title=False), "lengths"))
+    assert len(ticks) > 2
+    assert len(set(ticks)) == len(ticks)
+    values = sorted(float(text.replace(MINUS, "-")) for text in ticks)
+    assert values[-1] > 0.5 * 2.0 * size
+
+
+def test_small_powers_of_ten_are_told_apart_on_a_logarithmic_axis() -> None:
+    rows = tuple({"x": x, "y": x, "series": "s"} for x in (1e-4, 1e-3, 1e-2, 0.1, 1.0))
+    found = labels(drawn(Figure("f", "t", "c", "x", "y", rows, log=True, log_x=True)))
+    for label in ("0.001", "0.01", "0.1", "1"):
+        assert found.count(label) == 2  # on either axis
+    assert "0.0001" in found
+    assert "0.00" not in found
+
+
+def test_clips_of_two_drawings_are_their_own_and_texts_are_left_alone() -> None:
+    rows = pd.DataFrame([{"x": 0.0, "y": 0.0, "word": "clip1"}, {"x": 1.0, "y": 1.0, "word": "clip1"}])
+    chart = alt.Chart(rows).mark_line(clip=True).encode(x="x:Q", y="y:Q", color="word:N")
+    svg = drawing(chart, "one")
+    clips = re.findall(r'<clipPath id="([^"]*)"', svg)
+    assert clips
+    assert all(re.fullmatch(r"one-clip\d+", name) and f"url(#{name})" in svg for name in clips)
+    assert "clip1" in labels(svg)
+
+
+def test_numbers_are_kept_whole_and_text_is_escaped() -> None:
+    made = str(unbroken("about -5.082e-4 (p < 1e-12), <b>bold</b> 3.5 and 10^-14; -1,234.5."))
+    assert re.findall(r'<span class="unbroken">([^<]*)</span>', made) == ["-5.082e-4", "1e-12", "10^-14", "-1,234.5"]
+    assert "&lt;b&gt;" in made
+    assert re.sub(r"</?span[^>]*>", "", made) == str(environment().from_string("{{ x }}").render(
+        x="about -5.082e-4 (p < 1e-12), <b>bold</b> 3.5 and 10^-14; -1,234.5."))  # fmt: skip
+
+
+def test_provenance_has_no_empty_row() -> None:
+    data = {"model": {"name": "m", "unused": [], "note": "", "seed": None}, "kinds": ["a", "b"], "count": 0}
+    assert flat(data) == [("model name", "m"), ("model seed", "not known"), ("kinds", "a, b"), ("count", "0")]
+
+
+def opened(browser: Browser, path: Path) -> Page:
+    page = browser.new_context(viewport={"width": 400, "height": 900}).new_page()
+    page.goto(path.as_uri())
+    return page
+
+
+@pytest.mark.browser
+def test_a_narrow_screen_scrolls_and_breaks_no_number(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(render_path_page(sample_paths(layers=40, heads=40).to_json()), encoding="utf-8")
+    page = opened(browser, path)
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    styles = page.locator("td.number").evaluate_all("cells => cells.map(cell => getComputedStyle(cell).whiteSpace)")
+    assert set(styles) == {"nowrap"}
+    page.locator(".said").evaluate("list => { list.style.width = '4rem' }")  # narrower than any number
+    lines = page.locator(".said .unbroken").evaluate_all("spans => spans.map(span => span.getClientRects().length)")
+    assert len(lines) > 4
+    assert set(lines) == {1}
+    table = page.locator("[aria-label='Table of lengths']")
+    assert table.evaluate("e => e.scrollWidth > e.clientWidth")
+    assert table.evaluate("e => getComputedStyle(e).backgroundAttachment") == "local, local, scroll, scroll, scroll"
+    cell = page.locator("svg.signed rect").first.bounding_box()
+    assert cell is not None
+    assert cell["width"] >= 12  # as drawn, not shrunk to the width of the screen
+    page.context.close()
+
+
+@pytest.mark.browser
+def test_panels_side_by_side_keep_their_size_on_a_narrow_screen(browser: Browser, tmp_path: Path) -> None:
+    from attnscope.reporting.document import page_style
+
+    rows = tuple({"x": x, "y": x, "series": "s", "panel": name} for name in ("a", "b", "c") for x in range(3))
+    svg = drawn(Figure("f", "t", "c", "x", "y", rows))
+    natural = float(re.findall(r'<svg width="([\d.]+)" class="broad"', svg)[0])
+    path = tmp_path / "page.html"
+    path.write_text(
+        f"<style>{page_style(environment())}</style><figure class='panel'><p class='swipe'>hint</p>"
+        f"<div class='plot scroll'>{svg}</div></figure>",
+        encoding="utf-8",
+    )
+    page = opened(browser, path)
+    box = page.locator("svg").bounding_box()
+    assert box is not None
+    assert box["width"] == pytest.approx(natural, abs=1)
+    assert page.locator(".swipe").is_visible()
+    page.set_viewport_size({"width": 1280, "height": 900})
+    assert not page.locator(".swipe").is_visible()
+    page.context.close()

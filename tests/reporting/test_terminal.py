@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from attnscope.records.comparison import compare
+from attnscope.records.survey import Ledger, Survey
+from attnscope.records.survey.diagnose import diagnose
+from attnscope.records.survey.thresholds import Thresholds
+from attnscope.reporting.survey.headlines import headlines
+from attnscope.reporting.survey.terminal import BLOCKS, print_comparison, print_summary, sparkline
+from tests.charts.sample_model import encoder_decoder, made_survey, observations
+from tests.records.survey.sample import sample_survey
+
+
+def printed(encoding: str = "utf-8", width: int = 80, **options: object) -> tuple[Console, io.BytesIO]:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
+    return Console(file=file, width=width, **options), raw  # type: ignore[arg-type]
+
+
+def test_summary_fits_eighty_columns_without_colour() -> None:
+    survey = made_survey(observations(broken=((3, 2),)))
+    console, raw = printed()
+    print_summary(survey, diagnose(survey), Path("out/report.html"), console)
+    text = raw.getvalue().decode()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\x1b" not in text
+    for words in (
+        "made/up-model",
+        "12 sequences",
+        "30 × 9",
+        "Findings: 1 critical",
+        "Sink mass",
+        "out/report.html",
+    ):
+        assert words in text
+    assert text.index("critical  NaN") < text.index("warning   ")
+    assert text.index("Relative residual") < text.index("Entropy")
+
+
+def test_headlines_obey_thresholds() -> None:
+    survey = sample_survey()
+    for limit, share in ((0.9, "0%"), (0.5, "33%")):
+        console, raw = printed()
+        chosen = Thresholds(sink_mass=limit)
+        print_summary(survey, diagnose(survey, chosen), None, console, thresholds=chosen)
+        (line,) = [words for words in raw.getvalue().decode().splitlines() if words.startswith("Heads that sink")]
+        assert line.split()[3:7] == [share, "put", "over", str(limit)]
+
+
+def test_sinks_of_short_sequences_are_held_against_uniform_attention() -> None:
+    survey = sample_survey(tokens=8)  # means up to 0.6, and uniform attention gives 0.34
+    (sinks,) = [line for line in headlines(survey, survey.table()) if line.label == "Heads that sink"]
+    assert (sinks.value, sinks.note) == ("0%", "put over 0.679 of their mass on the first token")
+
+
+def test_what_could_not_be_measured_is_said() -> None:
+    survey = sample_survey(2, 2)
+    survey.provenance["not_measured"] = {"\x1b[2Jcontraction": "values not found", "spectral_gap": ["no", "no\nhead."]}
+    console, raw = printed()
+    print_summary(survey, (), None, console)
+    text = raw.getvalue().decode()
+    assert "�[2Jcontraction was not measured: values not found." in text
+    assert "spectral_gap was not measured: no; no head." in text
+
+
+def test_a_long_path_is_never_broken() -> None:
+    path = Path("a" * 60) / ("b" * 60) / "report.html"
+    console, raw = printed()
+    print_summary(sample_survey(), (), path, console)
+    assert str(path) in raw.getvalue().decode()
+    assert "nothing crossed a threshold" in raw.getvalue().decode()
+
+
+def test_a_terminal_that_knows_only_ascii_gets_ascii() -> None:
+    console, raw = printed("ascii")
+    survey = sample_survey(name="modèle")
+    print_summary(survey, diagnose(survey), None, console)
+    text = raw.getvalue().decode("ascii")
+    assert "4 x 3" in text
+    assert "mod?le" in text
+
+
+def test_names_are_neither_markup_nor_control_characters() -> None:
+    console, raw = printed(force_terminal=True, color_system=None)
+    print_summary(sample_survey(name="[red]x[/red]\x1b]0;title\x07"), (), None, console)
+    text = raw.getvalue().decode()
+    assert "[red]x[/red]" in text
+    assert "\x1b]0" not in text
+
+
+def test_stacks_are_named_where_there_are_several() -> None:
+    console, raw = printed(width=120)
+    survey = encoder_decoder()
+    print_summary(survey, (), None, console)
+    text = raw.getvalue().decode()
+    assert "Layers × heads (encoder)" in text
+    assert text.count("Entropy  ") == 3
+    assert text.index("decoder, self-attention") < text.index("decoder, cross-attention")
+
+
+def test_comparison_tells_what_changed() -> None:
+    first, second = (
+        made_survey(observations(6, 3, broken=((2, 1),))),
+        made_survey(observations(6, 3, tilt=0.3), name="b"),
+    )
+    console, raw = printed()
+    print_comparison(compare(first, second), Path("both.html"), console)
+    text = raw.getvalue().decode()
+    assert max(map(len, text.splitlines())) <= 80
+    for words in (
+        "made/up-model → b",
+        "Findings that are gone",
+        "NaN or infinity",
+        "Largest changes",
+        "both.html",
+    ):
+        assert words in text
+
+
+def comparison_text(first: Survey, second: Survey, width: int = 200) -> str:
+    console, raw = printed(width=width)
+    print_comparison(compare(first, second), None, console)
+    return raw.getvalue().decode()
+
+
+def test_the_same_survey_twice_changes_nothing() -> None:
+    survey = sample_survey()
+    text = comparison_text(survey, survey)
+    assert f"Nothing changed: {len(survey.table())} numbers compared, no difference" in text
+    assert "No finding appeared" in text
+    assert "+0.0" not in text
+    assert "Largest" not in text
+    assert "built differently" not in text
+
+
+def nudged(survey: Survey, amounts: dict[int, float]) -> Survey:
+    """The entropies of head 0 moved at these layers."""
+    ledger = Ledger(survey.cards)
+    for layer in range(4):
+        values = np.array([[2.0 + layer + amounts.get(layer, 0.0), 3.0]])
+        ledger.observe("entropy", "value", "decoder", "self", layer, values)
+    return ledger.survey(survey.provenance)
+
+
+def test_changes_too_small_to_show_are_counted_not_listed() -> None:
+    base = nudged(sample_survey(), {})
+    text = comparison_text(base, nudged(base, {1: 1e-6}))
+    assert "Nothing changed noticeably: 1 of 8 numbers differ, by less than 0.05 of the usual spread" in text
+    assert "0.0" not in text.replace("0.05", "")
+    some = comparison_text(base, nudged(base, {1: 1e-6, 2: 0.5}))
+    assert "Largest changes" in some
+    assert some.count("decoder self layer") == 1
+
+
+def test_models_of_different_build_are_compared_with_a_warning() -> None:
+    text = comparison_text(sample_survey(4, 3), sample_survey(2, 2, name="small"))
+    assert (
+        "The models are built differently (SampleForCausalLM, decoder of 4 layers × 3 heads; SampleForCausalLM, decoder"
+        " of 2 layers × 2 heads), so layers and heads are matched by number alone and what only one model has is left"
+        " out."
+    ) in " ".join(text.split())
+
+
+def test_files_of_a_folder_are_counted() -> None:
+    survey = sample_survey()
+    survey.provenance["corpus"] |= {"files_read": 12, "files_skipped": 1}
+    console, raw = printed()
+    print_summary(survey, (), None, console)
+    assert "sample text, 12 files read and 1 skipped, 16 sequences" in raw.getvalue().decode()
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], BLOCKS),
+        ([5.0, 5.0, 5.0], "▁▁▁"),
+        ([0.0, float("nan"), 1.0], "▁?█"),
+        ([float("nan")], "?"),
+        ([], ""),
+    ],
+)
+def test_sparklines(values: list[float], line: str) -> None:
+    assert sparkline(values) == line
+
+
+def test_long_sparklines_are_averaged_and_logarithms_taken() -> None:
+    assert sparkline(map(float, range(96)), width=8) == BLOCKS
+    assert sparkline([1.0, 10.0, 100.0], log=True) == "▁▅█"
