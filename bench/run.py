@@ -60,7 +60,7 @@ def measure(subject: str) -> list[dict[str, Any]]:
 
 def report_megabytes() -> float:
     """Size of the report of a model with 30 layers of 9 heads, from a real scan of SmolLM2."""
-    from attnscope.reporting.survey.page import write_report
+    from attnscope.reporting.report import report as write_report
     from bench.subjects import smollm2
 
     subject = smollm2()

@@ -16,7 +16,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "scan": "attnscope.scanning.scan:scan",
-    "report": "attnscope.reporting.survey.page:write_report",
+    "report": "attnscope.reporting.report:report",
+    "load": "attnscope.records.load:load",
     "compare": "attnscope.records.comparison:compare",
     "collapse": "attnscope.collapsing.collapse:collapse",
     "paths": "attnscope.decomposing.paths:paths",
@@ -33,6 +34,9 @@ _HOMES = {
     "diagnose": "attnscope.records.survey.diagnose:diagnose",
     "Thresholds": "attnscope.records.survey.thresholds:Thresholds",
     "Survey": "attnscope.records.survey.survey:Survey",
+    "planted": "attnscope.hf.editing.graft:planted",
+    "Comparison": "attnscope.records.comparison:Comparison",
+    "Record": "attnscope.records.record:Record",
     "Collapse": "attnscope.records.collapse:Collapse",
     "PathReport": "attnscope.records.paths:PathReport",
     "RefusalError": "attnscope.core.errors:RefusalError",
@@ -49,16 +53,20 @@ if TYPE_CHECKING:
     from attnscope.core.errors import RefusalError as RefusalError
     from attnscope.core.registry import measures as catalog  # noqa: F401
     from attnscope.decomposing.paths import paths as paths
+    from attnscope.hf.editing.graft import planted as planted
     from attnscope.patterns.generate import generate as generate
     from attnscope.patterns.pattern import Pattern as Pattern
     from attnscope.patterns.sources import read_pattern as read_pattern
     from attnscope.records.collapse import Collapse as Collapse
+    from attnscope.records.comparison import Comparison as Comparison
     from attnscope.records.comparison import compare as compare
+    from attnscope.records.load import load as load
     from attnscope.records.paths import PathReport as PathReport
+    from attnscope.records.record import Record as Record
     from attnscope.records.survey.diagnose import diagnose as diagnose
     from attnscope.records.survey.survey import Survey as Survey
     from attnscope.records.survey.thresholds import Thresholds as Thresholds
-    from attnscope.reporting.survey.page import write_report as report  # noqa: F401
+    from attnscope.reporting.report import report as report
     from attnscope.reproducing.reproduce import reproduce as reproduce
     from attnscope.scanning.scan import scan as scan
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from attnscope.core.card import Alarm, Card
@@ -9,6 +11,7 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.finding import Finding
 from attnscope.core.measure import Located, measure
 from attnscope.core.registry import choose, measures
+from attnscope.records.decoding import decode, encode
 
 
 def _declare(**more: object):
@@ -48,7 +51,7 @@ def test_a_card_survives_json() -> None:
     def thing(x: float) -> float:
         return x
 
-    assert Card.from_json(thing.card.to_json()) == thing.card
+    assert decode(Card, json.loads(json.dumps(encode(thing.card)))) == thing.card
 
 
 @pytest.mark.parametrize(("relation", "value", "rings"), [(">", 0.6, True), (">", 0.5, False), ("<", 0.4, True)])

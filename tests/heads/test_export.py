@@ -135,7 +135,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("attnscope.records.survey.file.os.fsync", full)
+    monkeypatch.setattr("attnscope.core.files.os.fsync", full)
     with pytest.raises(RefusalError, match="No space left"):
         save_head(path, head, {"d": 2})
     assert path.read_bytes() == before

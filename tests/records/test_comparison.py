@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from attnscope.core.errors import RefusalError
-from attnscope.records import comparison as compare
+from attnscope.records.comparison import compare
+from attnscope.records.load import opened
 from attnscope.records.survey import Ledger, Survey, diagnose
-from attnscope.records.survey.file import opened
 from tests.records.survey.sample import CARDS, sample_provenance, sample_survey
 
 
@@ -150,4 +150,4 @@ def test_paths_are_read(tmp_path: Path) -> None:
     with pytest.raises(RefusalError, match="There is no file"):
         compare(file, tmp_path / "nothing.json")
     with pytest.raises(RefusalError, match="A survey or the path of one is needed, not int"):
-        opened(3)
+        opened(3, Survey)

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from attnscope.charts.numerals import numeral
 from attnscope.records.survey import Survey
-from attnscope.reporting.survey.page import write_report
+from attnscope.reporting.report import report as write_report
 from tests.charts.sample_model import encoder_decoder, made_survey, observations
 
 pytestmark = pytest.mark.browser

@@ -18,8 +18,10 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Finding
 from attnscope.records.survey import Survey, diagnose
 from attnscope.records.survey.thresholds import Thresholds
+from attnscope.reporting.report import report as write_report
 from attnscope.reporting.survey.maps import FULL_DETAIL, draw, head_maps
-from attnscope.reporting.survey.page import gauge, render_report, write_report
+from attnscope.reporting.survey.page import gauge
+from attnscope.reporting.survey.page import render as render_report
 from tests.charts.sample_model import CARDS, encoder_decoder, made_survey, observations
 from tests.records.survey.sample import sample_survey
 

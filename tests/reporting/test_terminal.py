@@ -12,7 +12,8 @@ from attnscope.records.survey import Ledger, Survey
 from attnscope.records.survey.diagnose import diagnose
 from attnscope.records.survey.thresholds import Thresholds
 from attnscope.reporting.survey.headlines import headlines
-from attnscope.reporting.survey.terminal import BLOCKS, print_comparison, print_summary, sparkline
+from attnscope.reporting.survey.terminal import sparkline
+from attnscope.reporting.terminal import BLOCKS, print_record
 from tests.charts.sample_model import encoder_decoder, made_survey, observations
 from tests.records.survey.sample import sample_survey
 
@@ -26,7 +27,7 @@ def printed(encoding: str = "utf-8", width: int = 80, **options: object) -> tupl
 def test_summary_fits_eighty_columns_without_colour() -> None:
     survey = made_survey(observations(broken=((3, 2),)))
     console, raw = printed()
-    print_summary(survey, diagnose(survey), Path("out/report.html"), console)
+    print_record(survey, findings=diagnose(survey), files={"Report": Path("out/report.html")}, console=console)
     text = raw.getvalue().decode()
     assert max(map(len, text.splitlines())) <= 80
     assert "\x1b" not in text
@@ -48,7 +49,7 @@ def test_headlines_obey_thresholds() -> None:
     for limit, share in ((0.9, "0%"), (0.5, "33%")):
         console, raw = printed()
         chosen = Thresholds(sink_mass=limit)
-        print_summary(survey, diagnose(survey, chosen), None, console, thresholds=chosen)
+        print_record(survey, findings=diagnose(survey, chosen), console=console, thresholds=chosen)
         (line,) = [words for words in raw.getvalue().decode().splitlines() if words.startswith("Heads that sink")]
         assert line.split()[3:7] == [share, "put", "over", str(limit)]
 
@@ -63,7 +64,7 @@ def test_what_could_not_be_measured_is_said() -> None:
     survey = sample_survey(2, 2)
     survey.provenance["not_measured"] = {"\x1b[2Jcontraction": "values not found", "spectral_gap": ["no", "no\nhead."]}
     console, raw = printed()
-    print_summary(survey, (), None, console)
+    print_record(survey, findings=(), files={"Report": None}, console=console)
     text = raw.getvalue().decode()
     assert "�[2Jcontraction was not measured: values not found." in text
     assert "spectral_gap was not measured: no; no head." in text
@@ -72,7 +73,7 @@ def test_what_could_not_be_measured_is_said() -> None:
 def test_a_long_path_is_never_broken() -> None:
     path = Path("a" * 60) / ("b" * 60) / "report.html"
     console, raw = printed()
-    print_summary(sample_survey(), (), path, console)
+    print_record(sample_survey(), findings=(), files={"Report": path}, console=console)
     assert str(path) in raw.getvalue().decode()
     assert "nothing crossed a threshold" in raw.getvalue().decode()
 
@@ -80,7 +81,7 @@ def test_a_long_path_is_never_broken() -> None:
 def test_a_terminal_that_knows_only_ascii_gets_ascii() -> None:
     console, raw = printed("ascii")
     survey = sample_survey(name="modèle")
-    print_summary(survey, diagnose(survey), None, console)
+    print_record(survey, findings=diagnose(survey), files={"Report": None}, console=console)
     text = raw.getvalue().decode("ascii")
     assert "4 x 3" in text
     assert "mod?le" in text
@@ -88,7 +89,9 @@ def test_a_terminal_that_knows_only_ascii_gets_ascii() -> None:
 
 def test_names_are_neither_markup_nor_control_characters() -> None:
     console, raw = printed(force_terminal=True, color_system=None)
-    print_summary(sample_survey(name="[red]x[/red]\x1b]0;title\x07"), (), None, console)
+    print_record(
+        sample_survey(name="[red]x[/red]\x1b]0;title\x07"), findings=(), files={"Report": None}, console=console
+    )
     text = raw.getvalue().decode()
     assert "[red]x[/red]" in text
     assert "\x1b]0" not in text
@@ -97,7 +100,7 @@ def test_names_are_neither_markup_nor_control_characters() -> None:
 def test_stacks_are_named_where_there_are_several() -> None:
     console, raw = printed(width=120)
     survey = encoder_decoder()
-    print_summary(survey, (), None, console)
+    print_record(survey, findings=(), files={"Report": None}, console=console)
     text = raw.getvalue().decode()
     assert "Layers × heads (encoder)" in text
     assert text.count("Entropy  ") == 3
@@ -110,7 +113,7 @@ def test_comparison_tells_what_changed() -> None:
         made_survey(observations(6, 3, tilt=0.3), name="b"),
     )
     console, raw = printed()
-    print_comparison(compare(first, second), Path("both.html"), console)
+    print_record(compare(first, second), files={"Report": Path("both.html")}, console=console)
     text = raw.getvalue().decode()
     assert max(map(len, text.splitlines())) <= 80
     for words in (
@@ -125,7 +128,7 @@ def test_comparison_tells_what_changed() -> None:
 
 def comparison_text(first: Survey, second: Survey, width: int = 200) -> str:
     console, raw = printed(width=width)
-    print_comparison(compare(first, second), None, console)
+    print_record(compare(first, second), files={"Report": None}, console=console)
     return raw.getvalue().decode()
 
 
@@ -171,7 +174,7 @@ def test_files_of_a_folder_are_counted() -> None:
     survey = sample_survey()
     survey.provenance["corpus"] |= {"files_read": 12, "files_skipped": 1}
     console, raw = printed()
-    print_summary(survey, (), None, console)
+    print_record(survey, findings=(), files={"Report": None}, console=console)
     assert "sample text, 12 files read and 1 skipped, 16 sequences" in raw.getvalue().decode()
 
 

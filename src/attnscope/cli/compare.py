@@ -18,19 +18,15 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print the differences as JSON, and nothing else.")] = False,
 ) -> None:
     """Set survey A beside survey B: checkpoints, variants, models."""
-    from attnscope.cli.output import page_path, print_json, survey_path
+    from attnscope.cli.output import page_path, print_json
     from attnscope.records.comparison import compare as compare_surveys
-    from attnscope.records.survey.survey import Survey
     from attnscope.records.survey.thresholds import Thresholds
-    from attnscope.reporting.survey.page import write_report
-    from attnscope.reporting.survey.terminal import print_comparison
+    from attnscope.reporting.terminal import print_record
 
-    thresholds = Thresholds.parse(threshold or [])
-    first, second = Survey.load(survey_path(a)), Survey.load(survey_path(b))
-    comparison = compare_surveys(first, second, thresholds)
+    comparison = compare_surveys(a, b, Thresholds.parse(threshold or []))
     if out is not None:
-        write_report(first, page_path(out), other=second, thresholds=thresholds)
+        comparison.write_page(page_path(out))
     if as_json:
         print_json(comparison.to_json())
     else:
-        print_comparison(comparison, report=out)
+        print_record(comparison, files={"Report": out})

@@ -61,11 +61,6 @@ def page_path(out: Path) -> Path:
     return out
 
 
-def survey_path(path: Path) -> Path:
-    """A survey file, given itself or the folder that a scan wrote."""
-    return path / "survey.json" if path.is_dir() else path
-
-
 def print_json(data: Any) -> None:
     """Strict JSON: numbers that JSON cannot hold become null."""
     typer.echo(json.dumps(plain(data), indent=2))

@@ -1,25 +1,30 @@
-"""`attnscope report`: draw the page of a survey, a collapse or a decomposition into paths again, without torch."""
+"""`attnscope report`: draw the page of what any command wrote again, without torch."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnscope.core.errors import RefusalError
 
+if TYPE_CHECKING:
+    from attnscope.records.survey.survey import Survey
+
 
 def report(
-    survey: Annotated[
-        Path, typer.Argument(help="A survey.json, collapse.json or paths.json, or the folder that holds one.")
+    record: Annotated[
+        Path,
+        typer.Argument(
+            help="What a command wrote (survey.json, collapse.json, paths.json, results.json, ...), or "
+            "the folder that holds it.",
+            metavar="FILE",
+        ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Where the page goes. Default: report.html, collapse.html or paths.html beside it.", metavar="FILE"
-        ),
+        typer.Option(help="Where the page goes. Default: beside the file, under the same name.", metavar="FILE"),
     ] = None,
     charts: Annotated[
         Path | None,
@@ -31,74 +36,43 @@ def report(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
 ) -> None:
-    """Draw the page of SURVEY again: of what a scan, `collapse` or `paths` wrote."""
-    from attnscope.cli.output import page_path, print_json, survey_path
-
-    if _other_page(survey, out, charts is not None or bool(threshold), as_json):
-        return
-    from attnscope.records.survey.diagnose import diagnose
+    """Draw the page of FILE again: of what scan, compare, collapse, paths, compile, capacity or reproduce wrote."""
+    from attnscope.cli.output import page_path, print_json
+    from attnscope.records.load import file_of, load
     from attnscope.records.survey.survey import Survey
-    from attnscope.records.survey.thresholds import Thresholds
-    from attnscope.reporting.survey.page import write_report
-    from attnscope.reporting.survey.terminal import print_summary
+    from attnscope.reporting.terminal import print_record
 
-    path = survey_path(survey)
-    thresholds = Thresholds.parse(threshold or [])
-    read = Survey.load(path)
-    findings = diagnose(read, thresholds)
-    page = path.with_name("report.html") if out is None else page_path(out)
-    write_report(read, page, thresholds=thresholds)
+    file = file_of(record)
+    read = load(file)
+    if isinstance(read, Survey):
+        _report_survey(read, file, out, charts, threshold or [], as_json)
+        return
+    if charts is not None or threshold:
+        raise RefusalError(f"'{file}' is no survey: --charts and --threshold are about surveys, leave them out.")
+    page = read.write_page(file.with_suffix(".html") if out is None else page_path(out))
+    if as_json:
+        print_json({"report": str(page), "sentences": list(read.sentences())})
+    else:
+        print_record(read, files={"Page": page})
+
+
+def _report_survey(
+    survey: Survey, file: Path, out: Path | None, charts: Path | None, settings: list[str], as_json: bool
+) -> None:
+    from attnscope.cli.output import page_path, print_json
+    from attnscope.records.survey.diagnose import diagnose
+    from attnscope.records.survey.thresholds import Thresholds
+    from attnscope.reporting.terminal import print_record
+
+    thresholds = Thresholds.parse(settings)
+    findings = diagnose(survey, thresholds)
+    page = file.with_name("report.html") if out is None else page_path(out)
+    survey.write_page(page, findings=findings, thresholds=thresholds)
     if charts is not None:
         from attnscope.charts.gallery import write_gallery
 
-        write_gallery(read, charts, findings=findings)
+        write_gallery(survey, charts, findings=findings)
     if as_json:
         print_json({"report": str(page), "findings": [finding.to_json() for finding in findings]})
     else:
-        print_summary(read, findings, report=page, thresholds=thresholds)
-
-
-def _other_page(given: Path, out: Path | None, more: bool, as_json: bool) -> bool:
-    """The page of what `collapse` or `paths` wrote; False where it is neither."""
-    for name in ("collapse", "paths"):
-        path = given / f"{name}.json" if given.is_dir() and not (given / "survey.json").exists() else given
-        if not _is(path, f"attnscope-{name}"):
-            continue
-        if more:
-            raise RefusalError(f"'{path}' is no survey: --charts and --threshold are about surveys, leave them out.")
-        _draw(name, path, path.with_suffix(".html") if out is None else out, as_json)
-        return True
-    return False
-
-
-def _is(path: Path, kind: str) -> bool:
-    """By its first characters: a survey can be large."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            return re.search(rf'"format"\s*:\s*"{kind}"', file.read(200)) is not None
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-def _draw(name: str, path: Path, out: Path, as_json: bool) -> None:
-    from attnscope.cli.output import page_path, print_json
-
-    page = page_path(out)
-    if name == "collapse":
-        from attnscope.records.collapse import Collapse
-        from attnscope.reporting.terminal import print_record
-
-        collapse = Collapse.load(path)
-        collapse.write_page(page)
-        if not as_json:
-            print_record(collapse, files={"Page": page})
-    else:
-        from attnscope.records.paths import PathReport
-        from attnscope.reporting.paths.terminal import print_paths
-
-        report = PathReport.load(path)
-        report.write_page(page)
-        if not as_json:
-            print_paths(report.to_json(), page)
-    if as_json:
-        print_json({"report": str(page)})
+        print_record(survey, files={"Report": page}, findings=findings, thresholds=thresholds)

@@ -116,11 +116,10 @@ def scan(
 
 def _write(survey: Survey, folder: Path, thresholds: Thresholds) -> tuple[Finding, ...]:
     from attnscope.records.survey.diagnose import diagnose
-    from attnscope.reporting.survey.page import write_report
 
     survey.save(folder / "survey.json")
     findings = diagnose(survey, thresholds)
-    write_report(survey, folder / "report.html", findings=findings, thresholds=thresholds)
+    survey.write_page(folder / "report.html", findings=findings, thresholds=thresholds)
     (folder / PARTIAL).unlink(missing_ok=True)
     return findings
 
@@ -138,6 +137,6 @@ def _say(survey: Survey, findings: tuple[Finding, ...], folder: Path, thresholds
             }
         )
     else:
-        from attnscope.reporting.survey.terminal import print_summary
+        from attnscope.reporting.terminal import print_record
 
-        print_summary(survey, findings, report=folder / "report.html", thresholds=thresholds)
+        print_record(survey, files={"Report": folder / "report.html"}, findings=findings, thresholds=thresholds)

@@ -7,7 +7,7 @@ the model.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -48,11 +48,3 @@ class Card:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Card:
-        fields = dict(data)
-        fields["sites"] = tuple(fields["sites"])
-        fields["parts"] = tuple(fields["parts"])
-        fields["alarm"] = Alarm(**fields["alarm"]) if fields["alarm"] else None
-        return cls(**fields)

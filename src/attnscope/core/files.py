@@ -45,9 +45,9 @@ def write_atomically(path: Path, content: bytes, *, make_folder: bool = False) -
             draft.unlink()
 
 
-def read_document(path: Path) -> Any:
-    """The JSON document in a file, compressed or not; None where it is no JSON at all."""
-    content = _bytes(path)
+def read_document(path: Path, wanted: str = "a file that attnscope wrote") -> Any:
+    """The JSON document in a file, compressed or not; None where it is no JSON at all. `wanted` goes into refusals."""
+    content = _bytes(path, wanted)
     try:
         return json.loads(content.decode("utf-8"))
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
@@ -56,13 +56,13 @@ def read_document(path: Path) -> Any:
         return None
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(path: Path, wanted: str) -> bytes:
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
-        raise RefusalError(f"There is no file {path}: give one that attnscope wrote.") from error
+        raise RefusalError(f"There is no file {path}: give {wanted}.") from error
     except IsADirectoryError as error:
-        raise RefusalError(f"{path} is a folder: give the file inside it.") from error
+        raise RefusalError(f"{path} is a folder: give {wanted}.") from error
     except OSError as error:
         raise RefusalError(f"{path} cannot be read: {error.strerror or error}.") from error
     if content[:2] != b"\x1f\x8b":

@@ -12,16 +12,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Finding
 from attnscope.core.plain import plain
+from attnscope.records.decoding import FieldError, decode
+from attnscope.records.load import opened
+from attnscope.records.record import Record
 from attnscope.records.survey.cell import Key
 from attnscope.records.survey.diagnose import diagnose
-from attnscope.records.survey.file import opened
 from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
 
@@ -47,18 +49,35 @@ class Change:
     effect: float
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What changed, the largest effect first, and findings that one survey has and the other has not."""
+@dataclass(frozen=True, repr=False)
+class Comparison(Record):
+    """What changed, the largest effect first, and findings that one survey has and the other has not.
 
-    before: dict[str, Any]  # provenance of the first survey
-    after: dict[str, Any]  # and of the second
+    Its file holds both surveys and the thresholds; all else follows from these and is made again when it is read.
+    """
+
+    KIND: ClassVar[str] = "comparison"
+    COMMAND: ClassVar[str] = "compare"
+    INDENT: ClassVar[int | None] = None
+
+    first: Survey
+    second: Survey
+    thresholds: Thresholds
     changes: tuple[Change, ...]
     unchanged: int  # how many numbers are the same in both
     appeared: tuple[Finding, ...]
     disappeared: tuple[Finding, ...]
     only_before: tuple[str, ...]  # measures that only one of them has
     only_after: tuple[str, ...]
+
+    @property
+    def before(self) -> dict[str, Any]:
+        """Provenance of the first survey."""
+        return self.first.provenance
+
+    @property
+    def after(self) -> dict[str, Any]:
+        return self.second.provenance
 
     def table(self) -> pandas.DataFrame:
         """One row for each change."""
@@ -68,6 +87,7 @@ class Comparison:
         return frame.astype({"head": "Int64"})
 
     def to_json(self) -> dict[str, Any]:
+        """What changed, without the surveys behind it."""
         data: dict[str, Any] = plain(
             {
                 "before": self.before,
@@ -82,6 +102,32 @@ class Comparison:
         )
         return data
 
+    def document(self) -> dict[str, Any]:
+        return {
+            "format": "attnscope-comparison",
+            "version": self.VERSION,
+            "first": self.first.to_json(),
+            "second": self.second.to_json(),
+            "thresholds": asdict(self.thresholds),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Comparison:
+        sides = []
+        for name in ("first", "second"):
+            if not isinstance(data.get(name), Mapping) or data[name].get("version") != Survey.VERSION:
+                raise FieldError(f"{name}: not a survey of version {Survey.VERSION}")
+            try:
+                sides.append(Survey.from_json(data[name]))
+            except FieldError as error:
+                raise FieldError(f"{name}.{error}") from error
+        return compare(sides[0], sides[1], decode(Thresholds, data.get("thresholds")))
+
+    def __repr__(self) -> str:
+        names = [str((side.get("model") or {}).get("name", "unnamed model")) for side in (self.before, self.after)]
+        found = f"{len(self.appeared)} findings appeared, {len(self.disappeared)} are gone"
+        return f"<Comparison of {names[0]} with {names[1]}: {len(self.changes)} numbers changed, {found}>"
+
 
 def compare(
     before: Survey | str | Path, after: Survey | str | Path, thresholds: Thresholds | None = None
@@ -90,16 +136,18 @@ def compare(
 
     Paths are read.
     """
-    first, second = opened(before), opened(after)
+    first, second = opened(before, Survey), opened(after, Survey)
     shared = [key for key in first.cells if key in second.cells]
     if not shared:
         raise RefusalError(_nothing_in_common(first, second))
-    old, new = diagnose(first, thresholds), diagnose(second, thresholds)
+    chosen = thresholds or Thresholds()
+    old, new = diagnose(first, chosen), diagnose(second, chosen)
     pairs = _changes(first, second, shared)
     changes = [change for change in pairs if change.difference]
     return Comparison(
-        before=first.provenance,
-        after=second.provenance,
+        first=first,
+        second=second,
+        thresholds=chosen,
         changes=tuple(sorted(changes, key=_largest_first)),
         unchanged=len(pairs) - len(changes),
         appeared=_without(new, old),

@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import cattrs
 import numpy as np
 from cattrs.errors import ClassValidationError, IterableValidationError
 
-Thing = TypeVar("Thing")
 _INFINITE = MappingProxyType({"inf": math.inf, "-inf": -math.inf})
 _LARGEST = 2**63
 
@@ -42,7 +41,7 @@ def encode(thing: Any) -> Any:
     return thing
 
 
-def decode(kind: type[Thing], data: Any) -> Thing:
+def decode(kind: Any, data: Any) -> Any:
     """The value of type `kind` that parsed JSON stands for, or a `FieldError` that names the first bad field."""
     try:
         return _converter().structure(data, kind)

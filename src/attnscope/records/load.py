@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import read_document
-from attnscope.records.record import Record, read_record
+from attnscope.records.record import Kind, Record, read_record
 
 # kind -> where its class is, and what commands call its file
 KINDS = MappingProxyType(
@@ -34,29 +34,28 @@ _HEADS = ".safetensors"
 
 def load(path: Path | str, *, expected: type[Record] | None = None) -> Record:
     """The record in a file or a folder; with `expected`, one of another kind is refused."""
-    file = _file(Path(path).expanduser(), expected)
+    file = file_of(Path(path), expected)
     if file.suffix == _HEADS:
         kind = class_of("compiled")
         found: Record = kind.read(file)  # type: ignore[attr-defined]  # the one record that is not JSON
     else:
-        data = read_document(file)
+        data = read_document(file, _wanted(expected))
         name = str(data.get("format", "") if isinstance(data, dict) else "").removeprefix("attnscope-")
         if not isinstance(data, dict) or name not in KINDS:
-            raise RefusalError(f"{file} is not a record: give a file that attnscope wrote, such as {_names()}.")
+            what = "record" if expected is None else expected.KIND
+            raise RefusalError(f"{file} is not a {what}: give {_wanted(expected)}.")
         found = read_record(class_of(name), data, file)
     if expected is not None and not isinstance(found, expected):
-        raise RefusalError(
-            f"{file} is a {found.KIND}, not a {expected.KIND}: give the file that `attnscope {expected.COMMAND}` wrote."
-        )
+        raise RefusalError(f"{file} is of the kind {found.KIND} and not a {expected.KIND}: give {_wanted(expected)}.")
     return found
 
 
-def opened(thing: object, kind: type[Record]) -> Record:
+def opened(thing: object, kind: type[Kind]) -> Kind:
     """A record as it is, or read from where a path says."""
     if isinstance(thing, kind):
         return thing
     if isinstance(thing, str | Path):
-        return load(thing, expected=kind)
+        return kind.load(thing)
     raise RefusalError(f"A {kind.KIND} or the path of one is needed, not {type(thing).__name__}.")
 
 
@@ -66,11 +65,13 @@ def class_of(kind: str) -> type[Record]:
     return found
 
 
-def _file(path: Path, expected: type[Record] | None) -> Path:
+def file_of(path: Path, expected: type[Record] | None = None) -> Path:
     """The file itself; of a folder, the record in it that is expected, or the only one."""
     if not path.is_dir():
         return path
-    names = [KINDS[expected.KIND][1]] if expected else [name for _, name in KINDS.values()]
+    if expected is not None:
+        return path / KINDS[expected.KIND][1]
+    names = [name for _, name in KINDS.values()]
     there = [path / name for name in names if (path / name).is_file()]
     if len(there) == 1:
         return there[0]
@@ -79,5 +80,7 @@ def _file(path: Path, expected: type[Record] | None) -> Path:
     raise RefusalError(f"{path} holds no record: give a folder with {' or '.join(names)}.")
 
 
-def _names() -> str:
-    return ", ".join(name for _, name in KINDS.values())
+def _wanted(kind: type[Record] | None) -> str:
+    if kind is not None:
+        return f"the {kind.KIND} file that `attnscope {kind.COMMAND}` wrote"
+    return f"a file that attnscope wrote, such as {', '.join(name for _, name in KINDS.values())}"

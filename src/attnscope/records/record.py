@@ -37,21 +37,30 @@ class Record:
     KIND: ClassVar[str]
     COMMAND: ClassVar[str]  # what to run to make one: a refusal says so
     VERSION: ClassVar[int] = 1
+    INDENT: ClassVar[int | None] = 1  # None: one line, for documents of thousands of numbers
 
     def to_json(self) -> dict[str, Any]:
-        """The document that `save` writes."""
+        """All that `--json` prints."""
         fields: dict[str, Any] = encode(self)
         return {"format": f"attnscope-{self.KIND}", "version": self.VERSION, **fields}
+
+    def document(self) -> dict[str, Any]:
+        """What `save` writes: what `to_json` gives, unless more is needed to read it back."""
+        return self.to_json()
 
     @classmethod
     def from_json(cls: type[Kind], data: Mapping[str, Any]) -> Kind:
         """What `to_json` gave, read back; a `FieldError` names what does not belong there."""
-        return decode(cls, {name: value for name, value in data.items() if name not in ("format", "version")})
+        read: Kind = decode(cls, {name: value for name, value in data.items() if name not in ("format", "version")})
+        return read
 
     def save(self, path: Path | str) -> Path:
         """One JSON document, written whole or not at all; compressed where its name ends in .gz."""
         path = Path(path)
-        text = json.dumps(self.to_json(), indent=1, allow_nan=False, ensure_ascii=False)
+        separators = (",", ":") if self.INDENT is None else None
+        text = json.dumps(
+            self.document(), indent=self.INDENT, separators=separators, allow_nan=False, ensure_ascii=False
+        )
         # A name that is not UTF-8 becomes question marks rather than an error after hours of work.
         write_atomically(path, text.encode("utf-8", errors="replace"))
         return path
@@ -102,8 +111,8 @@ def read_record(kind: type[Record], data: Mapping[str, Any], path: Path) -> Reco
     """The record in a document of its kind, or one sentence about what is wrong with it."""
     if data.get("version") != kind.VERSION:
         raise RefusalError(
-            f"{path} is of version {data.get('version')} and this attnscope reads version {kind.VERSION}: run "
-            f"`attnscope {kind.COMMAND}` again, or use the attnscope that wrote it."
+            f"{path} is a {kind.KIND} of version {data.get('version')} and this attnscope reads version {kind.VERSION}: "
+            f"run `attnscope {kind.COMMAND}` again, or use the attnscope that wrote it."
         )
     try:
         return kind.from_json(data)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from attnscope.core.finding import SEVERITIES, Finding
-from attnscope.records.survey.file import opened
+from attnscope.records.load import opened
 from attnscope.records.survey.findings.alarm import alarm
 from attnscope.records.survey.findings.collapse import collapse
 from attnscope.records.survey.findings.duplicate import duplicate
@@ -43,7 +43,7 @@ KINDS = (
 
 def diagnose(survey: Survey | str | Path, thresholds: Thresholds | None = None) -> tuple[Finding, ...]:
     """Every finding, critical ones first. A path is read."""
-    read = opened(survey)
+    read = opened(survey, Survey)
     chosen = thresholds or Thresholds()
     found = [finding for kind in KINDS for finding in kind(read, chosen)]
     return tuple(sorted(found, key=lambda f: -SEVERITIES.index(f.severity)))

@@ -1,124 +1,94 @@
-"""The survey file: one versioned JSON document (compressed where its name ends in .gz), written whole or not at all."""
+"""A survey as a JSON document, and back. What is wrong inside is refused by the name of its field."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from attnscope.core.card import Card
-from attnscope.core.errors import RefusalError
-from attnscope.core.files import write_atomically
 from attnscope.core.plain import plain
+from attnscope.records.decoding import FieldError, decode, encode
 from attnscope.records.survey.cell import Cell, Key
 from attnscope.records.survey.survey import Survey
-from attnscope.stats.plain import float_to_json
 
-FORMAT = "attnscope-survey"
-VERSION = 1
-NAME = "survey.json"  # what a scan calls it in its folder
+_DEEPEST = 10**5  # layers: arrays are made as deep as the largest one says
+_DAMAGED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, AssertionError, IndexError)
 
 
 def to_json(survey: Survey) -> dict[str, Any]:
     return {
-        "format": FORMAT,
-        "version": VERSION,
         "provenance": plain(survey.provenance),
-        "cards": {name: _card_to_json(card) for name, card in sorted(survey.cards.items())},
+        "cards": {name: encode(card) for name, card in sorted(survey.cards.items())},
         "cells": [{"key": list(key), **cell.to_json()} for key, cell in sorted(survey.cells.items())],
     }
 
 
-def from_json(data: dict[str, Any]) -> Survey:
-    cards = {name: _card_from_json(card) for name, card in data["cards"].items()}
+def from_json(data: Mapping[str, Any]) -> Survey:
+    cards: dict[str, Card] = decode(dict[str, Card], _field(data, "cards", dict))
+    for name, card in cards.items():
+        if name != card.name or not card.parts:
+            raise FieldError(f"cards['{name}'] is the card of something else")
     cells = {}
-    for entry in data["cells"]:
-        key = _key_from_json(entry["key"])
-        if key.measure not in cards:
-            raise ValueError(f"no card explains {key.measure}")
-        cells[key] = Cell.from_json(entry)
-    provenance = data["provenance"]
-    if not all(isinstance(provenance.get(section, {}), dict) for section in ("model", "corpus")):
-        raise ValueError("model and corpus are not described")
+    for number, entry in enumerate(_field(data, "cells", list)):
+        try:
+            key = _key(entry["key"], cards)
+            cells[key] = Cell.from_json(entry)
+        except _DAMAGED as error:
+            raise FieldError(f"cells[{number}]: {error}") from error
+    provenance = _field(data, "provenance", dict)
+    refuse_other_types(provenance)
     return Survey(provenance, cards, cells)
 
 
-def _key_from_json(words: Any) -> Key:
-    """Checked, because arrays are made as deep as the largest layer says."""
+def _field(data: Mapping[str, Any], name: str, kind: type) -> Any:
+    if not isinstance(data.get(name), kind):
+        raise FieldError(f"{name}: {'missing' if name not in data else 'of another type'}")
+    return data[name]
+
+
+def _key(words: Any, cards: Mapping[str, Card]) -> Key:
+    if not isinstance(words, list) or len(words) != len(Key._fields):
+        raise FieldError("its key is not a place")
     key = Key(*words)
-    if not all(isinstance(name, str) for name in key[:4]) or key.layer not in range(10**5):
-        raise ValueError(f"{words} is not a place")
+    if not all(isinstance(name, str) for name in key[:4]) or type(key.layer) is not int:
+        raise FieldError("its key is not a place")
+    if key.layer not in range(_DEEPEST):
+        raise FieldError(f"layer {key.layer} is not one of a model")
+    if key.measure not in cards or key.part not in cards[key.measure].parts:
+        raise FieldError(f"no card explains {key.measure} {key.part}")
+    if key.site not in cards[key.measure].sites:
+        raise FieldError(f"{key.measure} is not taken at {key.site}")
     return key
 
 
-def save(survey: Survey, path: Path) -> Path:
-    """Write beside the target and move into place, so that no reader and no crash ever sees half a survey."""
-    text = json.dumps(to_json(survey), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
-    # A file name that is not UTF-8 becomes question marks rather than an error after hours of work.
-    content = text.encode("utf-8", errors="replace")
-    if path.name.endswith(".gz"):
-        content = gzip.compress(content, mtime=0)  # without a date, equal surveys are equal files
-    write_atomically(path, content)
-    return path
+@dataclass(frozen=True)
+class _Stack:
+    name: str
+    layers: int | None = None
+    heads: int | None = None
+    causal: bool | None = None
+    tokens: int | None = None
 
 
-def opened(survey: object) -> Survey:
-    """A survey as it is, or read from where a path says: its file, or the folder that a scan wrote."""
-    if isinstance(survey, Survey):
-        return survey
-    if isinstance(survey, str | Path):
-        return load(Path(survey))
-    raise RefusalError(f"A survey or the path of one is needed, not {type(survey).__name__}.")
+# What pages, terminals and findings read of provenance. The rest is shown as it is, whatever it is.
+_READ: Mapping[str, Mapping[str, Any]] = {
+    "model": {"name": str, "class": str, "stacks": tuple[_Stack, ...]},
+    "corpus": {"name": str, "sequences": int, "tokens": int, "files_read": int, "files_skipped": int},
+}
 
 
-def load(path: Path) -> Survey:
-    path = path / NAME if path.is_dir() else path
-    data = _parse(path, _read(path))
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise RefusalError(f"{path} is not a survey: give the survey file that `attnscope scan` wrote.")
-    if data.get("version") != VERSION:
-        raise RefusalError(
-            f"{path} is a survey of version {data.get('version')} and this attnscope reads version {VERSION}:"
-            " scan again, or use the attnscope that wrote it."
-        )
-    try:
-        return from_json(data)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, AssertionError) as error:
-        raise RefusalError(f"{path} is damaged inside ({error}): scan again.") from error
-
-
-def _read(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise RefusalError(f"There is no file {path}: give the survey file that `attnscope scan` wrote.") from error
-    except IsADirectoryError as error:
-        raise RefusalError(f"{path} is a folder: give the survey file inside it.") from error
-    except OSError as error:
-        raise RefusalError(f"{path} cannot be read: {error.strerror or error}.") from error
-    if content[:2] != b"\x1f\x8b":
-        return content
-    try:
-        return gzip.decompress(content)
-    except (EOFError, OSError, zlib.error) as error:
-        raise RefusalError(f"{path} is cut off or damaged (its compression ends early): scan again.") from error
-
-
-def _parse(path: Path, content: bytes) -> Any:
-    try:
-        return json.loads(content.decode("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        if content.lstrip().startswith(b'{"format":"attnscope-survey"'):
-            raise RefusalError(f"{path} is cut off or damaged: scan again.") from error
-        raise RefusalError(f"{path} is not a survey: give the survey file that `attnscope scan` wrote.") from error
-
-
-def _card_to_json(card: Card) -> dict[str, Any]:
-    data = card.to_json()
-    return {**data, "low": float_to_json(card.low), "high": float_to_json(card.high)}
-
-
-def _card_from_json(data: dict[str, Any]) -> Card:
-    return Card.from_json({**data, "low": float(data["low"]), "high": float(data["high"])})
+def refuse_other_types(provenance: Mapping[str, Any]) -> None:
+    """A survey that was edited by hand must not make its page fail: what is read of it has the type it should have."""
+    for section, kinds in _READ.items():
+        part = provenance.get(section, {})
+        if not isinstance(part, Mapping):
+            raise FieldError(f"provenance['{section}'] is not described by named fields")
+        for name, kind in kinds.items():
+            if part.get(name) is not None:
+                try:
+                    decode(kind, part[name])
+                except FieldError as error:
+                    raise FieldError(f"provenance['{section}']['{name}']: {error}") from error
+    if not isinstance(provenance.get("not_measured", {}), Mapping):
+        raise FieldError("provenance['not_measured'] is not described by named fields")

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.plain import plain
 from attnscope.core.words import count, layers
+from attnscope.records.record import Record
 from attnscope.records.survey.cell import Cell, Key, join
 from attnscope.records.survey.provenance import merge_provenance, refuse_strangers
 from attnscope.stats import Histogram
@@ -32,8 +32,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Survey:
+class Survey(Record):
     """Cards say what the numbers mean, provenance where they come from, cells what they are."""
+
+    KIND: ClassVar[str] = "survey"
+    COMMAND: ClassVar[str] = "scan"
+    INDENT: ClassVar[int | None] = None
 
     provenance: dict[str, Any]
     cards: dict[str, Card]
@@ -67,17 +71,16 @@ class Survey:
     def __or__(self, other: object) -> Survey:
         return self.merge(other) if isinstance(other, Survey) else NotImplemented
 
-    def save(self, path: str | Path) -> Path:
-        from attnscope.records.survey.file import save
+    def to_json(self) -> dict[str, Any]:
+        from attnscope.records.survey.file import to_json
 
-        return save(self, Path(path))
+        return {"format": "attnscope-survey", "version": self.VERSION, **to_json(self)}
 
     @classmethod
-    def load(cls, path: str | Path) -> Survey:
-        """Read a survey file, given itself or the folder that a scan wrote."""
-        from attnscope.records.survey.file import load
+    def from_json(cls, data: Mapping[str, Any]) -> Survey:
+        from attnscope.records.survey.file import from_json
 
-        return load(Path(path))
+        return from_json(data)
 
     def table(self) -> pandas.DataFrame:
         """One row for each measure, part, place and head."""
@@ -164,11 +167,6 @@ class Survey:
             f"Survey({model}, {corpus.get('sequences', 0)} sequences, {corpus.get('tokens', 0)} tokens,"
             f" {len(self.cards)} measures, {len(self.cells)} cells)"
         )
-
-    def _repr_html_(self) -> str:
-        from attnscope.reporting.survey.notebook import html
-
-        return html(self)
 
 
 def stack_means(column: Mapping[int, Cell]) -> NDArray[np.float64]:

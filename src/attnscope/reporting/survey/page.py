@@ -18,50 +18,28 @@ import math
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attnscope import __version__
 from attnscope.core.finding import SEVERITIES, Finding
-from attnscope.records.comparison import compare
+from attnscope.records.comparison import Comparison, compare
 from attnscope.records.survey.diagnose import diagnose
-from attnscope.records.survey.file import opened
 from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
-
-if TYPE_CHECKING:
-    pass
 
 MOST_CHANGES = 12
 
 
-def write_report(
-    survey: Survey | str | Path,
-    path: Path | str,
+def render(
+    survey: Survey,
     *,
     findings: tuple[Finding, ...] | None = None,
     other: Survey | str | Path | None = None,
     thresholds: Thresholds | None = None,
-) -> Path:
-    """Write the page; with `other`, a comparison of the two surveys is in it. Surveys given as paths are read."""
-    from attnscope.charts.export import write_file
-
-    path = Path(path)
-    beside = None if other is None else opened(other)
-    page = render_report(opened(survey), findings=findings, other=beside, thresholds=thresholds)
-    write_file(path, page.encode("utf-8", errors="replace"))
-    return path
-
-
-def render_report(
-    survey: Survey,
-    *,
-    findings: tuple[Finding, ...] | None = None,
-    other: Survey | None = None,
-    thresholds: Thresholds | None = None,
 ) -> str:
-    """The page as text. Equal surveys give equal pages."""
+    """The page as text; with `other`, a comparison of the two surveys is in it. Equal surveys give equal pages."""
     from attnscope.reporting.document import environment, flat, page_style, policy
     from attnscope.reporting.survey.figures import profiles
     from attnscope.reporting.survey.headlines import headlines
@@ -72,7 +50,9 @@ def render_report(
     table = survey.table()
     maps = head_maps(survey, table)
     detail = sum(m.layers * m.heads for m in maps) <= FULL_DETAIL
-    comparison = _compared(survey, other, table, maps, thresholds) if other is not None else None
+    comparison = None
+    if other is not None:
+        comparison = _compared(compare(survey, other, thresholds), table, maps)
     figures = profiles(survey, table)
     templates = environment()
     style = page_style(templates)
@@ -173,14 +153,13 @@ class _Compared:
     missing: tuple[str, ...]
 
 
-def _compared(
-    survey: Survey, other: Survey, table: Any, maps: tuple[Any, ...], thresholds: Thresholds | None
-) -> _Compared:
+def _compared(found: Comparison, table: Any, maps: tuple[Any, ...]) -> _Compared:
+    from attnscope.reporting.comparison.words import build_words, change_words, changes_worth_listing
     from attnscope.reporting.survey.figures import paired_profiles
     from attnscope.reporting.survey.maps import difference_drawing, differences, figures, head_maps
-    from attnscope.reporting.survey.words import build_words, change_words, changes_worth_listing, names
+    from attnscope.reporting.survey.words import names
 
-    found = compare(survey, other, thresholds)
+    survey, other = found.first, found.second
     second = other.table()
     twins = {(m.card.name, m.part, m.stack, m.site): m for m in head_maps(other, second)}
     by_map: list[dict[str, Any] | None] = []

@@ -6,55 +6,37 @@ Everything is built from `Text`, never from markup: a model called `[red]x` is c
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from attnscope.charts.numerals import numeral
 from attnscope.core.finding import SEVERITIES, Finding, Severity
-from attnscope.records.comparison import Change, Comparison
+from attnscope.records.survey.diagnose import diagnose
 from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
 from attnscope.reporting.survey.headlines import headlines
 from attnscope.reporting.survey.words import (
-    build_words,
-    change_words,
-    changes_worth_listing,
     corpus_words,
     missing_words,
     model_name,
     site_title,
 )
-from attnscope.reporting.terminal import BLOCKS, clean, print_screen, section
+from attnscope.reporting.terminal import BLOCKS, clean, section
 
 STYLE: dict[str, str] = {"critical": "bold red", "warning": "yellow", "info": "blue"}
 SPARK_WIDTH = 30
 MOST_CHANGES = 10
 
 
-def print_summary(
-    survey: Survey,
-    findings: Sequence[Finding],
-    report: Path | None = None,
-    console: Console | None = None,
-    *,
-    thresholds: Thresholds | None = None,
-) -> None:
-    """Print what a survey says. `thresholds` are those behind the findings; headlines obey them too."""
-    print_screen(summary(survey, findings, thresholds), {"Report": report}, console or Console())
-
-
-def print_comparison(comparison: Comparison, report: Path | None = None, console: Console | None = None) -> None:
-    """Print what changed between two surveys."""
-    print_screen(compared(comparison), {"Report": report}, console or Console())
-
-
-def summary(survey: Survey, findings: Sequence[Finding], thresholds: Thresholds | None = None) -> Group:
-    """What a survey says, to be printed by a console."""
+def show(
+    survey: Survey, *, findings: Sequence[Finding] | None = None, thresholds: Thresholds | None = None
+) -> RenderableType:
+    """What a console prints. `thresholds` are those behind the findings; headlines obey them too."""
+    findings = diagnose(survey, thresholds) if findings is None else findings
     parts: list[RenderableType] = [
         Text(""),
         Text(clean(model_name(survey)), style="bold"),
@@ -62,37 +44,13 @@ def summary(survey: Survey, findings: Sequence[Finding], thresholds: Thresholds 
         Text(""),
         _headline_table(survey, thresholds),
         section(_counts(findings)),
-        _finding_table(findings),
+        finding_table(findings),
         section("Depth"),
         _depth_table(survey),
     ]
     missing = missing_words(survey)
     if missing:
         parts += [Text(""), *(Text(clean(sentence), style="dim") for sentence in missing)]
-    return Group(*parts)
-
-
-def compared(comparison: Comparison) -> Group:
-    """What changed, to be printed by a console."""
-    before, after = (
-        clean(str((p.get("model") or {}).get("name", "unnamed model"))) for p in (comparison.before, comparison.after)
-    )
-    parts: list[RenderableType] = [
-        Text(""),
-        Text.assemble((before, "bold"), " → ", (after, "bold")),
-        section("Findings that appeared" if comparison.appeared else "No finding appeared"),
-        _finding_table(comparison.appeared, advice=False),
-        section("Findings that are gone" if comparison.disappeared else "No finding is gone"),
-        _finding_table(comparison.disappeared, advice=False),
-        section(change_words(comparison)),
-        _change_table(changes_worth_listing(comparison, MOST_CHANGES)),
-    ]
-    built = build_words(comparison.before, comparison.after)
-    if built:
-        parts.insert(2, Text(clean(built), style="dim"))
-    for label, missing in (("first", comparison.only_before), ("second", comparison.only_after)):
-        if missing:
-            parts.append(Text(f"Only the {label} measured {clean(', '.join(missing))}.", style="dim"))
     return Group(*parts)
 
 
@@ -123,7 +81,7 @@ def _headline_table(survey: Survey, thresholds: Thresholds | None) -> Table:
     return table
 
 
-def _finding_table(findings: Sequence[Finding], *, advice: bool = True) -> Table:
+def finding_table(findings: Sequence[Finding], *, advice: bool = True) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column()
@@ -163,23 +121,6 @@ def _depth_table(survey: Survey) -> Table:
 def _order(survey: Survey, place: tuple[str, str]) -> tuple[int, int]:
     """Stack by stack, the stream before attention."""
     return survey.stacks.index(place[0]), ("stream", "middle", "self", "cross").index(place[1])
-
-
-def _change_table(changes: Sequence[Change]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True, overflow="ellipsis", max_width=22)
-    table.add_column(overflow="fold")
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True, style="bold")
-    for change in changes:
-        head = "" if change.head is None else f" head {change.head}"
-        table.add_row(
-            Text(clean(change.measure if change.part == "value" else f"{change.measure} {change.part}")),
-            Text(clean(f"{change.stack} {change.site} layer {change.layer}{head}"), style="dim"),
-            f"{numeral(change.before)} → {numeral(change.after)}",
-            f"{change.effect:+.1f}",
-        )
-    return table
 
 
 def _mean(cell: Any) -> float:

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 from attnscope.core.card import Card
 from attnscope.core.finding import Finding
 from attnscope.core.words import count, layers
-from attnscope.records.comparison import Change, Comparison
+from attnscope.records.survey.diagnose import diagnose
 from attnscope.records.survey.survey import Survey
 
-SMALLEST_EFFECT = 0.05  # less is +0.0 where one decimal is shown, and says nothing
 _ARXIV = re.compile(r"(?:arXiv:\s*)?(\d{4}\.\d{4,5})(?:v\d+)?", re.IGNORECASE)
 
 
@@ -30,6 +29,11 @@ def citation(text: str) -> tuple[Words, ...]:
         words += [Words(text[end : match.start()]), Words(match[0], f"https://arxiv.org/abs/{match[1]}")]
         end = match.end()
     return tuple(w for w in (*words, Words(text[end:])) if w.text)
+
+
+def sentences(survey: Survey) -> tuple[str, ...]:
+    """What was found, worst first, with the usual thresholds."""
+    return tuple(finding.sentence for finding in diagnose(survey))
 
 
 def place(finding: Finding) -> str:
@@ -83,42 +87,6 @@ def names(first: Survey, second: Survey) -> tuple[str, str]:
     corpora = (corpus_words(first) or ("",))[0], (corpus_words(second) or ("",))[0]
     told = corpora if corpora[0] != corpora[1] else ("first", "second")
     return f"{pair[0]} ({told[0]})", f"{pair[1]} ({told[1]})"
-
-
-def changes_worth_listing(comparison: Comparison, most: int) -> tuple[Change, ...]:
-    return tuple(change for change in comparison.changes if abs(change.effect) >= SMALLEST_EFFECT)[:most]
-
-
-def change_words(comparison: Comparison) -> str:
-    """What the list of changes is of, or why there is none."""
-    changed = len(comparison.changes)
-    numbers = count(changed + comparison.unchanged, "number")
-    if not changed:
-        return f"Nothing changed: {numbers} compared, no difference"
-    if not changes_worth_listing(comparison, 1):
-        small = f"by less than {SMALLEST_EFFECT} of the usual spread"
-        return f"Nothing changed noticeably: {changed:,} of {numbers} differ, {small}"
-    return "Largest changes, in units of the usual spread between places"
-
-
-def build_words(before: dict[str, Any], after: dict[str, Any]) -> str | None:
-    """A sentence where the models of two provenances differ in class or size; None where they do not."""
-    first, second = _build(before), _build(after)
-    if not first or not second or first == second:
-        return None
-    return (
-        f"The models are built differently ({first}; {second}), so layers and heads are matched by number alone and"
-        " what only one model has is left out."
-    )
-
-
-def _build(provenance: dict[str, Any]) -> str:
-    """`LlamaForCausalLM, decoder of 30 layers × 9 heads`."""
-    model = provenance.get("model")
-    model = model if isinstance(model, dict) else {}
-    stacks = [s for s in model.get("stacks") or [] if isinstance(s, dict) and s.get("layers")]
-    sizes = [f"{s.get('name')} of {s.get('layers')} layers × {s.get('heads')} heads" for s in stacks]
-    return ", ".join(words for words in (str(model.get("class") or ""), *sizes) if words)
 
 
 def card_range(card: Card) -> str:
