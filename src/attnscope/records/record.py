@@ -111,8 +111,8 @@ def read_record(kind: type[Record], data: Mapping[str, Any], path: Path) -> Reco
     """The record in a document of its kind, or one sentence about what is wrong with it."""
     if data.get("version") != kind.VERSION:
         raise RefusalError(
-            f"{path} is a {kind.KIND} of version {data.get('version')} and this attnscope reads version {kind.VERSION}: "
-            f"run `attnscope {kind.COMMAND}` again, or use the attnscope that wrote it."
+            f"{path} is a {kind.KIND} of version {data.get('version')} and this attnscope reads version {kind.VERSION}:"
+            f" run `attnscope {kind.COMMAND}` again, or use the attnscope that wrote it."
         )
     try:
         return kind.from_json(data)

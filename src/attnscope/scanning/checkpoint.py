@@ -7,28 +7,16 @@ gives the same survey, bit for bit, as one that was never interrupted.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.interrupts import uninterrupted
+from attnscope.records.decoding import FieldError
 from attnscope.records.survey.survey import Survey
+from attnscope.scanning.plan import Plan
 
 _EVERY_SECONDS = 30.0
-
-
-@dataclass(frozen=True)
-class Restored:
-    """What an interrupted scan had done."""
-
-    survey: Survey
-    sequences: int
-    tokens: int
-
-    @property
-    def stack_tokens(self) -> dict[str, int]:
-        return {stack["name"]: stack["tokens"] for stack in self.survey.provenance["model"]["stacks"]}
 
 
 @dataclass
@@ -36,7 +24,7 @@ class Checkpoint:
     """Where a partial survey is kept; `path=None` keeps nothing."""
 
     path: Path | None
-    plan: Mapping[str, Any]  # everything that decides the numbers: model, corpus, measures, sizes, seed
+    plan: Plan
     _saved_at: float = field(default_factory=time.monotonic)
 
     def clear(self) -> None:
@@ -44,33 +32,38 @@ class Checkpoint:
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
-    def restore(self) -> Restored | None:
-        """What is there to go on with; None where there is nothing."""
+    def restore(self) -> Survey | None:
+        """What there is to go on with; None where there is nothing."""
         if self.path is None or not self.path.exists():
             return None
         partial = Survey.load(self.path)
-        resume = partial.provenance.get("resume")
-        if not isinstance(resume, dict):
-            raise RefusalError(f"'{self.path}' is not an interrupted scan: remove it or scan without --resume.")
-        changed = sorted(k for k in {*self.plan, *resume["plan"]} if self.plan.get(k) != resume["plan"].get(k))
-        if changed:
+        try:
+            plan = Plan.from_json(partial.provenance.get("resume"))
+            whole = {"sequences", "tokens"} <= partial.provenance["corpus"].keys()
+            stacks = partial.provenance["model"]["stacks"]
+        except (FieldError, KeyError) as error:
             raise RefusalError(
-                f"The interrupted scan in '{self.path}' had another {', '.join(changed)}: "
+                f"'{self.path}' is not an interrupted scan of this version ({error}): remove it, or scan without "
+                "--resume."
+            ) from error
+        if not whole or any("tokens" not in stack for stack in stacks):
+            raise RefusalError(f"'{self.path}' does not say what was read: remove it, or scan without --resume.")
+        if changed := self.plan.differences(plan):
+            raise RefusalError(
+                f"The interrupted scan in '{self.path}' had another {', '.join(changed).replace('_', ' ')}: "
                 "give the same options again, or scan without --resume."
             )
-        return Restored(partial, int(resume["sequences"]), int(resume["tokens"]))
+        return partial
 
     @property
     def due(self) -> bool:
         """Whether half a minute has passed: a killed process loses no more than that."""
         return self.path is not None and time.monotonic() - self._saved_at > _EVERY_SECONDS
 
-    def save(self, survey: Survey, sequences: int, tokens: int) -> None:
-        """Write the survey of the sequences done so far."""
+    def save(self, survey: Survey) -> None:
+        """Write the survey of what is done so far."""
         if self.path is None:
             return
-        resume = {"plan": dict(self.plan), "sequences": sequences, "tokens": tokens}
-        Survey(provenance={**survey.provenance, "resume": resume}, cards=survey.cards, cells=survey.cells).save(
-            self.path
-        )
+        with uninterrupted():
+            replace(survey, provenance={**survey.provenance, "resume": self.plan.to_json()}).save(self.path)
         self._saved_at = time.monotonic()

@@ -10,20 +10,13 @@ frames into numbers, and nothing larger than one layer of one batch is ever kept
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
-from datetime import UTC, datetime
-from importlib.metadata import version
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-import attnscope
-from attnscope.core.errors import RefusalError
 from attnscope.core.registry import choose
-from attnscope.hf.anatomy.anatomy import Anatomy, anatomy, weights
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import (
     Ready,
@@ -32,20 +25,13 @@ from attnscope.hf.loading.material import (
     files_of,
     forward_options,
     loaded_model,
-    out_of_memory,
     precision_and_place,
     refusing_what_does_not_run,
     text_of,
 )
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.seeing.intact import evaluating
-from attnscope.hf.tapping.tap import tap
-from attnscope.hf.tapping.verify import verify
-from attnscope.records.survey.ledger import Ledger
 from attnscope.records.survey.survey import Survey
 from attnscope.scanning.checkpoint import Checkpoint
-from attnscope.scanning.interrupts import uninterrupted
-from attnscope.scanning.observer import Observer
 from attnscope.trace.batches import Batch, Batches
 from attnscope.trace.windows import Tokenizer
 
@@ -89,180 +75,43 @@ def scan(
     loaded = loaded_model(model, tokenizer, dtype=dtype, device=device, random_init=random_init, seed=seed, **options)
     text = text_of(corpus, field)
     prepared = batches_for(loaded, text, samples=samples, max_tokens=max_tokens, batch_size=batch_size, seed=seed)
-    precision, place = precision_and_place(loaded.model)
-    plan = {
-        "model": loaded.sha256,
-        "corpus": prepared.sha256,
-        "tokens": prepared.fingerprint(),
-        "measures": [m.card.name for m in chosen],
-        "samples": prepared.samples,
-        "max tokens": max_tokens,
-        "batch size": batch_size,
-        "seed": seed,
-        "dtype": str(precision).removeprefix("torch."),
-        "device": str(place),
-        "precision of statistics": str(accumulate).removeprefix("torch."),
-        "version": attnscope.__version__,
-    }
+    plan = Plan.of(
+        loaded, prepared, chosen, max_tokens=max_tokens, batch_size=batch_size, seed=seed, accumulate=accumulate
+    )
     keeper = Checkpoint(None if checkpoint is None else Path(checkpoint), plan)
-    restored = keeper.restore() if resume else None
-    if restored is None:
+    before = keeper.restore() if resume else None
+    if before is None:
         keeper.clear()
     tell("probing", 0, prepared.samples, 0)
     with refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
-        found = anatomy(loaded.model, prepared.batches[0].to(place).inputs)
-        origin = _provenance(loaded, prepared, found, _verified(loaded, prepared, found), plan)
+        first = prepared.batches[0].to(precision_and_place(loaded.model)[1])
+        subject = Subject.of(loaded.model, first.inputs, forward_options(loaded))
+        origin = provenance(loaded, prepared, subject.anatomy, verified(subject, prepared), plan)
     origin["corpus"] |= files_of(text)
-    cards = {m.card.name: m.card for m in chosen}
-    ledger = Ledger(cards) if restored is None else Ledger.from_survey(restored.survey)
-    observer = Observer(chosen, ledger, accumulate)
-    if restored is None:
-        for frame in weights(loaded.model, found):
-            observer.receive(frame)
-        observer.finish(None)
-        observer.commit()
-    else:
-        observer.tokens.update(restored.stack_tokens)
-    done, tokens = (0, 0) if restored is None else (restored.sequences, restored.tokens)
-    whole = True  # whether the ledger holds whole batches only
-
-    def so_far() -> Survey:
-        with uninterrupted():
-            return ledger.survey(_counted(origin, done, tokens, observer.tokens))
-
+    shard = Shard(plan, subject, origin, before)
     try:
-        with evaluating(loaded.model), torch.inference_mode(), quiet():
-            tell("scanning", done, prepared.samples, tokens)
-            for batch in _remaining(prepared, done):
-                observe_batch(loaded, found, observer, batch)
-                with uninterrupted():
-                    whole = False
-                    observer.commit()
-                    done, tokens = done + len(batch), tokens + batch.tokens
-                    whole = True
-                tell("scanning", done, prepared.samples, tokens)
-                if keeper.due:
-                    keeper.save(so_far(), done, tokens)
+        tell("scanning", shard.sequences, prepared.samples, shard.tokens)
+        for batch in remaining(prepared, shard.sequences):
+            shard.observe(batch)
+            tell("scanning", shard.sequences, prepared.samples, shard.tokens)
+            if keeper.due:
+                keeper.save(shard.survey())
     except BaseException:
-        if done and whole:
-            keeper.save(so_far(), done, tokens)
+        if shard.sequences and shard.whole:
+            keeper.save(shard.survey())
         raise
-    survey = _with_what_is_missing(so_far(), observer)
-    keeper.save(survey, done, tokens)  # until the caller has put the survey where it belongs
+    survey = shard.finished()
+    keeper.save(survey)  # until the caller has put the survey where it belongs
     return survey
 
 
-def observe_batch(loaded: Loaded, found: Anatomy, observer: Observer, batch: Batch) -> None:
-    """Run one batch under the tap; when memory runs out, run its halves. What is seen waits for `commit`."""
-    ready = batch.to(precision_and_place(loaded.model)[1])
-    try:
-        with tap(loaded.model, found, observer.receive):
-            loaded.model(**ready.inputs, **forward_options(loaded))
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        observer.forget()
-        if not out_of_memory(error):
-            observer.discard()
-            raise
-    except BaseException:
-        observer.discard()
-        raise
-    else:
-        observer.finish(batch.samples)
-        return
-    for half in batch.halves():
-        observe_batch(loaded, found, observer, half)
-
-
-def _verified(loaded: Loaded, prepared: Batches, found: Anatomy) -> dict[str, Any]:
-    """The verifier's word on the first batch and on the first one with padding, or a refusal."""
-    padded = [batch for batch in prepared.batches[1:] if batch.mask is not None and not bool(batch.mask.all())]
-    largest: dict[str, float] = {}
-    notes: list[str] = []
-    for batch in (prepared.batches[0], *padded[:1]):
-        corner = _small(batch).to(precision_and_place(loaded.model)[1])
-        check = verify(loaded.model, corner.inputs, found)
-        if not check.passed:
-            raise RefusalError(f"{loaded.class_name} cannot be scanned honestly: {check.sentence}")
-        for name, one in check.checks.items():
-            largest[name] = max(one.largest, largest.get(name, 0.0))
-        notes += [note for note in check.notes if note not in notes]
-    return {"passed": True, "largest_difference": largest["mixed"], "checks": largest, "notes": notes}
-
-
-def _remaining(prepared: Batches, done: int) -> Iterator[Batch]:
+def remaining(prepared: Batches, done: int) -> Iterator[Batch]:
     """The batches after the first `done` sequences. Checkpoints are only made between batches."""
     passed = 0
     for batch in prepared:
         if passed >= done:
             yield batch
         passed += len(batch)
-
-
-def _small(batch: Batch) -> Batch:
-    """A corner of a batch, for the verifier: the last rows, since padded sequences come last."""
-    while len(batch) > _VERIFIED_SEQUENCES and not batch.undivided:
-        _, batch = batch.halves()
-    return batch.shortened(_VERIFIED_TOKENS)
-
-
-def _counted(origin: dict[str, Any], sequences: int, tokens: int, by_stack: Mapping[str, int]) -> dict[str, Any]:
-    """Provenance with what has been read so far."""
-    stacks = [{**stack, "tokens": by_stack.get(stack["name"], 0)} for stack in origin["model"]["stacks"]]
-    return {
-        **origin,
-        "model": {**origin["model"], "stacks": stacks},
-        "corpus": {**origin["corpus"], "sequences": sequences, "tokens": tokens},
-    }
-
-
-def _with_what_is_missing(survey: Survey, observer: Observer) -> Survey:
-    """Say which of the chosen measures this model does not allow, and why; refuse a survey of nothing."""
-    measured = {key.measure for key in survey.cells}
-    missing = {
-        name: f"{', '.join(sorted(observer.lacking[name]))} not found" if observer.lacking[name] else "no place for it"
-        for name in survey.cards
-        if name not in measured
-    }
-    if not survey.cells:
-        reasons = "; ".join(f"{name}: {why}" for name, why in missing.items())
-        raise RefusalError(f"Nothing that was asked for can be measured in this model ({reasons}): choose others.")
-    return replace(survey, provenance={**survey.provenance, "not_measured": missing}) if missing else survey
-
-
-def _provenance(
-    loaded: Loaded, prepared: Batches, found: Anatomy, verified: dict[str, Any], plan: dict[str, Any]
-) -> dict[str, Any]:
-    """Everything needed to make these numbers again, and to know how far to trust them."""
-    stacks = [
-        {
-            "name": stack.name,
-            "layers": len(stack.blocks),
-            "heads": max((s.heads for s in found.sites if s.stack == stack.name), default=0),
-            "causal": all(s.causal for s in found.sites if s.stack == stack.name and s.site == "self"),
-        }
-        for stack in found.stacks
-    ]
-    return {
-        "model": {
-            **{key: value for key, value in loaded.provenance.items() if key not in ("model", "sha256")},
-            "name": loaded.name,
-            "class": loaded.class_name,
-            "hash": loaded.sha256,
-            "parameters": loaded.parameters,
-            "stacks": stacks,
-        },
-        "corpus": {"name": prepared.name, "hash": prepared.sha256, "window": plan["max tokens"]},
-        "measures": plan["measures"],
-        "dtype": plan["dtype"],
-        "device": str(precision_and_place(loaded.model)[1]),
-        "seed": plan["seed"],
-        "batch_size": plan["batch size"],
-        "routes": list(found.routes),
-        "verify": verified,
-        "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},
-        "attnscope": attnscope.__version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
 
 
 def _quiet(stage: str, done: int, total: int, tokens: int) -> None:

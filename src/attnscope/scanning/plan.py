@@ -1,0 +1,87 @@
+"""A plan: everything that decides the numbers of a scan. Two scans of one plan give one survey, bit for bit.
+
+It is plain data, so that it can be kept beside unfinished work, sent to a worker, and compared: a scan goes on with what
+is done only where the plans are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+import attnscope
+from attnscope.core.measure import Measure
+from attnscope.core.registry import measures as known_measures
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import precision_and_place
+from attnscope.records.decoding import decode, encode
+from attnscope.trace.batches import Batches
+
+
+@dataclass(frozen=True)
+class Plan:
+    model: str  # hash of weights and configuration
+    corpus: str  # hash of the texts
+    tokens: str  # fingerprint of the sequences that were cut from them
+    measures: tuple[str, ...]
+    samples: int
+    max_tokens: int | None
+    batch_size: int
+    seed: int
+    dtype: str
+    device: str
+    accumulate: str  # precision of statistics; "None" where it follows the logits
+    version: str
+
+    @classmethod
+    def of(
+        cls,
+        loaded: Loaded,
+        prepared: Batches,
+        chosen: tuple[Measure, ...],
+        *,
+        max_tokens: int | None,
+        batch_size: int,
+        seed: int,
+        accumulate: torch.dtype | None,
+    ) -> Plan:
+        precision, place = precision_and_place(loaded.model)
+        return cls(
+            model=loaded.sha256,
+            corpus=prepared.sha256,
+            tokens=prepared.fingerprint(),
+            measures=tuple(measure.card.name for measure in chosen),
+            samples=prepared.samples,
+            max_tokens=max_tokens,
+            batch_size=batch_size,
+            seed=seed,
+            dtype=str(precision).removeprefix("torch."),
+            device=str(place),
+            accumulate=str(accumulate).removeprefix("torch."),
+            version=attnscope.__version__,
+        )
+
+    @property
+    def chosen(self) -> tuple[Measure, ...]:
+        return tuple(known_measures()[name] for name in self.measures)
+
+    @property
+    def accumulation(self) -> torch.dtype | None:
+        found: torch.dtype | None = None if self.accumulate == "None" else getattr(torch, self.accumulate)
+        return found
+
+    def differences(self, other: Plan) -> tuple[str, ...]:
+        """Names of what differs."""
+        return tuple(f.name for f in fields(self) if getattr(self, f.name) != getattr(other, f.name))
+
+    def to_json(self) -> dict[str, Any]:
+        data: dict[str, Any] = encode(self)
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+        read: Plan = decode(cls, data)
+        return read

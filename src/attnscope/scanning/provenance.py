@@ -1,0 +1,106 @@
+"""Where a survey comes from: what was read, how it was verified, and everything needed to make its numbers again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import attnscope
+from attnscope.core.errors import RefusalError
+from attnscope.hf.anatomy.anatomy import Anatomy
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.tapping.verify import verify
+from attnscope.records.survey.survey import Survey
+from attnscope.scanning.observer import Observer
+from attnscope.scanning.plan import Plan
+from attnscope.scanning.subject import Subject
+from attnscope.trace.batches import Batch, Batches
+
+_VERIFIED_SEQUENCES = 2
+_VERIFIED_TOKENS = 512  # verification is dense: its cost grows with the square of the length
+
+
+def provenance(
+    loaded: Loaded, prepared: Batches, found: Anatomy, verified: dict[str, Any], plan: Plan
+) -> dict[str, Any]:
+    """Everything needed to make these numbers again, and to know how far to trust them."""
+    stacks = [
+        {
+            "name": stack.name,
+            "layers": len(stack.blocks),
+            "heads": max((s.heads for s in found.sites if s.stack == stack.name), default=0),
+            "causal": all(s.causal for s in found.sites if s.stack == stack.name and s.site == "self"),
+        }
+        for stack in found.stacks
+    ]
+    return {
+        "model": {
+            **{key: value for key, value in loaded.provenance.items() if key not in ("model", "sha256")},
+            "name": loaded.name,
+            "class": loaded.class_name,
+            "hash": loaded.sha256,
+            "parameters": loaded.parameters,
+            "stacks": stacks,
+        },
+        "corpus": {"name": prepared.name, "hash": prepared.sha256, "window": plan.max_tokens},
+        "measures": list(plan.measures),
+        "dtype": plan.dtype,
+        "device": plan.device,
+        "seed": plan.seed,
+        "batch_size": plan.batch_size,
+        "routes": list(found.routes),
+        "verify": verified,
+        "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},
+        "attnscope": attnscope.__version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def counted(origin: dict[str, Any], sequences: int, tokens: int, by_stack: Mapping[str, int]) -> dict[str, Any]:
+    """Provenance with what has been read so far."""
+    stacks = [{**stack, "tokens": by_stack.get(stack["name"], 0)} for stack in origin["model"]["stacks"]]
+    return {
+        **origin,
+        "model": {**origin["model"], "stacks": stacks},
+        "corpus": {**origin["corpus"], "sequences": sequences, "tokens": tokens},
+    }
+
+
+def with_what_is_missing(survey: Survey, observer: Observer) -> Survey:
+    """Say which of the chosen measures this model does not allow, and why; refuse a survey of nothing."""
+    measured = {key.measure for key in survey.cells}
+    missing = {
+        name: f"{', '.join(sorted(observer.lacking[name]))} not found" if observer.lacking[name] else "no place for it"
+        for name in survey.cards
+        if name not in measured
+    }
+    if not survey.cells:
+        reasons = "; ".join(f"{name}: {why}" for name, why in missing.items())
+        raise RefusalError(f"Nothing that was asked for can be measured in this model ({reasons}): choose others.")
+    return replace(survey, provenance={**survey.provenance, "not_measured": missing}) if missing else survey
+
+
+def verified(subject: Subject, prepared: Batches) -> dict[str, Any]:
+    """The verifier's word on the first batch and on the first one with padding, or a refusal."""
+    padded = [batch for batch in prepared.batches[1:] if batch.mask is not None and not bool(batch.mask.all())]
+    largest: dict[str, float] = {}
+    notes: list[str] = []
+    for batch in (prepared.batches[0], *padded[:1]):
+        corner = _small(batch).to(subject.place)
+        check = verify(subject.model, corner.inputs, subject.anatomy)
+        if not check.passed:
+            raise RefusalError(f"{type(subject.model).__name__} cannot be scanned honestly: {check.sentence}")
+        for name, one in check.checks.items():
+            largest[name] = max(one.largest, largest.get(name, 0.0))
+        notes += [note for note in check.notes if note not in notes]
+    return {"passed": True, "largest_difference": largest["mixed"], "checks": largest, "notes": notes}
+
+
+def _small(batch: Batch) -> Batch:
+    """A corner of a batch, for the verifier: the last rows, since padded sequences come last."""
+    while len(batch) > _VERIFIED_SEQUENCES and not batch.undivided:
+        _, batch = batch.halves()
+    return batch.shortened(_VERIFIED_TOKENS)

@@ -1,0 +1,89 @@
+"""scan_shard(plan, subject, batches) -> Survey: one part of a corpus, observed.
+
+Surveys merge exactly, so the shards of a corpus make the survey of the whole, whoever observes them and in whatever
+order: one process, several, or a cluster. What is done so far can be had at any time (`Shard.survey`), and holds whole
+batches only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from attnscope.core.interrupts import uninterrupted
+from attnscope.hf.anatomy.anatomy import weights
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.seeing.intact import evaluating
+from attnscope.records.survey.ledger import Ledger
+from attnscope.records.survey.survey import Survey
+from attnscope.scanning.observer import Observer
+from attnscope.scanning.plan import Plan
+from attnscope.scanning.provenance import counted, with_what_is_missing
+from attnscope.scanning.subject import Subject
+from attnscope.trace.batches import Batch
+
+
+class Shard:
+    """Observations of one plan on one subject; begins with what `before` holds. Mutable while a scan runs."""
+
+    def __init__(
+        self, plan: Plan, subject: Subject, origin: dict[str, Any] | None = None, before: Survey | None = None
+    ) -> None:
+        self._subject = subject
+        self._origin = origin or {"model": {"stacks": []}, "corpus": {}}
+        cards = {measure.card.name: measure.card for measure in plan.chosen}
+        self._ledger = Ledger(cards) if before is None else Ledger.from_survey(before)
+        self._observer = Observer(plan.chosen, self._ledger, plan.accumulation)
+        self.sequences, self.tokens = 0, 0
+        self.whole = True  # whether the ledger holds whole batches only
+        if before is None:
+            self._read_weights()
+        else:
+            corpus = before.provenance["corpus"]
+            self.sequences, self.tokens = corpus["sequences"], corpus["tokens"]
+            self._observer.tokens.update({s["name"]: s["tokens"] for s in before.provenance["model"]["stacks"]})
+
+    def observe(self, batch: Batch) -> None:
+        """A batch is entered whole or not at all: Ctrl-C waits while it is."""
+        with evaluating(self._subject.model), torch.inference_mode(), quiet():
+            self._subject.observe(self._observer, batch)
+        with uninterrupted():
+            self.whole = False
+            self._observer.commit()
+            self.sequences, self.tokens = self.sequences + len(batch), self.tokens + batch.tokens
+            self.whole = True
+
+    def survey(self) -> Survey:
+        """What is done so far."""
+        with uninterrupted():
+            origin = counted(self._origin, self.sequences, self.tokens, self._observer.tokens)
+            return self._ledger.survey(origin)
+
+    def finished(self) -> Survey:
+        """All of it, with a word on measures that this model does not allow."""
+        return with_what_is_missing(self.survey(), self._observer)
+
+    def _read_weights(self) -> None:
+        for frame in weights(self._subject.model, self._subject.anatomy):
+            self._observer.receive(frame)
+        self._observer.finish(None)
+        self._observer.commit()
+
+
+def scan_shard(
+    plan: Plan,
+    subject: Subject,
+    batches: Iterable[Batch],
+    *,
+    origin: dict[str, Any] | None = None,
+    after_each: Callable[[Shard], None] | None = None,
+) -> Survey:
+    """The survey of these batches. `origin` is its provenance; `after_each` is called when a batch is entered."""
+    shard = Shard(plan, subject, origin)
+    for batch in batches:
+        shard.observe(batch)
+        if after_each is not None:
+            after_each(shard)
+    return shard.finished()
