@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
+from attnscope.core.interrupts import uninterrupted
 from attnscope.survey.file import write_atomically
 
 Loss = Callable[[nn.Module, torch.Generator], Tensor]
@@ -121,6 +122,7 @@ class Checkpoint:
     def words(self) -> Path:
         return self.kept.with_name(self.kept.name + ".json")
 
+    @uninterrupted()  # a second Ctrl-C while the first one's work is being kept
     def save(self, model: nn.Module, optimiser: torch.optim.Optimizer, losses: list[float]) -> None:
         from safetensors.torch import save
 

@@ -22,6 +22,7 @@ from torch import nn
 
 import attnscope
 from attnscope.core.errors import RefusalError
+from attnscope.core.interrupts import uninterrupted
 from attnscope.core.registry import choose
 from attnscope.hf.anatomy import Anatomy, anatomy, weights
 from attnscope.hf.intact import evaluating
@@ -42,7 +43,6 @@ from attnscope.hf.quiet import quiet
 from attnscope.hf.tap import tap
 from attnscope.hf.verify import verify
 from attnscope.scanning.checkpoint import Checkpoint
-from attnscope.scanning.interrupts import uninterrupted
 from attnscope.scanning.observer import Observer
 from attnscope.survey.ledger import Ledger
 from attnscope.survey.survey import Survey
@@ -143,12 +143,14 @@ def scan(
                 tell("scanning", done, prepared.samples, tokens)
                 if keeper.due:
                     keeper.save(so_far(), done, tokens)
+        with uninterrupted():
+            survey = _with_what_is_missing(so_far(), observer)
+            keeper.save(survey, done, tokens)  # until the caller has put the survey where it belongs
     except BaseException:
-        if done and whole:
-            keeper.save(so_far(), done, tokens)
+        with uninterrupted():
+            if done and whole and (partial := so_far()).cells:
+                keeper.save(partial, done, tokens)
         raise
-    survey = _with_what_is_missing(so_far(), observer)
-    keeper.save(survey, done, tokens)  # until the caller has put the survey where it belongs
     return survey
 
 
