@@ -62,18 +62,55 @@ def test_families_in_float64(family: Family) -> None:
         assert abs(every.nothing + every.total - every.everything) <= 1e-10 * every.everything
 
 
+def rounding(model: nn.Module, layers: int) -> float:
+    """How far two float32 runs of one model may differ, as a share of the largest entry, if only rounding differs.
+
+    Layouts in memory (a cache of keys makes one), fused layers and the width of vector registers change the order of
+    sums. A dot product of m terms is off by sqrt(m) u of the sum of its terms' sizes (u = 2^-24), which is some sqrt(m)
+    times the largest answer where terms of both signs cancel: m u. A block has at most eight of them one behind the
+    other (normalise, query and key, logits, softmax, mix, write, up, down), and what follows the blocks counts as one
+    more; these errors are as independent as roundings are, so they add like a square root.
+    """
+    matrices = [
+        module.weight
+        for module in model.modules()
+        if isinstance(getattr(module, "weight", None), Tensor) and not isinstance(module, nn.Embedding)
+    ]
+    longest = max(max(weight.shape) for weight in matrices)
+    return float((8 * (layers + 1)) ** 0.5 * longest * 2.0**-24)
+
+
+def first_tensor(answer: Any) -> Tensor:
+    return next(x for x in (answer.values() if isinstance(answer, dict) else [answer]) if isinstance(x, Tensor))
+
+
 @pytest.mark.parametrize("family", FOLLOWED, ids=lambda f: f.name)
 def test_families_in_float32(family: Family) -> None:
+    """The same numbers to rounding. Bit for bit is what the tap promises (test_families.py), and not this network: it
+    runs without a cache of keys, which GPT-J lays out otherwise in memory, and without fused layers."""
     model, batch = family.model(), family.batch()
     with torch.no_grad():
-        own = model(**batch)
+        own = first_tensor(model(**batch))
         network = freeze(model, batch, None if family.example() is None else anatomy(model, batch))
     check(network, 1e-4)
-    first = next(x for x in (own.values() if isinstance(own, dict) else [own]) if isinstance(x, Tensor))
-    if "TransformerEncoder" in family.name:  # its fused layers are switched off where attention is to be seen
-        assert torch.allclose(network.output, first, rtol=0, atol=1e-5)
-    else:
-        assert torch.equal(network.output, first)  # the model's own numbers, bit for bit
+    allowed = rounding(model, sum(family.layers.values()))
+    assert allowed < 5e-5  # half of what a block's linear form may differ by before the model is refused
+    assert relative_difference(network.output, own) <= allowed
+
+
+def test_rounding_is_not_an_excuse() -> None:
+    """What is allowed for rounding is far less than bfloat16, a token of the context or one wrong bias would change."""
+    family = next(f for f in FAMILIES if f.name == "GPT-2")
+    model, batch = family.model(), family.batch()
+    with torch.no_grad():
+        network = freeze(model, batch)
+        allowed = rounding(model, network.layers)
+        coarse = first_tensor(family.model().bfloat16()(**batch)).float()
+        shorter = first_tensor(model(input_ids=batch["input_ids"][:, 1:]))
+        model.transformer.h[0].mlp.c_proj.bias[0] += 0.01
+        nudged = first_tensor(model(**batch))
+    for other, ours in ((coarse, network.output), (shorter, network.output[:, 1:]), (nudged, network.output)):
+        assert relative_difference(ours, other) > 10 * allowed
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -17,6 +17,7 @@ from attnscope.matrix.fused import FUSED_STATISTICS
 from attnscope.matrix.overlap import OVERLAP_ROWS, sample_rows
 from attnscope.matrix.scores import Scores
 from attnscope.matrix.statistics import STATISTICS, attention_statistics
+from tests.matrix.float_error import promised
 
 KINDS = {
     "causal": {"causal": True},
@@ -173,13 +174,48 @@ def test_a_given_pattern_is_read() -> None:
     check_routes(replace(scores, pattern=pattern), query_mask, key_mask)
 
 
-def test_float32_with_the_kernels_lse_is_as_good_on_ordinary_logits() -> None:
+def float32_and_truth(lse_error: float = 0.0) -> tuple[Scores, dict[str, Tensor], dict[str, Tensor]]:
+    """Logits to 8 and 200 keys: statistics in float32, believing the kernel's log-sum-exp, and the dense truth."""
     scores, query_mask, key_mask = make(rows=200, size=8.0, causal=True, kv_heads=2)
     _, lse = attend_with_lse(scores.query, scores.key, scores.key, is_causal=True, scale=scores.scale, enable_gqa=True)
     masks = {"query_mask": query_mask, "key_mask": key_mask}
-    fast = attention_statistics(replace(scores, lse=lse), STATISTICS, accumulate=torch.float32, **masks)
-    assert all(value.dtype == torch.float32 for value in fast.values())
-    assert_agree(fast, attention_statistics(scores, STATISTICS, route="dense", **masks), 200, 200)
+    given = replace(scores, lse=lse + lse_error)
+    fast = attention_statistics(given, STATISTICS, accumulate=torch.float32, **masks)
+    return scores, fast, attention_statistics(scores, STATISTICS, route="dense", **masks)
+
+
+def test_float32_with_the_kernels_lse_keeps_what_its_arithmetic_can_promise() -> None:
+    """The bound follows from the logits and the length: float_error.py derives it."""
+    scores, fast, truth = float32_and_truth()
+    bound = promised(scores)
+    assert fast.keys() == truth.keys() == bound.keys()
+    for name, value in fast.items():
+        assert value.dtype == torch.float32
+        assert (value >= 0).all(), name
+        assert ((value.double() - truth[name]).abs() <= bound[name]).all(), name
+
+
+@pytest.mark.parametrize("lse_error", [1e-4, -1e-4])
+def test_float32s_promise_is_broken_by_a_log_sum_exp_of_half_precision(lse_error: float) -> None:
+    """A kernel's log-sum-exp from half-precision inputs is good to 1e-4: every statistic must show it, tenfold."""
+    scores, fast, truth = float32_and_truth(lse_error)
+    bound = promised(scores)
+    scale_free = {"row_mass", "head_overlap"}  # one is known to be 1 from the log-sum-exp, the other is a cosine
+    for name in set(STATISTICS) - scale_free:
+        assert ((fast[name].double() - truth[name]).abs() > 10 * bound[name]).any(), name
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_float32s_promise_is_broken_by_one_key_too_many(name: str) -> None:
+    """A pattern that sees one key ahead is off by far more than float32 allows, in each statistic."""
+    scores, _, truth = float32_and_truth()
+    real = torch.ones(2, 200, dtype=torch.bool)
+    ahead = torch.ones(200, 200, dtype=torch.bool).tril(1)[None, None]
+    other = replace(scores, causal=False, allowed=ahead, lse=None)
+    wrong = attention_statistics(other, [name], query_mask=real, key_mask=real, accumulate=torch.float32)[name]
+    if name == "row_mass":
+        wrong = wrong + 1e-4  # every row sums to 1, whatever it sees
+    assert ((wrong.double() - truth[name]).abs() > 10 * promised(scores)[name]).any()
 
 
 def test_single_masses_need_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:

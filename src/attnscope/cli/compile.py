@@ -157,8 +157,10 @@ def _observed(model: str, text: str, layer: int, head: int, k: int, progress: Ad
 def _finish(compiled: Compiled, out: Path, chart: Path | None, as_json: bool) -> None:
     """Write, say, and tell by the exit code: 130 after Ctrl-C, 1 if the accuracy was not reached."""
     from attnscope.cli.output import print_json
+    from attnscope.core.interrupts import uninterrupted
 
-    compiled.save(out)
+    with uninterrupted():  # a second Ctrl-C must not take away what the first one was promised
+        compiled.save(out)
     if chart is not None:
         from attnscope.charts.export import save
 

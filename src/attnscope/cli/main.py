@@ -18,6 +18,7 @@ from attnscope.cli.report import report
 from attnscope.cli.reproduce import reproduce
 from attnscope.cli.scan import scan
 from attnscope.core.errors import RefusalError
+from attnscope.core.interrupts import exit_code, stoppable
 
 # Plain help: rich's formatting of it would cost more time than everything else in `attnscope --help`.
 app = typer.Typer(
@@ -45,9 +46,14 @@ def options(
 
 
 def run() -> None:
-    """Console entry point."""
+    """Console entry point. Here and nowhere earlier signals are taken over: who imports attnscope keeps their own."""
     try:
-        app()
+        with stoppable():
+            app()
+    except KeyboardInterrupt:  # another one, while the first was being answered
+        sys.exit(exit_code())
+    except SystemExit as ending:  # commands say 130 for both kinds of stop
+        sys.exit(exit_code() if ending.code == 130 else ending.code)
     except RefusalError as refusal:
         typer.echo(f"attnscope: {refusal}", err=True)
         sys.exit(2)

@@ -1,4 +1,4 @@
-"""`attnscope.hf.graft.planted` is where the documentation has always had it; the work is done in `hf/editing`."""
+"""`hf.graft.planted` is where the documentation has always had it; the work is done in `hf/editing`."""
 
 from attnscope.hf.editing.graft import planted
 

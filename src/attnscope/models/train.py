@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import write_atomically
+from attnscope.core.interrupts import uninterrupted
 
 Loss = Callable[[nn.Module, torch.Generator], Tensor]
 EVERY_SECONDS = 20.0
@@ -121,6 +122,7 @@ class Checkpoint:
     def words(self) -> Path:
         return self.kept.with_name(self.kept.name + ".json")
 
+    @uninterrupted()  # a second Ctrl-C while the first one's work is being kept
     def save(self, model: nn.Module, optimiser: torch.optim.Optimizer, losses: list[float]) -> None:
         from safetensors.torch import save
 

@@ -1,8 +1,8 @@
 """How each torch function treats a graded tensor: linear, an edge, or frozen (the default for what is not listed).
 
 Functions are told by their name, so that `x.add(y)`, `x + y` and `torch.add(x, y)` are one rule. The value is always
-computed by the function itself on plain tensors: it is the model's own number, bit for bit. Parts are computed when
-they are asked for.
+computed by the function itself on plain tensors: what that function gives for them, and nothing added up from parts.
+Parts are computed when they are asked for.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     checkpoint/<part>.safetensors   where the training of an unfinished part stands
 
 Every part passes through JSON whether it was just computed or read back, so a run that was interrupted and gone on with
-gives the same numbers, bit for bit, as an unbroken one. Ctrl-C is let through between steps (when the work says how far
-it is); a second one is let through at once.
+gives the same numbers, bit for bit, as an unbroken one. Ctrl-C and SIGTERM are let through between steps (when the work
+says how far it is); a later one is let through at once.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import write_atomically
+from attnscope.core.interrupts import Stepwise
 from attnscope.core.plain import plain
 
 FOLDER = "checkpoint"
@@ -37,7 +36,7 @@ class KeepingDesk:
         self.folder = None if folder is None else folder / FOLDER
         self.plan = _through_json(plan)
         self.progress = progress
-        self.asked_to_stop = False
+        self.stop = Stepwise(lambda: progress("stopping when this step is done; Ctrl-C again stops at once", 0, 0))
         self.seconds = 0.0  # behind the finished parts, in whichever sitting they were made
 
     def open(self, resume: bool) -> None:
@@ -76,8 +75,7 @@ class KeepingDesk:
             shutil.rmtree(self.folder)
 
     def advance(self, stage: str, done: int, total: int) -> None:
-        if self.asked_to_stop:
-            raise KeyboardInterrupt
+        self.stop.check()
         self.progress(stage, done, total)
 
     def part(self, name: str, work: Callable[[], Any]) -> Any:
@@ -104,25 +102,9 @@ class KeepingDesk:
         safe = re.sub(r"[^\w.-]+", "-", name)
         return None if self.folder is None else self.folder / f"{safe}{tail}"
 
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """Inside, the first Ctrl-C waits for the next `advance`. Signals reach the main thread only."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = signal.getsignal(signal.SIGINT)
-
-        def ask(number: int, frame: Any) -> None:
-            if self.asked_to_stop:
-                raise KeyboardInterrupt
-            self.asked_to_stop = True
-            self.progress("stopping when this step is done; Ctrl-C again stops at once", 0, 0)
-
-        signal.signal(signal.SIGINT, ask)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
+    def interruptible(self) -> AbstractContextManager[None]:
+        """Inside, the first Ctrl-C or SIGTERM waits for the next `advance`."""
+        return self.stop.waiting()
 
 
 def _json(data: Any) -> bytes:

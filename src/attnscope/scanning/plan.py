@@ -1,12 +1,11 @@
 """A plan: everything that decides the numbers of a scan. Two scans of one plan give one survey, bit for bit.
 
-It is plain data, so that it can be kept beside unfinished work, sent to a worker, and compared: a scan goes on with what
-is done only where the plans are equal.
+It is plain data, so that it can be kept beside unfinished work, sent to a worker, and compared: a scan goes on with
+what is done only where the plans are equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -82,6 +81,6 @@ class Plan:
         return data
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+    def from_json(cls, data: Any) -> Plan:
         read: Plan = decode(cls, data)
         return read

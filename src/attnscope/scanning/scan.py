@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from attnscope.core.interrupts import uninterrupted
 from attnscope.core.registry import choose
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import (
@@ -32,12 +33,14 @@ from attnscope.hf.loading.material import (
 from attnscope.hf.loading.quiet import quiet
 from attnscope.records.survey.survey import Survey
 from attnscope.scanning.checkpoint import Checkpoint
+from attnscope.scanning.plan import Plan
+from attnscope.scanning.provenance import provenance, verified
+from attnscope.scanning.shard import Shard
+from attnscope.scanning.subject import Subject
 from attnscope.trace.batches import Batch, Batches
 from attnscope.trace.windows import Tokenizer
 
 Progress = Callable[[str, int, int, int], None]  # stage, sequences done, sequences in all, tokens done
-_VERIFIED_SEQUENCES = 2
-_VERIFIED_TOKENS = 512  # verification is dense: its cost grows with the square of the length
 
 
 def scan(
@@ -96,12 +99,14 @@ def scan(
             tell("scanning", shard.sequences, prepared.samples, shard.tokens)
             if keeper.due:
                 keeper.save(shard.survey())
+        with uninterrupted():
+            survey = shard.finished()
+            keeper.save(survey)  # until the caller has put the survey where it belongs
     except BaseException:
-        if shard.sequences and shard.whole:
-            keeper.save(shard.survey())
+        with uninterrupted():
+            if shard.sequences and shard.whole and (partial := shard.survey()).cells:
+                keeper.save(partial)
         raise
-    survey = shard.finished()
-    keeper.save(survey)  # until the caller has put the survey where it belongs
     return survey
 
 

@@ -4,8 +4,9 @@ The model runs once with a graded stream put in where its first block begins. Wh
 so that each can be run again alone; what follows the last block (final norm, head) is run by the model itself, with its
 blocks answering from memory. Nothing stays changed: hooks and stand-ins live inside contexts.
 
-In float64 the casts to float32 that many norms make are left out, because paths are to be exact; in float32 the model's
-numbers are its own, bit for bit.
+In float64 the casts to float32 that many norms make are left out, because paths are to be exact. In float32 the numbers
+are the model's own to rounding: the same functions run, but without a cache of keys and without fused layers: tensors
+lie otherwise in memory and a processor may add in another order. Bit-equality is what the tap promises, not this.
 """
 
 from __future__ import annotations

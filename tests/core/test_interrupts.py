@@ -1,0 +1,144 @@
+"""Ctrl-C and SIGTERM, sent to this very process: raised once, held back, or left for the next step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from attnscope.core import interrupts
+from attnscope.core.interrupts import Stepwise, Terminated, exit_code, stoppable, uninterrupted
+from tests.interrupting import hearing_signals
+
+BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+
+
+@pytest.fixture(autouse=True)
+def _hearing() -> Iterator[None]:
+    with hearing_signals():
+        yield
+
+
+@pytest.fixture
+def _later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every signal comes long after the one before."""
+    monkeypatch.setattr(interrupts, "SAME_STOP_SECONDS", 0.0)
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def handlers() -> list[object]:
+    return [signal.getsignal(number) for number in interrupts.SIGNALS]
+
+
+@BOTH
+def test_a_command_is_stopped_and_says_by_what(number: int) -> None:
+    before = handlers()
+    with pytest.raises(KeyboardInterrupt) as stop, stoppable():
+        send(number)
+    assert isinstance(stop.value, Terminated) == (number == signal.SIGTERM)
+    assert exit_code() == 128 + number
+    assert handlers() == before
+
+
+@BOTH
+def test_a_second_signal_at_once_is_the_same_stop(number: int) -> None:
+    kept = []
+    with pytest.raises(KeyboardInterrupt), stoppable():
+        try:
+            send(signal.SIGINT)
+        finally:
+            send(number)
+            kept.append("what is done")
+    assert kept
+    assert exit_code() == 130  # the first one is what stopped it
+
+
+@pytest.mark.usefixtures("_later")
+def test_a_later_one_is_another_wish() -> None:
+    kept = []
+    with pytest.raises(Terminated), stoppable():
+        try:
+            send(signal.SIGINT)
+        finally:
+            send(signal.SIGTERM)
+            kept.append("never")
+    assert not kept
+    assert exit_code() == 130
+
+
+@BOTH
+@pytest.mark.usefixtures("_later")
+def test_what_must_be_whole_is_done_whole(number: int) -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), stoppable():
+        try:
+            send(number)
+        finally:
+            with uninterrupted():
+                send(number)
+                with uninterrupted():
+                    send(number)
+                done.append("inner")
+                done.append("outer")
+    assert done == ["inner", "outer"]
+
+
+def test_a_held_signal_comes_after_the_block_even_where_it_fails() -> None:
+    with pytest.raises(KeyboardInterrupt) as stop, uninterrupted():
+        send(signal.SIGINT)
+        raise ZeroDivisionError
+    assert isinstance(stop.value.__context__, ZeroDivisionError)
+
+
+def test_what_was_ignored_stays_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with stoppable(), uninterrupted():
+        send(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    with pytest.raises(Terminated), stoppable():
+        send(signal.SIGTERM)
+
+
+@BOTH
+def test_a_step_is_finished_first(number: int) -> None:
+    told = []
+    stop = Stepwise(lambda: told.append("stopping"))
+    before = handlers()
+    with stoppable(), stop.waiting():
+        stop.check()
+        send(number)
+        send(signal.SIGINT)  # 50 ms later or less: not the wish to lose the step
+        assert told == ["stopping"]
+        with pytest.raises(KeyboardInterrupt) as raised:
+            stop.check()
+        assert isinstance(raised.value, Terminated) == (number == signal.SIGTERM)
+    assert exit_code() == 128 + number
+    assert handlers() == before
+
+
+@pytest.mark.usefixtures("_later")
+def test_a_later_signal_does_not_wait_for_the_step() -> None:
+    stop = Stepwise(lambda: None)
+    with pytest.raises(KeyboardInterrupt), stop.waiting():
+        send(signal.SIGINT)
+        send(signal.SIGINT)
+
+
+def test_other_threads_are_left_alone() -> None:
+    done = []
+
+    def work() -> None:
+        with stoppable(), uninterrupted(), Stepwise(lambda: None).waiting():
+            done.append(handlers())
+
+    before = handlers()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [before]
