@@ -94,11 +94,11 @@ def _draw(name: str, path: Path, out: Path, as_json: bool) -> None:
             print_record(collapse, files={"Page": page})
     else:
         from attnscope.records.paths import PathReport
-        from attnscope.reporting.paths.terminal import print_paths
+        from attnscope.reporting.terminal import print_record
 
         report = PathReport.load(path)
         report.write_page(page)
         if not as_json:
-            print_paths(report.to_json(), page)
+            print_record(report, files={"Report": page})
     if as_json:
         print_json({"report": str(page)})
