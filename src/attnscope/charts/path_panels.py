@@ -1,11 +1,11 @@
-"""What paths of each length contribute, drawn: all charts take the plain data of `PathReport.to_json()`.
+"""What paths of each length contribute, drawn: all charts take a `PathReport`.
 
-    length_chart(data)           the target by length, signed bars: from the input, from constants
-    reconstruction_chart(data)   what the model says when only lengths up to k count: probability, and loss
-    value_grid(data)             Shapley value of every head, layers from left to right, a colour for each sign
-    head_length_map(data)        what paths through the most valuable heads contribute, by length
-    player_chart(data)           heads and MLPs of each layer as players of one game
-    path_panels(data)            all of them in one picture
+    length_chart(report)           the target by length, signed bars: from the input, from constants
+    reconstruction_chart(report)   what the model says when only lengths up to k count: probability, and loss
+    value_grid(report)             Shapley value of every head, layers from left to right, a colour for each sign
+    head_length_map(report)        what paths through the most valuable heads contribute, by length
+    player_chart(report)           heads and MLPs of each layer as players of one game
+    path_panels(report)            all of them in one picture
 
 Where lengths are many, those beyond the last one that matters are left out of axes: 30 layers have paths of length 30,
 and nobody sees 1e-26.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -23,6 +23,7 @@ import pandas as pd
 
 from attnscope.charts.head_grid import grid_axes
 from attnscope.charts.numerals import numeral, tick_labels
+from attnscope.records.paths import PathReport
 
 WIDTH, HEIGHT = 340, 190
 HARD_SPACE = "\N{NO-BREAK SPACE}"
@@ -33,18 +34,16 @@ NEGLIGIBLE = 1e-4  # of the largest: not a pixel high
 SHARE = 0.01  # of what tells tokens apart
 SOURCES = {"stream": "from the input", "constants": "from constants"}
 
-Data = Mapping[str, Any]
 
-
-def seen_lengths(data: Data) -> int:
+def seen_lengths(report: PathReport) -> int:
     """Lengths that are drawn: all where they are few, else up to the last that could be seen in any chart."""
-    if len(data["lengths"]) <= FEW_LENGTHS:
-        return len(data["lengths"])
-    values = [max(abs(row["stream"]), abs(row["constants"])) for row in data["lengths"]]
-    distances = [row["up_to"]["distance"] for row in data["lengths"]]
+    if len(report.lengths) <= FEW_LENGTHS:
+        return len(report.lengths)
+    values = [max(abs(row.stream), abs(row.constants)) for row in report.lengths]
+    distances = [row.up_to.distance for row in report.lengths]
     last_value = _last(values, NEGLIGIBLE * 10 * max(values, default=0.0))
     settled = next((k for k, _ in enumerate(distances) if all(d < 1e-3 for d in distances[k:])), len(distances) - 1)
-    last_share = _last([abs(row["residual_share"] or 0.0) for row in data["lengths"]], SHARE)
+    last_share = _last([abs(row.residual_share or 0.0) for row in report.lengths], SHARE)
     return min(len(values), max(last_value, settled, last_share, 1) + 1)
 
 
@@ -52,24 +51,24 @@ def _last(values: Sequence[float], threshold: float) -> int:
     return max((k for k, value in enumerate(values) if value > threshold), default=0)
 
 
-def length_rows(data: Data) -> list[dict[str, Any]]:
+def length_rows(report: PathReport) -> list[dict[str, Any]]:
     """One row per length and source that has anything."""
-    few = data["lengths"][: seen_lengths(data)]
-    kinds = [key for key in SOURCES if any(row[key] for row in data["lengths"])]
+    few = report.lengths[: seen_lengths(report)]
+    kinds = [key for key in SOURCES if any(getattr(row, key) for row in report.lengths)]
     return [
         {
-            "length": row["length"],
+            "length": row.length,
             "source": SOURCES[key],
-            "value": row[key],
-            "label": f"paths through {exactly(row['length'])}, {SOURCES[key]}: {numeral(row[key])}",
+            "value": (value := getattr(row, key)),
+            "label": f"paths through {exactly(row.length)}, {SOURCES[key]}: {numeral(value)}",
         }
         for row in few
         for key in kinds
     ]
 
 
-def length_chart(data: Data, *, title: bool = True) -> alt.LayerChart:
-    rows = pd.DataFrame(length_rows(data))
+def length_chart(report: PathReport, *, title: bool = True) -> alt.LayerChart:
+    rows = pd.DataFrame(length_rows(report))
     kinds = list(dict.fromkeys(rows["source"]))
     colour = {} if len(kinds) == 1 else {"color": _series("source", kinds)}
     bars = (
@@ -77,43 +76,47 @@ def length_chart(data: Data, *, title: bool = True) -> alt.LayerChart:
         .mark_bar()
         .encode(
             x=_length_axis(rows["length"]),
-            y=_value_axis(rows, wrapped(data["target"])),
+            y=_value_axis(rows, wrapped(report.target)),
             description="label:N",
             tooltip=[alt.Tooltip("length:O"), alt.Tooltip("source:N"), alt.Tooltip("value:Q", format=".4~g")],
             **colour,
         )
     )
     chart = alt.layer(bars, _zero()).properties(width=WIDTH, height=HEIGHT)
-    return _titled(chart, "Share by length", f"sums to {numeral(data['value'])}", title)
+    return _titled(chart, "Share by length", f"sums to {numeral(report.value)}", title)
 
 
-def reconstruction_rows(data: Data) -> list[dict[str, Any]]:
+def reconstruction_rows(report: PathReport) -> list[dict[str, Any]]:
     """By length: the probability of the target, or how near the output is, when only lengths up to it count."""
-    few = data["lengths"][: seen_lengths(data)]
+    few = report.lengths[: seen_lengths(report)]
     rows = []
     for row in few:
-        said = row["up_to"]
-        chance = said["target_probability"]
+        said = row.up_to
+        chance = said.target_probability
         quantity = "distance from the model's own output" if chance is None else "probability of the target"
-        value = said["distance"] if chance is None else chance
-        words = f", says '{said['predicted']}'" if said["predicted"] is not None else ""
-        label = f"lengths up to {row['length']}: {quantity} {numeral(value)}{words}"
-        rows.append({"length": row["length"], "quantity": quantity, "value": value, "label": label})
-        if said["loss"] is not None:
-            label = f"lengths up to {row['length']}: next-token loss {numeral(said['loss'])}"
-            rows.append({"length": row["length"], "quantity": "next-token loss", "value": said["loss"], "label": label})
+        value = said.distance if chance is None else chance
+        words = f", says '{said.predicted}'" if said.predicted is not None else ""
+        label = f"lengths up to {row.length}: {quantity} {numeral(value)}{words}"
+        rows.append({"length": row.length, "quantity": quantity, "value": value, "label": label})
+        if said.loss is not None:
+            label = f"lengths up to {row.length}: next-token loss {numeral(said.loss)}"
+            rows.append({"length": row.length, "quantity": "next-token loss", "value": said.loss, "label": label})
     return rows
 
 
-def reconstruction_chart(data: Data, *, title: bool = True) -> alt.LayerChart | alt.VConcatChart:
-    rows = pd.DataFrame(reconstruction_rows(data))
-    own = data["lengths"][-1]["up_to"]
+def reconstruction_chart(report: PathReport, *, title: bool = True) -> alt.LayerChart | alt.VConcatChart:
+    rows = pd.DataFrame(reconstruction_rows(report))
+    own = report.lengths[-1].up_to
     panels = []
     names = list(dict.fromkeys(rows["quantity"]))
     for name in names:
         some = rows[rows["quantity"] == name]
-        final = own["loss"] if name == "next-token loss" else own["target_probability"] or own["distance"]
-        panels.append(_reached(some, name, final, HEIGHT if len(names) == 1 else (HEIGHT - 50) // 2))
+        final = own.loss if name == "next-token loss" else own.target_probability
+        panels.append(
+            _reached(
+                some, name, own.distance if final is None else final, HEIGHT if len(names) == 1 else (HEIGHT - 50) // 2
+            )
+        )
     chart = panels[0] if len(panels) == 1 else alt.vconcat(*panels, spacing=14)
     return _titled(chart, "When only lengths up to k count", "dashed: the whole model", title)
 
@@ -139,16 +142,16 @@ def _reached(rows: pd.DataFrame, name: str, final: float, height: int) -> alt.La
     ).properties(width=WIDTH, height=height)
 
 
-def value_rows(data: Data) -> list[dict[str, Any]]:
+def value_rows(report: PathReport) -> list[dict[str, Any]]:
     return [
         {"layer": layer, "head": head, "value": value, "label": f"head {head} of layer {layer}: {numeral(value)}"}
-        for layer, heads in enumerate(data["head_values"])
+        for layer, heads in enumerate(report.head_values)
         for head, value in enumerate(heads)
     ]
 
 
-def value_grid(data: Data, *, title: bool = True) -> alt.Chart:
-    rows = pd.DataFrame(value_rows(data))
+def value_grid(report: PathReport, *, title: bool = True) -> alt.Chart:
+    rows = pd.DataFrame(value_rows(report))
     x, y, step = grid_axes(rows)
     tooltip = [alt.Tooltip("layer:O"), alt.Tooltip("head:O"), alt.Tooltip("value:Q", format=".4~g")]
     chart = alt.Chart(rows).mark_rect().encode(x=x, y=y, color=_signed(rows), tooltip=tooltip, description="label:N")
@@ -156,16 +159,16 @@ def value_grid(data: Data, *, title: bool = True) -> alt.Chart:
     return _titled(chart, "What every head is worth", "Shapley value, in units of the target", title)
 
 
-def head_length_rows(data: Data) -> list[dict[str, Any]]:
+def head_length_rows(report: PathReport) -> list[dict[str, Any]]:
     """What paths of each length through a head contribute, for the heads that are worth most, in order of depth."""
-    shown = min(max(seen_lengths(data), 3), len(data["lengths"]))
-    places = [(layer, head) for layer, heads in enumerate(data["head_values"]) for head in range(len(heads))]
-    most = sorted(places, key=lambda place: -abs(data["head_values"][place[0]][place[1]]))[:MOST_HEADS]
+    shown = min(max(seen_lengths(report), 3), len(report.lengths))
+    places = [(layer, head) for layer, heads in enumerate(report.head_values) for head in range(len(heads))]
+    most = sorted(places, key=lambda place: -abs(report.head_values[place[0]][place[1]]))[:MOST_HEADS]
     return [
         {
             "head": f"L{layer} H{head}",
             "length": length,
-            "value": (value := data["head_lengths"][layer][head][length]),
+            "value": (value := report.head_lengths[layer][head][length]),
             "label": f"head {head} of layer {layer}, paths through {exactly(length)}: {numeral(value)}",
         }
         for layer, head in sorted(most)
@@ -173,8 +176,8 @@ def head_length_rows(data: Data) -> list[dict[str, Any]]:
     ]
 
 
-def head_length_map(data: Data, *, title: bool = True) -> alt.Chart:
-    rows = pd.DataFrame(head_length_rows(data))
+def head_length_map(report: PathReport, *, title: bool = True) -> alt.Chart:
+    rows = pd.DataFrame(head_length_rows(report))
     bare: dict[str, Any] = {"ticks": False, "domain": False, "grid": False}
     x = alt.X("length:O", title="length of path", axis=alt.Axis(labelAngle=0, **bare))
     y = alt.Y("head:N", sort=list(dict.fromkeys(rows["head"])), title=None, axis=alt.Axis(**bare))
@@ -185,22 +188,22 @@ def head_length_map(data: Data, *, title: bool = True) -> alt.Chart:
     return _titled(chart, heading, "sums of all paths through the head", title)
 
 
-def player_rows(data: Data) -> list[dict[str, Any]]:
-    players = data["players"]
+def player_rows(report: PathReport) -> list[dict[str, Any]]:
+    players = report.players
     if players is None:
         return []
     rows = []
-    for name in ("heads", "mlps"):
-        for layer, values in enumerate(players[name]):
+    for kind, layers in (("heads", players.heads), ("MLP", players.mlps)):
+        for layer, values in enumerate(layers):
             if values:
-                kind, total = ("heads" if name == "heads" else "MLP"), sum(values)
+                total = sum(values)
                 label = f"{kind} of layer {layer}: {numeral(total)}"
                 rows.append({"layer": layer, "player": kind, "value": total, "label": label})
     return rows
 
 
-def player_chart(data: Data, *, title: bool = True) -> alt.LayerChart:
-    rows = pd.DataFrame(player_rows(data))
+def player_chart(report: PathReport, *, title: bool = True) -> alt.LayerChart:
+    rows = pd.DataFrame(player_rows(report))
     last = int(rows["layer"].max())
     labels = list(range(0, last + 1, max(1, -(-(last + 1) // 12))))
     x = alt.X("layer:O", title="layer", axis=alt.Axis(labelAngle=0, values=labels))
@@ -219,14 +222,14 @@ def player_chart(data: Data, *, title: bool = True) -> alt.LayerChart:
     return _titled(chart, "Heads and MLPs as players of one game", "a layer's heads together", title)
 
 
-def path_panels(data: Data) -> alt.VConcatChart:
+def path_panels(report: PathReport) -> alt.VConcatChart:
     """Everything, under one title."""
-    above = alt.hconcat(length_chart(data), reconstruction_chart(data), spacing=40)
-    below: list[Any] = [head_length_map(data), *([player_chart(data)] if player_rows(data) else [])]
+    above = alt.hconcat(length_chart(report), reconstruction_chart(report), spacing=40)
+    below: list[Any] = [head_length_map(report), *([player_chart(report)] if player_rows(report) else [])]
     beside = alt.hconcat(*below, spacing=40).resolve_scale(color="independent")
-    rows = [above, value_grid(data), beside]
-    text = data["text"] if len(data["text"]) <= 90 else data["text"][:87] + "..."
-    heading = alt.TitleParams(f"{data['model']}: {data['target']}", subtitle=[text] if text else [], offset=14)
+    rows = [above, value_grid(report), beside]
+    text = report.text if len(report.text) <= 90 else report.text[:87] + "..."
+    heading = alt.TitleParams(f"{report.model}: {report.target}", subtitle=[text] if text else [], offset=14)
     return alt.vconcat(*rows, spacing=30).resolve_scale(color="independent").properties(title=heading)
 
 

@@ -82,8 +82,9 @@ def paths(
     place = Path(f"attnscope-paths-{named}") if out is None and not as_json else out
     if place is not None and ((place / DATA).is_dir() or (place / PAGE).is_dir()):
         raise RefusalError(f"'{place}' holds a folder where a file must go: name another one with --out.")
-    with nullcontext(None) if place is None else output_folder(place) as folder, stepping() as progress:
-        try:
+    saved: Path | None = None
+    try:
+        with nullcontext(None) if place is None else output_folder(place) as folder, stepping() as progress:
             progress("loading", 0, 0)  # torch and transformers take seconds to import: say so first
             from attnscope.decomposing.paths import paths as run
 
@@ -106,30 +107,33 @@ def paths(
                 progress=progress,
             )
             if folder is not None:
+                saved = report.save(folder / DATA)  # before anything is drawn: a drawing can fail, and be made again
                 progress("drawing the page", 0, 0)
                 report.write_page(folder / PAGE)
-                report.save(folder / DATA)
-        except KeyboardInterrupt:
-            typer.echo("attnscope: interrupted before the decomposition was done; nothing is written.", err=True)
-            raise typer.Exit(130) from None
+    except KeyboardInterrupt:
+        from attnscope.reporting.terminal import clean
+
+        unfinished = "interrupted before the decomposition was done; nothing is written"
+        kept = f"interrupted; {clean(str(saved))} is written, the page is not"
+        typer.echo(f"attnscope: {unfinished if saved is None else kept}.", err=True)
+        raise typer.Exit(130) from None
     _finish(report, place, chart, as_json)
 
 
 def _finish(report: PathReport, folder: Path | None, chart: Path | None, as_json: bool) -> None:
+    """JSON that is the only place of the data is printed before the chart is drawn, because a drawing can fail."""
+    page = None if folder is None else folder / PAGE
+    if as_json:
+        from attnscope.cli.output import print_json
+
+        places = {"data": None if folder is None else folder / DATA, "page": page, "chart": chart}
+        files = {name: None if path is None else str(path) for name, path in places.items()}
+        print_json({**report.to_json(), "sentences": list(report.sentences()), "files": files})
     if chart is not None:
         from attnscope.charts.export import save
 
         save(report.chart(), chart)
-    if as_json:
-        from attnscope.cli.output import print_json
+    if not as_json:
+        from attnscope.reporting.terminal import print_record
 
-        files = {
-            "data": None if folder is None else str(folder / DATA),
-            "page": None if folder is None else str(folder / PAGE),
-            "chart": None if chart is None else str(chart),
-        }
-        print_json({**report.to_json(), "sentences": list(report.sentences()), "files": files})
-    else:
-        from attnscope.reporting.paths.terminal import print_paths
-
-        print_paths(report.to_json(), None if folder is None else folder / PAGE)
+        print_record(report, files={"Report": page})

@@ -45,6 +45,7 @@ from attnscope.pathways.rank_view import RankView, rank_view
 from attnscope.pathways.shapley import shapley
 from attnscope.pathways.targets import pulled_back_through_tail, seen_by
 from attnscope.pathways.top_paths import TopPaths, top_paths
+from attnscope.records.decoding import Count
 from attnscope.records.paths import Chain, LengthRow, PathReport, Players
 from attnscope.trace.windows import Tokenizer
 
@@ -132,6 +133,7 @@ def paths(
         draws=draws,
         notes=(*goal.notes, *_notes(found, read, stack, loaded)),
         provenance=_provenance(loaded, read, seed if random_init else None),
+        goal=goal.goal,
     )
 
 
@@ -202,7 +204,7 @@ def _rows(
                 length=k,
                 stream=float(graded[0, k]),
                 constants=float(graded[1, k]),
-                paths=counts[k] if k < len(counts) else 0,
+                paths=Count(counts[k] if k < len(counts) else 0),
                 residual=None if view is None else float(view.residual[k, 0]),
                 residual_share=None if view is None else float(view.share[k, 0]),
                 energy=None if energy is None else float(energy.energy[k]),

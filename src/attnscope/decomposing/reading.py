@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
@@ -16,10 +16,14 @@ from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.outputs import Entries, also_with_space, entries, mask_token_of, word
 from attnscope.pathways.network import Network
 from attnscope.pathways.targets import Target, residual_norm, stream_norm
+from attnscope.records.paths import Goal
 from attnscope.trace.batches import batches
 from attnscope.trace.windows import Window, Windows
 
-NORMS = {"residual_norm": residual_norm, "stream_norm": stream_norm}
+NORMS: dict[str, tuple[Goal, Callable[[Network], Target]]] = {
+    "residual_norm": (Goal("residual_norm"), residual_norm),
+    "stream_norm": (Goal("stream_norm"), stream_norm),
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Aim:
     """The target, what it asks of the output, and what should be said about the choice."""
 
     target: Target
+    goal: Goal  # the target by its parts
     entries: Entries
     entry: int | None  # whose probability is followed; None for norms
     position: int | None  # from 0; None where the output has no axis of tokens
@@ -125,9 +130,10 @@ def aim(
     if target in NORMS or (target is None and found.output == "states"):
         if against is not None:
             raise RefusalError("--against is a second token or class: it has no meaning beside a norm.")
-        made = NORMS[str(target or "residual_norm")](network)
+        goal, norm = NORMS[str(target or "residual_norm")]
+        made = norm(network)
         said = "" if target else f"{loaded.class_name} gives states and no logits, so the target is {made.name}."
-        return Aim(made, found, None, place, (said,) if said else ())
+        return Aim(made, goal, found, None, place, (said,) if said else ())
     if found.output == "states":
         raise RefusalError(
             f"{loaded.class_name} gives states and no logits: choose the target {' or '.join(NORMS)}, or a model with "
@@ -136,14 +142,20 @@ def aim(
     row = output[0] if place is None else output[0, place]
     entry = int(row.argmax()) if target is None else found.number(target)
     weights: tuple[tuple[int, float], ...] = ((entry, 1.0),)
-    name = f"logit of '{found.word(entry)}'"
+    goal = Goal("logit", found.word(entry), where=_where(loaded, read, place))
     if against is not None:
         other = found.number(against)
         if other == entry:
             raise RefusalError(f"The target and --against are both '{found.word(entry)}': choose two that differ.")
-        weights, name = (*weights, (other, -1.0)), f"{name} minus that of '{found.word(other)}'"
-    made = Target(name + _where(loaded, read, place), weights, place)
-    return Aim(made, found, entry, place, (*_spaced(found, target, row), *_unmasked(loaded, found, read, position)))
+        weights, goal = (*weights, (other, -1.0)), replace(goal, kind="difference", other=found.word(other))
+    notes = (*_spaced(found, target, row), *_unmasked(loaded, found, read, position))
+    return Aim(Target(_sentence(goal), weights, place), goal, found, entry, place, notes)
+
+
+def _sentence(goal: Goal) -> str:
+    """A logit, or a difference of two, in words."""
+    taken = "" if goal.other is None else f" minus that of '{goal.other}'"
+    return f"logit of '{goal.word}'{taken}{goal.where and ' '}{goal.where}"
 
 
 def _asked(name: str, given: Any) -> str | int | None:
@@ -162,8 +174,8 @@ def _where(loaded: Loaded, read: Reading, place: int | None) -> str:
     if place is None:
         return ""
     if loaded.kind in ("causal", "encoder-decoder"):
-        return " after the last token" if place == len(read.words) - 1 else f" after token {place}"
-    return f" at token {place}"
+        return "after the last token" if place == len(read.words) - 1 else f"after token {place}"
+    return f"at token {place}"
 
 
 def _place(output: Tensor, read: Reading, found: Entries, position: int | None) -> int | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Any, get_args, get_origin
+from typing import Any, NewType, get_args, get_origin
 
 import cattrs
 import numpy as np
@@ -20,6 +20,10 @@ from cattrs.errors import ClassValidationError, IterableValidationError
 
 _INFINITE = MappingProxyType({"inf": math.inf, "-inf": -math.inf})
 _LARGEST = 2**63
+
+Count = NewType("Count", int)
+"""How many, of any size that a float can hold: thirty layers of nine heads have 1e30 paths. Other whole numbers in
+files are below 2^63."""
 
 
 class FieldError(ValueError):
@@ -52,7 +56,7 @@ def decode(kind: Any, data: Any) -> Any:
 @cache
 def _converter() -> cattrs.Converter:
     made = cattrs.Converter(forbid_extra_keys=True)
-    for kind, hook in ((float, _float), (int, _int), (str, _str), (bool, _bool)):
+    for kind, hook in ((float, _float), (int, _int), (Count, _count), (str, _str), (bool, _bool)):
         made.register_structure_hook(kind, hook)
     made.register_structure_hook_factory(_is_sequence, _sequence_hook)
     made.register_structure_hook_factory(_is_mapping, _mapping_hook)
@@ -72,6 +76,12 @@ def _float(value: Any, _: Any) -> float:
 def _int(value: Any, _: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= _LARGEST:
         raise FieldError(f"a whole number is needed, not {_named(value)}")
+    return value
+
+
+def _count(value: Any, _: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 10**308:
+        raise FieldError(f"a count is needed, not {_named(value)}")
     return value
 
 

@@ -3,27 +3,38 @@
     report.lengths[2].value            what all paths through exactly two heads add to the target
     report.lengths[2].up_to.predicted  what the model says when only lengths 0, 1 and 2 count
     report.head_values[12][5]          Shapley value of head 5 of layer 12
+    report.goal.word                   the token or class that is decomposed
     report.save("paths.json"); PathReport.load("paths.json")
 
-Nothing here needs torch. A number that does not exist (a loss without next tokens) is None.
+A number that was not asked for, or that a text or a model cannot have (energies without draws, a loss without next
+tokens), is None.
 """
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from html import escape
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from attnscope.charts.numerals import numeral
-from attnscope.core.errors import RefusalError
-from attnscope.core.files import write_atomically
-from attnscope.core.plain import plain
+from attnscope.records.decoding import Count, FieldError, encode
+from attnscope.records.record import Record
 
-FORMAT = "attnscope-paths"
-VERSION = 1
+if TYPE_CHECKING:
+    import pandas
+
+# Sums and means that readers of the file would otherwise compute themselves: written, and checked when read.
+_OF_A_ROW, _OF_ALL = ("value", "mean"), ("difference",)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The target by its parts, where `PathReport.target` is a sentence."""
+
+    kind: Literal["logit", "difference", "residual_norm", "stream_norm"]
+    word: str | None = None  # the token or class whose logit it is, and whose probability is followed; None for norms
+    other: str | None = None  # the one whose logit is taken away, in a difference
+    where: str = ""  # "after the last token", "at token 3"; empty where the target is of the whole text
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,7 @@ class LengthRow:
     length: int
     stream: float  # from the input
     constants: float  # from biases and shifts of norms
-    paths: int  # how many begin at the input
+    paths: Count  # how many begin at the input
     residual: float | None  # relative residual of their sum; None for a single token
     residual_share: float | None  # of what tells tokens apart in the last stream
     energy: float | None  # sum of squares of what the single paths from the input contribute
@@ -85,8 +96,11 @@ class Players:
 
 
 @dataclass(frozen=True, repr=False)
-class PathReport:
+class PathReport(Record):
     """The decomposition of one target on one text."""
+
+    KIND: ClassVar[str] = "paths"
+    COMMAND: ClassVar[str] = "paths"
 
     model: str
     class_name: str
@@ -112,6 +126,7 @@ class PathReport:
     draws: int  # behind the energies
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
+    goal: Goal | None = None  # None in files that were written before goals were
 
     @property
     def difference(self) -> float:
@@ -119,79 +134,68 @@ class PathReport:
         return abs(self.total - self.value)
 
     def to_json(self) -> dict[str, Any]:
-        document: dict[str, Any] = plain({"format": FORMAT, "version": VERSION, **asdict(self)})
+        """The document that `save` writes: the fields, and sums and means of them beside."""
+        document = super().to_json()
         for row, own in zip(document["lengths"], self.lengths, strict=True):
-            row |= {"value": own.value, "mean": own.mean}
-        return {**document, "difference": self.difference}
+            row |= {name: encode(getattr(own, name)) for name in _OF_A_ROW}
+        return {**document, **{name: encode(getattr(self, name)) for name in _OF_ALL}}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PathReport:
-        if data.get("format") != FORMAT or data.get("version") != VERSION:
-            raise RefusalError("This is no paths file of this version: run `attnscope paths` again.")
-        named = {f.name: _tuples(data[f.name]) for f in fields(cls) if f.name not in ("provenance", "notes")}
-        named["lengths"] = tuple(
-            LengthRow(
-                **{
-                    **{f.name: row[f.name] for f in fields(LengthRow)},
-                    "up_to": Prediction(**row["up_to"]),
-                    "without": Prediction(**row["without"]),
-                }
-            )
-            for row in data["lengths"]
-        )
-        named["top"] = tuple(Chain(**{k: _tuples(v) for k, v in chain.items()}) for chain in data["top"])
-        players = data["players"]
-        named["players"] = None if players is None else Players(**{k: _tuples(v) for k, v in players.items()})
-        return cls(**named, notes=tuple(data["notes"]), provenance=dict(data["provenance"]))
+        """What `to_json` gave, read back; a `FieldError` names what does not belong there or does not add up."""
+        rows = data.get("lengths")
+        bare = [_without(row, _OF_A_ROW) for row in rows] if isinstance(rows, list) else rows
+        found = super().from_json({**_without(data, _OF_ALL), **({} if rows is None else {"lengths": bare})})
+        found._check_shapes()
+        assert isinstance(rows, list)
+        for k, (row, own) in enumerate(zip(rows, found.lengths, strict=True)):
+            _check_derived(row, own, _OF_A_ROW, f"lengths[{k}].")
+        _check_derived(data, found, _OF_ALL, "")
+        return found
 
-    def save(self, path: Path | str) -> Path:
-        """One JSON document, written whole or not at all."""
-        path = Path(path)
-        write_atomically(path, json.dumps(self.to_json(), indent=1, allow_nan=False).encode())
-        return path
+    def _check_shapes(self) -> None:
+        """Charts and tables look numbers up by length, layer and head."""
+        if [row.length for row in self.lengths] != list(range(len(self.lengths))) or not self.lengths:
+            raise FieldError("lengths: a row for every length, 0, 1 and so on, is needed")
+        if [len(layer) for layer in self.head_lengths] != [len(layer) for layer in self.head_values]:
+            raise FieldError("head_lengths: as many heads in every layer as in head_values are needed")
+        if any(len(head) < len(self.lengths) for layer in self.head_lengths for head in layer):
+            raise FieldError("head_lengths: a number for every length is needed")
 
-    @classmethod
-    def load(cls, path: Path | str) -> PathReport:
-        path = Path(path)
-        try:
-            return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            raise RefusalError(f"There is no file {path}: give the one that `attnscope paths` wrote.") from None
-        except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-            raise RefusalError(f"{path} is no paths file ({error}): run `attnscope paths` again.") from error
+    def table(self) -> pandas.DataFrame:
+        """One row for each length: what it adds, what the model says with lengths up to it, and without it."""
+        import pandas
 
-    def sentences(self) -> tuple[str, ...]:
-        """What the numbers say, in plain words."""
-        from attnscope.reporting.paths.words import sentences
-
-        return sentences(self.to_json())
-
-    def chart(self) -> Any:
-        """Share by length, reconstruction, values of heads, and heads by length, in one picture."""
-        from attnscope.charts.path_panels import path_panels
-
-        return path_panels(self.to_json())
-
-    def write_page(self, path: Path | str) -> Path:
-        """The self-contained HTML page."""
-        from attnscope.reporting.paths.page import write_path_page
-
-        return write_path_page(self.to_json(), path)
+        own = ("length", "paths", "value", "stream", "constants", "mean")
+        maybe = ("residual", "residual_share", "energy", "energy_error")
+        rows = [
+            {name: getattr(row, name) for name in own}
+            | {name: _number(getattr(row, name)) for name in maybe}
+            | _columns(row.up_to, "up_to_")
+            | _columns(row.without, "without_")
+            for row in self.lengths
+        ]
+        return pandas.DataFrame(rows)
 
     def __repr__(self) -> str:
-        return f"<PathReport of {self.model}: {self.target} = {numeral(self.value)}, {len(self.lengths)} lengths>"
-
-    def _repr_html_(self) -> str:
-        from attnscope.reporting.paths.words import length_lines
-
-        data = self.to_json()
-        words = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.sentences())
-        head, *rows = length_lines(data)
-        table = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-        title = f"<p><b>{escape(self.model)}</b>: {escape(self.target)} = {escape(numeral(self.value))}</p>"
-        return f"<div>{title}{words}<table><tr>{top}</tr>{table}</table></div>"
+        return f"<PathReport of {self.model}: {self.target} = {self.value:.4g}, {len(self.lengths)} lengths>"
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
+def _without(thing: Any, names: tuple[str, ...]) -> Any:
+    """An object less some of its fields; what is no object is left for decoding to refuse."""
+    return {name: value for name, value in thing.items() if name not in names} if isinstance(thing, Mapping) else thing
+
+
+def _check_derived(data: Mapping[str, Any], read: object, names: tuple[str, ...], place: str) -> None:
+    for name in names:
+        if name in data and data[name] != encode(getattr(read, name)):
+            raise FieldError(f"{place}{name}: it does not follow from the fields beside it")
+
+
+def _columns(said: Prediction, prefix: str) -> dict[str, Any]:
+    values = {one.name: getattr(said, one.name) for one in fields(said)}
+    return {f"{prefix}{name}": value if name == "predicted" else _number(value) for name, value in values.items()}
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from attnscope.charts.numerals import numeral
-from attnscope.charts.path_panels import exactly, visible
-from attnscope.reporting.paths.vocabulary import at_most, from_on, other_than_said, signed, target_is, target_word
+from attnscope.charts.path_panels import exactly
+from attnscope.records.paths import PathReport
+from attnscope.reporting.paths.vocabulary import (
+    all_known,
+    at_most,
+    from_on,
+    number_or_dash,
+    other_than_said,
+    quoted,
+    signed,
+    target_is,
+    target_word,
+)
 
 # Lengths add P and take N away, and P - N is the whole. P + N > 3 (P - N) means N > P - N: what cancels is more than
 # what is left, and a share "of the whole" says nothing.
@@ -15,77 +23,80 @@ LENGTHS_CANCEL = 3.0
 MUCH_CONSTANT = 0.25  # of what the input moves, sizes added up by length
 MOST_NAMED = 3  # lengths in one sentence
 
-Data = Mapping[str, Any]
 
-
-def origin(data: Data) -> list[str]:
+def origin(report: PathReport) -> list[str]:
     """The first sentence is the headline."""
-    return [_by_length(data), *_constants(data), *_suffices(data), *_target(data), *_without(data)]
+    return [_by_length(report), *_constants(report), *_suffices(report), *_target(report), *_without(report)]
 
 
-def _by_length(data: Data) -> str:
+def _by_length(report: PathReport) -> str:
     """From which k on the sum of lengths up to k stays within half of the whole; or that lengths cancel."""
-    whole, rows = data["value"], data["lengths"]
-    sizes = sum(abs(row["value"]) for row in rows)
+    whole, rows = report.value, report.lengths
+    sizes = sum(abs(row.value) for row in rows)
     if sizes > LENGTHS_CANCEL * abs(whole):
-        most, least = (choose(rows, key=lambda row: row["value"]) for choose in (max, min))
-        first, second = sorted((most, least), key=lambda row: -abs(row["value"]))
+        most, least = (choose(rows, key=lambda row: row.value) for choose in (max, min))
+        first, second = sorted((most, least), key=lambda row: -abs(row.value))
         return (
-            f"{target_is(data)}: what is left of lengths that cancel. Their sizes add up to {numeral(sizes)}, and the "
-            f"largest of either sign are paths through {exactly(first['length'])} ({signed(first['value'])}) and "
-            f"through {exactly(second['length'])} ({signed(second['value'])})."
+            f"{target_is(report)}: what is left of lengths that cancel. Their sizes add up to {numeral(sizes)}, and "
+            f"the largest of either sign are paths through {exactly(first.length)} ({signed(first.value)}) and "
+            f"through {exactly(second.length)} ({signed(second.value)})."
         )
     sums, reached = [], 0.0
     for row in rows:
-        reached += row["value"]
+        reached += row.value
         sums.append(reached)
     k = from_on([abs(one - whole) <= abs(whole) / 2 for one in sums])
     if k is None:
-        return f"{target_is(data)}."
+        return f"{target_is(report)}."
     near = from_on([abs(one - whole) <= abs(whole) / 100 for one in sums])
     more = "" if near is None or near == k else f", and all but a hundredth from paths through {at_most(near)}"
-    return f"{target_is(data)}. Half of it or more comes from paths through {at_most(k)}{more}."
+    return f"{target_is(report)}. Half of it or more comes from paths through {at_most(k)}{more}."
 
 
-def constants_matter(data: Data) -> bool:
-    stream, constants = (sum(abs(row[name]) for row in data["lengths"]) for name in ("stream", "constants"))
+def constants_matter(report: PathReport) -> bool:
+    stream, constants = _sizes(report)
     return bool(constants) and constants >= MUCH_CONSTANT * stream
 
 
-def _constants(data: Data) -> list[str]:
-    if not constants_matter(data):
+def _constants(report: PathReport) -> list[str]:
+    if not constants_matter(report):
         return []
-    names = ("stream", "constants")
-    stream, constants = (sum(row[name] for row in data["lengths"]) for name in names)
-    sizes = [sum(abs(row[name]) for row in data["lengths"]) for name in names]
+    stream, constants = sum(row.stream for row in report.lengths), sum(row.constants for row in report.lengths)
+    of_stream, of_constants = _sizes(report)
     return [
         f"Not all of it begins in the text: paths from constants (biases, shifts of norms) add {signed(constants)} and "
-        f"paths from the input {signed(stream)}; by length, their sizes add up to {numeral(sizes[1])} and "
-        f"{numeral(sizes[0])}."
+        f"paths from the input {signed(stream)}; by length, their sizes add up to "
+        f"{numeral(of_constants)} and {numeral(of_stream)}."
     ]
 
 
-def _suffices(data: Data) -> list[str]:
-    own = data["lengths"][-1]["up_to"]
-    if own["predicted"] is None:
-        k = from_on([row["up_to"]["distance"] < 0.1 for row in data["lengths"]])
-        what = "states" if data["position"] is None else f"state at token {data['position']}"
+def _sizes(report: PathReport) -> tuple[float, float]:
+    """Of what the input moves and of what constants move, sizes added up by length."""
+    return sum(abs(row.stream) for row in report.lengths), sum(abs(row.constants) for row in report.lengths)
+
+
+def _suffices(report: PathReport) -> list[str]:
+    own = report.lengths[-1].up_to
+    if own.predicted is None:
+        k = from_on([row.up_to.distance < 0.1 for row in report.lengths])
+        what = "states" if report.position is None else f"state at token {report.position}"
         return [] if k is None else [f"Paths through {at_most(k)} give the model's {what} to within a tenth."]
-    k = from_on([row["up_to"]["predicted"] == own["predicted"] for row in data["lengths"]])
+    k = from_on([row.up_to.predicted == own.predicted for row in report.lengths])
     assert k is not None
-    now = data["lengths"][k]["up_to"]
-    chances = f"with probability {numeral(now['probability'])}"
-    if k < len(data["lengths"]) - 1:
-        chances += f" (the whole model: {numeral(own['probability'])})"
-    which = ", which is what the model says," if other_than_said(data) else ","
-    enough = f"Paths through {at_most(k)} suffice" if k < len(data["lengths"]) - 1 else "It takes paths of all lengths"
-    said = [f"{enough} to predict '{visible(own['predicted'])}'{which} {chances}."]
+    now = report.lengths[k].up_to
+    chances = f"with probability {number_or_dash(now.probability)}"
+    if k < len(report.lengths) - 1:
+        chances += f" (the whole model: {number_or_dash(own.probability)})"
+    which = ", which is what the model says," if other_than_said(report) else ","
+    enough = f"Paths through {at_most(k)} suffice" if k < len(report.lengths) - 1 else "It takes paths of all lengths"
+    said = [f"{enough} to predict {quoted(own.predicted)}{which} {chances}."]
     if k > 0:
-        before = data["lengths"][k - 1]["up_to"]
-        said[0] += f" With {at_most(k - 1)} the model would say '{visible(before['predicted'])}'."
-    if own["loss"] is not None:
-        close = from_on([row["up_to"]["loss"] <= own["loss"] + 0.05 for row in data["lengths"]])
-        first, last = data["lengths"][0]["up_to"]["loss"], own["loss"]
+        before = report.lengths[k - 1].up_to
+        said[0] += f" With {at_most(k - 1)} the model would say {quoted(before.predicted)}."
+    losses = all_known(row.up_to.loss for row in report.lengths)
+    if losses:
+        first, last = losses[0], losses[-1]
+        close = from_on([loss <= last + 0.05 for loss in losses])
         if close is not None:
             said.append(
                 f"Over the whole text, the next-token loss {'falls' if last < first else 'goes'} from {numeral(first)} "
@@ -95,30 +106,27 @@ def _suffices(data: Data) -> list[str]:
     return said
 
 
-def _target(data: Data) -> list[str]:
+def _target(report: PathReport) -> list[str]:
     """How the probability of the target goes where the model says something else."""
-    if not other_than_said(data):
+    chances = all_known(row.up_to.target_probability for row in report.lengths)
+    if not other_than_said(report) or not chances:
         return []
-    chances = [row["up_to"]["target_probability"] for row in data["lengths"]]
     k = max(range(len(chances)), key=chances.__getitem__)
-    start = f"The target, {target_word(data)}, has probability {numeral(chances[0])} with paths through no head"
+    start = f"The target, {target_word(report)}, has probability {numeral(chances[0])} with paths through no head"
     peak = numeral(chances[k])
     beyond = peak not in (numeral(chances[0]), numeral(chances[-1]))
     most = f", most with those through {at_most(k)} ({peak})" if beyond else ""
     return [f"{start}{most}, and {numeral(chances[-1])} in the whole model."]
 
 
-def _without(data: Data) -> list[str]:
-    own = data["lengths"][-1]["up_to"]["predicted"]
+def _without(report: PathReport) -> list[str]:
+    own = report.lengths[-1].up_to.predicted
     if own is None:
         return []
-    changed = [row for row in data["lengths"] if row["without"]["predicted"] != own]
+    changed = [row for row in report.lengths if row.without.predicted != own]
     if not changed:
-        return [f"Leaving out any one length of paths, the model would still say '{visible(own)}'."]
-    words = [
-        f"through {exactly(row['length'])} the model would say '{visible(row['without']['predicted'])}'"
-        for row in changed
-    ]
+        return [f"Leaving out any one length of paths, the model would still say {quoted(own)}."]
+    words = [f"through {exactly(row.length)} the model would say {quoted(row.without.predicted)}" for row in changed]
     others = len(changed) - MOST_NAMED
     which = "one other length" if others == 1 else f"any one of {others} other lengths"
     more = f"; leaving out {which} changes what it says as well" if others > 0 else ""

@@ -9,12 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from attnscope import __version__
 from attnscope.charts.numerals import numeral
+from attnscope.charts.palette import STEPS
+from attnscope.charts.path_panels import (
+    head_length_rows,
+    length_chart,
+    player_chart,
+    player_rows,
+    reconstruction_chart,
+    seen_lengths,
+    value_rows,
+)
+from attnscope.records.paths import PathReport
 from attnscope.reporting.document import environment, flat, page_style, policy
+from attnscope.reporting.paths.vocabulary import chain_words, of_all_tokens, probability_words, target_word
+from attnscope.reporting.paths.words import length_lines, sentences
+from attnscope.reporting.survey.figures import drawing
 
 
 @dataclass(frozen=True)
@@ -37,108 +50,79 @@ class Grid:
     down: str
 
 
-def write_path_page(data: Mapping[str, Any], path: Path | str) -> Path:
-    """`data` is `PathReport.to_json()`. Written whole or not at all."""
-    from attnscope.charts.export import write_file
-
-    path = Path(path)
-    write_file(path, render_path_page(data).encode("utf-8", errors="replace"))
-    return path
-
-
-def render_path_page(data: Mapping[str, Any]) -> str:
-    """The page as text."""
-    from attnscope.charts.path_panels import (
-        head_length_rows,
-        length_chart,
-        player_chart,
-        player_rows,
-        reconstruction_chart,
-        value_rows,
-    )
-    from attnscope.reporting.paths.vocabulary import chain_words, target_word
-    from attnscope.reporting.paths.words import length_lines, sentences
-    from attnscope.reporting.survey.figures import drawing
-
+def render(report: PathReport) -> str:
+    """The page as text. Equal records give equal pages."""
     templates = environment()
     style = page_style(templates) + templates.get_template("paths.css").render()
-    small = _left_out(data)
+    small = _left_out(report)
     figures = [
         (
             "Share by length",
             f"All paths through that many heads, added up.{small}",
-            drawing(length_chart(data, title=False), "lengths"),
+            drawing(length_chart(report, title=False), "lengths"),
         ),
         (
             "When only lengths up to k count",
-            f"What the model makes of the shortest paths alone{_meaning(data)}; dashed: the whole model.{small}",
-            drawing(reconstruction_chart(data, title=False), "reached"),
+            f"What the model makes of the shortest paths alone{_meaning(report)}; dashed: the whole model.{small}",
+            drawing(reconstruction_chart(report, title=False), "reached"),
         ),
     ]
-    heading, *lines = length_lines(data)
-    largest = max((abs(chain["contribution"]) for chain in data["top"]), default=1.0) or 1.0
-    by_length = head_length_rows(data)
+    heading, *lines = length_lines(report)
+    largest = max((abs(chain.contribution) for chain in report.top), default=1.0) or 1.0
     return templates.get_template("paths.html").render(
         policy=policy(style),
         style=style,
         version=__version__,
-        data=data,
-        value=numeral(data["value"]),
-        sentences=sentences(data),
-        asked=_asked(data),
-        word=target_word(data),
-        marked=None if data["output"] == "states" else data["position"],
+        data=report,
+        value=numeral(report.value),
+        sentences=sentences(report),
+        asked=_asked(report),
+        word=target_word(report),
+        marked=None if report.output == "states" else report.position,
         heading=heading,
         lines=lines,
         figures=figures,
-        players=drawing(player_chart(data, title=False), "players") if player_rows(data) else None,
-        values=_grid(value_rows(data), "layer", "head"),
-        by_length=_grid(by_length, "length", "head"),
+        players=drawing(player_chart(report, title=False), "players") if player_rows(report) else None,
+        values=_grid(value_rows(report), "layer", "head"),
+        by_length=_grid(head_length_rows(report), "length", "head"),
         chains=[
             (
                 chain,
                 chain_words(chain),
-                numeral(chain["contribution"]),
-                numeral(chain["of_token"]),
-                round(100 * abs(chain["contribution"]) / largest, 1),
+                numeral(chain.contribution),
+                numeral(chain.of_token),
+                round(100 * abs(chain.contribution) / largest, 1),
             )
-            for chain in data["top"]
+            for chain in report.top
         ],
-        missed=numeral(data["top_missed"]),
-        provenance=flat(data["provenance"]),
+        missed=numeral(report.top_missed),
+        provenance=flat(report.provenance),
     )
 
 
-def _asked(data: Mapping[str, Any]) -> str:
+def _asked(report: PathReport) -> str:
     """What the marked token is, where one is: states, and one class of the whole text, are asked for at none."""
-    from attnscope.reporting.paths.vocabulary import of_all_tokens
-
-    if data["output"] == "states" or data["position"] is None:
+    if report.output == "states" or report.position is None:
         return "The text as the model reads it."
-    about = "; the target is of all tokens" if of_all_tokens(data) else ""
+    about = "; the target is of all tokens" if of_all_tokens(report) else ""
     return f"The text as the model reads it; marked is the token at which it is asked{about}."
 
 
-def _meaning(data: Mapping[str, Any]) -> str:
+def _meaning(report: PathReport) -> str:
     """What is drawn over k."""
-    from attnscope.reporting.paths.vocabulary import of_all_tokens, probability_words
-
-    if not of_all_tokens(data):
-        return f"; {probability_words(data)}"
-    where = "" if data["position"] is None else f" at token {data['position']}"
+    if not of_all_tokens(report):
+        return f"; {probability_words(report)}"
+    where = "" if report.position is None else f" at token {report.position}"
     return f"; distance is from the model's own output{where}, relative to it"
 
 
-def _left_out(data: Mapping[str, Any]) -> str:
-    from attnscope.charts.path_panels import seen_lengths
-
-    rest = data["lengths"][seen_lengths(data) :]
-    return f" Lengths from {rest[0]['length']} on add too little to be seen and are left out." if rest else ""
+def _left_out(report: PathReport) -> str:
+    rest = report.lengths[seen_lengths(report) :]
+    return f" Lengths from {rest[0].length} on add too little to be seen and are left out." if rest else ""
 
 
 def _grid(rows: Sequence[Mapping[str, Any]], across: str, down: str) -> Grid:
-    from attnscope.charts.palette import STEPS
-
+    """`rows` are those of a chart: a value and its label at every place."""
     columns, lines = (list(dict.fromkeys(row[name] for row in rows)) for name in (across, down))
     reach = max((abs(row["value"]) for row in rows), default=0.0)
     middle = STEPS // 2

@@ -2,55 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from attnscope.charts.numerals import numeral
 from attnscope.charts.path_panels import visible
+from attnscope.records.paths import PathReport
 from attnscope.reporting.paths.origin import constants_matter
 from attnscope.reporting.paths.vocabulary import chain_words, other_than_said
 from attnscope.reporting.paths.words import CONSTANTS, OF_TARGET, length_lines, sentences
-from attnscope.reporting.terminal import clean, print_screen, section
+from attnscope.reporting.terminal import clean, section
 
 MOST_HEADS = 6
 COLUMNS = 80
 
 
-def print_paths(data: Mapping[str, Any], page: Path | None = None, console: Console | None = None) -> None:
-    """`data` is `PathReport.to_json()`."""
-    print_screen(paths_summary(data), {"Report": page}, console or Console())
-
-
-def paths_summary(data: Mapping[str, Any]) -> Group:
+def show(report: PathReport) -> RenderableType:
+    """What a console prints."""
     parts: list[RenderableType] = [
         Text(""),
-        Text(clean(data["model"]), style="bold"),
-        Text(clean(f"{visible(data['target'])} = {numeral(data['value'])}"), style="dim"),
+        Text(clean(report.model), style="bold"),
+        Text(clean(f"{visible(report.target)} = {numeral(report.value)}"), style="dim"),
         Text(""),
-        *(Text(clean(sentence)) for sentence in sentences(data)),
-        *(Text(clean(note), style="dim") for note in data["notes"]),
+        *(Text(clean(sentence)) for sentence in sentences(report)),
+        *(Text(clean(note), style="dim") for note in report.notes),
         section("By length (heads passed)"),
-        _length_table(data),
+        _length_table(report),
         section("Heads that move it most (Shapley values)"),
-        _head_table(data),
+        _head_table(report),
         section("Largest single paths"),
-        _chain_table(data),
+        _chain_table(report),
     ]
     return Group(*parts)
 
 
-def _length_table(data: Mapping[str, Any]) -> Table:
+def _length_table(report: PathReport) -> Table:
     """80 columns are few: mean paths and sums are left to the page, and so are constants that add little and the
     probability of a target that the model says itself. With both of these there, the residual gives way."""
-    heading, *lines = length_lines(data)
+    heading, *lines = length_lines(report)
     left = {"mean path", "sum so far"}
-    left |= set() if constants_matter(data) else {CONSTANTS}
-    left |= set() if other_than_said(data) else {OF_TARGET}
+    left |= set() if constants_matter(report) else {CONSTANTS}
+    left |= set() if other_than_said(report) else {OF_TARGET}
     left |= {"residual"} if not left & {CONSTANTS, OF_TARGET} else set()
     columns = [i for i, name in enumerate(heading) if name not in left]
     titles = {i: heading[i].replace(" ", "\n", 1) for i in columns}
@@ -69,8 +64,8 @@ def _length_table(data: Mapping[str, Any]) -> Table:
     return table
 
 
-def _head_table(data: Mapping[str, Any]) -> Table:
-    places = [(value, layer, head) for layer, row in enumerate(data["head_values"]) for head, value in enumerate(row)]
+def _head_table(report: PathReport) -> Table:
+    places = [(value, layer, head) for layer, row in enumerate(report.head_values) for head, value in enumerate(row)]
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True, style="bold")
@@ -79,15 +74,15 @@ def _head_table(data: Mapping[str, Any]) -> Table:
     return table
 
 
-def _chain_table(data: Mapping[str, Any]) -> Table:
+def _chain_table(report: PathReport) -> Table:
     """All that were asked for. A path begins at every token and is named after one, so beside it stands what that one
     carries."""
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", no_wrap=True, style="bold")
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
-    if data["top"]:
+    if report.top:
         table.add_row(*(Text(words, style="dim") for words in ("adds", "from that\ntoken alone", "path")))
-    for chain in data["top"]:
-        table.add_row(numeral(chain["contribution"]), numeral(chain["of_token"]), Text(clean(chain_words(chain))))
+    for chain in report.top:
+        table.add_row(numeral(chain.contribution), numeral(chain.of_token), Text(clean(chain_words(chain))))
     return table

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from attnscope.charts.numerals import numeral
 from attnscope.charts.path_panels import exactly, visible
-
-Data = Mapping[str, Any]
-
-# "logit of ' Rome'", "logit of 'good' minus that of 'bad'"; then where it is asked, if anywhere.
-LOGIT = re.compile(r"logit of '(?P<word>.+?)'(?: minus that of '(?P<other>.+)')?(?: (?:after|at) .*)?", re.DOTALL)
+from attnscope.records.paths import Chain, PathReport
 
 
 def at_most(length: int) -> str:
@@ -27,6 +21,22 @@ def count_words(amount: int) -> str:
     return f"{amount:,}" if amount < 10**6 else numeral(float(amount))
 
 
+def quoted(word: str | None, bare: bool = False) -> str:
+    """A token in quotes, because it can begin with a space; a class is `bare`. A dash where nothing is said."""
+    return "–" if word is None else visible(word) if bare else f"'{visible(word)}'"
+
+
+def number_or_dash(value: float | None) -> str:
+    return "–" if value is None else numeral(value)
+
+
+def all_known(values: Iterable[float | None]) -> list[float]:
+    """All of the numbers, or none of them where one does not exist."""
+    given = list(values)
+    known = [value for value in given if value is not None]
+    return known if len(known) == len(given) else []
+
+
 def from_on(true: Sequence[bool]) -> int | None:
     """The first place from which on all are true."""
     first = len(true)
@@ -35,42 +45,47 @@ def from_on(true: Sequence[bool]) -> int | None:
     return first if first < len(true) else None
 
 
-def chain_words(chain: Data) -> str:
+def chain_words(chain: Chain) -> str:
     """`' do' (token 14) → layer 4 head 1 → output`; a path begins at every token, and this names the one that most
     of it comes from: `of_token` is what that token alone carries."""
-    steps = [f"'{visible(chain['token'])}' (token {chain['position']})"]
-    steps += [f"layer {layer} head {head}" for layer, head in chain["heads"]]
+    steps = [f"{quoted(chain.token)} (token {chain.position})"]
+    steps += [f"layer {layer} head {head}" for layer, head in chain.heads]
     return " → ".join([*steps, "output"])
 
 
-def target_is(data: Data) -> str:
+def target_is(report: PathReport) -> str:
     """The beginning of a sentence that says how large the target is."""
-    size = numeral(data["value"])
-    if data["target"] == "what tells tokens apart":
+    size = numeral(report.value)
+    if report.goal is None:
+        return f"The target, {visible(report.target)}, is {size}"
+    if report.goal.kind == "residual_norm":
         return f"What tells tokens apart has norm {size} (the last stream less its mean token)"
-    return f"The {visible(data['target'])} is {size}"
+    return f"The {visible(report.target)} is {size}"
 
 
-def of_all_tokens(data: Data) -> bool:
+def of_all_tokens(report: PathReport) -> bool:
     """Whether the target is a norm over the whole text: it is then asked for at no token, and has no probability."""
-    return data["lengths"][-1]["up_to"]["target_probability"] is None
+    return report.lengths[-1].up_to.target_probability is None
 
 
-def target_word(data: Data) -> str:
-    """`' Rome'` in quotes, the word or class whose probability is `target_probability`."""
-    found = LOGIT.fullmatch(data["target"])
-    return "the target" if found is None else f"'{visible(found['word'])}'"
+def target_word(report: PathReport) -> str:
+    """`' Rome'` in quotes, the word or class whose probability is `target_probability`. Files from before there were
+    goals have the whole sentence instead."""
+    if report.goal is None:
+        return visible(report.target)
+    return "the target" if report.goal.word is None else quoted(report.goal.word)
 
 
-def probability_words(data: Data) -> str:
+def probability_words(report: PathReport) -> str:
     """What p(target) is, and that of which of the two where the target is a difference."""
-    found = LOGIT.fullmatch(data["target"])
-    if found is not None and found["other"] is not None:
-        return f"p(target) is the probability of {target_word(data)}, the first of the two"
-    return f"p(target) is the probability of {target_word(data)}"
+    if report.goal is not None and report.goal.kind == "difference":
+        return f"p(target) is the probability of {target_word(report)}, the first of the two"
+    return f"p(target) is the probability of {target_word(report)}"
 
 
-def other_than_said(data: Data) -> bool:
+def other_than_said(report: PathReport) -> bool:
     """Whether the target is another word or class than the one the whole model finds most likely."""
-    own = data["lengths"][-1]["up_to"]
-    return own["target_probability"] is not None and own["target_probability"] < own["probability"]
+    own = report.lengths[-1].up_to
+    if own.target_probability is None or own.probability is None:
+        return False
+    return own.target_probability < own.probability

@@ -1,31 +1,37 @@
-"""What a decomposition into paths says, in sentences and tables; all from the plain data of `PathReport.to_json()`."""
+"""What a decomposition into paths says, in sentences and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from attnscope.charts.numerals import numeral
-from attnscope.charts.path_panels import exactly, seen_lengths, visible
+from attnscope.charts.path_panels import exactly, seen_lengths
 from attnscope.core.words import count
+from attnscope.records.paths import LengthRow, PathReport
 from attnscope.reporting.paths.origin import origin
-from attnscope.reporting.paths.vocabulary import chain_words, count_words, from_on, signed
+from attnscope.reporting.paths.vocabulary import (
+    all_known,
+    chain_words,
+    count_words,
+    from_on,
+    number_or_dash,
+    quoted,
+    signed,
+)
 
 RANK_ONE = 0.1  # a relative residual below which the rows of a sum are nearly one row
 CONSTANTS, OF_TARGET = "from constants", "p of target"  # columns that are not always worth their room
 CANCEL = 10.0  # energies this much above the square of the sum: paths of the length cancel
 
-Data = Mapping[str, Any]
 
-
-def sentences(data: Data) -> tuple[str, ...]:
+def sentences(report: PathReport) -> tuple[str, ...]:
     """Where the target comes from, what suffices, what cannot be left out, which heads, and how exact this is."""
-    said = [*origin(data), *_heads(data), *_players(data), *_largest(data)]
-    return (*said, *_rank(data), *_cancelling(data), _exact(data))
+    said = [*origin(report), *_heads(report), *_players(report), *_largest(report)]
+    return (*said, *_rank(report), *_cancelling(report), _exact(report))
 
 
-def _heads(data: Data) -> list[str]:
-    places = [(value, layer, head) for layer, row in enumerate(data["head_values"]) for head, value in enumerate(row)]
+def _heads(report: PathReport) -> list[str]:
+    places = [(value, layer, head) for layer, row in enumerate(report.head_values) for head, value in enumerate(row)]
     if not places:
         return []
     total = sum(value for value, _, _ in places)
@@ -40,125 +46,118 @@ def _heads(data: Data) -> list[str]:
     return [f"{said} (all heads together: {signed(total)}{tenth})."]
 
 
-def _players(data: Data) -> list[str]:
-    players = data["players"]
-    if players is None or not any(players["mlps"]):
+def _players(report: PathReport) -> list[str]:
+    players = report.players
+    if players is None or not any(players.mlps):
         return []
-    heads, mlps = (sum(sum(row) for row in players[name]) for name in ("heads", "mlps"))
+    heads, mlps = (sum(sum(row) for row in kind) for kind in (players.heads, players.mlps))
     return [
         f"With MLPs as players beside heads, MLPs are worth {signed(mlps)} and heads {signed(heads)}; with neither, "
-        f"{numeral(players['nothing'])} is left."
+        f"{numeral(players.nothing)} is left."
     ]
 
 
-def _largest(data: Data) -> list[str]:
-    longer = [chain for chain in data["top"] if chain["heads"]]
+def _largest(report: PathReport) -> list[str]:
+    longer = [chain for chain in report.top if chain.heads]
     if not longer:
         return []
     return [
-        f"The largest single path through a head is {chain_words(longer[0])}: {signed(longer[0]['contribution'])} "
-        f"(from that token alone: {signed(longer[0]['of_token'])})."
+        f"The largest single path through a head is {chain_words(longer[0])}: {signed(longer[0].contribution)} "
+        f"(from that token alone: {signed(longer[0].of_token)})."
     ]
 
 
-def _rank(data: Data) -> list[str]:
-    known = [(row["length"], row["residual"], row["residual_share"]) for row in data["lengths"]]
-    if known[0][1] is None:
+def _rank(report: PathReport) -> list[str]:
+    residuals = all_known(row.residual for row in report.lengths)
+    shares = all_known(row.residual_share for row in report.lengths)
+    if not residuals or not shares:
         return []
-    short = max(known, key=lambda one: one[2])
+    most = max(range(len(shares)), key=shares.__getitem__)
     said = (
-        f"What tells tokens apart at the end comes to {100 * short[2]:.0f}% from paths through {exactly(short[0])} "
-        f"(relative residual of the last stream: {numeral(data['whole_residual'])})."
+        f"What tells tokens apart at the end comes to {100 * shares[most]:.0f}% from paths through {exactly(most)} "
+        f"(relative residual of the last stream: {number_or_dash(report.whole_residual)})."
     )
-    first, last = from_on([residual < RANK_ONE for _, residual, _ in known]), known[seen_lengths(data) - 1]
+    first, last = from_on([residual < RANK_ONE for residual in residuals]), seen_lengths(report) - 1
     # Only lengths that the table and the charts show are spoken of.
-    if first is not None and 0 < first <= last[0]:
+    if first is not None and 0 < first <= last:
         return [f"{said} Sums of paths through {exactly(first)} or more are nearly rank one on their own."]
-    if last[1] < RANK_ONE:
+    if residuals[last] < RANK_ONE:
         return [said]
-    more = f"the sum of paths through {exactly(last[0])} has relative residual {numeral(last[1])}"
+    more = f"the sum of paths through {exactly(last)} has relative residual {numeral(residuals[last])}"
     return [f"{said} Long paths do not all collapse here: {more}."]
 
 
-def _cancelling(data: Data) -> list[str]:
-    shown = data["lengths"][: seen_lengths(data)]
-    rows = [row for row in shown if row["energy"] is not None and row["paths"] > 1 and row["stream"]]
-    found = [row for row in rows if row["energy"] > CANCEL * row["stream"] ** 2]
+def _cancelling(report: PathReport) -> list[str]:
+    shown = report.lengths[: seen_lengths(report)]
+    many = [(row.energy, row) for row in shown if row.energy is not None and row.paths > 1 and row.stream]
+    found = [(energy, row) for energy, row in many if energy > CANCEL * row.stream**2]
     if not found:
         return []
-    row = max(found, key=lambda one: one["energy"])
+    energy, row = max(found, key=lambda one: one[0])
     return [
-        f"Paths through {exactly(row['length'])} cancel: their squares add up to {numeral(row['energy'])} (give or "
-        f"take {numeral(row['energy_error'])}), the square of their sum is {numeral(row['stream'] ** 2)}."
+        f"Paths through {exactly(row.length)} cancel: their squares add up to {numeral(energy)} (give or "
+        f"take {number_or_dash(row.energy_error)}), the square of their sum is {numeral(row.stream**2)}."
     ]
 
 
-def _exact(data: Data) -> str:
+def _exact(report: PathReport) -> str:
     return (
-        f"The sum over all lengths differs from the model's own number by {numeral(data['difference'])}, and no "
-        f"block's linear form differs from the block by more than {numeral(data['linear_difference'])} (relative, "
-        f"{data['dtype']})."
+        f"The sum over all lengths differs from the model's own number by {numeral(report.difference)}, and no "
+        f"block's linear form differs from the block by more than {numeral(report.linear_difference)} (relative, "
+        f"{report.dtype})."
     )
 
 
-def length_lines(data: Data) -> list[tuple[str, ...]]:
+def length_lines(report: PathReport) -> list[tuple[str, ...]]:
     """A table with its heading: lengths that matter, and all longer ones as one line. Columns with nothing in them are
     left out: a model of states says no word, one without biases has no constants."""
-    shown, rest = data["lengths"][: seen_lengths(data)], data["lengths"][seen_lengths(data) :]
-    plain = data["output"] == "classes"
-    lines = [_line(row, plain) for row in shown] + ([_folded(rest, plain)] if rest else [])
+    shown, rest = report.lengths[: seen_lengths(report)], report.lengths[seen_lengths(report) :]
+    bare = report.output == "classes"
+    lines = [_line(row, bare) for row in shown] + ([_folded(rest, bare)] if rest else [])
     idle = {name for name in lines[0] if all(line[name] == "–" for line in lines)}
-    if not any(row["constants"] for row in data["lengths"]):
+    if not any(row.constants for row in report.lengths):
         idle.add(CONSTANTS)
-    if all(row["up_to"]["target_probability"] == row["up_to"]["probability"] for row in data["lengths"]):
+    if all(row.up_to.target_probability == row.up_to.probability for row in report.lengths):
         idle.add(OF_TARGET)
     kept = [name for name in lines[0] if name not in idle]
     return [tuple(kept), *(tuple(line[name] for name in kept) for line in lines)]
 
 
-def _line(row: Data, plain: bool) -> dict[str, str]:
-    up_to, without = row["up_to"], row["without"]
+def _line(row: LengthRow, bare: bool) -> dict[str, str]:
+    up_to, without = row.up_to, row.without
     return {
-        "length": str(row["length"]),
-        "paths": count_words(row["paths"]),
-        "adds": signed(row["value"]),
-        "mean path": signed(row["mean"]),
-        CONSTANTS: signed(row["constants"]) if row["constants"] else "0",
-        "sum so far": numeral(up_to["value"]),
-        "says so far": _quoted(up_to["predicted"], plain),
-        "p of that": _optional(up_to["probability"]),
-        OF_TARGET: _optional(up_to["target_probability"]),
-        "says without": _quoted(without["predicted"], plain),
-        "residual": _optional(row["residual"]),
+        "length": str(row.length),
+        "paths": count_words(row.paths),
+        "adds": signed(row.value),
+        "mean path": signed(row.mean),
+        CONSTANTS: signed(row.constants) if row.constants else "0",
+        "sum so far": numeral(up_to.value),
+        "says so far": quoted(up_to.predicted, bare),
+        "p of that": number_or_dash(up_to.probability),
+        OF_TARGET: number_or_dash(up_to.target_probability),
+        "says without": quoted(without.predicted, bare),
+        "residual": number_or_dash(row.residual),
     }
 
 
-def _folded(rest: Sequence[Data], plain: bool) -> dict[str, str]:
+def _folded(rest: Sequence[LengthRow], bare: bool) -> dict[str, str]:
     """Several lengths as one line: sums of what adds up, the mean over all their paths, and residuals from the smallest
     to the largest."""
-    last, paths = rest[-1], sum(row["paths"] for row in rest)
-    constants = sum(row["constants"] for row in rest)
-    residuals = [row["residual"] for row in rest if row["residual"] is not None]
+    last, paths = rest[-1], sum(row.paths for row in rest)
+    constants = sum(row.constants for row in rest)
+    residuals = [row.residual for row in rest if row.residual is not None]
     ends = [numeral(float(f"{value:.2g}")) for value in (min(residuals), max(residuals))] if residuals else ["–"]
-    says = dict.fromkeys(_quoted(row["without"]["predicted"], plain) for row in rest)
+    says = dict.fromkeys(quoted(row.without.predicted, bare) for row in rest)
     return {
-        "length": f"{rest[0]['length']}–{last['length']}" if len(rest) > 1 else str(last["length"]),
+        "length": f"{rest[0].length}–{last.length}" if len(rest) > 1 else str(last.length),
         "paths": count_words(paths),
-        "adds": signed(sum(row["value"] for row in rest)),
-        "mean path": signed(sum(row["stream"] for row in rest) / paths) if paths else "0",
+        "adds": signed(sum(row.value for row in rest)),
+        "mean path": signed(sum(row.stream for row in rest) / paths) if paths else "0",
         CONSTANTS: signed(constants) if constants else "0",
-        "sum so far": numeral(last["up_to"]["value"]),
-        "says so far": _quoted(last["up_to"]["predicted"], plain),
-        "p of that": _optional(last["up_to"]["probability"]),
-        OF_TARGET: _optional(last["up_to"]["target_probability"]),
+        "sum so far": numeral(last.up_to.value),
+        "says so far": quoted(last.up_to.predicted, bare),
+        "p of that": number_or_dash(last.up_to.probability),
+        OF_TARGET: number_or_dash(last.up_to.target_probability),
         "says without": next(iter(says)) if len(says) == 1 else f"{len(says)} words",
         "residual": " to ".join(dict.fromkeys(ends)),
     }
-
-
-def _quoted(word: str | None, plain: bool) -> str:
-    return "–" if word is None else visible(word) if plain else f"'{visible(word)}'"
-
-
-def _optional(value: float | None) -> str:
-    return "–" if value is None else numeral(value)
