@@ -16,7 +16,7 @@ import json
 import time
 from pathlib import Path
 
-from attnscope.compiling.widths import Measurement, Point, embedded_json, measure
+from attnscope.compiling.widths import Measurement, Point, known_widths_json, measure
 from attnscope.core.files import write_atomically
 from attnscope.core.registry import constructions
 
@@ -52,7 +52,7 @@ def main() -> None:
             continue
         print(f"{place} seed {point.seed}: width {measurement.d} in {spent:.1f} s {measurement.refused}")
         kept[point] = measurement
-        write_atomically(TARGET, embedded_json(kept.values()))
+        write_atomically(TARGET, known_widths_json(kept.values()))
     print(f"{len(kept)} measurements in {TARGET}")
 
 

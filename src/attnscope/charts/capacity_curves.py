@@ -1,52 +1,68 @@
 """How wide a head must be, against the number of tokens and against the keys of a row: one line per construction.
 
-    chart = capacity_curves(needs, floors, title="float32", fixed={"n": "k = 8", "k": "n = 4,096"})
+    chart = capacity_curves(Capacity.load("capacity.json"), title="float32")
 
-`needs` and `floors` are plain rows {against, at, name, d}: what constructions were measured to need, and what bounds
-prove. Axes are logarithmic, so a width that grows as a power of k is a straight line and one that does not depend on n
-is level.
+Axes are logarithmic, so a width that grows as a power of k is a straight line and one that does not depend on n is
+level. Bounds are dashed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from attnscope.core.errors import RefusalError
+from attnscope.records.capacity import Capacity
 
 LABELS = {"n": "tokens n", "k": "keys of a row k"}
 DASHES = [[6, 3], [2, 3], [8, 2, 2, 2]]
 
 
+BOUNDS = {"universal": "keys for all patterns", "typical": "most patterns"}
+
+
 def capacity_curves(
-    needs: Sequence[Mapping[str, Any]],
-    floors: Sequence[Mapping[str, Any]],
-    *,
-    title: str,
-    subtitle: Sequence[str] = (),
-    fixed: Mapping[str, str],
-    width: int = 300,
-    height: int = 260,
+    found: Capacity, *, title: str, subtitle: Sequence[str] = (), width: int = 300, height: int = 260
 ) -> alt.HConcatChart:
-    """Draw both panels; `fixed` says under each axis name what stays the same there, like {"n": "k = 8"}."""
-    if not needs:
+    """Draw both panels, or the one that has a measured width; without a title there is none."""
+    measured, proved = pd.DataFrame(need_rows(found)), pd.DataFrame(floor_rows(found))
+    if measured.empty:
         raise RefusalError("Nothing was measured, so there is no curve to draw: give it time with --budget.")
-    measured, proved = pd.DataFrame([dict(row) for row in needs]), pd.DataFrame([dict(row) for row in floors])
-    widths = [float(row["d"]) for row in (*needs, *floors)]
+    widths = [float(d) for rows in (measured, proved) if len(rows) for d in rows["d"]]
+    fixed = {"n": f"k = {found.k}", "k": f"n = {found.against_k[0].n:,}" if found.against_k else ""}
     scale = alt.Scale(type="log", base=2, domain=[max(min(widths) / 1.3, 0.8), max(widths) * 1.3], nice=False)
     panels = [
-        _panel(measured, proved, against, scale, fixed.get(against, "")).properties(width=width, height=height)
+        _panel(measured, proved, against, scale, fixed[against]).properties(width=width, height=height)
         for against in LABELS
         if (measured["against"] == against).any()
     ]
-    return (
-        alt.hconcat(*panels, spacing=36)
-        .resolve_scale(color="shared", strokeDash="shared")
-        .properties(title=alt.TitleParams(title, subtitle=list(subtitle), offset=14))
-    )
+    chart = alt.hconcat(*panels, spacing=36).resolve_scale(color="shared", strokeDash="shared")
+    return chart.properties(title=alt.TitleParams(title, subtitle=list(subtitle), offset=14)) if title else chart
+
+
+def need_rows(found: Capacity) -> list[dict[str, Any]]:
+    """What constructions were measured to need: {against, at, name, d}."""
+    return [
+        {"against": against, "at": need.n if against == "n" else need.k, "name": need.method, "d": need.d}
+        for against, curve in (("n", found.against_n), ("k", found.against_k))
+        for need in curve
+        if need.d is not None
+    ]
+
+
+def floor_rows(found: Capacity) -> list[dict[str, Any]]:
+    """What bounds prove at the same places, measured or not: {against, at, name, d}."""
+    rows = []
+    for against, curve in (("n", found.against_n), ("k", found.against_k)):
+        for n, k in dict.fromkeys((need.n, need.k) for need in curve):
+            floor = found.floor(n, k)
+            for name, label in BOUNDS.items() if floor else ():
+                at = n if against == "n" else k
+                rows.append({"against": against, "at": at, "name": label, "d": getattr(floor, name)})
+    return rows
 
 
 def _panel(measured: pd.DataFrame, proved: pd.DataFrame, against: str, scale: alt.Scale, fixed: str) -> alt.LayerChart:

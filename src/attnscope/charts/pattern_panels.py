@@ -60,7 +60,8 @@ def pattern_panels(
     has its colours inside, so this chart is told its theme when it is made.
     """
     ramp = sequential("dark" if theme == "dark" else "light", COLOURS)
-    share = alt.Scale(type="sqrt", domain=[0, 1])  # the entries of a row of eight are pale on a linear one
+    legend = list(sequential("dark" if theme == "dark" else "light"))
+    share = alt.Scale(type="sqrt", domain=[0, 1], range=legend)  # a row of eight is pale on a linear one
     panels = [
         _panel(_shade(target), size, ramp, share, "Target", "share of attention"),
         _panel(_shade(realised), size, ramp, share, "Realised", "share of attention"),
@@ -68,17 +69,14 @@ def pattern_panels(
             _shade(error, log=True),
             size,
             ramp,
-            alt.Scale(type="log", domain=[FLOOR, 1]),
+            alt.Scale(type="log", domain=[FLOOR, 1], range=legend),
             "Error",
             "|realised − target|",
         ),
     ]
     words = [line for line in (subtitle, _pooling(target.shape, size)) if line]
-    return (
-        alt.hconcat(*panels, spacing=28)
-        .resolve_scale(color="independent")
-        .properties(title=alt.TitleParams(title, subtitle=words, offset=14))
-    )
+    chart = alt.hconcat(*panels, spacing=28).resolve_scale(color="independent")
+    return chart.properties(title=alt.TitleParams(title, subtitle=words, offset=14)) if title or words else chart
 
 
 def _pooling(cells: tuple[int, ...], size: tuple[int, int]) -> str:

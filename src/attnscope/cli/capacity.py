@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnscope.core.errors import RefusalError
 
 if TYPE_CHECKING:
-    from attnscope.compiling.capacity import Capacity
+    from attnscope.records.capacity import Capacity
 
 
 def capacity(
@@ -60,11 +59,13 @@ def capacity(
             progress=progress,
         )
     refusal = None if chart is None else _drawn(answer, chart)
-    data = answer.to_json() | {"chart": None if chart is None or refusal else str(chart)}
+    drawn = None if refusal else chart
     if as_json:
-        print_json(data)
+        print_json(answer.to_json() | {"chart": None if drawn is None else str(drawn)})
     else:
-        print_capacity(data)
+        from attnscope.reporting.terminal import print_record
+
+        print_record(answer, files={"Chart": drawn})
     if refusal:
         raise refusal
     if answer.interrupted:
@@ -81,30 +82,3 @@ def _drawn(answer: Capacity, chart: Path) -> RefusalError | None:
     except RefusalError as refusal:
         return refusal
     return None
-
-
-def print_capacity(data: Mapping[str, Any]) -> None:
-    """What `Capacity.to_json` says, as two tables: what is proved, and what was measured."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from attnscope.reporting.compiled.words import answer_words, bound_lines, need_lines
-
-    console = Console(highlight=False)
-    title = f"{data['k']} of {data['n']:,} tokens, {data['dtype']}"
-    asked = f"ratio error {data['ratio_error']:g}, leak {data['leak']:g}, in the worst row"
-    console.print(Text.assemble("\n", (title, "bold"), ("  " + asked, "dim"), "\n"))
-    console.print(Text(answer_words(data)))
-    for heading, lines in (("Bounds", bound_lines(data)), ("Constructions", need_lines(data))):
-        table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True)
-        table.add_column(justify="right", style="bold", no_wrap=True)
-        table.add_column(style="dim")
-        for line in lines:
-            table.add_row(*map(Text, line))
-        console.print(Text.assemble("\n", (heading, "bold")))
-        console.print(table)
-    if data.get("chart"):
-        console.print(Text.assemble("\n", ("Chart  ", "dim"), data["chart"]), soft_wrap=True)
-    console.print()

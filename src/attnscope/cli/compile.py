@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -165,11 +164,12 @@ def _finish(compiled: Compiled, out: Path, chart: Path | None, as_json: bool) ->
         from attnscope.charts.export import save
 
         save(compiled.chart(), chart)
-    data = compiled.to_json() | {"head": str(out), "chart": None if chart is None else str(chart)}
     if as_json:
-        print_json(data)
+        print_json(compiled.to_json() | {"head": str(out), "chart": None if chart is None else str(chart)})
     else:
-        print_certificate(data)
+        from attnscope.reporting.terminal import print_record
+
+        print_record(compiled, files={"Head": out, "Chart": chart})
     if compiled.interrupted:
         typer.echo(f"attnscope: interrupted; the best head so far is in {out}.", err=True)
         raise typer.Exit(130)
@@ -178,30 +178,3 @@ def _finish(compiled: Compiled, out: Path, chart: Path | None, as_json: bool) ->
     if not compiled.reached:
         typer.echo(f"attnscope: the accuracy was not reached; the best head, marked as failing, is in {out}.", err=True)
         raise typer.Exit(1)
-
-
-def print_certificate(data: Mapping[str, Any]) -> None:
-    """What `Compiled.to_json` says, as a table."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from attnscope.reporting.compiled.words import certificate_lines, title_words
-
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(justify="right", style="bold", no_wrap=True)
-    table.add_column()
-    for label, value, note in certificate_lines(data):
-        table.add_row(label, Text(value), Text(note, style="red" if note.startswith("TOO LARGE") else ""))
-    console = Console(highlight=False)
-    verdict = Text(data["verdict"], style="bold green" if data["reached"] else "bold red")
-    console.print(Text.assemble("\n", (title_words(data), "bold"), "  ", verdict, "\n"))
-    console.print(table)
-    for label, key in (("Head   ", "head"), ("Chart  ", "chart")):
-        if data.get(key):
-            marked = "" if data["reached"] or key == "chart" else "  (failing: it misses the accuracy)"
-            console.print(
-                Text.assemble("\n" if key == "head" else "", (label, "dim"), data[key], marked), soft_wrap=True
-            )
-    console.print()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 import numpy as np
 
-from attnscope.compiling.search import RESTARTS, Binds, Build, Found, at_width, smallest
+from attnscope.compiling.search import UNLIMITED, Build, Found, SearchBudget, at_width, smallest
 from attnscope.core.construction import Advance, Construction, silent
 from attnscope.heads.accuracy import Accuracy, precision
-from attnscope.heads.certificate import Certificate, certify
-from attnscope.heads.head import Head
-from attnscope.heads.rounding import rounded
+from attnscope.heads.certified import Certified, certified
 from attnscope.patterns.pattern import Pattern
 
 LARGEST_FACTORS = 2**26  # numbers in queries and keys together: half a gigabyte
@@ -25,9 +23,7 @@ def narrowest_by(
     lowest: int = 1,
     below: int | None = None,
     seed: int = 0,
-    restarts: int = RESTARTS,
-    seconds: float = math.inf,
-    binds: Binds = "always",
+    budget: SearchBudget = UNLIMITED,
     advance: Advance = silent,
 ) -> Found:
     """The smallest width of a construction; with `below`, only widths under that one are of interest."""
@@ -35,16 +31,14 @@ def narrowest_by(
     if construction.fixed_width:
         # Where keys for all patterns are asked for, the bound may lie above what this one pattern needs.
         width = max(construction.fixed_width(pattern), lowest)
-        return at_width(build, width, seed=seed, restarts=1, seconds=seconds, binds=binds, advance=advance)
+        return at_width(build, width, seed=seed, budget=replace(budget, restarts=1), advance=advance)
     return smallest(
         build,
         first=construction.first_width(pattern),
         lowest=lowest,
         highest=widest(construction, pattern) if below is None else below - 1,
         seed=seed,
-        restarts=restarts,
-        seconds=seconds,
-        binds=binds,
+        budget=budget,
         advance=advance,
     )
 
@@ -55,12 +49,11 @@ def asked(ratio_error: float, leak: float, dtype: str) -> Accuracy:
 
 
 def building(construction: Construction, pattern: Pattern, accuracy: Accuracy) -> Build:
-    """A construction as the search wants it; the certificate sees the rounded tensors alone."""
+    """A construction as the search wants it."""
 
-    def build(width: int, seed: int, advance: Advance) -> tuple[Head, Certificate]:
+    def build(width: int, seed: int, advance: Advance) -> Certified:
         factors = construction(pattern, width, accuracy, np.random.default_rng(seed), advance)
-        head = rounded(factors, pattern, accuracy.dtype, construction.name)
-        return head, certify(head, pattern, accuracy)
+        return certified(factors, pattern, accuracy, construction.name)
 
     return build
 

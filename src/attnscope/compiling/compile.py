@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from attnscope.compiling.by_method import asked, building, narrowest_by
-from attnscope.compiling.search import Ending, Found, at_width, badness
+from attnscope.compiling.search import RESTARTS, Binds, Ending, Found, SearchBudget, at_width, badness
 from attnscope.core.construction import Advance, Construction, silent
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.plain import plain
 from attnscope.core.registry import constructions
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.bounds import lower_bounds
@@ -69,20 +70,23 @@ def compile(
         found, why = work.narrowest(chosen, universal)
     else:
         found, why = work.search(chosen), f"{chosen.name} was asked for."
+    queries, keys = found.head.arrays()
     return Compiled(
-        head=found.head,
+        queries=queries,
+        keys=keys,
         certificate=found.certificate,
-        pattern=pattern,
+        target=pattern.entries(),
         method=found.head.method,
         why=why,
         seed=found.seed,
-        seconds=time.monotonic() - start,
+        seconds=round(time.monotonic() - start, 3),
         bounds=bounds,
         tried=found.tried,
         universal=universal,
         forced=width is not None,
         interrupted=found.interrupted,
         out_of_time=found.ending == "out of time",
+        notes=plain(found.head.notes),
     )
 
 
@@ -117,10 +121,12 @@ class _Work:
             lowest=self.lowest,
             below=below,
             seed=self.seed,
-            seconds=self.deadline - time.monotonic(),
-            binds="once reached",
+            budget=self._budget("once reached"),
             advance=self._named(construction),
         )
+
+    def _budget(self, binds: Binds, restarts: int = RESTARTS) -> SearchBudget:
+        return SearchBudget(self.deadline - time.monotonic(), binds, restarts)
 
     def forced(self, construction: Construction, width: int, method: str) -> tuple[Found, str]:
         """The best of several draws at a width that was asked for; under `auto` the curve too, if those all miss."""
@@ -141,9 +147,7 @@ class _Work:
             build,
             width,
             seed=self.seed,
-            restarts=restarts,
-            seconds=self.deadline - time.monotonic(),
-            binds="once built",
+            budget=self._budget("once built", restarts),
             advance=self._named(construction),
         )
 

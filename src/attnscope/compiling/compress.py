@@ -23,16 +23,19 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnscope.compiling.search import Found, Try, at_width, smallest
+from attnscope.compiling.search import Found, SearchBudget, at_width, smallest
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy, Dtype, precision
-from attnscope.heads.bounds import Bounds, lower_bounds
-from attnscope.heads.certificate import NAMED_ROWS, Certificate
+from attnscope.heads.bounds import lower_bounds
+from attnscope.heads.certificate import NAMED_ROWS
 from attnscope.heads.factors import Factors
 from attnscope.heads.head import Head
 from attnscope.patterns.pattern import Pattern
 from attnscope.patterns.seeds import refuse_negative
+from attnscope.records.bounds import Bounds
+from attnscope.records.certificate import Certificate
+from attnscope.records.compiled import Try
 from attnscope.solvers.selection import Selection, gaps, separated
 
 LEAK = 0.01  # of attention beside the selected keys, at most, with the margin that is taken where none is given
@@ -152,12 +155,11 @@ def compress(
             lowest=lowest,
             highest=most,
             seed=seed,
-            seconds=budget,
-            binds="once reached",
+            budget=SearchBudget(budget, "once reached"),
             advance=progress,
         )
     else:
-        found = at_width(asked.build, width, seed=seed, seconds=budget, binds="once built", advance=progress)
+        found = at_width(asked.build, width, seed=seed, budget=SearchBudget(budget, "once built"), advance=progress)
     return _compressed(found, asked, bounds, time.monotonic() - begun)
 
 

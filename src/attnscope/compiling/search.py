@@ -11,7 +11,7 @@ way down takes a quarter of the width at a time: it fails once, near the answer,
     found = smallest(build, first=8, lowest=4, highest=256)     # build(width, seed, advance) -> (head, certificate)
 
 Ctrl-C and a time limit end the search with the best head so far. A time limit is seen whenever the construction says
-how far it is, so a single long try does not overrun it; `binds` says from when on it counts.
+how far it is, so a single long try does not overrun it; `SearchBudget.binds` says from when on it counts.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
-from attnscope.heads.certificate import Certificate
 from attnscope.heads.head import Head
+from attnscope.records.certificate import Certificate
+from attnscope.records.compiled import Try
 
 Build = Callable[[int, int, Advance], tuple[Head, Certificate]]
 Ending = Literal["finished", "interrupted", "out of time"]
@@ -40,20 +41,15 @@ STALLED = 3  # doublings in a row that were short of precision, which width does
 
 
 @dataclass(frozen=True)
-class Try:
-    """One head that was built: where, and how well it did. `refused`: why a construction would not build it."""
+class SearchBudget:
+    """How much a search may spend: `restarts` draws at one width, and `seconds`, which count from when `binds` says."""
 
-    width: int
-    seed: int
-    ratio_error: float
-    leak: float
-    reached: bool
-    seconds: float
-    method: str = ""
-    refused: str = ""
+    seconds: float = math.inf
+    binds: Binds = "always"
+    restarts: int = RESTARTS
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+
+UNLIMITED = SearchBudget()
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,13 +78,11 @@ def smallest(
     lowest: int = 1,
     highest: int,
     seed: int = 0,
-    restarts: int = RESTARTS,
-    seconds: float = math.inf,
-    binds: Binds = "always",
+    budget: SearchBudget = UNLIMITED,
     advance: Advance = silent,
 ) -> Found:
     """Search widths `lowest`..`highest` from `first`. `lowest` is a proved bound: nothing below it is tried."""
-    search = _Search(build, seed, restarts, time.monotonic() + seconds, binds, advance)
+    search = _Search(build, seed, budget, advance)
     highest = max(highest, lowest)
     return search.ended_by(lambda: search.descend(min(max(first, lowest), highest), lowest, highest))
 
@@ -98,14 +92,12 @@ def at_width(
     width: int,
     *,
     seed: int = 0,
-    restarts: int = RESTARTS,
-    seconds: float = math.inf,
-    binds: Binds = "always",
+    budget: SearchBudget = UNLIMITED,
     advance: Advance = silent,
 ) -> Found:
     """The best of a few draws at one width; one that reaches the accuracy ends it, and so does one that is far off."""
-    search = _Search(build, seed, restarts, time.monotonic() + seconds, binds, advance)
-    return search.ended_by(lambda: search.succeeds(width, range(restarts)))
+    search = _Search(build, seed, budget, advance)
+    return search.ended_by(lambda: search.succeeds(width, range(budget.restarts)))
 
 
 class _TimeIsUpError(Exception):
@@ -113,9 +105,9 @@ class _TimeIsUpError(Exception):
 
 
 class _Search:
-    def __init__(self, build: Build, seed: int, restarts: int, deadline: float, binds: Binds, advance: Advance) -> None:
-        self.build, self.seed, self.restarts, self.advance = build, seed, restarts, advance
-        self.deadline, self.binds = deadline, binds
+    def __init__(self, build: Build, seed: int, budget: SearchBudget, advance: Advance) -> None:
+        self.build, self.seed, self.budget, self.advance = build, seed, budget, advance
+        self.deadline = time.monotonic() + budget.seconds
         self.tried: list[Try] = []
         self.best: tuple[Head, Certificate, int] | None = None
         self.latest: Certificate | None = None
@@ -123,7 +115,7 @@ class _Search:
         self.refusal: RefusalError | None = None
 
     def descend(self, first: int, lowest: int, highest: int) -> None:
-        draws = range(self.restarts)
+        draws = range(self.budget.restarts)
         failed, width, stalled = lowest - 1, first, 0
         while not self.succeeds(width, draws):
             stalled = stalled + 1 if self._short_of_precision() else 0
@@ -151,7 +143,7 @@ class _Search:
             if any(width <= far_off < reached for far_off in self.hopeless):
                 return
             before = sum(one.width == width for one in self.tried)
-            if self.succeeds(width, range(before, max(before + 1, self.restarts))):
+            if self.succeeds(width, range(before, max(before + 1, self.budget.restarts))):
                 reached, misses = width, 0
             else:
                 misses += 1
@@ -207,9 +199,9 @@ class _Search:
         return report
 
     def _may_stop(self) -> bool:
-        if self.binds == "always":
+        if self.budget.binds == "always":
             return True
-        return self.best is not None and (self.binds == "once built" or self.best[1].reached)
+        return self.best is not None and (self.budget.binds == "once built" or self.best[1].reached)
 
     def ended_by(self, work: Callable[[], object]) -> Found:
         """Do the work; an interruption or the clock ends it early, and it counts if anything was built by then."""

@@ -1,6 +1,6 @@
 """What a construction needs on one generated pattern, and where such numbers are kept.
 
-A measurement is of one method on one pattern (a union of k random permutations with weights within a factor 4, from
+A width is measured for one method on one pattern (a union of k random permutations with weights within a factor 4, from
 one seed) at one accuracy. It is kept in three places, looked up in this order: `known_widths.json` inside the package
 (made by tools/measure_capacity.py), a cache on disk (one small file each, named by everything that the number depends
 on), and nowhere, in which case it is made.
@@ -26,7 +26,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.files import write_atomically
 from attnscope.core.plain import plain
 
-EMBEDDED = "known_widths.json"
+KNOWN_WIDTHS = "known_widths.json"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Measurement:
 def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurement:
     """Search for the smallest width, in about this many seconds at most."""
     from attnscope.compiling.by_method import asked, narrowest_by
-    from attnscope.compiling.search import OutOfTimeError
+    from attnscope.compiling.search import OutOfTimeError, SearchBudget
     from attnscope.core.registry import constructions
     from attnscope.patterns.generate import generate
 
@@ -77,7 +77,9 @@ def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurem
     pattern = generate("union_of_permutations", point.n, point.k, seed=point.seed)
     accuracy = asked(point.ratio_error, point.leak, point.dtype)
     try:
-        found = narrowest_by(construction, pattern, accuracy, seed=point.seed, seconds=seconds, advance=advance)
+        found = narrowest_by(
+            construction, pattern, accuracy, seed=point.seed, budget=SearchBudget(seconds), advance=advance
+        )
     except RefusalError as refusal:
         return Measurement(point, None, None, time.monotonic() - start, refused=str(refusal))
     except OutOfTimeError:
@@ -99,7 +101,7 @@ class Shelf:
 
     def __init__(self, folder: Path | None = None, *, fresh: bool = False) -> None:
         self.folder = cache_folder() if folder is None else folder
-        self.known: dict[Point, Measurement] = {} if fresh else dict(embedded())
+        self.known: dict[Point, Measurement] = {} if fresh else dict(known_widths())
         self.fresh = fresh
 
     def get(self, point: Point) -> Measurement | None:
@@ -153,13 +155,13 @@ def cache_folder() -> Path:
 
 
 @cache
-def embedded() -> dict[Point, Measurement]:
+def known_widths() -> dict[Point, Measurement]:
     """What ships with the package."""
-    text = (files("attnscope.compiling") / EMBEDDED).read_text(encoding="utf-8")
+    text = (files("attnscope.compiling") / KNOWN_WIDTHS).read_text(encoding="utf-8")
     return {one.point: one for one in map(Measurement.from_json, json.loads(text)["measurements"])}
 
 
-def embedded_json(measurements: Iterable[Measurement]) -> bytes:
+def known_widths_json(measurements: Iterable[Measurement]) -> bytes:
     """The file that ships with the package: one line for each measurement, in order."""
     from attnscope import __version__
 

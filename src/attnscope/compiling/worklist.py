@@ -6,37 +6,17 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from attnscope.compiling.widths import Measurement, Point, Shelf, measure
 from attnscope.core.construction import Advance
 from attnscope.heads.accuracy import Accuracy
-
-
-@dataclass(frozen=True)
-class Need:
-    """What one construction needs at one (n, k): the median width over seeds, or why there is none."""
-
-    method: str
-    n: int
-    k: int
-    d: int | None
-    widths: tuple[int | None, ...]
-    seeds: tuple[int, ...]
-    max_logit: float | None
-    seconds: float
-    note: str = ""
-
-    @property
-    def measured(self) -> bool:
-        return bool(self.seeds)
-
+from attnscope.records.capacity import Need
 
 NARROWEST = ("joint", "margin")
 WORTH_TRYING = 20.0  # seconds
 
 
-class Desk:
+class Worklist:
     """Measures what is missing, in the order in which it matters, until the time is spent."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """Joint optimisation: queries and keys found together for one pattern, ratios made exact last.
 
 A frame serves every pattern and pays for it in width. For one pattern the keys may be placed so that each query finds
-its own few keys on the outside of the cloud: descent on the leak of all rows (`patterns.descent`) does that, with the
+its own few keys on the outside of the cloud: descent on the leak of all rows (`solvers.descent`) does that, with the
 ratios held only softly on the way and exactly at every look. Where nothing but the width is missing (one key per row)
 the answer is written down instead: the points of a circle are all its corners, so width 2 is enough.
 """
@@ -19,9 +19,8 @@ from torch.nn.functional import normalize
 from attnscope.core.construction import Advance, construction, silent
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy
-from attnscope.heads.certificate import certify
+from attnscope.heads.certified import certified
 from attnscope.heads.factors import Factors
-from attnscope.heads.rounding import rounded
 from attnscope.patterns.pattern import Pattern
 from attnscope.solvers.descent import Adam, Target, onto_ratios, slopes
 
@@ -120,8 +119,8 @@ def _descend(
 
 
 def _certified_failing(queries: Tensor, keys: Tensor, pattern: Pattern, accuracy: Accuracy) -> int:
-    head = rounded(Factors(queries.double().numpy(), keys.double().numpy()), pattern, accuracy.dtype, "joint")
-    return certify(head, pattern, accuracy).failing
+    factors = Factors(queries.double().numpy(), keys.double().numpy())
+    return certified(factors, pattern, accuracy, "joint").certificate.failing
 
 
 def _start(

@@ -41,10 +41,9 @@ from jaxtyping import Float, Int
 from attnscope.core.construction import Advance, construction, silent
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy, Dtype
-from attnscope.heads.certificate import certify
+from attnscope.heads.certified import certified
 from attnscope.heads.factors import Factors
 from attnscope.heads.ratios import with_exact_ratios
-from attnscope.heads.rounding import rounded
 from attnscope.patterns.generate import union_of_permutations
 from attnscope.patterns.pattern import Pattern
 
@@ -210,7 +209,7 @@ def largest_n(dtype: Dtype, k: int, seed: int = 0, most: int = 4096) -> int:
     def holds(n: int) -> bool:
         pattern = union_of_permutations(n, k, seed)
         factors = moment_curve(pattern, 2 * k, accuracy, np.random.default_rng(seed))
-        return bool(certify(rounded(factors, pattern, dtype, "moment_curve"), pattern, accuracy).reached)
+        return certified(factors, pattern, accuracy, "moment_curve").certificate.reached
 
     good, bad = k, 2 * k
     while bad <= most and holds(bad):

@@ -1,6 +1,6 @@
 """The paper's head: target logits split by their singular values, and both halves projected at random.
 
-Derivation (arXiv:2106.03764, Theorem 1; the numbers are in patterns/projection.py):
+Derivation (arXiv:2106.03764, Theorem 1; the numbers are in solvers/projection.py):
 
 1. B holds logits whose softmax has exact ratios on the support and zeros small enough, with delta to spare everywhere.
 2. B = U S V^T. The rows x_i of U S^1/2 and y_j of V S^1/2 have <x_i, y_j> = B_ij and

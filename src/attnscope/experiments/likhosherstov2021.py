@@ -20,8 +20,7 @@ import numpy as np
 from attnscope.constructions.random_projection import random_projection, success_rate, theorem_for
 from attnscope.core.experiment import Bound, Claim, Desk, Figure, Result, experiment, median
 from attnscope.heads.accuracy import Accuracy
-from attnscope.heads.certificate import certify
-from attnscope.heads.rounding import rounded
+from attnscope.heads.certified import certified
 from attnscope.patterns.generate import generate
 from attnscope.patterns.pattern import Pattern
 
@@ -115,8 +114,8 @@ def served(params: Params, seed: int, causal: bool, desk: Desk) -> dict[str, flo
         own = accuracy_for(pattern, params)
         reached += success_rate(pattern, theorem_for(pattern, own).width, own, 2, rng) > 0
         factors = random_projection(pattern, params.many_width, accuracy, rng)
-        head = rounded(factors, pattern, accuracy.dtype, "random_projection")
-        finished += certify(head, pattern, accuracy).reached
+        head, certificate = certified(factors, pattern, accuracy, "random_projection")
+        finished += certificate.reached
         _, query, key = head.inputs()
         modules.add(query.numpy().tobytes() + key.numpy().tobytes())
     return {"share": reached / params.many, "share_finished": finished / params.many, "modules": len(modules)}

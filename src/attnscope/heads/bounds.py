@@ -21,8 +21,6 @@ fully visible, and `line`, `cuts` and `signs` are proved on them. `ratios` looks
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -35,46 +33,12 @@ from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.floor import logit_floor, typical_logit_floor
 from attnscope.heads.signs import sign_rank
 from attnscope.patterns.pattern import Pattern
+from attnscope.records.bounds import Bound, Bounds
 
 RECTANGLES = 12  # how many fully visible rectangles of a causal pattern are looked at
 POINTS = (3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 62)  # how many keys or rows have their cuts counted
 MOST_SUPPORTS = 64
 LARGEST = 3  # how many rectangles have their norm taken
-
-
-@dataclass(frozen=True)
-class Bound:
-    """`width` is needed, for the reason in `statement`. `proves`: for this very pattern, at this accuracy."""
-
-    name: str
-    width: int
-    proves: bool
-    statement: str
-    citation: str
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """All bounds, and the floor under the product of the longest query and the longest key (as logits see them)."""
-
-    bounds: tuple[Bound, ...]
-    logit_floor: float
-
-    @property
-    def best(self) -> Bound:
-        """The largest bound that proves: a head of this width is proved minimal."""
-        return max((bound for bound in self.bounds if bound.proves), key=lambda bound: bound.width)
-
-    def __getitem__(self, name: str) -> Bound:
-        return next(bound for bound in self.bounds if bound.name == name)
-
-    def to_json(self) -> Mapping[str, Any]:
-        return {
-            "lower_bound": self.best.width,
-            "lower_bound_reason": self.best.statement,
-            "logit_floor": self.logit_floor,
-            "bounds": [asdict(bound) for bound in self.bounds],
-        }
 
 
 def lower_bounds(pattern: Pattern, accuracy: Accuracy, universal: bool = False) -> Bounds:
@@ -188,7 +152,7 @@ def _cuts(rectangles: list[csr_array]) -> Bound:
 
 
 def _signs(rectangles: list[csr_array]) -> Bound:
-    """[s_ij - tau_i] has rank d + 1 and the signs of the pattern, so d >= sign rank - 1 (see patterns/signs.py)."""
+    """[s_ij - tau_i] has rank d + 1 and the signs of the pattern, so d >= sign rank - 1 (see heads/signs.py)."""
     largest = sorted(rectangles, key=lambda r: r.shape[0] * r.shape[1])[-LARGEST:]
     rank = max((sign_rank(rectangle) for rectangle in largest), default=1.0)
     width = max(math.ceil(rank - 1e-6) - 1, 1)

@@ -11,48 +11,16 @@ Both need no n x n array: blocks of rows keep memory at `BLOCK * n` numbers. A n
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
-
 import torch
 
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.head import Head
 from attnscope.patterns.pattern import Pattern
+from attnscope.records.certificate import Certificate
 
 BLOCK_ELEMENTS = 2**24  # numbers of one block of logits: 64 MB in float32
 NAMED_ROWS = 20
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """Worst and mean over rows. `zero_ratio` is e2 of the paper: largest zero over smallest non-zero of one row."""
-
-    n: int
-    k: int
-    d: int
-    dtype: str
-    causal: bool
-    ratio_error: float
-    mean_ratio_error: float
-    leak: float
-    mean_leak: float
-    zero_ratio: float
-    max_logit: float
-    query_norm: float
-    key_norm: float
-    asked_ratio_error: float
-    asked_leak: float
-    failing: int
-    failing_rows: tuple[int, ...]
-
-    @property
-    def reached(self) -> bool:
-        return self.failing == 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "reached": self.reached}
 
 
 @torch.no_grad()

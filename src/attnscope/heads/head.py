@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -29,6 +30,26 @@ class Head:
     causal: bool
     method: str
     notes: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        queries: Float[np.ndarray, "row width"],
+        keys: Float[np.ndarray, "key width"],
+        dtype: str,
+        causal: bool,
+        method: str,
+        notes: Mapping[str, Any],
+    ) -> Head:
+        """What `arrays` gave, as a head again."""
+        precision: torch.dtype = getattr(torch, dtype)
+        return cls(torch.tensor(queries, dtype=precision), torch.tensor(keys, dtype=precision), causal, method, notes)
+
+    def arrays(self) -> tuple[Float[np.ndarray, "row width"], Float[np.ndarray, "key width"]]:
+        """Queries and keys for numpy, which knows no bfloat16: every value is exact, in float32 or float64."""
+        exact = torch.float64 if self.queries.dtype == torch.float64 else torch.float32
+        queries, keys = (tensor.detach().cpu().to(exact).numpy() for tensor in (self.queries, self.keys))
+        return queries, keys
 
     @property
     def n(self) -> int:

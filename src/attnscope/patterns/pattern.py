@@ -17,11 +17,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from attnscope.core.errors import RefusalError
+from attnscope.records.sparse_pattern import ROW_SUM_SLACK, SparsePattern
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-ROW_SUM_SLACK = 1e-4  # single-precision files hold rows that sum to 1 within this; they are made exact
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +87,16 @@ class Pattern:
         real = np.zeros((self.n, self.k), dtype=bool)
         support[self.rows, place], weights[self.rows, place], real[self.rows, place] = self.columns, self.weights, True
         return support, weights, real
+
+    def entries(self) -> SparsePattern:
+        """The plain arrays that records keep."""
+        return SparsePattern(self.name, self.n, self.n_keys, self.causal, self.rows, self.columns, self.weights)
+
+    @classmethod
+    def from_entries(cls, kept: SparsePattern) -> Pattern:
+        """What `entries` gave, bit for bit; nothing is checked or divided again."""
+        starts = np.searchsorted(kept.rows, np.arange(kept.n + 1))
+        return cls(starts, kept.columns, kept.weights, kept.n_keys, kept.causal, kept.name)
 
     def sparse(self) -> csr_array:
         from scipy.sparse import csr_array

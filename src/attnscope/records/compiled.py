@@ -1,33 +1,69 @@
-"""What a compilation gives: a head, its certificate, what is known from below, and everything that was tried."""
+"""What a compilation gives: a head, its certificate, what is known from below, and everything that was tried.
+
+    compiled = attnscope.load("head.safetensors")
+    compiled.certificate.leak, compiled.bounds.best, compiled.verdict
+    compiled.queries, compiled.keys          numpy arrays with the rounded values, exactly
+    compiled.head, compiled.pattern          the same as a torch head in its own precision and as a `Pattern`
+
+Everything but `head` can be had without torch. The file is not JSON but safetensors (`records.head_file`); what
+`to_json` gives is its certificate.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
+from jaxtyping import Float
 
-from attnscope.charts.numerals import numeral
-from attnscope.compiling.search import Try
-from attnscope.heads.bounds import Bounds
-from attnscope.heads.certificate import Certificate
-from attnscope.heads.head import Head
-from attnscope.patterns.pattern import Pattern
-from attnscope.reporting.compiled.words import certificate_lines, title_words
+from attnscope import __version__
+from attnscope.core.errors import RefusalError
+from attnscope.records.bounds import Bound, Bounds
+from attnscope.records.certificate import Certificate
+from attnscope.records.decoding import FieldError, decode, encode
+from attnscope.records.head_file import HeadFile, read_head, write_head
+from attnscope.records.record import Record
+from attnscope.records.sparse_pattern import SparsePattern
 
-_ROWS_AT_ONCE = 2**22  # numbers of a block of rows of the picture
+if TYPE_CHECKING:
+    import pandas
+
+    from attnscope.heads.head import Head
+    from attnscope.patterns.pattern import Pattern
+
+Kind = TypeVar("Kind", bound="Compiled")
+
+
+@dataclass(frozen=True)
+class Try:
+    """One head that was built: where, and how well it did. `refused`: why a construction would not build it."""
+
+    width: int
+    seed: int
+    ratio_error: float
+    leak: float
+    reached: bool
+    seconds: float
+    method: str = ""
+    refused: str = ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Compiled:
+class Compiled(Record):
     """`seed` is that of the draw that made this head: the same width and seed make it again."""
 
-    head: Head
+    KIND: ClassVar[str] = "compiled"
+    COMMAND: ClassVar[str] = "compile"
+
+    queries: Float[np.ndarray, "row width"]
+    keys: Float[np.ndarray, "key width"]
     certificate: Certificate
-    pattern: Pattern
+    target: SparsePattern
     method: str
     why: str
     seed: int
@@ -35,9 +71,11 @@ class Compiled:
     bounds: Bounds
     tried: tuple[Try, ...] = ()
     universal: bool = False
-    forced: bool = False
+    forced: bool = False  # the width was asked for
     interrupted: bool = False
     out_of_time: bool = False
+    notes: dict[str, Any] = field(default_factory=dict)  # what the construction says of itself, as plain JSON
+    attnscope: str = __version__  # which made it
 
     @property
     def reached(self) -> bool:
@@ -55,86 +93,167 @@ class Compiled:
         if self.proved_minimal:
             return "proved minimal"
         if self.forced:
-            return "width as asked"
+            return WIDTH_AS_ASKED
         if self.interrupted:
             return "smallest found before the interruption"
         return "smallest found in the time given" if self.out_of_time else "smallest found"
 
-    def to_json(self) -> dict[str, Any]:
-        """Flat: what was asked, what was reached, and how."""
-        from attnscope import __version__
+    @cached_property
+    def head(self) -> Head:
+        """The head as torch tensors; torch, and a room above this one, are first needed here."""
+        made: Head = import_module("attnscope.heads.export").head_of(self)
+        return made
 
-        certificate = self.certificate.to_json()
-        return {
-            "method": self.method,
-            "n": certificate.pop("n"),
-            "k": certificate.pop("k"),
-            "d": certificate.pop("d"),
-            "dtype": certificate.pop("dtype"),
-            "ratio_error": certificate.pop("ratio_error"),
-            "leak": certificate.pop("leak"),
-            "max_logit": certificate.pop("max_logit"),
-            "lower_bound": self.bounds.best.width,
-            "proved_minimal": self.proved_minimal,
-            "seconds": round(self.seconds, 3),
-            "seed": self.seed,
-            "reached": certificate.pop("reached"),
-            "verdict": self.verdict,
-            "why": self.why,
-            "pattern": self.pattern.name,
-            "n_keys": self.pattern.n_keys,
-            "universal": self.universal,
-            "interrupted": self.interrupted,
-            "out_of_time": self.out_of_time,
-            **certificate,
-            **self.bounds.to_json(),
-            "notes": dict(self.head.notes),
-            "tried": [one.to_json() for one in self.tried],
-            "attnscope": __version__,
+    @cached_property
+    def pattern(self) -> Pattern:
+        """What the head should attend to, as `attnscope.queries_for` and `certify` take it."""
+        made: Pattern = import_module("attnscope.patterns.pattern").Pattern.from_entries(self.target)
+        return made
+
+    def table(self) -> pandas.DataFrame:
+        """One row for each head that was tried."""
+        import pandas
+
+        columns = [one.name for one in fields(Try)]
+        return pandas.DataFrame([[getattr(one, name) for name in columns] for one in self.tried], columns=columns)
+
+    def to_json(self) -> dict[str, Any]:
+        """Flat: what was asked, what was reached, and how. The tensors are in the file alone."""
+        told = {
+            **encode(self.certificate),
+            **encode(self.bounds.to_json()),
+            **{name: encode(getattr(self, name)) for name in (*_OWN, *_DERIVED[:3])},
+            "pattern": self.target.name,
+            "n_keys": self.target.n_keys,
         }
+        return {one.name: told[one.name] for one in fields(_Flat)}
+
+    @classmethod
+    def from_json(cls: type[Kind], data: Mapping[str, Any]) -> Kind:
+        raise RefusalError("The certificate of a head is not the head: load the .safetensors file that holds both.")
 
     def save(self, path: Path | str) -> Path:
         """Write the head, its pattern and this as safetensors; a failing head is marked as failing."""
-        from attnscope.heads.export import save_head
-
-        return save_head(path, self.head, self.to_json(), self.pattern)
-
-    def chart(self) -> Any:
-        """Target, realised pattern and error, side by side."""
-        from attnscope.charts.pattern_panels import pattern_panels, pooled
-
-        n, n_keys = self.pattern.n, self.pattern.n_keys
-        target, realised, error = (pooled(self._blocks(what), n, n_keys) for what in ("target", "realised", "error"))
-        certificate = self.certificate
-        return pattern_panels(
-            target,
-            realised,
-            error,
-            size=(n, n_keys),
-            title=f"{self.pattern.name}: {self.method} at width {certificate.d}",
-            subtitle=f"{certificate.dtype}, worst row: ratio error {numeral(certificate.ratio_error)}, "
-            f"leak {numeral(certificate.leak)}; {self.verdict}",
+        target, certificate = self.target, self.certificate
+        return write_head(
+            path,
+            HeadFile(
+                queries=self.queries,
+                keys=self.keys,
+                dtype=certificate.dtype,
+                causal=certificate.causal,
+                method=self.method,
+                notes=self.notes,
+                certificate=self.to_json(),
+                pattern=(target.rows, target.columns, target.weights),
+            ),
         )
 
-    def _blocks(self, what: str) -> Iterator[tuple[int, np.ndarray]]:
-        """The pattern, what the head makes of it, or how far apart they are, a few rows at a time."""
-        target = self.pattern.sparse()
-        step = max(1, _ROWS_AT_ONCE // self.pattern.n_keys)
-        for first in range(0, self.pattern.n, step):
-            last = min(first + step, self.pattern.n)
-            wanted = np.zeros(1) if what == "realised" else target[first:last].toarray()
-            given = np.zeros(1) if what == "target" else self.head.attention(first, last).double().numpy()
-            yield first, wanted if what == "target" else given if what == "realised" else np.abs(given - wanted)
+    @classmethod
+    def read(cls: type[Kind], path: Path) -> Kind:
+        """The head that `save` wrote; what contradicts itself in the file is refused by name."""
+        stored = read_head(path)
+        try:
+            return cls._of(stored)
+        except FieldError as error:
+            raise RefusalError(f"{path} is damaged inside ({error}): run `attnscope {cls.COMMAND}` again.") from error
+
+    @classmethod
+    def _of(cls: type[Kind], stored: HeadFile) -> Kind:
+        flat = decode(_Flat, stored.certificate)
+        if stored.pattern is None:
+            raise FieldError("pattern_rows: missing")
+        if not any(bound.proves for bound in flat.bounds):
+            raise FieldError("bounds: none of them is a proof")
+        target = SparsePattern(flat.pattern, len(stored.queries), len(stored.keys), stored.causal, *stored.pattern)
+        target.check()
+        compiled = cls(
+            queries=stored.queries,
+            keys=stored.keys,
+            certificate=Certificate(**{one.name: getattr(flat, one.name) for one in fields(Certificate)}),
+            target=target,
+            bounds=Bounds(flat.bounds, flat.logit_floor),
+            **{name: getattr(flat, name) for name in _OWN if name != "forced"},
+            forced=flat.verdict == WIDTH_AS_ASKED if flat.forced is None else flat.forced,
+        )
+        _agree(compiled, flat, stored)
+        return compiled
 
     def __repr__(self) -> str:
-        data = self.to_json()
-        return f"<Compiled: {title_words(data)}, {data['verdict']}>"
+        title: str = self._reporting("words").title_words(self)
+        return f"<Compiled: {title}, {self.verdict}>"
 
-    def _repr_html_(self) -> str:
-        data = self.to_json()
-        rows = "".join(
-            f"<tr><th>{escape(label)}</th><td>{escape(value)}</td><td>{escape(note)}</td></tr>"
-            for label, value, note in certificate_lines(data)
-        )
-        title = escape(f"{title_words(data)}: {data['verdict']}")
-        return f"<div><p>{title}</p><table><tbody>{rows}</tbody></table></div>"
+
+WIDTH_AS_ASKED = "width as asked"
+_OWN = (
+    *("method", "why", "seed", "seconds", "tried", "universal", "forced", "interrupted", "out_of_time", "notes"),
+    "attnscope",
+)
+_DERIVED = ("reached", "proved_minimal", "verdict", "lower_bound", "lower_bound_reason")
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """The certificate as files hold it, in their order."""
+
+    method: str
+    n: int
+    k: int
+    d: int
+    dtype: str
+    ratio_error: float
+    leak: float
+    max_logit: float
+    lower_bound: int
+    proved_minimal: bool
+    seconds: float
+    seed: int
+    reached: bool
+    verdict: str
+    why: str
+    pattern: str
+    n_keys: int
+    universal: bool
+    interrupted: bool
+    out_of_time: bool
+    causal: bool
+    mean_ratio_error: float
+    mean_leak: float
+    zero_ratio: float
+    query_norm: float
+    key_norm: float
+    asked_ratio_error: float
+    asked_leak: float
+    failing: int
+    failing_rows: tuple[int, ...]
+    lower_bound_reason: str
+    logit_floor: float
+    bounds: tuple[Bound, ...]
+    notes: dict[str, Any]
+    tried: tuple[Try, ...]
+    attnscope: str
+    forced: bool | None = None  # missing in older files, whose verdict says it where it matters
+
+
+def _agree(compiled: Compiled, flat: _Flat, stored: HeadFile) -> None:
+    """What the certificate says and what follows from the tensors and from its own numbers must be the same."""
+    follows: dict[str, Any] = {
+        "n": len(stored.queries),
+        "n_keys": len(stored.keys),
+        "d": stored.queries.shape[1],
+        "k": compiled.target.k,
+        "dtype": stored.dtype,
+        "causal": stored.causal,
+        "method": stored.method,
+        "notes": stored.notes,
+        **{name: compiled.to_json()[name] for name in _DERIVED},
+    }
+    for name, right in follows.items():
+        if getattr(flat, name) != right:
+            raise FieldError(f"{name}: {getattr(flat, name)!r} is stored, and {right!r} follows from the rest")
+    for name in ("ratio_error", "leak"):
+        if compiled.reached and not getattr(flat, name) <= getattr(flat, f"asked_{name}"):
+            raise FieldError(f"{name}: {getattr(flat, name):g} is more than was asked, and no row is failing")
+    met = flat.ratio_error <= flat.asked_ratio_error and flat.leak <= flat.asked_leak
+    if met != compiled.reached:
+        raise FieldError(f"failing: {flat.failing} is stored, and the worst row keeps the accuracy")

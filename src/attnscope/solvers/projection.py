@@ -30,11 +30,12 @@ from jaxtyping import Float
 from attnscope.core.construction import Advance
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy
-from attnscope.heads.certificate import Certificate, certify
+from attnscope.heads.certificate import certify
+from attnscope.heads.certified import certified
 from attnscope.heads.factors import Factors
 from attnscope.heads.head import Head
-from attnscope.heads.rounding import rounded
 from attnscope.patterns.pattern import Pattern
+from attnscope.records.certificate import Certificate
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -158,8 +159,7 @@ def redraw(
         draws += 1
         queries, keys = project(gaussian(rank, width, rng))
         for sharper in SHARPER:
-            head = rounded(Factors(sharper * queries, keys), pattern, accuracy.dtype, "draw")
-            finished = certify(head, pattern, accuracy)
+            finished = certified(Factors(sharper * queries, keys), pattern, accuracy, "draw").certificate
             passed = finished.reached
             quality = (finished.failing, finished.leak)
             if best is None or quality < best[0]:

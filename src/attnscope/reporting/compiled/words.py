@@ -1,99 +1,127 @@
-"""A compilation in words: lines of (label, value, note), the same in a terminal and in a notebook.
-
-They are made from the plain data of `Compiled.to_json()`, so a certificate that was read from a file reads the same.
-"""
+"""A compiled head in words: sentences, and lines of (label, value, note), the same wherever they are read."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from attnscope.charts.numerals import numeral
+from attnscope.core.words import count
+from attnscope.records.compiled import Compiled, Try
 
 Line = tuple[str, str, str]
 NAMED_ROWS = 8
+TOO_LARGE = "TOO LARGE"
 
 
-def certificate_lines(data: Mapping[str, Any]) -> list[Line]:
+def sentences(compiled: Compiled) -> tuple[str, ...]:
+    """Whether it was reached and how narrow it is, what the worst row does, and why this construction."""
+    certificate, lowest = compiled.certificate, compiled.bounds.best
+    subject = f"{compiled.target.name} in {certificate.dtype}"
+    if not compiled.reached:
+        missed = f"{certificate.failing:,} of {count(certificate.n, 'row')}"
+        first = f"The best head of width {certificate.d:,} for {subject} misses the accuracy in {missed}."
+    elif compiled.proved_minimal:
+        proof = lowest.statement[:1].lower() + lowest.statement[1:]
+        first = f"A head of width {certificate.d:,} realises {subject}, and no narrower one can: {proof}"
+    else:
+        first = (
+            f"A head of width {certificate.d:,} realises {subject} ({compiled.verdict}); that one of width "
+            f"{lowest.width:,} cannot be ruled out."
+        )
+    worst = (
+        f"In the worst row {number(certificate.leak)} of the attention falls on zeros of the pattern (at most "
+        f"{numeral(certificate.asked_leak)} was asked for), and ratios are off by {number(certificate.ratio_error)} "
+        f"(at most {numeral(certificate.asked_ratio_error)})."
+    )
+    return first, worst, f"Construction: {compiled.why}"
+
+
+def certificate_lines(compiled: Compiled) -> list[Line]:
     """What a head reaches, against what was asked."""
+    certificate, lowest = compiled.certificate, compiled.bounds.best
     lines = [
-        ("width", f"{data['d']:,}", data["verdict"]),
-        ("lower bound", f"{data['lower_bound']:,}", data["lower_bound_reason"]),
-        ("ratio error", number(data["ratio_error"]), _asked(data, "ratio_error")),
-        ("leak", number(data["leak"]), _asked(data, "leak")),
-        ("zero / non-zero", number(data["zero_ratio"]), "the largest in a row"),
-        ("largest logit", number(data["max_logit"]), norm_words(data)),
-        ("method", data["method"], data["why"].removeprefix(f"{data['method']}, ")),
-        ("seed", str(data["seed"]), try_words(data)),
+        ("width", f"{certificate.d:,}", compiled.verdict),
+        ("lower bound", f"{lowest.width:,}", lowest.statement),
+        (
+            "ratio error",
+            number(certificate.ratio_error),
+            _asked(certificate.ratio_error, certificate.asked_ratio_error, certificate.mean_ratio_error),
+        ),
+        ("leak", number(certificate.leak), _asked(certificate.leak, certificate.asked_leak, certificate.mean_leak)),
+        ("zero / non-zero", number(certificate.zero_ratio), "the largest in a row"),
+        (
+            "largest logit",
+            number(certificate.max_logit),
+            f"largest norms: query {number(certificate.query_norm)}, key {number(certificate.key_norm)}",
+        ),
+        ("method", compiled.method, compiled.why.removeprefix(f"{compiled.method}, ")),
+        ("seed", str(compiled.seed), f"{count(len(compiled.tried), 'head')} tried in {numeral(compiled.seconds)} s"),
     ]
-    if data["failing"]:
-        lines.insert(4, ("failing rows", f"{data['failing']:,}", row_words(data["failing_rows"], data["failing"])))
+    if certificate.failing:
+        rows = row_words(certificate.failing_rows, certificate.failing)
+        lines.insert(4, ("failing rows", f"{certificate.failing:,}", rows))
     return lines
 
 
-def title_words(data: Mapping[str, Any]) -> str:
+def title_words(compiled: Compiled) -> str:
     """Generated patterns have their size in their name; files do not."""
-    name = str(data["pattern"])
-    size = "" if "n=" in name else f": {data['n']:,} × {data['n_keys']:,}, k = {data['k']}{', causal' * data['causal']}"
-    return f"{name}{size}{', universal keys' * data['universal']}, {data['dtype']}"
+    name = compiled.target.name
+    size = "" if "n=" in name else f": {size_words(compiled)}"
+    return f"{name}{size}{', universal keys' * compiled.universal}, {compiled.certificate.dtype}"
 
 
-def row_words(rows: Sequence[int], count: int) -> str:
+def size_words(compiled: Compiled) -> str:
+    """`48 × 48, k = 3, causal`."""
+    target = compiled.target
+    return f"{target.n:,} × {target.n_keys:,}, k = {compiled.certificate.k}{', causal' * target.causal}"
+
+
+def row_words(rows: Sequence[int], failing: int) -> str:
     named = ", ".join(str(row) for row in rows[:NAMED_ROWS])
-    return named if count <= min(len(rows), NAMED_ROWS) else f"{named} and {count - min(len(rows), NAMED_ROWS):,} more"
+    shown = min(len(rows), NAMED_ROWS)
+    return named if failing <= shown else f"{named} and {failing - shown:,} more"
 
 
-def norm_words(data: Mapping[str, Any]) -> str:
-    return f"largest norms: query {number(data['query_norm'])}, key {number(data['key_norm'])}"
+BOUND_HEADING = ("bound", "width", "proves", "why", "source")
 
 
-def try_words(data: Mapping[str, Any]) -> str:
-    count = len(data["tried"])
-    return f"{count} {'head' if count == 1 else 'heads'} tried in {numeral(data['seconds'])} s"
-
-
-def number(value: float | None) -> str:
-    """A number of a JSON file, where what is not finite became null."""
-    return "not finite" if value is None or not math.isfinite(value) else numeral(value)
-
-
-def _asked(data: Mapping[str, Any], name: str) -> str:
-    met = data[name] is not None and data[name] <= data[f"asked_{name}"]
-    words = f"worst row, at most {numeral(data[f'asked_{name}'])} was asked for; mean {number(data[f'mean_{name}'])}"
-    return words if met else f"TOO LARGE: {words}"
-
-
-def answer_words(data: Mapping[str, Any]) -> str:
-    """The answer in a sentence: what was enough, and what cannot be enough."""
-    found = [need for need in data["needs"] if need["d"] is not None]
-    floor = f"keys that serve every pattern need at least {data['universal_lower_bound']}"
-    if not any(need["seeds"] for need in data["needs"]):
-        return f"Nothing was measured in the time given (--budget gives more); {floor}."
-    if not found:
-        return f"No construction reaches the accuracy; {floor}."
-    best = min(found, key=lambda need: int(need["d"]))
-    return f"Width {best['d']} is enough for one pattern ({best['method']}); {floor}."
-
-
-def bound_lines(data: Mapping[str, Any]) -> list[Line]:
+def bound_lines(compiled: Compiled) -> list[tuple[str, ...]]:
+    """The largest first, those that are no proof for this pattern last."""
+    ordered = sorted(compiled.bounds.bounds, key=lambda bound: (not bound.proves, -bound.width))
     return [
-        (str(bound["name"]), f"{bound['width']:,}", str(bound["statement"]))
-        for bound in sorted(data["bounds"], key=lambda bound: -int(bound["width"]))
-    ] + [("logit floor", number(data["logit_floor"]), "the longest query times the longest key is at least this")]
+        (bound.name, f"{bound.width:,}", "yes" if bound.proves else "no", bound.statement, bound.citation)
+        for bound in ordered
+    ]
 
 
-def need_lines(data: Mapping[str, Any]) -> list[Line]:
-    """Narrowest first, then those without a width; the theorem's own width beside them."""
-    needs = sorted(data["needs"], key=lambda need: math.inf if need["d"] is None else need["d"])
-    lines = [(str(need["method"]), "–" if need["d"] is None else f"{need['d']:,}", _need_words(need)) for need in needs]
-    return [*lines, ("the theorem", f"{data['theorem_width']:,}", "what arXiv:2106.03764 guarantees, by formula")]
+TRY_HEADING = ("width", "construction", "seed", "ratio error", "leak", "seconds", "outcome")
 
 
-def _need_words(need: Mapping[str, Any]) -> str:
-    if not need["seeds"]:
-        return str(need["note"])
-    widths = ", ".join("none" if width is None else str(width) for width in need["widths"])
-    words = f"{widths} at {'seed' if len(need['seeds']) == 1 else 'seeds'} {', '.join(map(str, need['seeds']))}"
-    words += f"; largest logit {number(need['max_logit'])}" if need["max_logit"] is not None else ""
-    return f"{words}; {need['note']}" if need["note"] else words
+def try_lines(compiled: Compiled) -> list[tuple[str, ...]]:
+    """Every head that was tried, in order."""
+    return [
+        (
+            f"{one.width:,}",
+            one.method or "–",
+            str(one.seed),
+            number(one.ratio_error),
+            number(one.leak),
+            f"{one.seconds:.2f}",
+            _outcome(one),
+        )
+        for one in compiled.tried
+    ]
+
+
+def number(value: float) -> str:
+    return numeral(value) if math.isfinite(value) else "not finite"
+
+
+def _outcome(one: Try) -> str:
+    return one.refused or ("reached" if one.reached else "missed")
+
+
+def _asked(worst: float, asked: float, mean: float) -> str:
+    words = f"worst row, at most {numeral(asked)} was asked for; mean {number(mean)}"
+    return words if worst <= asked else f"{TOO_LARGE}: {words}"

@@ -1,0 +1,1 @@
+"""How wide a head must be, read by a person."""

@@ -1,0 +1,112 @@
+"""How wide a head must be, in words: sentences, and lines of (label, value, note)."""
+
+from __future__ import annotations
+
+import math
+
+from attnscope.charts.numerals import numeral
+from attnscope.records.capacity import Capacity, Need
+
+Line = tuple[str, str, str]
+
+
+def sentences(found: Capacity) -> tuple[str, ...]:
+    """What was enough and what cannot be enough, what the theorem asks for, and what is missing."""
+    said = [
+        answer_words(found),
+        f"The theorem of arXiv:2106.03764 asks for {found.theorem_width:,}, by formula: far above what is needed.",
+    ]
+    missing = [need.method for need in found.needs if not need.measured]
+    if missing and len(missing) < len(found.needs):
+        names = missing[0] if len(missing) == 1 else f"{', '.join(missing[:-1])} and {missing[-1]}"
+        said.append(f"Not measured in the time given: {names}.")
+    return tuple(said)
+
+
+def answer_words(found: Capacity) -> str:
+    """The answer in a sentence: what was enough, and what cannot be enough."""
+    floor = f"keys that serve every pattern need at least {found.bounds['universal'].width}"
+    best = found.narrowest
+    if not any(need.measured for need in found.needs):
+        return f"Nothing was measured in the time given (--budget gives more); {floor}."
+    if best is None:
+        return f"No construction reaches the accuracy; {floor}."
+    return f"Width {best.d} is enough for one pattern ({best.method}); {floor}."
+
+
+def title_words(found: Capacity) -> str:
+    return f"{found.k} of {found.n:,} tokens, {found.dtype}"
+
+
+def accuracy_words(found: Capacity) -> str:
+    return f"ratio error {found.ratio_error:g}, leak {found.leak:g}, in the worst row"
+
+
+def bound_lines(found: Capacity) -> list[Line]:
+    return [
+        (bound.name, f"{bound.width:,}", bound.statement)
+        for bound in sorted(found.bounds.bounds, key=lambda bound: -bound.width)
+    ] + [("logit floor", _number(found.bounds.logit_floor), "the longest query times the longest key is at least this")]
+
+
+def need_lines(found: Capacity) -> list[Line]:
+    """Narrowest first, then those without a width; the theorem's own width beside them."""
+    needs = sorted(found.needs, key=lambda need: math.inf if need.d is None else need.d)
+    lines = [(need.method, "–" if need.d is None else f"{need.d:,}", need_words(need)) for need in needs]
+    return [*lines, ("the theorem", f"{found.theorem_width:,}", "what arXiv:2106.03764 guarantees, by formula")]
+
+
+def need_words(need: Need) -> str:
+    if not need.measured:
+        return need.note
+    widths = ", ".join("none" if width is None else str(width) for width in need.widths)
+    words = f"{widths} at {'seed' if len(need.seeds) == 1 else 'seeds'} {', '.join(map(str, need.seeds))}"
+    words += f"; largest logit {_number(need.max_logit)}" if need.max_logit is not None else ""
+    return f"{words}; {need.note}" if need.note else words
+
+
+def seed_words(found: Capacity) -> str:
+    """Which patterns a point of the curves stands for: all seeds, or those there was time for."""
+    drawn = [need.seeds for need in (*found.against_n, *found.against_k) if need.d is not None]
+    named = ", ".join(map(str, found.seeds))
+    if len(found.seeds) == 1:
+        return f"seed {named}"
+    return f"seeds {named}" if all(seeds == found.seeds for seeds in drawn) else f"some of the seeds {named}"
+
+
+Curve = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
+
+
+def curve_tables(found: Capacity) -> list[Curve]:
+    """Both curves as numbers: a caption, the places along it, and a line for each construction and each bound."""
+    tables: list[Curve] = []
+    for needs, caption, along in (
+        (found.against_n, f"Width against tokens n, k = {found.k}", "n"),
+        (
+            found.against_k,
+            f"Width against keys of a row k, n = {found.against_k[0].n:,}" if found.against_k else "",
+            "k",
+        ),
+    ):
+        places = list(dict.fromkeys((need.n, need.k) for need in needs))
+        lines = []
+        for method in dict.fromkeys(need.method for need in needs):
+            widths = {(need.n, need.k): need for need in needs if need.method == method}
+            lines.append((method, *(_width(widths[place]) for place in places)))
+        floors = [found.floor(*place) for place in places]
+        if all(floors):
+            lines.append(("bound: keys for all patterns", *(f"{floor.universal:,}" for floor in floors if floor)))
+            lines.append(("bound: most patterns", *(f"{floor.typical:,}" for floor in floors if floor)))
+        if places:
+            tables.append((caption, tuple(f"{n if along == 'n' else k:,}" for n, k in places), lines))
+    return tables
+
+
+def _width(need: Need) -> str:
+    if not need.measured:
+        return "–"
+    return "none" if need.d is None else f"{need.d:,}"
+
+
+def _number(value: float) -> str:
+    return numeral(value) if math.isfinite(value) else "not finite"

@@ -1,0 +1,17 @@
+"""A compiled head in a notebook: the lines of its certificate."""
+
+from __future__ import annotations
+
+from html import escape
+
+from attnscope.records.compiled import Compiled
+from attnscope.reporting.compiled.words import certificate_lines, title_words
+
+
+def html(compiled: Compiled) -> str:
+    rows = "".join(
+        f"<tr><th>{escape(label)}</th><td>{escape(value)}</td><td>{escape(note)}</td></tr>"
+        for label, value, note in certificate_lines(compiled)
+    )
+    title = escape(f"{title_words(compiled)}: {compiled.verdict}")
+    return f"<div><p>{title}</p><table><tbody>{rows}</tbody></table></div>"
