@@ -55,7 +55,8 @@ def _last(values: Sequence[float], threshold: float) -> int:
 def length_rows(data: Data) -> list[dict[str, Any]]:
     """One row per length and source that has anything."""
     few = data["lengths"][: seen_lengths(data)]
-    kinds = [key for key in SOURCES if any(row[key] for row in data["lengths"])]
+    # A model whose weights are all zero has nothing anywhere: its bars are those of the first source, at zero.
+    kinds = [key for key in SOURCES if any(row[key] for row in data["lengths"])] or [next(iter(SOURCES))]
     return [
         {
             "length": row["length"],

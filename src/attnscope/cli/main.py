@@ -12,6 +12,7 @@ from attnscope.cli.capacity import capacity
 from attnscope.cli.collapse import collapse
 from attnscope.cli.compare import compare
 from attnscope.cli.compile import compile
+from attnscope.cli.given_paths import PathCheckingCommand
 from attnscope.cli.measures import measures
 from attnscope.cli.paths import paths
 from attnscope.cli.report import report
@@ -30,7 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 for command in (scan, report, compare, measures, collapse, paths, compile, capacity, reproduce):
-    app.command()(command)
+    app.command(cls=PathCheckingCommand)(command)
 
 
 @app.callback(invoke_without_command=True)

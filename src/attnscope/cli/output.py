@@ -15,18 +15,21 @@ import typer
 
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
+from attnscope.core.named_path import named_path
 from attnscope.survey.provenance import plain
+
+LONGEST_STEM = 60  # of a model's name in that of a folder: with four bytes a letter, file systems still take it
 
 
 def folder_for(model: str, random_init: bool) -> Path:
     """The default output folder: `attnscope-` and the model's own name."""
-    path = Path(model)
+    path = named_path(model, "model")
     if path.exists():
         path = path.resolve()
         model = (
             path.parent.name if path.name == "config.json" else path.name.removesuffix(".gguf").removesuffix(".json")
         )
-    stem = re.sub(r"[^\w.-]+", "-", model).strip("-.")
+    stem = re.sub(r"[^\w.-]+", "-", model)[:LONGEST_STEM].strip("-.")
     return Path(f"attnscope-{stem or 'model'}{'-random' if random_init else ''}")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from attnscope.compiling.search import RESTARTS, Binds, Build, Found, at_width, smallest
 from attnscope.core.construction import Advance, Construction, silent
+from attnscope.core.errors import RefusalError
 from attnscope.patterns.accuracy import Accuracy, precision
 from attnscope.patterns.certificate import Certificate, certify
 from attnscope.patterns.head import Head
@@ -63,6 +64,17 @@ def building(construction: Construction, pattern: Pattern, accuracy: Accuracy) -
         return head, certify(head, pattern, accuracy)
 
     return build
+
+
+def refuse_too_wide(width: int, pattern: Pattern) -> None:
+    """A width that was asked for: queries and keys of it must fit into memory several times over."""
+    largest = max(1, LARGEST_FACTORS // (pattern.n + pattern.n_keys))
+    if width > largest:
+        size = 8 * width * (pattern.n + pattern.n_keys) / 1e9
+        raise RefusalError(
+            f"Queries and keys of width {width:,} for {pattern.n:,} rows would take {size:,.1f} GB: give a --width of "
+            f"{largest:,} or less."
+        )
 
 
 def widest(construction: Construction, pattern: Pattern) -> int:

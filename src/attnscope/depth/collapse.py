@@ -23,6 +23,7 @@ from torch import nn
 
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.depth.collapse_notes import noted, provenance_of
 from attnscope.depth.collapsed import Collapse, EndToEnd
 from attnscope.depth.ends import end_to_end
@@ -187,6 +188,8 @@ def _check_seeds(seeds: Sequence[int], drawn: bool) -> None:
         raise RefusalError("No seed was given: give at least one.")
     if len(seeds) > 1 and not drawn:
         raise RefusalError("Trained weights are the same for every seed: give one, or ask for --random-init.")
+    for seed in seeds:
+        refuse_unusable_seed(seed)
 
 
 def loaded_for(model: Source, tokenizer: Tokenizer | None, *, random_init: bool, seed: int, **options: Any) -> Loaded:

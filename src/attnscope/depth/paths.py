@@ -28,6 +28,7 @@ from torch import Tensor, nn
 import attnscope
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.depth.collapse import loaded_for
 from attnscope.depth.path_predictions import Predicting, predictions
 from attnscope.depth.path_reading import Aim, Reading, aim, reading
@@ -82,6 +83,7 @@ def paths(
     leaves them out. A model in memory is copied into `dtype`.
     """
     _check(top, draws, dtype)
+    refuse_unusable_seed(seed)
     progress("loading", 0, 0)
     options = {"dtype": dtype, "device": device, "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
     loaded = loaded_for(model, tokenizer, random_init=random_init, seed=seed, **options)

@@ -23,6 +23,7 @@ from torch import nn
 import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.core.registry import choose
+from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.hf.anatomy import Anatomy, anatomy, weights
 from attnscope.hf.intact import evaluating
 from attnscope.hf.load import Loaded
@@ -84,6 +85,7 @@ def scan(
     """
     tell = progress or _quiet
     chosen = choose(_names_of(measures))
+    refuse_unusable_seed(seed)
     tell("loading", 0, 0, 0)
     options = {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
     loaded = loaded_model(model, tokenizer, dtype=dtype, device=device, random_init=random_init, seed=seed, **options)
