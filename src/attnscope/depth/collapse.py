@@ -23,7 +23,7 @@ from torch import nn
 
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError, nearest
-from attnscope.core.seeds import refuse_unusable_seed
+from attnscope.core.seeds import numbered_seeds, refuse_unusable_seed
 from attnscope.depth.collapse_notes import noted, provenance_of
 from attnscope.depth.collapsed import Collapse, EndToEnd
 from attnscope.depth.ends import end_to_end
@@ -91,7 +91,7 @@ def collapse(
     chosen = _variants(variants, mlp_skip)
     if norm not in YARDSTICKS:
         raise RefusalError(f"There is no norm '{norm}': choose one of {', '.join(YARDSTICKS)}.")
-    seeds = range(seeds) if isinstance(seeds, int) else seeds
+    seeds = numbered_seeds(seeds, "a model that is built and measured")
     drawn = random_init or (callable(model) and not isinstance(model, nn.Module))
     _check_seeds(seeds, drawn)
     options = {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}

@@ -51,6 +51,8 @@ from attnscope.trace.windows import Tokenizer
 
 PRECISIONS = ("float64", "float32")
 SIGNS_AT_ONCE = 4  # draws in memory together: each holds a stream for every length
+MOST_DRAWS = 100_000
+MOST_PATHS = 10_000
 WIDEST_SEARCH = 32  # suffixes that the search for single paths keeps
 
 
@@ -142,6 +144,16 @@ def _check(top: int, draws: int, dtype: str) -> None:
         raise RefusalError(f"{top} paths are none: ask for --top 1 or more.")
     if draws == 1 or draws < 0:
         raise RefusalError(f"Energies need two draws or more (or 0 to leave them out), not {draws}.")
+    if draws > MOST_DRAWS:
+        raise RefusalError(
+            f"{draws:,} draws would run the model {draws:,} times, and {MOST_DRAWS:,} know energies to half a percent: "
+            f"ask for --draws {MOST_DRAWS} or fewer."
+        )
+    if top > MOST_PATHS:
+        raise RefusalError(
+            f"A list of {top:,} paths is a search that keeps {top:,} streams in memory: ask for --top {MOST_PATHS} or "
+            "fewer."
+        )
     if dtype not in PRECISIONS:
         raise RefusalError(f"Paths are exact in float64 or float32, not in '{dtype}': choose one of these.")
 

@@ -29,6 +29,7 @@ from attnscope.hf.gguf_file import open_gguf
 from attnscope.hf.hashing import described, hash_of_files, hash_of_json
 from attnscope.hf.permission import pretrained, refuse_foreign_kernels
 from attnscope.hf.quiet import quiet
+from attnscope.hf.room import refuse_what_memory_cannot_hold
 from attnscope.hf.settings import refuse_impossible_settings, without_broken_packing
 from attnscope.hf.sources import Source, Wishes, find
 
@@ -74,6 +75,8 @@ def load(
     found = find(source, wishes)
     with quiet(), _refusing(found), _open(found):
         config = _config(found, wishes)
+        if not _uses_remote_code(found, wishes):
+            refuse_what_memory_cannot_hold(_choices(config, found)[0], config, precision, found.name)
         if random_init:
             model, notes = _with_random_weights(config, found, precision, seed, wishes)
         else:
