@@ -46,6 +46,7 @@ from attnscope.hf.material import (
 from attnscope.hf.precision import coarse_modules, widened
 from attnscope.hf.quiet import quiet
 from attnscope.hf.shapes import SHAPES, shaped
+from attnscope.hf.sound import refuse_broken_weights
 from attnscope.hf.surgery import VARIANTS, Variant
 from attnscope.matrix.yardsticks import YARDSTICKS
 from attnscope.trace.batches import Batches
@@ -106,7 +107,7 @@ def collapse(
             sizes = {"samples": samples, "max_tokens": max_tokens, "batch_size": batch_size}
             reader = loaded if max_tokens is not None else replace(loaded, positions=_room(loaded))
             prepared = batches_for(reader, text, **sizes, seed=seeds[0])
-        _refuse_broken_weights(loaded)
+        refuse_broken_weights(loaded)
         place = precision_and_place(loaded.model)[1]
         with refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
             first = prepared.batches[0].to(place)
@@ -210,12 +211,6 @@ def loaded_for(model: Source, tokenizer: Tokenizer | None, *, random_init: bool,
         inner = (deepcopy(inner) if made is model else inner).to(precision)
         made = replace(made, model=inner) if isinstance(made, Loaded) else inner
     return loaded_model(made, tokenizer)
-
-
-def _refuse_broken_weights(loaded: Loaded) -> None:
-    for name, parameter in loaded.model.named_parameters():
-        if not bool(parameter.isfinite().all()):
-            raise RefusalError(f"The weights {name} of {loaded.name} hold NaN or infinite numbers: give sound ones.")
 
 
 def _room(loaded: Loaded) -> int:

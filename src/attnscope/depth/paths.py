@@ -38,6 +38,7 @@ from attnscope.hf.freeze import freeze
 from attnscope.hf.load import Loaded
 from attnscope.hf.material import out_of_memory, refusing_what_does_not_run
 from attnscope.hf.quiet import quiet
+from attnscope.hf.sound import refuse_broken_weights
 from attnscope.pathways.edges import number_of_paths
 from attnscope.pathways.energy import Energy, path_energy
 from attnscope.pathways.heads import head_table
@@ -89,6 +90,7 @@ def paths(
     progress("loading", 0, 0)
     options = {"dtype": dtype, "device": device, "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
     loaded = loaded_for(model, tokenizer, random_init=random_init, seed=seed, **options)
+    refuse_broken_weights(loaded)
     read = reading(loaded, text)
     with quiet(), _fitting(read):
         progress("freezing", 0, 0)

@@ -32,6 +32,7 @@ from attnscope.hf.quiet import quiet
 from attnscope.hf.room import refuse_what_memory_cannot_hold
 from attnscope.hf.settings import refuse_impossible_settings, without_broken_packing
 from attnscope.hf.sources import Source, Wishes, find
+from attnscope.hf.stored import refuse_whole_numbers
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "tekken.json", "tokenizer.model*")
 
@@ -223,6 +224,8 @@ def _with_weights(
             "gguf_file": found.gguf_file,
             "quantization_config": transformers.GgufConfig(dequantize=True),
         }
+    if found.form == "safetensors":
+        refuse_whole_numbers(found.weights, found.name)
     left_off: list[str] = []
     missing: dict[str, tuple[int, ...]] = {}
     for cls in [classes.remote_class(found.config)] if remote else _choices(config, found):

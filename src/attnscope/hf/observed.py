@@ -24,6 +24,7 @@ from attnscope.hf.intact import evaluating
 from attnscope.hf.load import Loaded
 from attnscope.hf.places import self_attention_site
 from attnscope.hf.recompute import dense_pattern, one_sequence
+from attnscope.hf.sound import refuse_broken_weights
 from attnscope.hf.tap import Frame, tap
 from attnscope.matrix.scores import Scores
 from attnscope.patterns.pattern import Pattern
@@ -44,6 +45,7 @@ def observed_pattern(
 ) -> Pattern:
     """The top `k` of head `head` in layer `layer` on `text`, or on a ready batch of one sequence."""
     loaded = model if isinstance(model, Loaded) else in_memory(model, tokenizer)
+    refuse_broken_weights(loaded)
     batch = _batch(loaded, text) if isinstance(text, str) else dict(text)
     if k < 1:
         raise RefusalError(f"A pattern with {k} keys for each query is empty: ask for k of 1 or more.")

@@ -40,6 +40,7 @@ from attnscope.hf.material import (
     text_of,
 )
 from attnscope.hf.quiet import quiet
+from attnscope.hf.sound import broken_weights
 from attnscope.hf.tap import tap
 from attnscope.hf.verify import verify
 from attnscope.scanning.checkpoint import Checkpoint
@@ -252,6 +253,7 @@ def _provenance(
             "hash": loaded.sha256,
             "parameters": loaded.parameters,
             "stacks": stacks,
+            **({"broken_weights": list(broken)} if (broken := broken_weights(loaded.model)) else {}),
         },
         "corpus": {"name": prepared.name, "hash": prepared.sha256, "window": plan["max tokens"]},
         "measures": plan["measures"],
