@@ -40,6 +40,8 @@ def text_or_file(text: str) -> str:
     """The text itself, what is in the file that it names, or standard input for `-`; a folder, or a file that is not
     there, is refused."""
     if text == "-":
+        if sys.stdin is None:
+            raise RefusalError("Standard input is closed: pipe a text into it, or give the text itself.")
         return sys.stdin.buffer.read().decode("utf-8", errors="replace").removesuffix("\n")
     if not text.strip() or len(text) >= LONGEST_PATH or "\n" in text or "\0" in text:
         return text

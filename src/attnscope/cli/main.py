@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Annotated
 
@@ -18,6 +17,16 @@ from attnscope.cli.paths import paths
 from attnscope.cli.report import report
 from attnscope.cli.reproduce import reproduce
 from attnscope.cli.scan import scan
+from attnscope.cli.streams import (
+    NOBODY_READS,
+    REFUSED,
+    code_after_flush,
+    code_of,
+    nobody_read,
+    of_a_stream,
+    open_closed_streams,
+    say,
+)
 from attnscope.core.errors import RefusalError
 
 # Plain help: rich's formatting of it would cost more time than everything else in `attnscope --help`.
@@ -47,14 +56,23 @@ def options(
 
 def run() -> None:
     """Console entry point."""
+    open_closed_streams()
+    sys.exit(code_after_flush(_code()))
+
+
+def _code() -> int:
     try:
         app()
+    except SystemExit as leaving:  # how typer ends, well or not
+        return NOBODY_READS if nobody_read(leaving) else int(leaving.code or 0)
     except RefusalError as refusal:
-        typer.echo(f"attnscope: {refusal}", err=True)
-        sys.exit(2)
-    except BrokenPipeError:  # `attnscope measures | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        say(str(refusal))
+        return REFUSED
+    except OSError as error:
+        if error.filename is None and not of_a_stream(error):
+            raise
+        return code_of(error)
+    return 0
 
 
 if __name__ == "__main__":
