@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,14 @@ def test_a_line_of_any_length_is_a_text(length: int, letter: str) -> None:
 
 @given(st.text(st.characters(exclude_characters="\0\n", exclude_categories=("Cs",)), max_size=600))
 def test_any_line_is_a_text_or_a_sentence(text: str) -> None:
-    try:
-        text_or_file(text)
-    except RefusalError as refusal:
-        assert "folder" in str(refusal) or "There is no file" in str(refusal)
+    with suppress(RefusalError):
+        assert text_or_file(text) == text
 
 
 @given(st.text(max_size=600))
 def test_any_string_is_a_path_or_a_sentence(text: str) -> None:
-    try:
-        named_path(text)
-    except RefusalError as refusal:
-        assert len(str(refusal)) < 300
+    with suppress(RefusalError):
+        assert isinstance(named_path(text), Path)
 
 
 HOMELESS = "~nosuchuser/x"

@@ -20,6 +20,8 @@ def checked_file(path: Path, option: str, suffixes: tuple[str, ...]) -> None:
         raise RefusalError(f"{option} makes {' or '.join(suffixes)} files, not '{path.name}': give it such a name.")
     if path.is_dir():
         raise RefusalError(f"'{path}' is a folder: give {option} the name of a file.")
+    if path.exists() and not path.is_file():
+        raise RefusalError(f"'{path}' is a device, a pipe or a socket: give {option} the name of a file.")
     if not path.parent.is_dir():
         raise RefusalError(f"There is no folder '{path.parent}': make it, or choose another place with {option}.")
     if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):

@@ -18,6 +18,10 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import named_path
 from attnscope.survey.provenance import plain
 
+WRITTEN = (
+    *("survey.json", "survey.partial.json", "report.html"),  # by a scan
+    *("collapse.json", "collapse.html", "paths.json", "paths.html", "results.json", "page.html"),
+)
 LONGEST_STEM = 60  # of a model's name in that of a folder: with four bytes a letter, file systems still take it
 
 
@@ -39,8 +43,9 @@ def output_folder(folder: Path) -> Iterator[Path]:
 
     If the work is refused, a folder that was made for it and is still empty goes away again.
     """
-    if (folder / "survey.json").is_dir() or (folder / "report.html").is_dir():
-        raise RefusalError(f"'{folder}' holds a folder where a file must go: name another one with --out.")
+    for name in WRITTEN:
+        if (folder / name).exists() and not (folder / name).is_file():
+            raise RefusalError(f"'{folder / name}' is no file, and one must go there: name another folder with --out.")
     new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +64,7 @@ def output_folder(folder: Path) -> Iterator[Path]:
 
 def page_path(out: Path) -> Path:
     """Where a page goes: a file, not a folder and not nothing."""
-    if not out.name or out.is_dir():
+    if not out.name or (out.exists() and not out.is_file()):
         raise RefusalError(f"'{out}' is not a file name: give --out a name like report.html.")
     return out
 

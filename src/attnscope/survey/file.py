@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import json
 import os
-import secrets
 import zlib
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
 from attnscope.stats.plain import float_to_json
 from attnscope.survey.cell import Cell, Key
+from attnscope.survey.drafts import clear_abandoned, draft_of, open_draft
 from attnscope.survey.provenance import plain
 from attnscope.survey.survey import Survey
 
@@ -67,10 +67,14 @@ def save(survey: Survey, path: Path) -> Path:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """All of the content or none of it: a draft in the same folder, forced to disk, then renamed."""
-    draft = path.with_name(f".{path.name[:80]}.{secrets.token_hex(8)}.part")
+    """All of the content or none of it: a draft in the same folder, forced to disk, then renamed.
+
+    A file that is replaced keeps its modes; what is no file is not replaced. Drafts of killed writers are cleared away.
+    """
+    draft = draft_of(path)
     try:
-        with draft.open("xb") as stream:
+        clear_abandoned(path)
+        with os.fdopen(open_draft(draft, path), "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
