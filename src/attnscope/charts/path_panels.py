@@ -54,7 +54,8 @@ def _last(values: Sequence[float], threshold: float) -> int:
 def length_rows(report: PathReport) -> list[dict[str, Any]]:
     """One row per length and source that has anything."""
     few = report.lengths[: seen_lengths(report)]
-    kinds = [key for key in SOURCES if any(getattr(row, key) for row in report.lengths)]
+    # A model whose weights are all zero has nothing anywhere: its bars are those of the first source, at zero.
+    kinds = [key for key in SOURCES if any(getattr(row, key) for row in report.lengths)] or [next(iter(SOURCES))]
     return [
         {
             "length": row.length,

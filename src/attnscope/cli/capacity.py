@@ -53,7 +53,7 @@ def capacity(
             dtype,
             ratio_error,
             leak,
-            seeds=range(seeds),
+            seeds=seeds,
             budget=budget,
             use_cache=not no_cache,
             progress=progress,

@@ -106,7 +106,7 @@ def collapse(
                 batch_size=batch_size,
                 norm=norm,
                 random_init=random_init,
-                seeds=range(seeds),
+                seeds=seeds,
                 dtype=dtype,
                 device=device,
                 mlp_skip=not no_mlp_skip,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.named_path import named_path
 
 if TYPE_CHECKING:
     from attnscope.core.construction import Advance
@@ -132,7 +133,7 @@ def _pattern(source: str, n: int | None, k: int | None, seed: int, causal: bool,
     """A generator where there is one of that name, for no file can be read that has no suffix; else a file."""
     from attnscope.patterns.generate import GENERATORS, generate
 
-    path = Path(source)
+    path = named_path(source, "pattern")
     if source not in GENERATORS and (path.exists() or path.suffix or os.sep in source):
         from attnscope.patterns.sources import read_pattern
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Annotated
 
@@ -12,13 +11,26 @@ from attnscope.cli.capacity import capacity
 from attnscope.cli.collapse import collapse
 from attnscope.cli.compare import compare
 from attnscope.cli.compile import compile
+from attnscope.cli.given_paths import PathCheckingCommand
 from attnscope.cli.measures import measures
 from attnscope.cli.paths import paths
 from attnscope.cli.report import report
 from attnscope.cli.reproduce import reproduce
 from attnscope.cli.scan import scan
+from attnscope.cli.streams import (
+    NOBODY_READS,
+    REFUSED,
+    code_after_flush,
+    code_of,
+    nobody_read,
+    of_a_stream,
+    open_closed_streams,
+    say,
+)
 from attnscope.core.errors import RefusalError
 from attnscope.core.interrupts import exit_code, stoppable
+
+STOPPED = 130  # what commands say after a stop of either kind
 
 # Plain help: rich's formatting of it would cost more time than everything else in `attnscope --help`.
 app = typer.Typer(
@@ -31,7 +43,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 for command in (scan, report, compare, measures, collapse, paths, compile, capacity, reproduce):
-    app.command()(command)
+    app.command(cls=PathCheckingCommand)(command)
 
 
 @app.callback(invoke_without_command=True)
@@ -47,19 +59,28 @@ def options(
 
 def run() -> None:
     """Console entry point. Here and nowhere earlier signals are taken over: who imports attnscope keeps their own."""
+    open_closed_streams()
+    sys.exit(code_after_flush(_code()))
+
+
+def _code() -> int:
     try:
         with stoppable():
             app()
     except KeyboardInterrupt:  # another one, while the first was being answered
-        sys.exit(exit_code())
-    except SystemExit as ending:  # commands say 130 for both kinds of stop
-        sys.exit(exit_code() if ending.code == 130 else ending.code)
+        return exit_code()
+    except SystemExit as leaving:  # how typer ends, well or not; commands say 130 for both kinds of stop
+        if nobody_read(leaving):
+            return NOBODY_READS
+        return exit_code() if leaving.code == STOPPED else int(leaving.code or 0)
     except RefusalError as refusal:
-        typer.echo(f"attnscope: {refusal}", err=True)
-        sys.exit(2)
-    except BrokenPipeError:  # `attnscope measures | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        say(str(refusal))
+        return REFUSED
+    except OSError as error:
+        if error.filename is None and not of_a_stream(error):
+            raise
+        return code_of(error)
+    return 0
 
 
 if __name__ == "__main__":

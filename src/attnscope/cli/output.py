@@ -15,18 +15,25 @@ import typer
 
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
+from attnscope.core.named_path import named_path
 from attnscope.core.plain import plain
+
+WRITTEN = (
+    *("survey.json", "survey.partial.json", "report.html"),  # by a scan
+    *("collapse.json", "collapse.html", "paths.json", "paths.html", "results.json", "page.html"),
+)
+LONGEST_STEM = 60  # of a model's name in that of a folder: with four bytes a letter, file systems still take it
 
 
 def folder_for(model: str, random_init: bool) -> Path:
     """The default output folder: `attnscope-` and the model's own name."""
-    path = Path(model)
+    path = named_path(model, "model")
     if path.exists():
         path = path.resolve()
         model = (
             path.parent.name if path.name == "config.json" else path.name.removesuffix(".gguf").removesuffix(".json")
         )
-    stem = re.sub(r"[^\w.-]+", "-", model).strip("-.")
+    stem = re.sub(r"[^\w.-]+", "-", model)[:LONGEST_STEM].strip("-.")
     return Path(f"attnscope-{stem or 'model'}{'-random' if random_init else ''}")
 
 
@@ -36,8 +43,9 @@ def output_folder(folder: Path) -> Iterator[Path]:
 
     If the work is refused, a folder that was made for it and is still empty goes away again.
     """
-    if (folder / "survey.json").is_dir() or (folder / "report.html").is_dir():
-        raise RefusalError(f"'{folder}' holds a folder where a file must go: name another one with --out.")
+    for name in WRITTEN:
+        if (folder / name).exists() and not (folder / name).is_file():
+            raise RefusalError(f"'{folder / name}' is no file, and one must go there: name another folder with --out.")
     new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +64,7 @@ def output_folder(folder: Path) -> Iterator[Path]:
 
 def page_path(out: Path) -> Path:
     """Where a page goes: a file, not a folder and not nothing."""
-    if not out.name or out.is_dir():
+    if not out.name or (out.exists() and not out.is_file()):
         raise RefusalError(f"'{out}' is not a file name: give --out a name like report.html.")
     return out
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnscope.cli.options import AllowPickle, Device, RandomInit, TrustRemoteCode
-from attnscope.core.errors import RefusalError
 
 if TYPE_CHECKING:
     from attnscope.records.paths import PathReport
@@ -80,8 +79,6 @@ def paths(
     words = text_or_file(text)
     named = folder_for(model, random_init).name.removeprefix("attnscope-")
     place = Path(f"attnscope-paths-{named}") if out is None and not as_json else out
-    if place is not None and ((place / DATA).is_dir() or (place / PAGE).is_dir()):
-        raise RefusalError(f"'{place}' holds a folder where a file must go: name another one with --out.")
     saved: Path | None = None
     try:
         with nullcontext(None) if place is None else output_folder(place) as folder, stepping() as progress:

@@ -26,6 +26,7 @@ from attnscope.collapsing.notes import noted, provenance_of
 from attnscope.collapsing.running import Bounded, Measured, bounded, curve_of, measured
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.seeds import numbered_seeds, refuse_unusable_seed
 from attnscope.hf.anatomy.anatomy import Anatomy, Stack, anatomy
 from attnscope.hf.anatomy.precision import coarse_modules, widened
 from attnscope.hf.editing.surgery import VARIANTS, Variant
@@ -45,6 +46,7 @@ from attnscope.hf.loading.material import (
 )
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.shapes import SHAPES, shaped
+from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.matrix.yardsticks import YARDSTICKS
 from attnscope.records.collapse import Collapse, EndToEnd
 from attnscope.trace.batches import Batches
@@ -90,7 +92,7 @@ def collapse(
     chosen = _variants(variants, mlp_skip)
     if norm not in YARDSTICKS:
         raise RefusalError(f"There is no norm '{norm}': choose one of {', '.join(YARDSTICKS)}.")
-    seeds = range(seeds) if isinstance(seeds, int) else seeds
+    seeds = numbered_seeds(seeds, "a model that is built and measured")
     drawn = random_init or (callable(model) and not isinstance(model, nn.Module))
     _check_seeds(seeds, drawn)
     options = {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
@@ -105,7 +107,7 @@ def collapse(
             sizes = {"samples": samples, "max_tokens": max_tokens, "batch_size": batch_size}
             reader = loaded if max_tokens is not None else replace(loaded, positions=_room(loaded))
             prepared = batches_for(reader, text, **sizes, seed=seeds[0])
-        _refuse_broken_weights(loaded)
+        refuse_broken_weights(loaded)
         place = precision_and_place(loaded.model)[1]
         with refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
             first = prepared.batches[0].to(place)
@@ -187,6 +189,8 @@ def _check_seeds(seeds: Sequence[int], drawn: bool) -> None:
         raise RefusalError("No seed was given: give at least one.")
     if len(seeds) > 1 and not drawn:
         raise RefusalError("Trained weights are the same for every seed: give one, or ask for --random-init.")
+    for seed in seeds:
+        refuse_unusable_seed(seed)
 
 
 def loaded_for(model: Source, tokenizer: Tokenizer | None, *, random_init: bool, seed: int, **options: Any) -> Loaded:
@@ -207,12 +211,6 @@ def loaded_for(model: Source, tokenizer: Tokenizer | None, *, random_init: bool,
         inner = (deepcopy(inner) if made is model else inner).to(precision)
         made = replace(made, model=inner) if isinstance(made, Loaded) else inner
     return loaded_model(made, tokenizer)
-
-
-def _refuse_broken_weights(loaded: Loaded) -> None:
-    for name, parameter in loaded.model.named_parameters():
-        if not bool(parameter.isfinite().all()):
-            raise RefusalError(f"The weights {name} of {loaded.name} hold NaN or infinite numbers: give sound ones.")
 
 
 def _room(loaded: Loaded) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from attnscope.compiling.search import UNLIMITED, Build, Found, SearchBudget, at_width, smallest
 from attnscope.core.construction import Advance, Construction, silent
+from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy, precision
 from attnscope.heads.certified import Certified, certified
 from attnscope.patterns.pattern import Pattern
@@ -56,6 +57,17 @@ def building(construction: Construction, pattern: Pattern, accuracy: Accuracy) -
         return certified(factors, pattern, accuracy, construction.name)
 
     return build
+
+
+def refuse_too_wide(width: int, pattern: Pattern) -> None:
+    """A width that was asked for: queries and keys of it must fit into memory several times over."""
+    largest = max(1, LARGEST_FACTORS // (pattern.n + pattern.n_keys))
+    if width > largest:
+        size = 8 * width * (pattern.n + pattern.n_keys) / 1e9
+        raise RefusalError(
+            f"Queries and keys of width {width:,} for {pattern.n:,} rows would take {size:,.1f} GB: give a --width of "
+            f"{largest:,} or less."
+        )
 
 
 def widest(construction: Construction, pattern: Pattern) -> int:

@@ -19,6 +19,7 @@ from attnscope.compiling.worklist import Worklist
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.registry import constructions
+from attnscope.core.seeds import numbered_seeds
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.bounds import bounds_for
 from attnscope.patterns.entries import LARGEST
@@ -56,7 +57,7 @@ def capacity(
     start = time.monotonic()
     accuracy = asked(ratio_error, leak, dtype)
     n, k = _whole(n, "-n"), _whole(k, "-k")
-    seeds = tuple(range(seeds) if isinstance(seeds, int) else (int(seed) for seed in seeds))
+    seeds = tuple(int(seed) for seed in numbered_seeds(seeds, "a search with every construction"))
     _check(n, k, seeds, budget)
     names = _names(None if methods is None else tuple(methods))
     worklist = Worklist(Shelf(cache_folder, fresh=not use_cache), accuracy, seeds, start + budget, progress)

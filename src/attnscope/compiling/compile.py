@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from attnscope.compiling.by_method import asked, building, narrowest_by
+from attnscope.compiling.by_method import asked, building, narrowest_by, refuse_too_wide
 from attnscope.compiling.search import RESTARTS, Binds, Ending, Found, SearchBudget, at_width, badness
 from attnscope.core.construction import Advance, Construction, silent
 from attnscope.core.errors import RefusalError, nearest
@@ -62,6 +62,8 @@ def compile(
     if not budget >= 0:
         raise RefusalError(f"A budget of {budget:g} seconds cannot be kept: give a number of seconds, like 300.")
     pattern = read_pattern(pattern, causal=causal, normalise=normalise)
+    if width is not None:
+        refuse_too_wide(width, pattern)
     bounds = lower_bounds(pattern, accuracy, universal)
     work = _Work(pattern, accuracy, bounds.best.width, seed, start + budget, progress)
     if width is not None:

@@ -6,17 +6,18 @@ import contextlib
 import gzip
 import json
 import os
-import secrets
 import zlib
 from pathlib import Path
 from typing import Any
 
+from attnscope.core.drafts import clear_abandoned, draft_of, open_draft
 from attnscope.core.errors import RefusalError
 
 
 def write_atomically(path: Path, content: bytes, *, make_folder: bool = False) -> None:
     """All of the content or none of it: a draft in the same folder, forced to disk, then renamed.
 
+    A file that is replaced keeps its modes; what is no file is not replaced. Drafts of killed writers are cleared away.
     A name that ends in .gz is compressed, without a date, so that equal content gives equal files.
     """
     if path.name.endswith(".gz"):
@@ -28,9 +29,10 @@ def write_atomically(path: Path, content: bytes, *, make_folder: bool = False) -
             raise RefusalError(
                 f"The folder '{path.parent}' cannot be made ({error.strerror}): choose another place."
             ) from None
-    draft = path.with_name(f".{path.name[:80]}.{secrets.token_hex(8)}.part")
+    draft = draft_of(path)
     try:
-        with draft.open("xb") as stream:
+        clear_abandoned(path)
+        with os.fdopen(open_draft(draft, path), "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())

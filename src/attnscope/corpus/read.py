@@ -15,6 +15,7 @@ from importlib import resources
 from pathlib import Path
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.named_path import named_path, shortened
 from attnscope.corpus.corpus import Corpus
 from attnscope.corpus.formats import KNOWN, documents, refuse_half_characters
 
@@ -49,20 +50,19 @@ def _strings(texts: Iterable[str]) -> list[str]:
 
 
 def _from_path(source: str, field: str) -> Corpus:
-    path = Path(source).expanduser()
-    try:
-        exists, folder = path.exists(), path.is_dir()
-    except (OSError, ValueError):  # too long, or with a zero byte: a text, not a path
-        exists, folder = False, False
-    if not exists:
-        shown = source if len(source) <= 80 else f"{source[:77]}..."
+    if _is_text(source) or not (path := named_path(source, "corpus")).exists():
         raise RefusalError(
-            f"There is no corpus file or folder '{shown}': check the path, use - for standard input, "
+            f"There is no corpus file or folder '{shortened(source)}': check the path, use - for standard input, "
             "or in Python give texts in a list."
         )
-    if folder:
+    if path.is_dir():
         return _from_folder(path, field)
     return Corpus.of(str(path), documents(_bytes(path), str(path), path.suffixes, field), (path.name,))
+
+
+def _is_text(source: str) -> bool:
+    """What can be no path and reads like a text was meant to be one."""
+    return "\0" in source or "\n" in source or (len(source) > 255 and " " in source)
 
 
 def _from_folder(folder: Path, field: str) -> Corpus:

@@ -29,6 +29,7 @@ import attnscope
 from attnscope.collapsing.collapse import loaded_for
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.decomposing.predictions import Predicting, predictions
 from attnscope.decomposing.reading import Aim, Reading, aim, reading
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
@@ -36,6 +37,7 @@ from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import out_of_memory, refusing_what_does_not_run
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.pathways.edges import number_of_paths
 from attnscope.pathways.energy import Energy, path_energy
 from attnscope.pathways.heads import head_table
@@ -51,6 +53,8 @@ from attnscope.trace.windows import Tokenizer
 
 PRECISIONS = ("float64", "float32")
 SIGNS_AT_ONCE = 4  # draws in memory together: each holds a stream for every length
+MOST_DRAWS = 100_000
+MOST_PATHS = 10_000
 WIDEST_SEARCH = 32  # suffixes that the search for single paths keeps
 
 
@@ -83,9 +87,11 @@ def paths(
     leaves them out. A model in memory is copied into `dtype`.
     """
     _check(top, draws, dtype)
+    refuse_unusable_seed(seed)
     progress("loading", 0, 0)
     options = {"dtype": dtype, "device": device, "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
     loaded = loaded_for(model, tokenizer, random_init=random_init, seed=seed, **options)
+    refuse_broken_weights(loaded)
     read = reading(loaded, text)
     with quiet(), _fitting(read):
         progress("freezing", 0, 0)
@@ -142,6 +148,16 @@ def _check(top: int, draws: int, dtype: str) -> None:
         raise RefusalError(f"{top} paths are none: ask for --top 1 or more.")
     if draws == 1 or draws < 0:
         raise RefusalError(f"Energies need two draws or more (or 0 to leave them out), not {draws}.")
+    if draws > MOST_DRAWS:
+        raise RefusalError(
+            f"{draws:,} draws would run the model {draws:,} times, and {MOST_DRAWS:,} know energies to half a percent: "
+            f"ask for --draws {MOST_DRAWS} or fewer."
+        )
+    if top > MOST_PATHS:
+        raise RefusalError(
+            f"A list of {top:,} paths is a search that keeps {top:,} streams in memory: ask for --top {MOST_PATHS} or "
+            "fewer."
+        )
     if dtype not in PRECISIONS:
         raise RefusalError(f"Paths are exact in float64 or float32, not in '{dtype}': choose one of these.")
 

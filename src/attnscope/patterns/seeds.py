@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from attnscope.core.errors import RefusalError
+from attnscope.core.seeds import refuse_unusable_seed
 
 
 def refuse_negative(seed: int) -> None:
-    if seed < 0:
-        raise RefusalError(f"A seed of {seed} cannot be used: choose 0 or more.")
+    """Negative ones, and those that torch's generators could not take after numpy's."""
+    refuse_unusable_seed(seed, lowest=0)

@@ -26,6 +26,7 @@ from attnscope.core.experiment import VERDICTS, Claim, Experiment, Result
 from attnscope.core.files import write_atomically
 from attnscope.core.plain import plain
 from attnscope.core.registry import experiments
+from attnscope.core.seeds import numbered_seeds
 from attnscope.reproducing.desk import KeepingDesk
 
 FORMAT = "attnscope-reproduction"
@@ -170,7 +171,7 @@ def named(paper: str) -> Experiment:
 
 def seeds_of(seeds: int | Sequence[int]) -> tuple[int, ...]:
     try:
-        which = tuple(range(seeds)) if isinstance(seeds, int) else tuple(index(seed) for seed in seeds)
+        which = tuple(index(seed) for seed in numbered_seeds(seeds, "the whole experiment"))
     except TypeError:
         raise RefusalError("Every seed is a whole number: say how many, or which in a list.") from None
     if not which or len(set(which)) < len(which) or min(which) < 0:

@@ -12,6 +12,7 @@ import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.sound import broken_weights
 from attnscope.hf.tapping.verify import verify
 from attnscope.records.survey.survey import Survey
 from attnscope.scanning.observer import Observer
@@ -44,6 +45,7 @@ def provenance(
             "hash": loaded.sha256,
             "parameters": loaded.parameters,
             "stacks": stacks,
+            **({"broken_weights": list(broken)} if (broken := broken_weights(loaded.model)) else {}),
         },
         "corpus": {"name": prepared.name, "hash": prepared.sha256, "window": plan.max_tokens},
         "measures": list(plan.measures),

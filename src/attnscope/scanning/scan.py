@@ -18,6 +18,7 @@ from torch import nn
 
 from attnscope.core.interrupts import uninterrupted
 from attnscope.core.registry import choose
+from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import (
     Ready,
@@ -73,6 +74,7 @@ def scan(
     """
     tell = progress or _quiet
     chosen = choose(_names_of(measures))
+    refuse_unusable_seed(seed)
     tell("loading", 0, 0, 0)
     options = {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
     loaded = loaded_model(model, tokenizer, dtype=dtype, device=device, random_init=random_init, seed=seed, **options)

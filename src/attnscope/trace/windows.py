@@ -28,6 +28,7 @@ _STRETCH = 1 << 16  # characters tokenized at once, and more for long windows:
 _STRETCH_PER_TOKEN = 64  # about 16 windows of English in a stretch, so that few end short
 _DRAW_FROM = 4  # windows tokenized for each one taken
 _SPREAD = 8  # stretches tokenized at least, so that a few windows come from several places
+_MOST_RANDOM = 1 << 24  # tokens: a corpus has an end, and chance has none
 _FEWEST = 2  # tokens of text in a window
 
 
@@ -126,6 +127,11 @@ def random_windows(
     _refuse_fewer_than_one(samples)
     if vocab_size < 1:
         raise RefusalError("A model with no tokens cannot read random ones: give ready batches in Python.")
+    if samples * limit > _MOST_RANDOM:
+        raise RefusalError(
+            f"{samples:,} sequences of {limit:,} random tokens are {samples * limit:,} to draw and keep: ask for "
+            f"--samples {max(1, _MOST_RANDOM // limit)} or fewer, or for shorter ones with --max-tokens."
+        )
     draw = random.Random(seed)
     opening = () if first is None else (first,)
     found = tuple(

@@ -19,19 +19,21 @@ from typing import Any
 
 import torch
 import transformers
-from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.hf.loading import classes
 from attnscope.hf.loading.devices import device_named, dtype_named
 from attnscope.hf.loading.gguf_file import open_gguf
 from attnscope.hf.loading.hashing import described, hash_of_files, hash_of_json
 from attnscope.hf.loading.permission import pretrained, refuse_foreign_kernels
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.room import refuse_what_memory_cannot_hold
+from attnscope.hf.loading.settings import refuse_impossible_settings, without_broken_packing
 from attnscope.hf.loading.sources import Source, Wishes, find
+from attnscope.hf.loading.stored import refuse_whole_numbers
 
-_UNUSABLE = (OSError, ValueError, RuntimeError, LookupError, TypeError, ImportError, StrictDataclassError)
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "tekken.json", "tokenizer.model*")
 
 
@@ -69,10 +71,13 @@ def load(
 ) -> Loaded:
     """The model that `source` names, or a sentence (`RefusalError`) that says why not and what to do."""
     precision, place = dtype_named(dtype), device_named(device)
+    refuse_unusable_seed(seed)
     wishes = Wishes(random_init, allow_pickle, trust_remote_code, revision)
     found = find(source, wishes)
     with quiet(), _refusing(found), _open(found):
         config = _config(found, wishes)
+        if not _uses_remote_code(found, wishes):
+            refuse_what_memory_cannot_hold(_choices(config, found)[0], config, precision, found.name)
         if random_init:
             model, notes = _with_random_weights(config, found, precision, seed, wishes)
         else:
@@ -136,7 +141,7 @@ def _refusing(found: Source) -> Iterator[None]:
         raise RefusalError(
             f"The pickle of {found.name} holds more than tensors and is not loaded: ask for safetensors."
         ) from error
-    except _UNUSABLE as error:
+    except Exception as error:  # broken files make transformers stumble in every way that Python knows
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no reason given"]
         raise RefusalError(
             f"{found.name} cannot be loaded ({type(error).__name__}: {lines[0][:200]}): check that its files "
@@ -153,9 +158,11 @@ def _config(found: Source, wishes: Wishes) -> Any:
             gguf_file=found.gguf_file,
         )
     refuse_foreign_kernels(found.config, found.name, trust_remote_code=wishes.trust_remote_code)
+    refuse_impossible_settings(found.config, found.name)
     model_type = found.config["model_type"]
     if model_type in transformers.CONFIG_MAPPING:
-        kwargs = {name: value for name, value in found.config.items() if name != "model_type"}
+        kwargs = without_broken_packing(found.config, found.name, architecture_only=found.form == "config")
+        del kwargs["model_type"]
         config = transformers.CONFIG_MAPPING[model_type].from_dict(kwargs)
     elif "auto_map" not in found.config:
         raise RefusalError(
@@ -217,6 +224,8 @@ def _with_weights(
             "gguf_file": found.gguf_file,
             "quantization_config": transformers.GgufConfig(dequantize=True),
         }
+    if found.form == "safetensors":
+        refuse_whole_numbers(found.weights, found.name)
     left_off: list[str] = []
     missing: dict[str, tuple[int, ...]] = {}
     for cls in [classes.remote_class(found.config)] if remote else _choices(config, found):

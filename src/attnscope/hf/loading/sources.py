@@ -15,6 +15,7 @@ from typing import Any, Literal
 from safetensors import SafetensorError, safe_open
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.named_path import named_path
 
 Form = Literal["safetensors", "pickle", "gguf", "config"]
 
@@ -56,7 +57,7 @@ def find(source: str | Path, wishes: Wishes) -> Source:
         return _in_folder(Path(str(resources.files("attnscope").joinpath("pocket"))), "pocket", wishes)
     if not str(source).strip():
         raise RefusalError("The model argument is empty: name a folder, a hub name, a .gguf file, or 'pocket'.")
-    path = Path(source).expanduser()
+    path = named_path(source, "model")
     if path.is_dir():
         return _in_folder(path, path.resolve().name, wishes)
     if path.is_file():
@@ -135,9 +136,12 @@ def _shards(index: Path) -> list[Path]:
     try:
         names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
         files = [index.parent / name for name in names]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RefusalError(f"{index} is not a list of weight files ({error!r}): fetch it again.") from error
-    if absent := [file.name for file in files if not file.is_file()]:
+        absent = [file.name for file in files if not file.is_file()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RefusalError(f"{index} is not a list of weight files ({error!r:.200}): fetch it again.") from error
+    if not files:
+        raise RefusalError(f"{index} names no weight files at all: fetch it again.")
+    if absent:
         raise RefusalError(
             f"{len(absent)} of {len(files)} weight files are missing in {index.parent}, such as {absent[0]}: "
             "fetch them."

@@ -22,6 +22,7 @@ from attnscope.hf.anatomy.example import run
 from attnscope.hf.anatomy.places import self_attention_site
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
 from attnscope.hf.tapping.tap import Frame, tap
@@ -44,6 +45,7 @@ def observed_pattern(
 ) -> Pattern:
     """The top `k` of head `head` in layer `layer` on `text`, or on a ready batch of one sequence."""
     loaded = model if isinstance(model, Loaded) else in_memory(model, tokenizer)
+    refuse_broken_weights(loaded)
     batch = _batch(loaded, text) if isinstance(text, str) else dict(text)
     if k < 1:
         raise RefusalError(f"A pattern with {k} keys for each query is empty: ask for k of 1 or more.")

@@ -15,6 +15,7 @@ _ORDER = {"stream": 0, "self": 1, "cross": 2, "middle": 3}
 
 
 def nonfinite(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+    yield from _broken_weights(survey)
     for stack in survey.stacks:
         broken = [(k, c) for k, c in survey.cells.items() if k.stack == stack and c.moments.nonfinite.any()]
         if not broken:
@@ -45,6 +46,27 @@ def nonfinite(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             ),
             details={"measure": measures[0], "site": first.site, "measures": measures, "places": len(broken)},
         )
+
+
+def _broken_weights(survey: Survey) -> Iterator[Finding]:
+    """What the scan saw in the weights themselves: a row of an embedding that no text uses shows nowhere else."""
+    named = (survey.provenance.get("model") or {}).get("broken_weights")
+    if not named or not isinstance(named, list):
+        return
+    yield Finding(
+        kind="nonfinite",
+        severity="critical",
+        stack=next(iter(survey.stacks), ""),
+        layers=(),
+        heads=(),
+        sentence=f"The weights {', '.join(map(str, named))} hold NaN or infinite numbers.",
+        value=float(len(named)),
+        threshold=0.0,
+        threshold_name="nonfinite",
+        citation="IEEE 754",
+        advice="Train or convert the model again from a checkpoint in which these weights are numbers.",
+        details={"weights": list(named)},
+    )
 
 
 def _heads(here: list[tuple[Key, Cell]]) -> list[int]:

@@ -1,0 +1,108 @@
+"""Standard streams that are closed, full, or read by nobody."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnscope.cli import main, streams
+from attnscope.core.errors import RefusalError
+
+
+def through_shell(line: str) -> subprocess.CompletedProcess[str]:
+    """`A` in the line stands for the command."""
+    command = f"{sys.executable} -m attnscope"
+    return subprocess.run(
+        ["bash", "-c", line.replace("A ", f"{command} ", 1)], capture_output=True, text=True, check=False
+    )
+
+
+def test_nobody_reads_the_output() -> None:
+    done = through_shell("A measures | true; exit ${PIPESTATUS[0]}")
+    assert (done.returncode, done.stderr) == (streams.NOBODY_READS, "")
+
+
+def test_the_output_is_full() -> None:
+    done = through_shell("A measures --json > /dev/full")
+    assert done.returncode == 2
+    assert done.stderr.startswith("attnscope: The output cannot be written (No space left on device)")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("closed", ["2>/dev/full", "<&- >&- 2>&-"])
+def test_a_refusal_that_nobody_hears_keeps_its_code(closed: str) -> None:
+    done = through_shell(f"A measures nope {closed}")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+def test_work_goes_on_without_standard_error() -> None:
+    done = through_shell("A capacity -n 8 -k 2 --budget 0 --json 2>&-")
+    assert done.returncode == 0
+    assert '"n": 8' in done.stdout
+
+
+class Full:
+    """A stream on a full disk."""
+
+    encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_standard_error_forgives_and_is_otherwise_the_same() -> None:
+    stream = streams.Forgiving(Full())
+    assert stream.write("words") == 5
+    stream.flush()
+    assert stream.encoding == "utf-8"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (RefusalError("No: do that."), 2, "attnscope: No: do that.\n"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), 2, "longer than a file name can be"),
+        (PermissionError(errno.EACCES, "Permission denied", "secret"), 2, "'secret' may not be looked at"),
+        (IsADirectoryError(errno.EISDIR, "Is a directory", b"folder"), 2, "'folder' cannot be used (Is a directory)"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_no_command_caught(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, code: int, says: str
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(main, "app", fail)
+    assert main._code() == code
+    assert says in capsys.readouterr().err
+
+
+def test_faults_of_our_own_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError("something without a file")
+
+    monkeypatch.setattr(main, "app", fail)
+    with pytest.raises(OSError, match="without a file"):
+        main._code()
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 0), (1, 1), (2, 2), (None, 0)])
+def test_codes_of_commands_stay(monkeypatch: pytest.MonkeyPatch, code: int | None, expected: int) -> None:
+    def leave() -> None:
+        sys.exit(code)
+
+    monkeypatch.setattr(main, "app", leave)
+    assert main._code() == expected
+
+
+def test_the_code_is_documented() -> None:
+    readme = Path(__file__).parents[2] / "README.md"
+    assert str(streams.NOBODY_READS) in readme.read_text()
