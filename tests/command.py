@@ -40,10 +40,5 @@ def attnscope(
     return subprocess.CompletedProcess(argv, code, *said)
 
 
-def attnscope_process(*words: str | Path) -> list[str]:
-    """The same command for a process of its own."""
-    return [sys.executable, "-m", "attnscope.cli.main", *map(str, words)]
-
-
 def offline() -> dict[str, str]:
     return {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "110"}

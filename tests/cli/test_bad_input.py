@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import SMALL, attnscope
+from tests.cli.test_commands import SMALL
+from tests.command import attnscope
 from tests.specimens import TEXT, save_specimen
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import re
-import signal
 import struct
 import subprocess
 import sys
@@ -16,23 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import attnscope
+from tests.interrupting import as_from_a_terminal
 from tests.specimens import TEXT, save_specimen
 
 SMALL = ("--samples", "4", "--max-tokens", "24", "--batch-size", "2")
-
-
-def attnscope(
-    *words: str | Path, stdin: str | None = None, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "attnscope.cli.main", *map(str, words)],
-        capture_output=True,
-        text=True,
-        input=stdin,
-        cwd=cwd,
-        check=False,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "110"},
-    )
 
 
 @pytest.fixture(scope="module")
@@ -143,32 +130,6 @@ def test_fail_on_is_a_gate(model: Path, tmp_path: Path) -> None:
     assert (tmp_path / "a" / "report.html").exists()
 
 
-def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(model: Path, tmp_path: Path) -> None:
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    words = ("scan", str(model), "--samples", "60", "--max-tokens", "40", "--batch-size", "1")
-    assert attnscope(*words, "--out", whole).returncode == 0
-    with subprocess.Popen(
-        [sys.executable, "-m", "attnscope.cli.main", *words, "--out", str(broken)],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    ) as running:
-        assert running.stderr is not None
-        for line in running.stderr:
-            if line.startswith("scanning 6/60"):
-                running.send_signal(signal.SIGINT)
-                break
-        rest = running.stderr.read()
-    assert running.returncode == 130, rest
-    assert "--resume" in rest
-    assert [p.name for p in broken.iterdir()] == ["survey.partial.json"]
-    done = attnscope(*words, "--out", broken, "--resume")
-    assert done.returncode == 0, done.stderr
-    a, b = (json.loads((f / "survey.json").read_text()) for f in (whole, broken))
-    assert a["cells"] == b["cells"]
-    assert not (broken / "survey.partial.json").exists()
-
-
 def test_version() -> None:
     assert attnscope("--version").stdout.strip() == "0.1.0"
 
@@ -207,6 +168,7 @@ def on_a_terminal(*words: str | Path, press_at: bytes | None = None) -> tuple[in
         stdout=subprocess.DEVNULL,
         stderr=follower,
         start_new_session=True,
+        preexec_fn=as_from_a_terminal,  # noqa: PLW1509  one thread, and nothing else than signals is set
         env={**os.environ, "TERM": "xterm", "HF_HUB_OFFLINE": "1"},
     ) as run:
         os.close(follower)

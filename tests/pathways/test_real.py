@@ -59,7 +59,7 @@ def test_dinov2() -> None:
 def test_smollm2() -> None:
     loaded = load(material("smollm2"))
     text = "The Eiffel Tower stands in the city of Paris, and the Colosseum in"
-    ids = torch.tensor([loaded.tokenizer(text)["input_ids"][:16]])
+    ids = torch.tensor([loaded.tokenizer(text)["input_ids"][:6]])  # every edge is there; cost grows with tokens
     network = freeze(loaded.model, {"input_ids": ids})
     check(network, 1e-4)
     target = logit(int(network.output[0, -1].argmax()))

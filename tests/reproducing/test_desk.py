@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.interrupts import stoppable
 from attnscope.reproducing.desk import KeepingDesk
+from tests.interrupting import hearing_signals
 
 
 def desk(folder: Path | None, resume: bool = False, **plan: object) -> KeepingDesk:
@@ -90,13 +92,18 @@ def test_without_a_folder_nothing_is_kept_and_numbers_are_the_same(tmp_path: Pat
     assert bare.part("a", lambda: {1: (2, 3.5)}) == desk(tmp_path).part("a", lambda: {1: (2, 3.5)}) == {"1": [2, 3.5]}
 
 
-def test_ctrl_c_waits_for_the_next_step_and_a_second_does_not() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_waits_for_the_next_step_and_a_later_one_does_not(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = desk(None)
-    before = signal.getsignal(signal.SIGINT)
-    with one.interruptible():
-        os.kill(os.getpid(), signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            one.advance("work", 1, 2)
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+    monkeypatch.setattr("attnscope.core.interrupts.SAME_STOP_SECONDS", 0.0)
+    with hearing_signals(), stoppable():
+        before = signal.getsignal(number)
+        with one.interruptible():
+            os.kill(os.getpid(), number)
+            with pytest.raises(KeyboardInterrupt):
+                one.advance("work", 1, 2)
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), number)
+        assert signal.getsignal(number) is before

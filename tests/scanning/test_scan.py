@@ -17,6 +17,7 @@ from attnscope.records.survey.survey import Survey
 from attnscope.scanning import scan as scan_module
 from attnscope.scanning.scan import scan
 from attnscope.trace.batches import Batch
+from tests.interrupting import hearing_signals
 from tests.specimens import TEXT, byte_tokenizer, tiny_llama, tiny_t5
 
 
@@ -185,12 +186,8 @@ def test_ctrl_c_while_a_batch_is_entered_waits_for_it(
 
     monkeypatch.setattr(Ledger, "observe", interrupted)
     kept = tmp_path / "partial.json"
-    try:
+    with hearing_signals(), pytest.raises(KeyboardInterrupt):
         _scan(batch_size=2, checkpoint=kept)
-    except KeyboardInterrupt:
-        pass
-    else:
-        pytest.fail("the scan was not interrupted")
     monkeypatch.setattr(Ledger, "observe", honest)
     assert _same(whole, _scan(batch_size=2, checkpoint=kept, resume=True))
 

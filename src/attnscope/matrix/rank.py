@@ -39,7 +39,8 @@ def stable_rank(stream: Stream, token_mask: Mask | None = None) -> Float[Tensor,
     for some in sequences(stream, token_mask):
         small = min(some.tokens.shape[1:]) <= GRAM_LIMIT
         largest = _gram_values(some.tokens)[:, 0] if small else _largest_singular_value(some)
-        energy = torch.linalg.vector_norm(some.tokens, dim=(-2, -1)).to(largest.dtype)
+        # In float32 a massive activation would swallow entries: how many, the order of the sum decides.
+        energy = torch.linalg.vector_norm(some.tokens, dim=(-2, -1), dtype=largest.dtype)
         parts.append((energy / largest.clamp_min(torch.finfo(largest.dtype).tiny)).square())
     return torch.cat(parts)
 
