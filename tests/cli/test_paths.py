@@ -112,3 +112,34 @@ def test_ctrl_c_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 130
     assert "nothing is written" in result.stderr
     assert list(Path().iterdir()) == []
+
+
+def test_ctrl_c_while_drawing_says_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attnscope.reporting.paths.page.render", interrupted)
+    result = invoke("pocket", "The old man", "--out", "here", *QUICK)
+    assert result.exit_code == 130
+    assert "paths.json is written, the page is not" in result.stderr
+    assert PathReport.load("here").top
+
+
+def test_a_page_or_a_chart_that_cannot_be_drawn_leaves_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*args: object, **options: object) -> None:
+        raise RefusalError("no room to draw")
+
+    monkeypatch.setattr("attnscope.reporting.paths.chart.chart", failing)
+    chart = ("--chart", "paths.svg", *QUICK)
+    result = invoke("pocket", "The old man", "--out", "drawn", *chart)
+    assert isinstance(result.exception, RefusalError)
+    assert sorted(path.name for path in Path("drawn").iterdir()) == ["paths.html", "paths.json"]
+    printed = invoke("pocket", "The old man", "--json", *chart)
+    assert isinstance(printed.exception, RefusalError)
+    kept = PathReport.load("drawn")
+    assert json.loads(printed.stdout)["value"] == kept.value  # on standard output, where nothing is saved
+    monkeypatch.setattr("attnscope.reporting.paths.page.render", failing)
+    result = invoke("pocket", "The old man", "--out", "here", *chart)
+    assert isinstance(result.exception, RefusalError)
+    assert [path.name for path in Path("here").iterdir()] == ["paths.json"]
+    assert PathReport.load("here").lengths == kept.lengths

@@ -29,7 +29,7 @@ from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.loading.outputs import word
 from attnscope.pathways.graded import Graded
 from attnscope.pathways.lengths import lengths
-from attnscope.records.paths import PathReport
+from attnscope.records.paths import Goal, PathReport
 from tests.specimens import byte_tokenizer, tiny_llama, tiny_t5
 
 TEXT = "the dog and the"
@@ -196,8 +196,11 @@ def test_a_difference_is_the_difference_of_two_logits(report: PathReport) -> Non
     for a, b, c in zip(one.lengths, other.lengths, both.lengths, strict=True):
         assert c.value == pytest.approx(a.value - b.value, abs=1e-11)
     assert both.target == "logit of 'a' minus that of 'b' after the last token"
+    assert both.goal == Goal("difference", "a", "b", "after the last token")
+    assert one.goal == Goal("logit", "a", where="after the last token")
     earlier = paths(tiny_llama(), TEXT, target="a", position=2, **quick)
     assert earlier.position == 2
+    assert earlier.goal == Goal("logit", "a", where="after token 2")
     assert earlier.value == pytest.approx(
         float(own_logits(tiny_llama(), input_ids=ids(TEXT))[2, ids("a")[0, 1]]), abs=1e-5
     )
@@ -226,6 +229,7 @@ def test_a_classifier_is_asked_for_its_class() -> None:
     assert last.loss is None
     assert any(row.constants for row in found.lengths)  # biases
     named, numbered = (paths(model, TEXT, target=which, **quick) for which in ("GOOD", "2"))
+    assert (named.target, named.goal) == ("logit of 'good'", Goal("logit", "good"))
     assert named.value == numbered.value == pytest.approx(float(own[2]), abs=1e-9)
     for which in ("great", "7"):
         with pytest.raises(RefusalError, match=r"bad|entries 0 to 2"):
@@ -241,6 +245,8 @@ def test_a_masked_model_is_asked_at_its_mask() -> None:
     found = paths(model, "the d_g and", tokenizer=tokenizer, draws=0, mlp=False, top=1)
     assert found.position == found.tokens.index("_")
     assert found.target.endswith(f"at token {found.position}")
+    assert found.goal is not None
+    assert found.goal.where == f"at token {found.position}"
     own = own_logits(bert(BertForMaskedLM), input_ids=torch.tensor([tokenizer("the d_g and")["input_ids"]]))
     assert found.value == pytest.approx(float(own[found.position].max()), abs=1e-9)
     assert found.lengths[-1].up_to.loss is None  # it sees the next token
@@ -258,6 +264,8 @@ def test_a_model_without_a_head_is_asked_what_tells_tokens_apart() -> None:
     assert found.lengths[-1].up_to.predicted is None
     assert found.lengths[-1].up_to.distance < 1e-9
     assert "states and no logits" in found.notes[0]
+    assert found.goal == Goal("residual_norm")
+    assert paths(model, TEXT, target="stream_norm", **quick).goal == Goal("stream_norm")
     assert sum(row.residual_share or 0 for row in found.lengths) == pytest.approx(1, abs=1e-9)
     with pytest.raises(RefusalError, match="residual_norm"):
         paths(model, TEXT, target="a", **quick)
@@ -383,10 +391,11 @@ def test_a_report_is_plain_data_and_comes_back(report: PathReport, tmp_path: Pat
     data = json.loads(path.read_text())
     assert data["lengths"][1]["value"] == report.lengths[1].value
     assert data["difference"] == report.difference
+    (tmp_path / "newer.json").write_text(json.dumps({**data, "version": 99}))
     with pytest.raises(RefusalError, match="run `attnscope paths` again"):
-        PathReport.from_json({**data, "version": 99})
+        PathReport.load(tmp_path / "newer.json")
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(RefusalError, match="no paths file"):
+    with pytest.raises(RefusalError, match="not a record"):
         PathReport.load(tmp_path / "broken.json")
     with pytest.raises(RefusalError, match="There is no file"):
         PathReport.load(tmp_path / "nowhere.json")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.decomposing.paths import paths
+from attnscope.records.paths import Goal, PathReport
 
 pytestmark = pytest.mark.real
 
@@ -15,6 +16,8 @@ pytestmark = pytest.mark.real
 def test_smollm2_brings_italy_to_rome_through_one_head(material: Callable[[str], Path]) -> None:
     text = "The capital of Italy is"
     found = paths(material("smollm2"), text, target=" Rome", draws=0, mlp=False, top=2)
+    assert PathReport.from_json(found.to_json()) == found  # with more paths than 64 bits count
+    assert found.goal == Goal("logit", " Rome", where="after the last token")
     assert found.difference < 1e-10
     assert found.linear_difference < 1e-10
     assert found.lengths[-1].up_to.predicted == " Rome"

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.records.paths import Chain, LengthRow, PathReport, Players, Prediction
+from attnscope.records.decoding import Count
+from attnscope.records.paths import Chain, Goal, LengthRow, PathReport, Players, Prediction
 
 
 def sample_paths(layers: int = 6, heads: int = 4, seed: int = 0, **changes: Any) -> PathReport:
@@ -34,7 +35,7 @@ def sample_paths(layers: int = 6, heads: int = 4, seed: int = 0, **changes: Any)
                 length=k,
                 stream=stream[k],
                 constants=constants[k],
-                paths=heads**k,
+                paths=Count(heads**k),
                 residual=0.9 / 4.0**k,
                 residual_share=0.8 if k == 0 else 0.2 / layers,
                 energy=stream[k] ** 2 * (1.0 if k == 0 else 20.0),
@@ -73,6 +74,7 @@ def sample_paths(layers: int = 6, heads: int = 4, seed: int = 0, **changes: Any)
         "top_missed": 0.01,
         "draws": 16,
         "provenance": {"model": {"name": "sample"}},
+        "goal": Goal("logit", " Rome", where="after the last token"),
     }
     return PathReport(**{**fields, **changes})
 

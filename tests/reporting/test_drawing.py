@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import altair as alt
@@ -13,7 +14,7 @@ from playwright.sync_api import Browser, Page
 from attnscope.charts.path_panels import length_chart
 from attnscope.core.experiment import Figure
 from attnscope.reporting.document import environment, flat, unbroken
-from attnscope.reporting.paths.page import render_path_page
+from attnscope.reporting.paths.page import render
 from attnscope.reporting.reproduction.page import drawn
 from attnscope.reporting.survey.figures import drawing, slim
 from tests.reporting.sample_paths import sample_paths
@@ -36,12 +37,11 @@ def test_places_are_rounded_and_words_are_not() -> None:
 
 @pytest.mark.parametrize("size", [1.0, 4e-2, 3e-3, 2e-4, 5e-7, 3e-12])
 def test_no_two_ticks_of_an_axis_read_the_same(size: float) -> None:
-    report = sample_paths()
-    data = report.to_json()
-    for row in data["lengths"]:
-        row["stream"], row["constants"] = size * row["stream"], -size * row["constants"]
+    sample = sample_paths()
+    rows = [replace(row, stream=size * row.stream, constants=-size * row.constants) for row in sample.lengths]
+    report = replace(sample, lengths=tuple(rows))
     drawn_at = r'<text text-anchor="end"[^>]*>([^<]*)</text>'  # beside the vertical axis
-    ticks = re.findall(drawn_at, drawing(length_chart(data, title=False), "lengths"))
+    ticks = re.findall(drawn_at, drawing(length_chart(report, title=False), "lengths"))
     assert len(ticks) > 2
     assert len(set(ticks)) == len(ticks)
     values = sorted(float(text.replace(MINUS, "-")) for text in ticks)
@@ -89,7 +89,7 @@ def opened(browser: Browser, path: Path) -> Page:
 @pytest.mark.browser
 def test_a_narrow_screen_scrolls_and_breaks_no_number(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    path.write_text(render_path_page(sample_paths(layers=40, heads=40).to_json()), encoding="utf-8")
+    path.write_text(render(sample_paths(layers=40, heads=40)), encoding="utf-8")
     page = opened(browser, path)
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     styles = page.locator("td.number").evaluate_all("cells => cells.map(cell => getComputedStyle(cell).whiteSpace)")

@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from attnscope.charts.path_panels import length_chart, seen_lengths, visible, wrapped
-from attnscope.records.paths import Chain, PathReport
-from attnscope.reporting.paths.page import render_path_page
-from attnscope.reporting.paths.terminal import print_paths
+from attnscope.records.paths import Chain, Goal, PathReport
+from attnscope.reporting.paths.page import render
 from attnscope.reporting.paths.vocabulary import probability_words, target_is, target_word
 from attnscope.reporting.paths.words import length_lines, sentences
+from attnscope.reporting.terminal import print_record
 from tests.reporting.sample_paths import sample_paths
 
 
@@ -31,7 +31,7 @@ def with_streams(*values: float, constants: float = 0.0, **changes: Any) -> Path
 
 def printed(report: PathReport) -> str:
     out = StringIO()
-    print_paths(report.to_json(), None, Console(file=out, width=80))
+    print_record(report, console=Console(file=out, width=80))
     assert max(map(len, out.getvalue().splitlines())) <= 80
     return out.getvalue()
 
@@ -43,7 +43,13 @@ def states(report: PathReport) -> PathReport:
         replace(row, up_to=replace(row.up_to, **nothing), without=replace(row.without, **nothing))
         for row in report.lengths
     ]
-    return replace(report, lengths=tuple(rows), output="states", target="what tells tokens apart")
+    return replace(
+        report,
+        lengths=tuple(rows),
+        output="states",
+        target="what tells tokens apart",
+        goal=Goal("residual_norm"),
+    )
 
 
 def other_target(report: PathReport, chances: list[float]) -> PathReport:
@@ -52,28 +58,29 @@ def other_target(report: PathReport, chances: list[float]) -> PathReport:
         replace(row, up_to=replace(row.up_to, target_probability=p))
         for row, p in zip(report.lengths, chances, strict=True)
     ]
-    return replace(report, lengths=tuple(rows), target="logit of ' Paris' after the last token")
+    goal = Goal("logit", " Paris", where="after the last token")
+    return replace(report, lengths=tuple(rows), target="logit of ' Paris' after the last token", goal=goal)
 
 
 def test_lengths_that_cancel_are_not_shares_of_the_whole() -> None:
-    said = sentences(with_streams(-45.7, 47.9, 24.9, -24.4).to_json())[0]
+    said = sentences(with_streams(-45.7, 47.9, 24.9, -24.4))[0]
     assert "what is left of lengths that cancel" in said
     assert "add up to 142.9" in said
     assert "one head (+47.9) and through no head (-45.7)" in said
     assert "Half of it" not in said
     # What is taken away (1.9) is less than what remains (2.1), and then (2.1) more than what remains (1.9).
-    assert "Half of it" in sentences(with_streams(2.0, 2.0, -1.9).to_json())[0]
-    assert "cancel" in sentences(with_streams(2.0, 2.0, -2.1).to_json())[0]
+    assert "Half of it" in sentences(with_streams(2.0, 2.0, -1.9))[0]
+    assert "cancel" in sentences(with_streams(2.0, 2.0, -2.1))[0]
 
 
 def test_constants_are_spoken_of_and_shown_where_they_weigh() -> None:
     heavy, light = with_streams(2.0, 1.0, constants=0.5), with_streams(2.0, 1.0, constants=0.01)
-    said = " ".join(sentences(heavy.to_json()))
+    said = " ".join(sentences(heavy))
     assert "constants (biases, shifts of norms) add +1 and paths from the input +3" in said
     assert "constants" in printed(heavy).split("By length")[1]
-    assert "constants" not in " ".join(sentences(light.to_json()))
+    assert "constants" not in " ".join(sentences(light))
     assert "constants" not in printed(light).split("By length")[1]
-    assert "from constants" in length_lines(light.to_json())[0]  # the page has room
+    assert "from constants" in length_lines(light)[0]  # the page has room
 
 
 @pytest.mark.parametrize(("changed", "words"), [(3, ""), (4, "one other length"), (6, "any one of 3 other lengths")])
@@ -81,7 +88,7 @@ def test_lengths_that_are_not_named_are_counted(changed: int, words: str) -> Non
     report = sample_paths()
     rows = [replace(row, without=replace(row.without, predicted=" Rome" if k >= changed else " also"))
             for k, row in enumerate(report.lengths)]  # fmt: skip
-    said = next(s for s in sentences(replace(report, lengths=tuple(rows)).to_json()) if s.startswith("Without paths"))
+    said = next(s for s in sentences(replace(report, lengths=tuple(rows))) if s.startswith("Without paths"))
     assert said.count("the model would say") == 3
     assert ("leaving out" in said) == bool(words)
     assert words in said
@@ -89,7 +96,7 @@ def test_lengths_that_are_not_named_are_counted(changed: int, words: str) -> Non
 
 def test_the_probability_of_another_target_is_followed() -> None:
     report = other_target(sample_paths(), [0.01, 0.02, 0.09, 0.08, 0.07, 0.06, 0.05])
-    said = " ".join(sentences(report.to_json()))
+    said = " ".join(sentences(report))
     assert "suffice to predict ' Rome', which is what the model says, with probability" in said
     assert "The target, ' Paris', has probability 0.01 with paths through no head, most with those through " in said
     assert "at most 2 heads (0.09), and 0.05 in the whole model." in said
@@ -97,68 +104,110 @@ def test_the_probability_of_another_target_is_followed() -> None:
     assert re.search(r"p +p +says", table)
     assert re.search(r"of that +of target", table)
     own = sample_paths()
-    assert "The target," not in " ".join(sentences(own.to_json()))
+    assert "The target," not in " ".join(sentences(own))
     assert "of target" not in printed(own)
-    heading, *lines = length_lines(own.to_json())
+    heading, *lines = length_lines(own)
     assert "p" not in heading
     at = heading.index("p of target"), heading.index("p of that")
     assert [lines[0][i] for i in at] == ["0.1", "0.5"]
 
 
 @pytest.mark.parametrize(
-    ("target", "start", "word", "chance"),
+    ("target", "goal", "start", "word", "chance"),
     [
-        ("logit of 'x' after the last token", "The logit of 'x' after the last token is 3", "'x'", "of 'x'"),
-        ("logit of ''' at token 3", "The logit of ''' at token 3 is 3", "'''", "of '''"),
+        (
+            "logit of 'x' after the last token",
+            Goal("logit", "x", where="after the last token"),
+            "The logit of 'x' after the last token is 3",
+            "'x'",
+            "of 'x'",
+        ),
+        (
+            "logit of ''' at token 3",
+            Goal("logit", "'", where="at token 3"),
+            "The logit of ''' at token 3 is 3",
+            "'''",
+            "of '''",
+        ),
+        (
+            "logit of ' minus that of 'x'' at token 3",
+            Goal("logit", " minus that of 'x'", where="at token 3"),  # a word is never taken for a difference
+            "The logit of ' minus that of 'x'' at token 3 is 3",
+            "' minus that of 'x''",
+            "of ' minus that of 'x''",
+        ),
         (
             "logit of 'pos' minus that of 'neg'",
+            Goal("difference", "pos", "neg"),
             "The logit of 'pos' minus that of 'neg' is 3",
             "'pos'",
             "of 'pos', the first of the two",
         ),
-        ("norm of the last stream", "The norm of the last stream is 3", "the target", "of the target"),
-        ("what tells tokens apart", "What tells tokens apart has norm 3", "the target", "of the target"),
+        (
+            "norm of the last stream",
+            Goal("stream_norm"),
+            "The norm of the last stream is 3",
+            "the target",
+            "of the target",
+        ),
+        (
+            "what tells tokens apart",
+            Goal("residual_norm"),
+            "What tells tokens apart has norm 3",
+            "the target",
+            "of the target",
+        ),
+        # Files from before there were goals: the sentence as a whole.
+        (
+            "logit of 'pos' minus that of 'neg'",
+            None,
+            "The target, logit of 'pos' minus that of 'neg', is 3",
+            "logit of 'pos' minus that of 'neg'",
+            "of logit of 'pos' minus that of 'neg'",
+        ),
     ],
 )
-def test_every_kind_of_target_makes_a_sentence(target: str, start: str, word: str, chance: str) -> None:
-    data = with_streams(2.0, 1.0, target=target).to_json()
-    assert sentences(data)[0].startswith(start)
-    assert target_is(data) in sentences(data)[0]
-    assert target_word(data) == word
-    assert probability_words(data) == f"p(target) is the probability {chance}"
+def test_every_kind_of_target_makes_a_sentence(
+    target: str, goal: Goal | None, start: str, word: str, chance: str
+) -> None:
+    report = with_streams(2.0, 1.0, target=target, goal=goal)
+    assert sentences(report)[0].startswith(start)
+    assert target_is(report) in sentences(report)[0]
+    assert target_word(report) == word
+    assert probability_words(report) == f"p(target) is the probability {chance}"
 
 
 def test_states_have_no_words_no_probability_and_no_marked_token() -> None:
     report = states(sample_paths())
-    page = render_path_page(report.to_json())
+    page = render(report)
     assert "<li aria-current" not in page
     assert "marked is" not in page
     for name in ("says so far", "says without", "p of that", "p of target"):
-        assert name not in length_lines(report.to_json())[0]
+        assert name not in length_lines(report)[0]
         assert name not in page
     assert "distance is from the model&#39;s own output at token 4" in page
-    assert "give the model's state at token 4 to within a tenth" in " ".join(sentences(report.to_json()))
+    assert "give the model's state at token 4 to within a tenth" in " ".join(sentences(report))
 
 
 def test_a_class_of_the_whole_text_marks_no_token() -> None:
-    report = replace(sample_paths(), output="classes", position=None, target="logit of 'good' minus that of 'bad'")
-    page = render_path_page(report.to_json())
+    target, goal = "logit of 'good' minus that of 'bad'", Goal("difference", "good", "bad")
+    report = replace(sample_paths(), output="classes", position=None, target=target, goal=goal)
+    page = render(report)
     assert "<li aria-current" not in page
-    assert "<li aria-current" in render_path_page(sample_paths().to_json())
+    assert "<li aria-current" in render(sample_paths())
     assert "marked is" not in page
     assert "p(target) is the probability of &#39;good&#39;, the first of the two" in page
 
 
 def test_only_lengths_that_are_shown_are_spoken_of() -> None:
     """Of thirty layers, whose long sums do not collapse but are too small to be seen."""
-    report = sample_paths(layers=30)
-    rows = tuple(replace(row, residual=0.9) for row in report.lengths)
-    data = replace(report, lengths=rows).to_json()
-    shown = seen_lengths(data)
+    sample = sample_paths(layers=30)
+    report = replace(sample, lengths=tuple(replace(row, residual=0.9) for row in sample.lengths))
+    shown = seen_lengths(report)
     assert shown < 30
-    (said,) = (s for s in sentences(data) if "Long paths" in s)
+    (said,) = (s for s in sentences(report) if "Long paths" in s)
     assert f"paths through {shown - 1} heads has relative residual 0.9" in said
-    assert seen_lengths(sample_paths(layers=12).to_json()) == 13  # few lengths are all shown
+    assert seen_lengths(sample_paths(layers=12)) == 13  # few lengths are all shown
 
 
 def test_all_paths_that_were_asked_for_are_printed_with_what_their_token_carries() -> None:
@@ -173,18 +222,18 @@ def test_all_paths_that_were_asked_for_are_printed_with_what_their_token_carries
 
 def test_words_stay_on_one_line() -> None:
     assert visible(" a\n\tb é") == " a\\n\\tb é"
-    report = sample_paths()
-    rows = tuple(replace(row, without=replace(row.without, predicted="\r\n")) for row in report.lengths)
-    data = replace(report, lengths=rows).to_json()
-    assert length_lines(data)[1][-2] == "'\\r\\n'"
-    assert "'\\r\\n'" in " ".join(sentences(data))
+    sample = sample_paths()
+    rows = tuple(replace(row, without=replace(row.without, predicted="\r\n")) for row in sample.lengths)
+    report = replace(sample, lengths=rows)
+    assert length_lines(report)[1][-2] == "'\\r\\n'"
+    assert "'\\r\\n'" in " ".join(sentences(report))
 
 
 def test_an_axis_has_the_whole_name_of_the_target() -> None:
-    data = replace(sample_paths(), target="logit of 'Rome' after the last token of all").to_json()
-    title = length_chart(data).to_dict()["layer"][0]["encoding"]["y"]["title"]
+    report = replace(sample_paths(), target="logit of 'Rome' after the last token of all")
+    title = length_chart(report).to_dict()["layer"][0]["encoding"]["y"]["title"]
     assert len(title) == 2
-    assert " ".join(title) == data["target"]
+    assert " ".join(title) == report.target
     assert wrapped("logit of ' c' minus that of ' b' after the last token") == [
         "logit of ' c' minus that of",
         "' b' after the last token",
