@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from attnscope.charts.capacity_curves import capacity_curves
+from attnscope.charts.capacity_curves import capacity_curves, floor_rows, need_rows
 from attnscope.charts.export import save
 from attnscope.charts.theme import specification
 from attnscope.core.errors import RefusalError
+from tests.charts.sample_capacity import need, sample_capacity
 
-NEEDS = [
-    {"against": against, "at": at, "name": name, "d": d * at}
-    for against in ("n", "k")
-    for at in (2, 4, 8)
-    for name, d in (("joint", 2), ("frame", 5))
-]
-FLOORS = [{"against": against, "at": at, "name": "all", "d": at} for against in ("n", "k") for at in (2, 4, 8)]
+
+def test_rows_leave_out_what_has_no_width() -> None:
+    found = sample_capacity(against_k=False)
+    rows = need_rows(replace(found, against_n=(need("joint", 4, 3, 8), need("frame", 4, 3, None))))
+    assert rows == [{"against": "n", "at": 4, "name": "joint", "d": 8}]
+    assert floor_rows(found)[:2] == [
+        {"against": "n", "at": 2, "name": "keys for all patterns", "d": 2},
+        {"against": "n", "at": 2, "name": "most patterns", "d": 1},
+    ]
 
 
 def test_two_panels_share_one_width_axis() -> None:
-    document = specification(capacity_curves(NEEDS, FLOORS, title="t", subtitle=("s",), fixed={"n": "k = 3"}))
+    document = specification(capacity_curves(sample_capacity(), title="t", subtitle=("s",)))
     first, second = document["hconcat"]
     assert first["layer"][0]["encoding"]["x"]["title"] == "tokens n, k = 3"
-    assert second["layer"][0]["encoding"]["x"]["title"] == "keys of a row k"
+    assert second["layer"][0]["encoding"]["x"]["title"] == "keys of a row k, n = 64"
     scales = [panel["layer"][i]["encoding"]["y"]["scale"] for panel in (first, second) for i in range(3)]
     assert all(scale == scales[0] for scale in scales)
     assert scales[0]["type"] == "log"
@@ -35,33 +39,35 @@ def test_two_panels_share_one_width_axis() -> None:
 
 
 def test_bounds_are_dashed_and_constructions_keep_their_order() -> None:
-    bounds, lines, dots = specification(capacity_curves(NEEDS, FLOORS, title="t", fixed={}))["hconcat"][0]["layer"]
-    assert bounds["encoding"]["strokeDash"]["scale"]["domain"] == ["all"]
+    bounds, lines, dots = specification(capacity_curves(sample_capacity(), title="t"))["hconcat"][0]["layer"]
+    assert bounds["encoding"]["strokeDash"]["scale"]["domain"] == ["keys for all patterns", "most patterns"]
     assert lines["encoding"]["color"]["scale"]["domain"] == ["joint", "frame"]
     sizes = dots["encoding"]["size"]["scale"]["range"]
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_without_bounds_and_with_one_panel() -> None:
-    document = specification(capacity_curves([row for row in NEEDS if row["against"] == "n"], [], title="t", fixed={}))
+def test_without_bounds_with_one_panel_and_without_a_title() -> None:
+    document = specification(capacity_curves(sample_capacity(floors=False, against_k=False), title=""))
     assert len(document["hconcat"]) == 1
     assert len(document["hconcat"][0]["layer"]) == 2
+    assert "title" not in document
 
 
 def test_nothing_measured_is_refused() -> None:
     with pytest.raises(RefusalError, match="--budget"):
-        capacity_curves([], FLOORS, title="t", fixed={})
+        capacity_curves(replace(sample_capacity(), against_n=(), against_k=()), title="t")
 
 
 def test_drawn(tmp_path: Path) -> None:
-    svg = save(capacity_curves(NEEDS, FLOORS, title="Widths", fixed={}), tmp_path / "c.svg").read_text()
+    svg = save(capacity_curves(sample_capacity(), title="Widths"), tmp_path / "c.svg").read_text()
     assert "Widths" in svg
     assert "joint" in svg
 
 
 def test_constructions_that_need_the_same_are_rings_around_each_other(tmp_path: Path) -> None:
-    needs = [{"against": "n", "at": at, "name": name, "d": 4} for name in ("joint", "margin", "frame") for at in (2, 4)]
-    svg = save(capacity_curves(needs, [], title="t", fixed={}), tmp_path / "c.svg").read_text()
+    same = tuple(need(name, at, 3, 4) for name in ("joint", "margin", "frame") for at in (2, 4))
+    found = replace(sample_capacity(floors=False), against_n=same, against_k=())
+    svg = save(capacity_curves(found, title="t"), tmp_path / "c.svg").read_text()
     radii = [float(r) for r in re.findall(r'aria-roledescription="circle" transform="[^"]*" d="M([\d.]+),', svg)]
     joint, margin, frame = radii[::2]
     assert radii[1::2] == [joint, margin, frame]

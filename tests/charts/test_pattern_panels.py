@@ -16,7 +16,7 @@ from skimage.io import imread
 
 from attnscope.charts.export import save
 from attnscope.charts.palette import sequential
-from attnscope.charts.pattern_panels import COLOURS, LARGEST_SIDE, pattern_panels, pooled
+from attnscope.charts.pattern_panels import COLOURS, LARGEST_SIDE, pattern_panels, pooled, pooling_words
 from attnscope.charts.theme import specification
 
 
@@ -87,3 +87,16 @@ def test_drawn(theme: str, tmp_path: Path) -> None:
     chart = pattern_panels(np.eye(8), np.eye(8), np.zeros((8, 8)), size=(8, 8), theme=theme)
     drawn = imread(save(chart, tmp_path / "p.png", theme=theme, scale=1.0))[..., :3].reshape(-1, 3)
     assert (drawn == rgb(sequential(theme, COLOURS)[-1])).all(axis=1).any()
+
+
+def test_without_a_title_there_is_none_and_the_legend_has_the_colours_of_the_picture() -> None:
+    chart = pattern_panels(np.eye(8), np.eye(8), np.zeros((8, 8)), size=(8, 8), theme="dark", title="")
+    document = specification(chart, "page")
+    assert "title" not in document
+    legend = document["hconcat"][0]["layer"][1]["encoding"]["color"]["scale"]
+    assert legend["range"] == list(sequential("dark"))
+
+
+def test_what_a_cell_stands_for() -> None:
+    assert pooling_words((256, 12)) == ""
+    assert pooling_words((600, 12)) == "a cell is the largest of 3 × 1 entries"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from attnscope.compiling import widths as measurements
+from attnscope.compiling import widths
 from attnscope.compiling.capacity import capacity
 from attnscope.compiling.widths import Measurement, Point
 from attnscope.core.construction import Advance
@@ -22,7 +22,7 @@ from tests.compiling.stand_in import exact_construction, registered
 @pytest.fixture(autouse=True)
 def one_construction(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):  # type: ignore[no-untyped-def]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(measurements, "embedded", lambda: {})
+    monkeypatch.setattr(widths, "known_widths", lambda: {})
     import_module("attnscope.compiling.compile")  # first imported below, it would keep the stand-in for good
     with registered(monkeypatch, exact_construction("joint", needs=5)):
         yield
@@ -74,18 +74,18 @@ def test_interruption_of_a_search_that_has_found_something_ends_the_measuring_to
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     whole = exact_construction("joint", needs=5)
-    widths: list[int] = []
+    asked_for: list[int] = []
 
     def build(pattern: Any, width: int, *rest: Any) -> Any:
-        widths.append(width)
-        if len(widths) == 2:
+        asked_for.append(width)
+        if len(asked_for) == 2:
             raise KeyboardInterrupt
         return whole.function(pattern, width, *rest)
 
     with registered(monkeypatch, replace(whole, function=build)):
         result = invoke(*ASKED)
     assert result.exit_code == 130, result.output
-    assert len(widths) == 2
+    assert len(asked_for) == 2
     assert not list((tmp_path / "cache").rglob("*.json"))
 
 

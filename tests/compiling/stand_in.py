@@ -12,10 +12,10 @@ import torch
 
 from attnscope.core.construction import Advance, Construction
 from attnscope.core.errors import RefusalError
-from attnscope.heads.certificate import Certificate
 from attnscope.heads.factors import Factors
 from attnscope.heads.head import Head
 from attnscope.patterns.pattern import Pattern
+from attnscope.records.certificate import Certificate
 
 
 def certificate(width: int, *, reached: bool, leak: float | None = None, failing: int = 2) -> Certificate:

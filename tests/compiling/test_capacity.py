@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from attnscope.charts.theme import specification
-from attnscope.compiling import widths as measurements
-from attnscope.compiling.capacity import Capacity, capacity
-from attnscope.compiling.widths import Measurement, Point, Shelf, cache_folder, embedded_json
+from attnscope.compiling import widths
+from attnscope.compiling.capacity import capacity
+from attnscope.compiling.widths import Measurement, Point, Shelf, cache_folder, known_widths_json
 from attnscope.compiling.worklist import duration
 from attnscope.core.construction import Advance
 from attnscope.core.errors import RefusalError
+from attnscope.records.capacity import Capacity
 from tests.compiling.stand_in import exact_construction, registered
 
 
@@ -34,7 +35,7 @@ class Meter:
 def meter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Meter]:
     fake = Meter()
     monkeypatch.setattr("attnscope.compiling.worklist.measure", fake)
-    monkeypatch.setattr(measurements, "embedded", lambda: {})
+    monkeypatch.setattr(widths, "known_widths", lambda: {})
     with registered(monkeypatch, exact_construction("joint"), exact_construction("margin")):
         yield fake
 
@@ -141,9 +142,9 @@ def test_what_ships_with_the_package_answers_at_once(
         for method in ("joint", "margin")
         for seed in range(3)
     ]
-    stored = [Measurement.from_json(one) for one in json.loads(embedded_json(shipped))["measurements"]]
+    stored = [Measurement.from_json(one) for one in json.loads(known_widths_json(shipped))["measurements"]]
     assert sorted(stored, key=str) == sorted(shipped, key=str)
-    monkeypatch.setattr(measurements, "embedded", lambda: {one.point: one for one in stored})
+    monkeypatch.setattr(widths, "known_widths", lambda: {one.point: one for one in stored})
     answer = ask(tmp_path, n=4096, k=8, budget=0.0)
     assert answer.needs[0].d == 31
     assert not meter.asked
@@ -227,7 +228,7 @@ def test_the_cache_is_where_the_system_keeps_caches(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_ships_can_be_read() -> None:
-    shipped = measurements.embedded().values()
+    shipped = widths.known_widths().values()
     assert len(shipped) > 100
     assert all(one.point.seed in (0, 1, 2) for one in shipped)
     assert all(one.d is not None for one in shipped if one.cut_short)  # a width found before the clock ended the search

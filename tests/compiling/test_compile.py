@@ -119,7 +119,7 @@ def test_a_forced_width_that_is_too_small_gives_the_best_effort() -> None:
     assert compiled.certificate.d == 1
     assert compiled.verdict == "accuracy not reached"
     assert compiled.certificate.failing_rows
-    lines = {label: note for label, _, note in certificate_lines(compiled.to_json())}
+    lines = {label: note for label, _, note in certificate_lines(compiled)}
     assert str(compiled.certificate.failing_rows[0]) in lines["failing rows"]
     assert "TOO LARGE" in lines["leak"]
 

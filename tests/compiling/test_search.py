@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnscope.compiling import search
-from attnscope.compiling.search import Build, OutOfTimeError, at_width, badness, smallest
+from attnscope.compiling.search import Build, OutOfTimeError, SearchBudget, at_width, badness, smallest
 from attnscope.core.construction import Advance
 from attnscope.core.errors import RefusalError
-from attnscope.heads.certificate import Certificate
 from attnscope.heads.head import Head
+from attnscope.records.certificate import Certificate
 from tests.compiling.stand_in import Builder, certificate, head
 
 
@@ -79,7 +79,7 @@ def test_the_way_down_fails_once_and_near_the_answer() -> None:
 
 def test_a_forced_width_that_is_far_off_is_drawn_once() -> None:
     build, asked = far_off_below(12)
-    assert not at_width(build, 5, restarts=4).certificate.reached
+    assert not at_width(build, 5, budget=SearchBudget(restarts=4)).certificate.reached
     assert asked == [5]
 
 
@@ -87,7 +87,7 @@ def test_one_failing_row_of_a_small_pattern_is_worth_another_draw() -> None:
     def build(width: int, seed: int, advance: Advance) -> tuple[Head, Certificate]:
         return head(width), replace(certificate(width, reached=seed == 1, failing=1), n=8)
 
-    assert at_width(build, 5, restarts=2).certificate.reached
+    assert at_width(build, 5, budget=SearchBudget(restarts=2)).certificate.reached
 
 
 def test_a_second_draw_is_taken_where_the_first_fails() -> None:
@@ -104,7 +104,7 @@ def test_every_try_is_recorded() -> None:
     assert all(one.reached == (one.width >= 6) for one in found.tried)
     assert all(one.seconds >= 0 and one.leak == (0.001 if one.reached else 0.5) for one in found.tried)
     assert {one.seed for one in found.tried} >= {5, 6}
-    assert set(found.tried[0].to_json()) >= {"width", "seed", "ratio_error", "leak", "reached", "seconds"}
+    assert set(asdict(found.tried[0])) >= {"width", "seed", "ratio_error", "leak", "reached", "seconds"}
 
 
 def test_what_is_never_reached_gives_the_nearest_miss() -> None:
@@ -149,10 +149,10 @@ def test_the_clock_is_seen_inside_a_long_try(monkeypatch: pytest.MonkeyPatch) ->
             advance("descending", step, 40)
         return head(width), certificate(width, reached=width >= 8)
 
-    found = smallest(build, first=8, highest=64, seconds=30.0)
+    found = smallest(build, first=8, highest=64, budget=SearchBudget(30.0))
     assert (found.ending, found.certificate.d) == ("out of time", 8)
     with pytest.raises(OutOfTimeError):
-        smallest(build, first=4, highest=64, seconds=30.0)
+        smallest(build, first=4, highest=64, budget=SearchBudget(30.0))
 
 
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,16 +164,16 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_clock_that_binds_once_reached_waits_for_a_head_that_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
     ticking(monkeypatch)
     builder = Builder(lambda width, seed: width >= 16)
-    found = smallest(builder, first=2, highest=64, seconds=1.0, binds="once reached")
+    found = smallest(builder, first=2, highest=64, budget=SearchBudget(1.0, "once reached"))
     assert (found.ending, found.certificate.d, found.certificate.reached) == ("out of time", 16, True)
     assert builder.asked[-1] == (16, 0)
-    found = smallest(Builder(lambda width, seed: False), first=2, highest=8, seconds=1.0, binds="once reached")
+    found = smallest(Builder(lambda width, seed: False), first=2, highest=8, budget=SearchBudget(1.0, "once reached"))
     assert (found.ending, {one.width for one in found.tried}) == ("finished", {2, 4, 8})
 
 
 def test_a_clock_that_binds_once_built_takes_any_head(monkeypatch: pytest.MonkeyPatch) -> None:
     ticking(monkeypatch)
-    found = at_width(Builder(lambda width, seed: False), 5, restarts=4, seconds=1.0, binds="once built")
+    found = at_width(Builder(lambda width, seed: False), 5, budget=SearchBudget(1.0, "once built", restarts=4))
     assert (found.ending, len(found.tried), found.certificate.reached) == ("out of time", 1, False)
 
 
@@ -198,10 +198,10 @@ def test_a_construction_that_refuses_everything_is_heard() -> None:
 
 def test_one_width_takes_several_draws_and_stops_at_the_first_success() -> None:
     builder = Builder(lambda width, seed: seed == 2)
-    assert at_width(builder, 5, restarts=4).seed == 2
+    assert at_width(builder, 5, budget=SearchBudget(restarts=4)).seed == 2
     assert builder.asked == [(5, 0), (5, 1), (5, 2)]
     builder = Builder(lambda width, seed: False)
-    assert not at_width(builder, 5, restarts=3).certificate.reached
+    assert not at_width(builder, 5, budget=SearchBudget(restarts=3)).certificate.reached
     assert len(builder.asked) == 3
 
 

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from attnscope.constructions.joint import joint
 from attnscope.heads.accuracy import Accuracy
-from attnscope.heads.certificate import Certificate, certify
+from attnscope.heads.certificate import certify
 from attnscope.heads.factors import Factors
 from attnscope.heads.head import Head
 from attnscope.heads.ratios import with_exact_ratios
 from attnscope.heads.rounding import rounded
 from attnscope.patterns.generate import generate, union_of_permutations
 from attnscope.patterns.pattern import Pattern
+from attnscope.records.certificate import Certificate
 from attnscope.solvers.descent import Adam, Target, onto_ratios, slopes
 
 

@@ -13,10 +13,11 @@ from attnscope.constructions.moment_curve import _polynomials, curve, largest_n,
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy, Dtype
 from attnscope.heads.bounds import lower_bounds
-from attnscope.heads.certificate import Certificate, certify
+from attnscope.heads.certificate import certify
 from attnscope.heads.rounding import rounded
 from attnscope.patterns.generate import generate, union_of_permutations, window
 from attnscope.patterns.pattern import Pattern
+from attnscope.records.certificate import Certificate
 
 
 def certified(pattern: Pattern, dtype: Dtype = "float64", width: int | None = None) -> Certificate:

@@ -12,15 +12,16 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from attnscope.core.errors import RefusalError
-from attnscope.heads import export
 from attnscope.heads.accuracy import DTYPES, Accuracy, Dtype
 from attnscope.heads.certificate import certify
-from attnscope.heads.export import FORMAT, load_head, save_head
+from attnscope.heads.export import load_head, save_head
 from attnscope.heads.factors import Factors
 from attnscope.heads.head import Head
 from attnscope.heads.rounding import rounded
 from attnscope.patterns.generate import union_of_permutations
 from attnscope.patterns.pattern import Pattern
+from attnscope.records import head_file
+from attnscope.records.head_file import FORMAT
 
 
 def made(dtype: Dtype = "float32", *, n: int = 12, n_keys: int = 12, causal: bool = False) -> tuple[Head, Pattern]:
@@ -97,7 +98,7 @@ def test_a_rectangular_head_has_queries_and_keys(tmp_path: Path) -> None:
 
 
 def test_a_very_wide_head_is_stored_without_projections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "WIDEST_PROJECTION", 8)
+    monkeypatch.setattr(head_file, "WIDEST_PROJECTION", 8)
     head, _ = made()
     assert set(load_file(save_head(tmp_path / "head.safetensors", head, {}))) == {"queries", "keys"}
 

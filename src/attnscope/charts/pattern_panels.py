@@ -54,7 +54,7 @@ def pattern_panels(
     subtitle: str = "",
     theme: str = "light",
 ) -> alt.HConcatChart:
-    """Draw three maps. `size` is queries and keys of the pattern, which axes count in.
+    """Draw three maps. `size` is queries and keys of the pattern, which axes count in. Without a title there is none.
 
     Cells are pixels of an embedded picture, because 3 x 65,536 of them as marks take half a minute to draw; a picture
     has its colours inside, so this chart is told its theme when it is made.
@@ -74,15 +74,17 @@ def pattern_panels(
             "|realised − target|",
         ),
     ]
-    words = [line for line in (subtitle, _pooling(target.shape, size)) if line]
     chart = alt.hconcat(*panels, spacing=28).resolve_scale(color="independent")
-    return chart.properties(title=alt.TitleParams(title, subtitle=words, offset=14)) if title or words else chart
+    words = [line for line in (subtitle, pooling_words(size)) if line]
+    return chart.properties(title=alt.TitleParams(title, subtitle=words, offset=14)) if title else chart
 
 
-def _pooling(cells: tuple[int, ...], size: tuple[int, int]) -> str:
-    if cells == size:
+def pooling_words(size: tuple[int, int], side: int = LARGEST_SIDE) -> str:
+    """What a cell of a map stands for; nothing where it is one entry."""
+    if max(size) <= side:
         return ""
-    return f"a cell is the largest of {-(-size[0] // cells[0])} × {-(-size[1] // cells[1])} entries"
+    rows, keys = (-(-entries // min(entries, side)) for entries in size)
+    return f"a cell is the largest of {rows} × {keys} entries"
 
 
 def _shade(

@@ -231,11 +231,18 @@ def _pattern(
     names = ("pattern_rows", "pattern_columns", "pattern_weights")
     if not any(name in tensors for name in names):
         return None
+    wrong = ""
     for name, kind in zip(names, "iif", strict=True):
-        if name not in tensors:
-            raise RefusalError(f"{path} is damaged inside ({name}: missing): compile the pattern again.")
-        if tensors[name].array.ndim != 1 or tensors[name].array.dtype.kind != kind:
-            wanted = "whole numbers are" if kind == "i" else "a list of numbers is"
-            raise RefusalError(f"{path} is damaged inside ({name}: {wanted} needed): compile the pattern again.")
+        array = tensors[name].array if name in tensors else None
+        if array is None:
+            wrong = wrong or f"{name}: missing"
+        elif array.ndim != 1 or array.dtype.kind != kind:
+            wrong = wrong or f"{name}: a list of {'whole ' * (kind == 'i')}numbers is needed"
+    sizes = {name: tensors[name].array.size for name in names if name in tensors}
+    if not wrong and len(set(sizes.values())) > 1:
+        wrong = f"pattern_columns: {sizes['pattern_rows']} rows, {sizes['pattern_columns']} columns, "
+        wrong += f"{sizes['pattern_weights']} weights"
+    if wrong:
+        raise RefusalError(f"{path} is damaged inside ({wrong}): compile the pattern again.")
     rows, columns, weights = (tensors[name].array for name in names)
     return rows, columns, weights

@@ -42,8 +42,6 @@ class SparsePattern:
     def check(self) -> None:
         """Refuse, by the name of the tensor, arrays that are no pattern: files can hold anything."""
         rows, columns, weights = self.rows, self.columns, self.weights
-        if not len(rows) == len(columns) == len(weights):
-            raise FieldError(f"pattern_columns: {len(rows)} rows, {len(columns)} columns, {len(weights)} weights")
         if (rows < 0).any() or (rows >= self.n).any() or len(np.unique(rows)) < self.n:
             raise FieldError(f"pattern_rows: each of the {self.n} queries needs a key, and there are no others")
         if (columns < 0).any() or (columns >= self.n_keys).any():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from attnscope.charts.numerals import numeral
 from attnscope.records.capacity import Capacity, Need
@@ -74,36 +76,49 @@ def seed_words(found: Capacity) -> str:
     return f"seeds {named}" if all(seeds == found.seeds for seeds in drawn) else f"some of the seeds {named}"
 
 
-Curve = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
+@dataclass(frozen=True)
+class CurveTable:
+    """A curve as numbers: the places along it, and a line for each construction and each bound."""
+
+    title: str
+    caption: str
+    places: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
 
 
-def curve_tables(found: Capacity) -> list[Curve]:
-    """Both curves as numbers: a caption, the places along it, and a line for each construction and each bound."""
-    tables: list[Curve] = []
-    for needs, caption, along in (
-        (found.against_n, f"Width against tokens n, k = {found.k}", "n"),
-        (
-            found.against_k,
-            f"Width against keys of a row k, n = {found.against_k[0].n:,}" if found.against_k else "",
-            "k",
-        ),
-    ):
-        places = list(dict.fromkeys((need.n, need.k) for need in needs))
-        lines = []
-        for method in dict.fromkeys(need.method for need in needs):
-            widths = {(need.n, need.k): need for need in needs if need.method == method}
-            lines.append((method, *(_width(widths[place]) for place in places)))
-        floors = [found.floor(*place) for place in places]
-        if all(floors):
-            lines.append(("bound: keys for all patterns", *(f"{floor.universal:,}" for floor in floors if floor)))
-            lines.append(("bound: most patterns", *(f"{floor.typical:,}" for floor in floors if floor)))
-        if places:
-            tables.append((caption, tuple(f"{n if along == 'n' else k:,}" for n, k in places), lines))
-    return tables
+def curve_tables(found: Capacity) -> tuple[CurveTable, ...]:
+    tables = []
+    if found.against_n:
+        places = tuple(dict.fromkeys(need.n for need in found.against_n))
+        lines = _curve_lines(found, found.against_n, [(n, found.k) for n in places])
+        caption = f"Width against tokens n, k = {found.k}"
+        tables.append(CurveTable("Against tokens", caption, tuple(f"{n:,}" for n in places), lines))
+    if found.against_k:
+        at = found.against_k[0].n
+        places = tuple(dict.fromkeys(need.k for need in found.against_k))
+        lines = _curve_lines(found, found.against_k, [(at, k) for k in places])
+        caption = f"Width against keys of a row k, n = {at:,}"
+        tables.append(CurveTable("Against keys of a row", caption, tuple(f"{k:,}" for k in places), lines))
+    return tuple(tables)
 
 
-def _width(need: Need) -> str:
-    if not need.measured:
+def _curve_lines(
+    found: Capacity, needs: Sequence[Need], places: Sequence[tuple[int, int]]
+) -> tuple[tuple[str, ...], ...]:
+    known = {(need.method, need.n, need.k): need for need in needs}
+    lines = [
+        (method, *(_width(known.get((method, n, k))) for n, k in places))
+        for method in dict.fromkeys(need.method for need in needs)
+    ]
+    floors = [floor for n, k in places if (floor := found.floor(n, k))]
+    if len(floors) == len(places):
+        lines.append(("bound: keys for all patterns", *(f"{floor.universal:,}" for floor in floors)))
+        lines.append(("bound: most patterns", *(f"{floor.typical:,}" for floor in floors)))
+    return tuple(lines)
+
+
+def _width(need: Need | None) -> str:
+    if need is None or not need.measured:
         return "–"
     return "none" if need.d is None else f"{need.d:,}"
 

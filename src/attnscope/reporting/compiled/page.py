@@ -7,6 +7,7 @@ with colours of their own, so they are drawn twice, and the style sheet shows th
 from __future__ import annotations
 
 from attnscope import __version__
+from attnscope.charts.pattern_panels import pooling_words
 from attnscope.records.compiled import Compiled
 from attnscope.reporting.compiled.chart import chart
 from attnscope.reporting.compiled.words import (
@@ -36,6 +37,7 @@ def render(compiled: Compiled) -> str:
         size=size_words(compiled),
         sentences=told,
         summary=f"Target, realised pattern and their difference. {told[1]}",
+        caption=_caption(compiled),
         light=drawing(chart(compiled, title=False), "light"),
         dark=drawing(chart(compiled, theme="dark", title=False), "dark"),
         certificate=certificate_lines(compiled),
@@ -45,6 +47,15 @@ def render(compiled: Compiled) -> str:
         try_heading=TRY_HEADING,
         tries=try_lines(compiled),
         provenance=_provenance(compiled),
+    )
+
+
+def _caption(compiled: Compiled) -> str:
+    cell = pooling_words((compiled.target.n, compiled.target.n_keys))
+    pooled = f" {cell[0].upper()}{cell[1:]}." if cell else ""
+    return (
+        "Rows are queries, columns are keys. The error has a logarithmic colour: a leak of a thousandth is seen beside "
+        f"one of a half.{pooled}"
     )
 
 

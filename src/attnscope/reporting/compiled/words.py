@@ -25,14 +25,12 @@ def sentences(compiled: Compiled) -> tuple[str, ...]:
         proof = lowest.statement[:1].lower() + lowest.statement[1:]
         first = f"A head of width {certificate.d:,} realises {subject}, and no narrower one can: {proof}"
     else:
-        first = (
-            f"A head of width {certificate.d:,} realises {subject} ({compiled.verdict}); that one of width "
-            f"{lowest.width:,} cannot be ruled out."
-        )
+        below = f"widths below {lowest.width:,} are" if lowest.width > 1 else "no narrower width is"
+        first = f"A head of width {certificate.d:,} realises {subject} ({compiled.verdict}); {below} proved impossible."
     worst = (
-        f"In the worst row {number(certificate.leak)} of the attention falls on zeros of the pattern (at most "
-        f"{numeral(certificate.asked_leak)} was asked for), and ratios are off by {number(certificate.ratio_error)} "
-        f"(at most {numeral(certificate.asked_ratio_error)})."
+        f"In the worst row the leak is {number(certificate.leak)} (at most {numeral(certificate.asked_leak)} was asked "
+        f"for) and the ratio error {number(certificate.ratio_error)} (at most "
+        f"{numeral(certificate.asked_ratio_error)})."
     )
     return first, worst, f"Construction: {compiled.why}"
 

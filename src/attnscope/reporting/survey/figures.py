@@ -94,6 +94,9 @@ def drawing(chart: Any, name: str) -> str:
     """
     svg = slim(render(specification(chart, "page", validate=False), ".svg").decode())
     svg = re.sub(r'((?: id="|url\(#))clip(\d+)', rf"\g<1>{name}-clip\g<2>", svg)
+    # Gradients are numbered through all drawings of a process: equal records would not give equal pages.
+    for place, gradient in enumerate(dict.fromkeys(re.findall(r' id="(gradient_\d+)"', svg))):
+        svg = re.sub(rf"\b{gradient}\b", f"{name}-gradient{place}", svg)
     found = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
     assert found is not None
     broad = ' class="broad"' if float(found[1]) > BROAD else ""
