@@ -16,7 +16,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "scan": "attnscope.scanning.scan:scan",
-    "report": "attnscope.reporting.survey.page:write_report",
+    "report": "attnscope.reporting.report:report",
+    "load": "attnscope.records.load:load",
     "compare": "attnscope.records.comparison:compare",
     "collapse": "attnscope.collapsing.collapse:collapse",
     "paths": "attnscope.decomposing.paths:paths",
@@ -35,6 +36,7 @@ _HOMES = {
     "Survey": "attnscope.records.survey.survey:Survey",
     "Collapse": "attnscope.records.collapse:Collapse",
     "PathReport": "attnscope.records.paths:PathReport",
+    "Reproduction": "attnscope.records.reproduction:Reproduction",
     "RefusalError": "attnscope.core.errors:RefusalError",
 }
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
@@ -54,11 +56,13 @@ if TYPE_CHECKING:
     from attnscope.patterns.sources import read_pattern as read_pattern
     from attnscope.records.collapse import Collapse as Collapse
     from attnscope.records.comparison import compare as compare
+    from attnscope.records.load import load as load
     from attnscope.records.paths import PathReport as PathReport
+    from attnscope.records.reproduction import Reproduction as Reproduction
     from attnscope.records.survey.diagnose import diagnose as diagnose
     from attnscope.records.survey.survey import Survey as Survey
     from attnscope.records.survey.thresholds import Thresholds as Thresholds
-    from attnscope.reporting.survey.page import write_report as report  # noqa: F401
+    from attnscope.reporting.report import report as report
     from attnscope.reproducing.reproduce import reproduce as reproduce
     from attnscope.scanning.scan import scan as scan
 

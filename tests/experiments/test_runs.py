@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from attnscope.core.experiment import Bare, Result
+from attnscope.core.experiment import Bare, Point, Result
 from attnscope.core.plain import plain
 from attnscope.core.registry import experiments
 from attnscope.trials.learned_paths import Learned
@@ -87,7 +87,8 @@ def test_results_are_plain(twice: tuple[str, Result, Result]) -> None:
         assert figure.title
         assert figure.caption
         for row in figure.rows:
-            assert {"x", "y", "series"} <= set(row)
+            assert isinstance(row, Point)
+            assert row.series
 
 
 def test_figures_have_names_of_their_own(twice: tuple[str, Result, Result]) -> None:

@@ -36,12 +36,12 @@ def test_a_changed_rule_is_not_known_any_more() -> None:
 
 def test_a_record_is_what_the_run_said() -> None:
     done = reproduce("noci2022", seeds=1)
-    kept = recorded(done.to_json())
-    assert {name: claim["verdict"] for name, claim in kept["claims"].items()} == {
+    kept = recorded(done)
+    assert {name: claim.verdict for name, claim in kept.claims.items()} == {
         claim.name: claim.verdict for claim in done.claims
     }
-    assert kept["preset"] == "quick"
-    assert kept["seeds"] == [0]
-    assert done.experiment.name in repr(done)
+    assert kept.preset == "quick"
+    assert kept.seeds == (0,)
+    assert done.experiment in repr(done)
     html = done._repr_html_()
     assert all(claim.statement.split("'")[0] in html for claim in done.claims)

@@ -1,8 +1,7 @@
-"""`attnscope report`: draw the page of a survey, a collapse or a decomposition into paths again, without torch."""
+"""`attnscope report`: draw the page of a survey, a collapse, paths or a reproduction again, without torch."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -10,15 +9,18 @@ import typer
 
 from attnscope.core.errors import RefusalError
 
+PAGES = {"collapse": "collapse.html", "paths": "paths.html", "reproduction": "page.html"}
+
 
 def report(
     survey: Annotated[
-        Path, typer.Argument(help="A survey.json, collapse.json or paths.json, or the folder that holds one.")
+        Path, typer.Argument(help="A survey.json, collapse.json, paths.json or results.json, or the folder of one.")
     ],
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Where the page goes. Default: report.html, collapse.html or paths.html beside it.", metavar="FILE"
+            help="Where the page goes. Default: beside it, called as the command that wrote it calls its page.",
+            metavar="FILE",
         ),
     ] = None,
     charts: Annotated[
@@ -31,7 +33,7 @@ def report(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
 ) -> None:
-    """Draw the page of SURVEY again: of what a scan, `collapse` or `paths` wrote."""
+    """Draw the page of SURVEY again: of what a scan, `collapse`, `paths` or `reproduce` wrote."""
     from attnscope.cli.output import page_path, print_json, survey_path
 
     if _other_page(survey, out, charts is not None or bool(threshold), as_json):
@@ -59,39 +61,32 @@ def report(
 
 
 def _other_page(given: Path, out: Path | None, more: bool, as_json: bool) -> bool:
-    """The page of what `collapse` or `paths` wrote; False where it is neither."""
-    for name in ("collapse", "paths"):
-        path = given / f"{name}.json" if given.is_dir() and not (given / "survey.json").exists() else given
-        if not _is(path, f"attnscope-{name}"):
-            continue
-        if more:
-            raise RefusalError(f"'{path}' is no survey: --charts and --threshold are about surveys, leave them out.")
-        _draw(name, path, path.with_suffix(".html") if out is None else out, as_json)
-        return True
-    return False
+    """The page of what `collapse`, `paths` or `reproduce` wrote; False where it is none of them."""
+    from attnscope.records.load import KINDS
+    from attnscope.reporting.report import kind_of
 
-
-def _is(path: Path, kind: str) -> bool:
-    """By its first characters: a survey can be large."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            return re.search(rf'"format"\s*:\s*"{kind}"', file.read(200)) is not None
-    except (OSError, UnicodeDecodeError):
+    kind = kind_of(given)
+    if kind not in PAGES:
         return False
+    path = given / KINDS[kind][1] if given.is_dir() else given
+    if more:
+        raise RefusalError(f"'{path}' is no survey: --charts and --threshold are about surveys, leave them out.")
+    _draw(kind, path, path.with_name(PAGES[kind]) if out is None else out, as_json)
+    return True
 
 
 def _draw(name: str, path: Path, out: Path, as_json: bool) -> None:
     from attnscope.cli.output import page_path, print_json
 
     page = page_path(out)
-    if name == "collapse":
-        from attnscope.records.collapse import Collapse
+    if name != "paths":
+        from attnscope.records.load import load
         from attnscope.reporting.terminal import print_record
 
-        collapse = Collapse.load(path)
-        collapse.write_page(page)
+        record = load(path)
+        record.write_page(page)
         if not as_json:
-            print_record(collapse, files={"Page": page})
+            print_record(record, files={"Page": page})
     else:
         from attnscope.records.paths import PathReport
         from attnscope.reporting.paths.terminal import print_paths

@@ -89,11 +89,17 @@ def _figure(card: Card, panel: Panel, chart: Any, summary: str, kind: str) -> Fi
 def drawing(chart: Any, name: str) -> str:
     """A chart as SVG for a page, with colours from the page and the width it was drawn at.
 
-    Every drawing numbers its clips from 0, and in one page they would be each other's: `name` keeps them apart. A
-    drawing too wide for a narrow screen is marked `broad`, and the style sheet lets it scroll instead of shrink.
+    Clips are numbered by how much was drawn before: here they are numbered from 0, so that equal charts give equal
+    drawings, and `name` keeps those of one page apart. A drawing too wide for a narrow screen is marked `broad`, and
+    the style sheet lets it scroll instead of shrink.
     """
     svg = slim(render(specification(chart, "page", validate=False), ".svg").decode())
-    svg = re.sub(r'((?: id="|url\(#))clip(\d+)', rf"\g<1>{name}-clip\g<2>", svg)
+    numbers: dict[str, int] = {}
+    svg = re.sub(
+        r'((?: id="|url\(#))clip(\d+)',
+        lambda clip: f"{clip[1]}{name}-clip{numbers.setdefault(clip[2], len(numbers))}",
+        svg,
+    )
     found = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
     assert found is not None
     broad = ' class="broad"' if float(found[1]) > BROAD else ""
