@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from attnscope.compiling.widths import Measurement, Point, Shelf, measure
 from attnscope.core.construction import Advance
+from attnscope.core.registry import for_auto
 from attnscope.heads.accuracy import Accuracy
 
 
@@ -32,7 +33,6 @@ class Need:
         return bool(self.seeds)
 
 
-NARROWEST = ("joint", "margin")
 WORTH_TRYING = 20.0  # seconds
 
 
@@ -68,8 +68,8 @@ class Desk:
     def _try_anyway(self, methods: Sequence[str], question: tuple[int, int], seed: int) -> None:
         """The narrowest constructions are worth the rest of the time for the question itself: a width that was found
         when the clock stopped the search is an answer, if not the last word."""
-        for method in NARROWEST:
-            point = self.point(method, *question, seed)
+        for one in filter(None, (for_auto("one pattern"), for_auto("any pattern"))):
+            method, point = one.name, self.point(one.name, *question, seed)
             left = self.deadline - time.monotonic()
             if method in methods and not self.kept(method, *question) and left > WORTH_TRYING:
                 self.shelf.put(measure(point, left, self._saying(point, 0, 1)))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TypeVar
 
-from attnscope.core.construction import Construction
+from attnscope.core.construction import Auto, Construction
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.experiment import Experiment
 from attnscope.core.finding import FindingKind
@@ -44,6 +44,11 @@ def measures() -> dict[str, Measure]:
 def constructions() -> dict[str, Construction]:
     """Every way to build a head for a pattern, by name."""
     return leaves("attnscope.constructions", Construction)
+
+
+def for_auto(purpose: Auto) -> Construction | None:
+    """The construction whose card says that `compile --method auto` takes it for this; None where there is none."""
+    return next((one for one in constructions().values() if one.auto == purpose), None)
 
 
 @cache
