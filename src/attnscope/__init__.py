@@ -39,6 +39,7 @@ _HOMES = {
     "Record": "attnscope.records.record:Record",
     "Collapse": "attnscope.records.collapse:Collapse",
     "PathReport": "attnscope.records.paths:PathReport",
+    "Reproduction": "attnscope.records.reproduction:Reproduction",
     "RefusalError": "attnscope.core.errors:RefusalError",
 }
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from attnscope.records.load import load as load
     from attnscope.records.paths import PathReport as PathReport
     from attnscope.records.record import Record as Record
+    from attnscope.records.reproduction import Reproduction as Reproduction
     from attnscope.records.survey.diagnose import diagnose as diagnose
     from attnscope.records.survey.survey import Survey as Survey
     from attnscope.records.survey.thresholds import Thresholds as Thresholds

@@ -8,17 +8,17 @@ import pytest
 
 from attnscope.charts.experiment_figure import experiment_figure
 from attnscope.charts.numerals import power_axis, tick_labels
-from attnscope.core.experiment import Figure
+from attnscope.core.experiment import Figure, Point
 
 
 def figure(low: float, panels: tuple[str, ...] = ("",), *, dashed: bool = True, twin: bool = True) -> Figure:
     """Ours from 0.6 down to `low`, and theirs beside it."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Point] = []
     for panel in panels:
-        rows += [{"x": x, "y": y, "series": "ours", "panel": panel} for x, y in enumerate((0.6, 0.5, low))]
+        rows += [Point(x, y, "ours", panel) for x, y in enumerate((0.6, 0.5, low))]
         if dashed:
             name = "ours" if twin else "theirs"
-            rows += [{"x": x, "y": y, "series": name, "panel": panel, "dashed": True} for x, y in enumerate((0.6, 0.4))]
+            rows += [Point(x, y, name, panel, dashed=True) for x, y in enumerate((0.6, 0.4))]
     return Figure("f", "t", "c", "depth", "residual", tuple(rows), log=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from typer.testing import CliRunner
 
 from attnscope.cli.capacity import capacity
 from attnscope.cli.compile import compile as command
-from attnscope.core.construction import Construction
 from attnscope.core.errors import RefusalError
 from attnscope.core.registry import constructions
 from attnscope.heads.accuracy import DTYPES
@@ -106,9 +106,7 @@ def test_interruption_exits_with_130_and_keeps_the_best_head(monkeypatch: pytest
             raise KeyboardInterrupt
         return whole(pattern, width, *rest)
 
-    with registered(
-        monkeypatch, Construction("joint", "", "", "", False, build, first_width=lambda pattern: 8, fixed_width=None)
-    ):
+    with registered(monkeypatch, replace(whole, function=build)):
         result = invoke("compile", "permutation", "-n", "12")
     assert result.exit_code == 130, result.output
     assert "the best head so far is in head.safetensors" in result.stderr
@@ -119,7 +117,7 @@ def test_interruption_before_the_first_head_writes_nothing(monkeypatch: pytest.M
     def build(*rest: Any) -> Any:
         raise KeyboardInterrupt
 
-    with registered(monkeypatch, Construction("joint", "", "", "", False, build, first_width=lambda pattern: 8)):
+    with registered(monkeypatch, replace(exact_construction(first=8), function=build)):
         result = invoke("compile", "permutation", "-n", "12")
     assert result.exit_code == 130
     assert "nothing is written" in result.stderr

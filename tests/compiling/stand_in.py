@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.core.construction import Advance, Construction
+from attnscope.core.construction import Advance, Auto, Construction
 from attnscope.core.errors import RefusalError
 from attnscope.heads.factors import Factors
 from attnscope.heads.head import Head
@@ -46,6 +46,9 @@ class Builder:
         return head(width), certificate(width, reached=self.reaches(width, seed), leak=None)
 
 
+TAKEN_FOR: dict[str, Auto] = {"joint": "one pattern", "margin": "any pattern", "moment_curve": "ceiling"}
+
+
 def exact_construction(
     name: str = "joint", *, needs: int = 1, universal: bool = False, fixed: bool = False, first: int = 2
 ) -> Construction:
@@ -67,6 +70,7 @@ def exact_construction(
     return Construction(
         name=name, title=name, summary="Stands in.", citation="arXiv:2106.03764", universal=universal, function=build,
         first_width=lambda pattern: first, fixed_width=(lambda pattern: 2) if fixed else None,
+        auto=TAKEN_FOR.get(name),
     )  # fmt: skip
 
 

@@ -147,7 +147,7 @@ def interrupted_at(width: int, name: str = "joint") -> Construction:
         return whole(pattern, asked, *rest)
 
     return Construction(
-        name, name, "", "arXiv:2106.03764", False, build, first_width=lambda pattern: 8, fixed_width=None
+        name, name, "", "arXiv:2106.03764", False, build, first_width=lambda pattern: 8, auto="one pattern"
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from attnscope.core.construction import Construction
+from attnscope.core.construction import Auto, Construction
 from attnscope.core.errors import RefusalError
-from attnscope.core.registry import constructions
+from attnscope.core.registry import constructions, for_auto
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.bounds import lower_bounds
 from attnscope.heads.certificate import certify
@@ -122,3 +123,14 @@ def test_progress_is_told_within_its_total(build: Construction) -> None:
 def test_no_width_is_refused_in_a_sentence_that_says_what_to_do(build: Construction) -> None:
     with pytest.raises(RefusalError, match=r"^[A-Z].*: .*\.$"):
         run(build, PATTERNS[0], 0)
+
+
+def test_auto_finds_one_construction_for_each_purpose() -> None:
+    offered = [one.auto for one in constructions().values() if one.auto is not None]
+    assert sorted(offered) == sorted(get_args(Auto))
+    for purpose in get_args(Auto):
+        taken = for_auto(purpose)
+        assert taken is not None
+        assert taken.auto == purpose
+        assert taken.universal or purpose == "one pattern"
+        assert (taken.fixed_width is not None) == (purpose == "ceiling")

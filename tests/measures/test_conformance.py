@@ -6,12 +6,14 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import attnscope.measures
 from attnscope.core.measure import Located, Measure
 from attnscope.core.registry import measures
 from attnscope.matrix.scores import Scores
@@ -221,24 +223,9 @@ def test_a_sequence_of_nothing_but_padding_is_finite(measure: Measure, fields: F
         assert located.value.isfinite().all()
 
 
-def test_the_catalog_is_complete():
-    names = {group: {n for n, m in measures().items() if m.card.group == group} for group in ("default", "deep")}
-    assert names["deep"] == {"contraction", "effective_rank", "spectral_gap", "stable_rank"}
-    assert names["default"] == {
-        "effective_support",
-        "entropy",
-        "head_contribution",
-        "head_overlap",
-        "mean_distance",
-        "most_received",
-        "norm_growth",
-        "ov_norm",
-        "previous_token",
-        "qk_spectrum",
-        "relative_residual",
-        "residual_frobenius",
-        "self_attention",
-        "sink_mass",
-        "spike",
-        "token_cosine",
-    }
+def test_every_file_of_the_room_is_in_the_catalog_and_has_a_test_of_its_own():
+    folder = Path(attnscope.measures.__path__[0])
+    assert sorted(measures()) == sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+    tested = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
+    assert set(measures()) <= tested
+    assert {m.card.group for m in measures().values()} == {"default", "deep"}

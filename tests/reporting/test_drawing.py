@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from attnscope.charts.path_panels import length_chart
-from attnscope.core.experiment import Figure
+from attnscope.core.experiment import Figure, Point
 from attnscope.reporting.document import environment, flat, unbroken
 from attnscope.reporting.paths.page import render
 from attnscope.reporting.reproduction.page import drawn
@@ -49,7 +49,7 @@ def test_no_two_ticks_of_an_axis_read_the_same(size: float) -> None:
 
 
 def test_small_powers_of_ten_are_told_apart_on_a_logarithmic_axis() -> None:
-    rows = tuple({"x": x, "y": x, "series": "s"} for x in (1e-4, 1e-3, 1e-2, 0.1, 1.0))
+    rows = tuple(Point(x, x, "s") for x in (1e-4, 1e-3, 1e-2, 0.1, 1.0))
     found = labels(drawn(Figure("f", "t", "c", "x", "y", rows, log=True, log_x=True)))
     for label in ("0.001", "0.01", "0.1", "1"):
         assert found.count(label) == 2  # on either axis
@@ -111,7 +111,7 @@ def test_a_narrow_screen_scrolls_and_breaks_no_number(browser: Browser, tmp_path
 def test_panels_side_by_side_keep_their_size_on_a_narrow_screen(browser: Browser, tmp_path: Path) -> None:
     from attnscope.reporting.document import page_style
 
-    rows = tuple({"x": x, "y": x, "series": "s", "panel": name} for name in ("a", "b", "c") for x in range(3))
+    rows = tuple(Point(x, float(x), "s", name) for name in ("a", "b", "c") for x in range(3))
     svg = drawn(Figure("f", "t", "c", "x", "y", rows))
     natural = float(re.findall(r'<svg width="([\d.]+)" class="broad"', svg)[0])
     path = tmp_path / "page.html"

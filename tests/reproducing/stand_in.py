@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Result, experiment
+from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment
 from attnscope.models.nano import Config, Nano
 from attnscope.models.tasks import loss_on, sort_task
 from attnscope.models.train import Recipe, train
@@ -51,18 +51,11 @@ def trained(params: Params, seed: int, desk: Desk) -> dict[str, Any]:
 def stand_in(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
     parts = [desk.part(f"part-{seed}", partial(trained, params, seed, desk)) for seed in seeds]
     rows = tuple(
-        {
-            "x": step,
-            "y": loss,
-            "low": 0.9 * loss,
-            "high": 1.1 * loss,
-            "series": f"{NASTY} {part['seed']}",
-            "panel": NASTY,
-        }
+        Point(step, loss, f"{NASTY} {part['seed']}", NASTY, 0.9 * loss, 1.1 * loss)
         for part in parts
         for step, loss in enumerate(part["losses"])
     )
-    marked = tuple({**row, "panel": f"panel {row['x'] % 2}", "dashed": row["x"] % 2 == 1} for row in rows)
+    marked = tuple(replace(row, panel=f"panel {int(row.x) % 2}", dashed=int(row.x) % 2 == 1) for row in rows)
     words = (f"Figure {NASTY}", f"Caption {NASTY}", "x", "y")
     figures = (
         Figure("curves", *words, rows, log=True),

@@ -78,6 +78,32 @@ def test_damaged_parts_are_refused(tmp_path: Path) -> None:
         desk(tmp_path, resume=True).part("a", never)
 
 
+@pytest.mark.parametrize("content", ["[]", "null", "5", '"x"', "[[]]", '{"answer": NaN}'])
+def test_a_plan_that_is_no_plan_is_refused(tmp_path: Path, content: str) -> None:
+    desk(tmp_path).part("a", lambda: 1)
+    (tmp_path / "checkpoint" / "plan.json").write_text(content)
+    with pytest.raises(RefusalError, match="begin anew"):
+        desk(tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("[]", "null", "5", "{}", '{"answer": {"x": 2}}', '{"answer": {"x": 1}, "seconds": 1.0}'),
+        '{"answer": {"x": 1}, "seconds": "long", "sha256": "SEAL"}',
+        '{"answer": {"x": 2}, "seconds": 1.0, "sha256": "SEAL"}',
+        '{"answer": [], "seconds": 1.0, "sha256": "SEAL"}',
+    ],
+)
+def test_a_part_that_is_not_as_it_was_written_is_refused(tmp_path: Path, content: str) -> None:
+    desk(tmp_path).part("a", lambda: {"x": 1})
+    path = tmp_path / "checkpoint" / "a.json"
+    seal = json.loads(path.read_text())["sha256"]
+    path.write_text(content.replace("SEAL", seal))
+    with pytest.raises(RefusalError, match="leave out --resume to begin anew"):
+        desk(tmp_path, resume=True).part("a", never)
+
+
 def test_training_state_is_never_taken_for_a_finished_part(tmp_path: Path) -> None:
     one = desk(tmp_path)
     place = one.place("a")

@@ -15,7 +15,7 @@ import torch
 
 from attnscope.core import registry
 from attnscope.core.errors import RefusalError
-from attnscope.core.experiment import Figure
+from attnscope.core.experiment import Figure, Point
 from attnscope.reporting.reproduction.page import render
 from attnscope.reproducing import reproduce as driver
 from attnscope.reproducing.reproduce import Reproduction, reproduce
@@ -49,6 +49,25 @@ def test_everything_is_written_and_the_checkpoint_goes(tmp_path: Path) -> None:
     assert done.counts == {"reproduced": 1, "not reproduced": 1, "contradicted": 1, "not run": 1}
     assert results["seeds"] == [0, 1]
     assert results["params"]["word"] == NASTY
+
+
+def test_numbers_are_written_before_anything_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> None:
+        raise RuntimeError("no ink")
+
+    monkeypatch.setattr(driver, "draw", broken)
+    with pytest.raises(RuntimeError, match="no ink"):
+        reproduce("stand_in", out=tmp_path)
+    assert numbers(Reproduction.load(tmp_path)) == numbers(reproduce("stand_in"))
+    assert (tmp_path / "checkpoint").is_dir()
+
+
+def test_what_was_written_is_read_back_equal(tmp_path: Path) -> None:
+    done = reproduce("stand_in", out=tmp_path)
+    read = Reproduction.load(tmp_path)
+    assert read.to_json() == done.to_json()
+    assert read.claims == done.claims
+    assert render(read) == render(done) == (tmp_path / "page.html").read_text()
 
 
 def test_equal_seeds_give_equal_numbers_and_others_do_not() -> None:
@@ -143,7 +162,7 @@ def test_the_page_is_whole_and_nothing_in_it_runs() -> None:
 def test_a_figure_of_nothing_is_refused() -> None:
     from attnscope.charts.experiment_figure import experiment_figure
 
-    empty = Figure("empty", "t", "c", "x", "y", ({"x": 0, "y": float("nan"), "series": "s"},))
+    empty = Figure("empty", "t", "c", "x", "y", (Point(0, float("nan"), "s"),))
     with pytest.raises(RefusalError, match="no finite number"):
         experiment_figure(empty)
     with pytest.raises(RefusalError, match="no finite number"):
@@ -153,7 +172,7 @@ def test_a_figure_of_nothing_is_refused() -> None:
 def test_logarithmic_figures_draw_zeros_at_the_floor() -> None:
     from attnscope.charts.experiment_figure import experiment_figure
 
-    rows = tuple({"x": x, "y": y, "series": "s"} for x, y in enumerate((1.0, 1e-3, 0.0)))
+    rows = tuple(Point(x, y, "s") for x, y in enumerate((1.0, 1e-3, 0.0)))
     chart = experiment_figure(Figure("f", "t", "c", "x", "y", rows, log=True)).to_dict()
     (data,) = chart["datasets"].values()
     assert [row["y"] for row in data] == [1.0, 1e-3, pytest.approx(1e-3 / 3)]

@@ -59,16 +59,13 @@ def _axes(rows: pd.DataFrame, figure: Figure) -> list[Figure]:
 
 
 def _rows(figure: Figure) -> pd.DataFrame:
-    """Rows with every column there, and where the axis is logarithmic nothing at or below zero."""
-    usual = {"panel": "", "low": None, "high": None, "dashed": False}
-    rows = pd.DataFrame([{**usual, **row} for row in figure.rows])
+    """Points with a finite y; a band that is not finite is y itself. On a logarithmic axis nothing is below zero."""
+    points = [point for point in figure.rows if math.isfinite(point.y)]
+    rows = pd.DataFrame([vars(point) for point in points])
     if rows.empty:
         return rows
-    rows = rows[rows["y"].map(_finite)].copy()
-    rows["low"] = [y if low is None or not _finite(low) else low for low, y in zip(rows["low"], rows["y"], strict=True)]
-    rows["high"] = [
-        y if top is None or not _finite(top) else top for top, y in zip(rows["high"], rows["y"], strict=True)
-    ]
+    rows["low"] = [point.low if math.isfinite(point.low) else point.y for point in points]
+    rows["high"] = [point.high if math.isfinite(point.high) else point.y for point in points]
     if figure.log:
         positive = rows.loc[rows["y"] > 0, "y"]
         floor = float(positive.min()) / 3 if len(positive) else 1e-300
@@ -76,10 +73,6 @@ def _rows(figure: Figure) -> pd.DataFrame:
             rows[column] = rows[column].astype(float).clip(lower=floor)
     rows["order"] = range(len(rows))
     return rows
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _scale(rows: pd.DataFrame, figure: Figure) -> alt.Scale:

@@ -10,11 +10,14 @@ import typer
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import named_path
+from attnscope.core.registry import names
 
 if TYPE_CHECKING:
     from attnscope.core.construction import Advance
     from attnscope.patterns.pattern import Pattern
     from attnscope.records.compiled import Compiled
+
+CONSTRUCTIONS = names("attnscope.constructions")
 
 
 def compile(
@@ -38,7 +41,7 @@ def compile(
     dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
     method: Annotated[
         str,
-        typer.Option(help="auto, joint, margin, frame, moment_curve, random_projection or random_projection_rows."),
+        typer.Option(help=f"auto, {', '.join(CONSTRUCTIONS[:-1])} or {CONSTRUCTIONS[-1]}."),
     ] = "auto",
     width: Annotated[
         int | None, typer.Option(help="Build the best head of this width instead of searching.", min=1)

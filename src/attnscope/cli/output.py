@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import named_path
 from attnscope.core.plain import plain
@@ -72,37 +70,3 @@ def page_path(out: Path) -> Path:
 def print_json(data: Any) -> None:
     """Strict JSON: numbers that JSON cannot hold become null."""
     typer.echo(json.dumps(plain(data), indent=2))
-
-
-def print_catalog(cards: Iterable[Card]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("measure", "set", "what it says", "source"):
-        table.add_column(heading, no_wrap=heading != "what it says")
-    for card in cards:
-        says = f"{card.summary} [{card.unit}, {_range(card)}]"
-        table.add_row(card.name, card.group, says, card.citation.split(",")[0])
-    Console(markup=False, highlight=False).print(table)
-
-
-def _range(card: Card) -> str:
-    return f"{card.low:g} and more" if math.isinf(card.high) else f"{card.low:g} to {card.high:g}"
-
-
-def print_card(card: Card) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.print(f"[bold]{card.name}[/bold]  {card.title}")
-    console.print(card.summary)
-    console.print(f"unit      {card.unit}")
-    console.print(f"range     {_range(card)}")
-    console.print(f"taken at  {', '.join(card.sites)} ({card.scope})")
-    console.print(f"parts     {', '.join(card.parts)}")
-    console.print(f"set       {card.group}")
-    console.print(f"source    {card.citation}")
-    if card.alarm:
-        console.print(f"alarm     {card.alarm.relation} {card.alarm.threshold:g}: {card.alarm.meaning}")

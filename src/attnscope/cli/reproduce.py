@@ -9,9 +9,6 @@ import typer
 
 if TYPE_CHECKING:
     from attnscope.core.experiment import Experiment
-    from attnscope.reproducing.reproduce import Reproduction
-
-COLOURS = {"reproduced": "green", "not reproduced": "yellow", "contradicted": "red", "not run": "dim"}
 
 
 def reproduce(
@@ -45,7 +42,7 @@ def reproduce(
         from attnscope.reproducing.reproduce import named
         from attnscope.reproducing.reproduce import reproduce as run
 
-        name = named(paper).name  # a name that is none is refused before a folder is made for it
+        name = named(paper).name  # an unknown name is refused before a folder is made for it
         with output_folder(Path(f"attnscope-{name}") if out is None else out) as folder:
             try:
                 done = run(paper, preset, seeds=seeds, out=folder, resume=resume, progress=progress)
@@ -55,7 +52,10 @@ def reproduce(
     if as_json:
         print_json(done.to_json())
     else:
-        print_verdicts(done)
+        from attnscope.records.reproduction import CHARTS, PAGE, RESULTS
+        from attnscope.reporting.terminal import print_record
+
+        print_record(done, files={"Results": folder / RESULTS, "Page": folder / PAGE, "Charts": folder / CHARTS})
 
 
 def _list(as_json: bool) -> None:
@@ -66,25 +66,12 @@ def _list(as_json: bool) -> None:
         print_json([_described(one) for one in papers()])
         return
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    from attnscope.reproducing.known import known
+    from attnscope.reporting.catalog import show_papers
+    from attnscope.reporting.terminal import print_screen
+    from attnscope.reproducing.known import listed
 
-    console = Console(highlight=False)
-    for one in papers():
-        console.print(Text.assemble("\n", (one.name, "bold"), f"  {one.title}  ", (f"arXiv:{one.paper}", "dim")))
-        console.print(Text(one.summary))
-        console.print(Text(", ".join(f"{preset}: {time}" for preset, time in one.takes.items()), style="dim"))
-        runs = known(one)
-        for run in runs:
-            console.print(Text(f"on record: {run.words}", style="dim"))
-        table = Table.grid(padding=(0, 2))
-        for claim in one.claims:
-            verdict = runs[-1].verdicts.get(claim.name, "not run") if runs else "not run"
-            table.add_row(Text(verdict, style=COLOURS[verdict]), Text(claim.statement))
-        console.print(table)
-    console.print(Text("\nRun one with: attnscope reproduce NAME\n", style="dim"))
+    print_screen(show_papers(map(listed, papers())), {}, Console(highlight=False))
 
 
 def _described(one: Experiment) -> dict[str, Any]:
@@ -100,38 +87,3 @@ def _described(one: Experiment) -> dict[str, Any]:
         "claims": [{"name": c.name, "statement": c.statement, "expected": c.expected} for c in one.claims],
         "known": [{"preset": run.preset, "seeds": run.seeds, "verdicts": dict(run.verdicts)} for run in known(one)],
     }
-
-
-def print_verdicts(done: Reproduction) -> None:
-    """One row for each claim, then what was remarked, then where the files are."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from attnscope.core.words import count
-    from attnscope.reporting.reproduction.page import measured_words
-    from attnscope.reproducing.reproduce import CHARTS, PAGE, RESULTS
-
-    console = Console(highlight=False)
-    about = (
-        f"arXiv:{done.experiment.paper}, preset {done.preset}, {count(len(done.seeds), 'seed')}, {done.seconds:.0f} s"
-    )
-    console.print(Text.assemble("\n", (done.experiment.title, "bold"), ("  " + about, "dim")))
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("verdict", "claim", "expected", "measured"):
-        table.add_column(heading, no_wrap=heading == "verdict")
-    for claim in done.claims:
-        table.add_row(
-            Text(claim.verdict, style=COLOURS[claim.verdict]),
-            Text(claim.statement),
-            Text(claim.expected),
-            Text("\n".join(measured_words(claim)) or "nothing"),
-        )
-    console.print(table)
-    for remark in done.result.remarks:
-        console.print(Text(f"· {remark}"))
-    if done.folder is not None:
-        for name in (RESULTS, PAGE, CHARTS):
-            console.print(Text.assemble(("  ", ""), str(done.folder / name)), soft_wrap=True)
-    console.print()

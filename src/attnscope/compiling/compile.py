@@ -17,7 +17,7 @@ from attnscope.compiling.search import RESTARTS, Binds, Ending, Found, SearchBud
 from attnscope.core.construction import Advance, Construction, silent
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.plain import plain
-from attnscope.core.registry import constructions
+from attnscope.core.registry import constructions, for_auto
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.bounds import lower_bounds
 from attnscope.patterns.pattern import Pattern
@@ -26,7 +26,6 @@ from attnscope.patterns.sources import read_pattern
 from attnscope.records.compiled import Compiled
 
 AUTO = "auto"
-FIXED = "moment_curve"
 CURVE_PAIRS = 2**22  # beyond it the curve's logits outgrow every precision, but for circles
 FORCED_RESTARTS = 4  # a width that was asked for is worth more draws than one of a search
 BUDGET = 300.0  # seconds after which a search that has found something ends
@@ -95,7 +94,10 @@ def compile(
 def _chosen(method: str, universal: bool) -> Construction:
     known = constructions()
     if method == AUTO:
-        return known["margin" if universal else "joint"]
+        taken = for_auto("any pattern" if universal else "one pattern")
+        if taken is None:
+            raise RefusalError(f"No construction offers itself to auto: name one with --method, of {', '.join(known)}.")
+        return taken
     if method not in known:
         raise RefusalError(f"There is no construction called '{method}'.{nearest(method, [*known, AUTO])}")
     if universal and not known[method].universal:
@@ -114,6 +116,7 @@ class _Work:
     ) -> None:
         self.pattern, self.accuracy, self.lowest, self.seed, self.progress = pattern, accuracy, lowest, seed, progress
         self.deadline = deadline
+        self.fixed = for_auto("ceiling")
 
     def search(self, construction: Construction, below: int | None = None) -> Found:
         return narrowest_by(
@@ -134,11 +137,12 @@ class _Work:
         """The best of several draws at a width that was asked for; under `auto` the curve too, if those all miss."""
         found = self._at(construction, width, FORCED_RESTARTS)
         why = f"{construction.name}, at the width that was asked for."
-        if method == AUTO and FIXED in constructions() and not found.certificate.reached and not found.interrupted:
+        if method == AUTO and self.fixed and not found.certificate.reached and not found.interrupted:
             with contextlib.suppress(RefusalError):  # it is wider than that
-                curve = self._at(constructions()[FIXED], width, 1)
+                curve = self._at(self.fixed, width, 1)
                 if badness(curve.certificate) < badness(found.certificate):
-                    found, why = _joined(curve, found), f"{FIXED}, which is better there than {construction.name}."
+                    found = _joined(curve, found)
+                    why = f"{self.fixed.name}, which is better there than {construction.name}."
                 else:
                     found = _joined(found, curve)
         return found, why
@@ -164,41 +168,40 @@ class _Work:
             if universal
             else "queries and keys may both be fitted to this one pattern"
         )
-        fixed = self._curve()
+        fixed, curve = self._curve(), self.fixed.name if self.fixed else ""
         if fixed is None or not fixed.certificate.reached:
             try:
                 only = self.search(construction)
             except KeyboardInterrupt:
                 if fixed is None:
                     raise
-                return _interrupted(fixed), f"{FIXED}, the only head that was built before the interruption."
+                return _interrupted(fixed), f"{curve}, the only head that was built before the interruption."
             return _joined(only, fixed), f"{construction.name}, because {reason}."
         width, dtype = fixed.certificate.d, self.accuracy.dtype
         if universal and width <= self.lowest:
             return (
                 fixed,
-                f"{FIXED}, because it holds in {dtype} at width {width}, and narrower keys serve not all patterns.",
+                f"{curve}, because it holds in {dtype} at width {width}, and narrower keys serve not all patterns.",
             )
         try:  # also at that width: the logits of what is found there are far smaller
             found: Found | None = self.search(construction, below=width + 1)
         except KeyboardInterrupt:
-            return _interrupted(fixed), f"{FIXED}, the only head that was built before the interruption."
+            return _interrupted(fixed), f"{curve}, the only head that was built before the interruption."
         except RefusalError:  # it has no head that narrow
             found = None
         if found and found.certificate.reached:
-            return _joined(found, fixed), f"{construction.name}, because {reason}; {FIXED} needs width {width}."
-        why = f"{FIXED}, because it holds in {dtype} at width {width}, where {construction.name} found nothing."
+            return _joined(found, fixed), f"{construction.name}, because {reason}; {curve} needs width {width}."
+        why = f"{curve}, because it holds in {dtype} at width {width}, where {construction.name} found nothing."
         return _joined(fixed, found), why
 
     def _curve(self) -> Found | None:
         """The moment curve, or None where it cannot take the pattern or would take long to fail on it."""
-        curve = constructions().get(FIXED)
-        if curve is None or curve.fixed_width is None:
+        if self.fixed is None or self.fixed.fixed_width is None:
             return None
         try:
-            if self.pattern.n * self.pattern.n_keys > CURVE_PAIRS and curve.fixed_width(self.pattern) > 2:
+            if self.pattern.n * self.pattern.n_keys > CURVE_PAIRS and self.fixed.fixed_width(self.pattern) > 2:
                 return None
-            return self.search(curve)
+            return self.search(self.fixed)
         except RefusalError:
             return None
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from attnscope.compiling.widths import Measurement, Point, Shelf, measure
 from attnscope.core.construction import Advance
+from attnscope.core.registry import for_auto
 from attnscope.heads.accuracy import Accuracy
 from attnscope.records.capacity import Need
 
-NARROWEST = ("joint", "margin")
 WORTH_TRYING = 20.0  # seconds
 
 
@@ -48,8 +48,8 @@ class Worklist:
     def _try_anyway(self, methods: Sequence[str], question: tuple[int, int], seed: int) -> None:
         """The narrowest constructions are worth the rest of the time for the question itself: a width that was found
         when the clock stopped the search is an answer, if not the last word."""
-        for method in NARROWEST:
-            point = self.point(method, *question, seed)
+        for one in filter(None, (for_auto("one pattern"), for_auto("any pattern"))):
+            method, point = one.name, self.point(one.name, *question, seed)
             left = self.deadline - time.monotonic()
             if method in methods and not self.kept(method, *question) and left > WORTH_TRYING:
                 self.shelf.put(measure(point, left, self._saying(point, 0, 1)))

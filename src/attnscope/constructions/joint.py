@@ -52,6 +52,7 @@ class _Found:
     summary="Queries and keys optimised together for this one pattern, then exact ratios.",
     citation="arXiv:2106.03764 (the pattern), this software (the method)",
     universal=False,
+    auto="one pattern",
     first_width=lambda pattern: max(2, 2 * pattern.k + 2),
 )
 def joint(

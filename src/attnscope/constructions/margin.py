@@ -23,6 +23,7 @@ def likely_width(pattern: Pattern) -> int:
     summary="Fixed keys; each query solves a quadratic program for the smallest query with exact ratios and a margin.",
     citation="arXiv:2306.02896",
     universal=True,
+    auto="any pattern",
     first_width=likely_width,
 )
 def margin(

@@ -77,6 +77,7 @@ def _row_slices(pattern: Pattern) -> zip[tuple[int, int, int]]:
     summary="Keys on the trigonometric moment curve, queries that are polynomials with zeros on the support.",
     citation="D. Gale, Neighborly and cyclic polytopes, Proc. Symp. Pure Math. 7 (1963); arXiv:2106.03764",
     universal=True,
+    auto="ceiling",
     fixed_width=needed_width,
 )
 def moment_curve(

@@ -11,7 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+Auto = Literal["one pattern", "any pattern", "ceiling"]
+"""What `compile` takes a construction for when nobody names one: to fit queries and keys to one pattern, to give keys
+that serve any pattern, or as a head of known width that costs next to nothing and tells the search where to end."""
 
 Advance = Callable[[str, int, int], None]
 """`advance(stage, done, total)`: how long work says where it is."""
@@ -33,6 +37,7 @@ class Construction:
     function: Callable[..., Any]
     first_width: Callable[[Any], int]
     fixed_width: Callable[[Any], int] | None = None
+    auto: Auto | None = None
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self.function(*args, **options)
@@ -46,11 +51,13 @@ def construction(
     universal: bool,
     first_width: Callable[[Any], int] | None = None,
     fixed_width: Callable[[Any], int] | None = None,
+    auto: Auto | None = None,
 ) -> Callable[[Callable[..., Any]], Construction]:
     """Turn a function into a construction named like the function, which is named like its file.
 
     `first_width(pattern)` is where a search over widths begins (it goes up and down from there); `fixed_width(pattern)`
-    belongs to a construction that has one width only.
+    belongs to a construction that has one width only. `auto` says what `compile --method auto` takes it for; one
+    construction at most for each purpose.
     """
 
     def register(function: Callable[..., Any]) -> Construction:
@@ -63,6 +70,7 @@ def construction(
             function=function,
             first_width=first_width or fixed_width or (lambda pattern: 2 * pattern.k),
             fixed_width=fixed_width,
+            auto=auto,
         )
 
     return register

@@ -19,7 +19,7 @@ import math
 import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
@@ -53,6 +53,15 @@ class Bound:
 
     def __str__(self) -> str:
         return f"{self.quantity} {self.relation} {self.limit:g}"
+
+    @classmethod
+    def parse(cls, text: str) -> Bound:
+        """`accuracy >= 0.95`, as `str` gives it; a `ValueError` where it is not that."""
+        for relation in _COMPARE:
+            quantity, found, limit = text.rpartition(f" {relation} ")
+            if found:
+                return cls(quantity, relation, float(limit))
+        raise ValueError(f"'{text}' is not a quantity, a relation and a limit")
 
 
 def median(values: Sequence[Number]) -> float:
@@ -95,25 +104,36 @@ class Claim:
             return "contradicted"
         return "not reproduced"
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "paper": self.paper,
-            "statement": self.statement,
-            "expected": self.expected,
-            "rule": {
-                "reproduced": [str(bound) for bound in self.holds],
-                "contradicted": [str(bound) for bound in self.fails],
-            },
-            "measured": {name: list(values) for name, values in self.measured.items()},
-            "median": {name: median(values) for name, values in self.measured.items()},
-            "verdict": self.verdict,
-        }
+    @property
+    def medians(self) -> dict[str, float]:
+        return {name: median(values) for name, values in self.measured.items()}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a figure: x is a place on an axis or, of bars, a name. NaN is a number that does not exist."""
+
+    x: float | int | str
+    y: float
+    series: str
+    panel: str = ""
+    low: float = math.nan  # the band around y; without one, y itself
+    high: float = math.nan
+    dashed: bool = False  # there to be compared with
+
+    @classmethod
+    def over(
+        cls, values: Sequence[Number], x: float | int | str, series: str, panel: str = "", dashed: bool = False
+    ) -> Point:
+        """The median of the seeds, and the band from the smallest to the largest; NaN as soon as one is missing."""
+        middle = median(values)
+        known = [math.nan] if math.isnan(middle) else [float(value) for value in values if value is not None]
+        return cls(x, middle, series, panel, min(known), max(known), dashed)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart as plain data. A row is {x, y, series} and, where they are wanted, panel, low, high and dashed.
+    """A chart as plain data.
 
     `curves` are lines with a band from low to high, `bars` stand beside each other, `tracks` join points in the order
     of their rows. In a logarithmic figure a y of zero or less is drawn at the floor.
@@ -124,13 +144,10 @@ class Figure:
     caption: str
     x: str
     y: str
-    rows: tuple[Mapping[str, Any], ...]
+    rows: tuple[Point, ...]
     kind: Literal["curves", "bars", "tracks"] = "curves"
     log: bool = False
     log_x: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,14 @@
-"""A finding: one plain sentence about one place in a model, with its number, threshold and source."""
+"""A finding: one plain sentence about one place in a model, with its number, threshold and source.
+
+    @finding(order=60, reads=("sink_mass",), summary="Heads in which ...", citation="arXiv:2410.10781")
+    def sink(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+
+A kind of finding is a function that reads a survey and yields findings, one for each stack and site.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -29,3 +36,33 @@ class Finding:
 
     def at_least(self, severity: Severity) -> bool:
         return SEVERITIES.index(self.severity) >= SEVERITIES.index(severity)
+
+
+@dataclass(frozen=True)
+class FindingKind:
+    """A registered kind of finding; its name is the `kind` of what it yields.
+
+    `order` is its place among findings of one severity. The measures in `reads` are explained by it: where no kind
+    reads a measure, the alarm on the measure's own card speaks.
+    """
+
+    name: str
+    order: int
+    reads: tuple[str, ...]
+    summary: str
+    citation: str
+    function: Callable[[Any, Any], Iterator[Finding]]
+
+    def __call__(self, survey: Any, thresholds: Any) -> Iterator[Finding]:
+        return self.function(survey, thresholds)
+
+
+def finding(
+    *, order: int, reads: tuple[str, ...], summary: str, citation: str
+) -> Callable[[Callable[[Any, Any], Iterator[Finding]]], FindingKind]:
+    """Turn a function into a kind of finding named like the function, which is named like its file."""
+
+    def register(function: Callable[[Any, Any], Iterator[Finding]]) -> FindingKind:
+        return FindingKind(function.__name__, order, reads, summary, citation, function)
+
+    return register

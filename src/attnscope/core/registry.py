@@ -8,19 +8,25 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TypeVar
 
-from attnscope.core.construction import Construction
+from attnscope.core.construction import Auto, Construction
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.experiment import Experiment
+from attnscope.core.finding import FindingKind
 from attnscope.core.measure import Measure
 
 SETS = ("default", "deep", "all")
 Leaf = TypeVar("Leaf")
 
 
+def names(room: str) -> tuple[str, ...]:
+    """What a leaf room holds, by its files alone: none of them is imported, so help texts can name them all."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(room).__path__)))
+
+
 def leaves(room: str, kind: type[Leaf]) -> dict[str, Leaf]:
     """What the files of a leaf room define, by name: file x.py must define a `kind` called x."""
     found: dict[str, Leaf] = {}
-    for name in sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(room).__path__)):
+    for name in names(room):
         thing = getattr(importlib.import_module(f"{room}.{name}"), name, None)
         if not isinstance(thing, kind):
             raise TypeError(f"{room}.{name} must define a {kind.__name__.lower()} called {name}")
@@ -40,10 +46,22 @@ def constructions() -> dict[str, Construction]:
     return leaves("attnscope.constructions", Construction)
 
 
+def for_auto(purpose: Auto) -> Construction | None:
+    """The construction whose card says that `compile --method auto` takes it for this; None where there is none."""
+    return next((one for one in constructions().values() if one.auto == purpose), None)
+
+
 @cache
 def experiments() -> dict[str, Experiment]:
     """Every paper whose claims can be run again, by name."""
     return leaves("attnscope.experiments", Experiment)
+
+
+@cache
+def findings() -> dict[str, FindingKind]:
+    """Every kind of finding, by name, in the order in which they are told. Needs no torch."""
+    found = leaves("attnscope.records.survey.findings", FindingKind)
+    return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
 
 
 def choose(words: Iterable[str]) -> tuple[Measure, ...]:

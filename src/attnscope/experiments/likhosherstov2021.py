@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from attnscope.constructions.random_projection import random_projection, success_rate, theorem_for
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Result, experiment, median
+from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.certified import certified
 from attnscope.patterns.generate import generate
@@ -141,8 +141,7 @@ def figures_of(by_n: Sequence[Mapping[str, Any]], by_k: Sequence[Mapping[str, An
         for key, series in (("width", "half of the draws succeed"), ("theorem", "the theorem's width")):
             for at in dict.fromkeys(one[axis] for one in some):
                 values = [one[key] for one in some if one[axis] == at]
-                rows.append({"x": at, "y": median(values), "low": min(values), "high": max(values), "series": series})
-                rows[-1] |= {"dashed": key == "theorem"}
+                rows.append(Point.over(values, at, series, dashed=key == "theorem"))
         title = f"Width against {words}"
         caption = "The paper's construction as drawn; median and range over seeds."
         figures.append(Figure(f"width-{axis}", title, caption, words, "width d", tuple(rows), log=True, log_x=True))

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Result, experiment, median
+from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment
 from attnscope.models.nano import Block, Config, Nano
 from attnscope.models.nano_network import entering
 
@@ -145,11 +145,10 @@ def numbers_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def figures_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Figure, ...]:
-    def curve(some: Sequence[Mapping[str, Any]], x: str, y: str, series: str) -> list[dict[str, Any]]:
+    def curve(some: Sequence[Mapping[str, Any]], x: str, y: str, series: str) -> list[Point]:
         return [
-            {"x": at, "y": median(values), "low": min(values), "high": max(values), "series": series}
+            Point.over([row[y] for row in some if row[x] == at], at, series)
             for at in dict.fromkeys(row[x] for row in some)
-            for values in [[row[y] for row in some if row[x] == at]]
         ]
 
     one = [row for row in rows if row["stack"] == "one layer"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Result, experiment, median
+from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment, median
 from attnscope.matrix.residual import relative_residual
 from attnscope.models.nano import Block, Config, Nano
 from attnscope.models.nano_network import network_of
@@ -120,8 +120,7 @@ def figure(found: Sequence[Mapping[str, Any]], gain: float) -> Figure:
             seeds = [one["residual"] for one in found if one["stack"] == name and one["gain"] == gain]
             for depth in range(len(seeds[0])):
                 values = [residual[depth] for residual in seeds]
-                rows.append({"x": depth, "y": median(values), "low": min(values), "high": max(values)})
-                rows[-1] |= {"series": name, "panel": panel}
+                rows.append(Point.over(values, depth, name, panel))
     caption = "Relative residual against depth; median and range over seeds. float64: below 1e-15 is rounding."
     title = f"What stops it, weights of {gain:g} / sqrt(width)"
     return Figure(f"remedies-{gain:g}", title, caption, "depth", "relative residual", tuple(rows), log=True)

@@ -58,6 +58,7 @@ def _converter() -> cattrs.Converter:
     made = cattrs.Converter(forbid_extra_keys=True)
     for kind, hook in ((float, _float), (int, _int), (Count, _count), (str, _str), (bool, _bool)):
         made.register_structure_hook(kind, hook)
+    made.register_structure_hook_func(lambda kind: kind == float | int | str, _place)
     made.register_structure_hook_factory(_is_sequence, _sequence_hook)
     made.register_structure_hook_factory(_is_mapping, _mapping_hook)
     return made
@@ -89,6 +90,13 @@ def _str(value: Any, _: Any) -> str:
     if not isinstance(value, str):
         raise FieldError(f"text is needed, not {_named(value)}")
     return value
+
+
+def _place(value: Any, _: Any) -> float | int | str:
+    """Where something stands: a number on an axis, whole or not, or a name."""
+    if isinstance(value, str) and value not in _INFINITE:
+        return value
+    return value if isinstance(value, int) and not isinstance(value, bool) else _float(value, float)
 
 
 def _bool(value: Any, _: Any) -> bool:

@@ -11,6 +11,7 @@ says how far it is); a later one is let through at once.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -81,18 +82,18 @@ class KeepingDesk:
     def part(self, name: str, work: Callable[[], Any]) -> Any:
         path = self._path(name, ".json")
         if path is not None and path.exists():
-            kept = _read(path)
-            self.seconds += kept.get("seconds", 0.0)  # checkpoints have not always said
-            return kept["answer"]
+            answer, took = _read_part(path)
+            self.seconds += took
+            return answer
         self.advance(name, 0, 0)
         start = time.monotonic()
-        answer = plain(work())
+        answer = work()
         took = time.monotonic() - start
         self.seconds += took
-        content = _json({"answer": answer, "seconds": round(took, 3)})
+        answer = _through_json(answer)
         if path is not None:
-            write_atomically(path, content)
-        return json.loads(content)["answer"]
+            write_atomically(path, _json({"answer": answer, "seconds": round(took, 3), "sha256": _digest(answer)}))
+        return answer
 
     def place(self, name: str) -> Path | None:
         # The trainer writes <place>.json and <place>.safetensors, which must not be taken for a finished part.
@@ -115,8 +116,30 @@ def _through_json(data: Any) -> Any:
     return json.loads(_json(plain(data)))
 
 
-def _read(path: Path) -> Any:
+def _digest(answer: Any) -> str:
+    return hashlib.sha256(_json(answer)).hexdigest()
+
+
+def _read_part(path: Path) -> tuple[Any, float]:
+    """What a finished part returned and how long it took. An answer of another type would fail deep inside the
+    experiment, so nothing but what was written is handed to it."""
+    kept = _read(path)
+    took = kept.get("seconds")
+    timed = isinstance(took, int | float) and not isinstance(took, bool) and took >= 0
+    if "answer" not in kept or not timed or kept.get("sha256") != _digest(kept["answer"]):
+        raise RefusalError(f"{path} is not as it was written: leave out --resume to begin anew.")
+    return kept["answer"], float(took or 0.0)
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except (OSError, ValueError, RecursionError) as error:
         raise RefusalError(f"{path} cannot be read ({error}): leave out --resume to begin anew.") from error
+    if not isinstance(found, dict):
+        raise RefusalError(f"{path} is not as it was written: leave out --resume to begin anew.")
+    return found
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")

@@ -11,11 +11,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
-from attnscope.core.experiment import VERDICTS, Claim, Experiment
+from attnscope.core.experiment import VERDICTS, Experiment, Verdict
+from attnscope.records.decoding import decode
+from attnscope.records.reproduction import Reproduction, Rule
+from attnscope.reporting.catalog import Paper
 
 FILE = "known.json"
+
+
+@dataclass(frozen=True)
+class KnownClaim:
+    """What became of one claim, and the rule it was judged by."""
+
+    rule: Rule
+    verdict: Verdict
+    median: dict[str, float]
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """One whole run, as known.json holds it."""
+
+    preset: str
+    seeds: tuple[int, ...]
+    attnscope: str
+    claims: dict[str, KnownClaim]
+
+
+@dataclass(frozen=True)
+class _Shelf:
+    """All of known.json: runs by experiment and preset."""
+
+    runs: dict[str, dict[str, KnownRun]]
 
 
 @dataclass(frozen=True)
@@ -24,7 +52,7 @@ class Known:
 
     preset: str
     seeds: int
-    verdicts: Mapping[str, str]
+    verdicts: Mapping[str, Verdict]
     claims: int  # that the experiment has now; those that changed since are not among the verdicts
 
     @property
@@ -41,13 +69,13 @@ def known(experiment: Experiment) -> tuple[Known, ...]:
     """Runs that are on record, quick ones first; only claims that are still what they were then."""
     return tuple(
         Known(
-            preset=run["preset"],
-            seeds=len(run["seeds"]),
+            preset=run.preset,
+            seeds=len(run.seeds),
             claims=len(experiment.claims),
             verdicts={
-                claim.name: run["claims"][claim.name]["verdict"]
+                claim.name: before.verdict
                 for claim in experiment.claims
-                if run["claims"].get(claim.name, {}).get("rule") == rule(claim)
+                if (before := run.claims.get(claim.name)) is not None and before.rule == Rule.of(claim)
             },
         )
         for preset in experiment.presets
@@ -55,22 +83,29 @@ def known(experiment: Experiment) -> tuple[Known, ...]:
     )
 
 
-def recorded(results: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept of a results.json."""
-    kept = {name: results[name] for name in ("preset", "seeds", "attnscope")}
-    claims = {
-        claim["name"]: {"rule": claim["rule"], "verdict": claim["verdict"], "median": claim["median"]}
-        for claim in results["claims"]
-    }
-    return {**kept, "claims": claims}
+def recorded(found: Reproduction) -> KnownRun:
+    """What is kept of a run."""
+    claims = {claim.name: KnownClaim(Rule.of(claim), claim.verdict, claim.medians) for claim in found.claims}
+    return KnownRun(found.preset, found.seeds, found.attnscope, claims)
 
 
-def rule(claim: Claim) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = claim.to_json()["rule"]
-    return found
+def listed(experiment: Experiment) -> Paper:
+    """An experiment with what is on record of it: the verdicts beside claims are those of the largest run."""
+    runs = known(experiment)
+    before = runs[-1].verdicts if runs else {}
+    return Paper(
+        name=experiment.name,
+        title=experiment.title,
+        paper=experiment.paper,
+        summary=experiment.summary,
+        takes=", ".join(f"{preset}: {time}" for preset, time in experiment.takes.items()),
+        on_record=tuple(run.words for run in runs),
+        claims=tuple((before.get(claim.name, "not run"), claim.statement) for claim in experiment.claims),
+    )
 
 
 @cache
-def _all() -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(files("attnscope.reproducing").joinpath(FILE).read_text("utf-8"))
-    return data
+def _all() -> dict[str, dict[str, KnownRun]]:
+    data = json.loads(files("attnscope.reproducing").joinpath(FILE).read_text("utf-8"))
+    shelf: _Shelf = decode(_Shelf, {"runs": data})
+    return shelf.runs

@@ -10,101 +10,24 @@ A claim that does not hold is a result like any other. What stops a run (Ctrl-C,
 
 from __future__ import annotations
 
-import json
+import math
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from html import escape
+from dataclasses import asdict, replace
 from operator import index
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 from attnscope import __version__
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError, nearest
-from attnscope.core.experiment import VERDICTS, Claim, Experiment, Result
-from attnscope.core.files import write_atomically
+from attnscope.core.experiment import Experiment, Result
 from attnscope.core.plain import plain
 from attnscope.core.registry import experiments
 from attnscope.core.seeds import numbered_seeds
+from attnscope.records.reproduction import CHARTS, PAGE, RESULTS, Reproduction
 from attnscope.reproducing.desk import KeepingDesk
-
-FORMAT = "attnscope-reproduction"
-VERSION = 1
-RESULTS = "results.json"
-PAGE = "page.html"
-CHARTS = "charts"
-
-
-@dataclass(frozen=True, repr=False)
-class Reproduction:
-    """What came out: the claims beside their numbers, and everything behind them."""
-
-    experiment: Experiment
-    preset: str
-    seeds: tuple[int, ...]
-    result: Result
-    claims: tuple[Claim, ...]
-    seconds: float
-    folder: Path | None = None
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return {verdict: sum(claim.verdict == verdict for claim in self.claims) for verdict in VERDICTS}
-
-    def to_json(self) -> dict[str, Any]:
-        data: dict[str, Any] = plain(
-            {
-                "format": FORMAT,
-                "version": VERSION,
-                "attnscope": __version__,
-                "experiment": self.experiment.name,
-                "title": self.experiment.title,
-                "paper": self.experiment.paper,
-                "summary": self.experiment.summary,
-                "preset": self.preset,
-                "params": asdict(self.experiment.presets[self.preset]),
-                "seeds": self.seeds,
-                "seconds": round(self.seconds, 1),
-                "counts": self.counts,
-                "claims": [claim.to_json() for claim in self.claims],
-                "remarks": self.result.remarks,
-                "measured": self.result.measured,
-                "records": self.result.records,
-                "figures": [figure.to_json() for figure in self.result.figures],
-            }
-        )
-        return data
-
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items() if count)
-        return f"<Reproduction of {self.experiment.name}, preset {self.preset}: {counts}>"
-
-    def _repr_html_(self) -> str:
-        from attnscope.reporting.reproduction.page import measured_words
-
-        rows = "".join(
-            f"<tr><th>{escape(claim.verdict)}</th><td>{escape(claim.statement)}</td><td>{escape(claim.expected)}</td>"
-            f"<td>{'<br>'.join(map(escape, measured_words(claim)))}</td></tr>"
-            for claim in self.claims
-        )
-        said = "".join(f"<p>{escape(remark)}</p>" for remark in self.result.remarks)
-        title = f"<p><b>{escape(self.experiment.title)}</b>, preset {escape(self.preset)}</p>"
-        return f"<div>{title}<table>{rows}</table>{said}</div>"
-
-    def save(self, folder: Path) -> None:
-        """Results, charts, and last the page."""
-        from attnscope.charts.experiment_figure import experiment_figure
-        from attnscope.charts.export import save
-        from attnscope.reporting.reproduction.page import render
-
-        content = json.dumps(self.to_json(), allow_nan=False, indent=1).encode("utf-8")
-        write_atomically(folder / RESULTS, content)
-        for figure in self.result.figures:
-            chart = experiment_figure(figure)
-            for suffix in (".png", ".svg"):
-                save(chart, folder / CHARTS / f"{figure.name}{suffix}")
-        write_atomically(folder / PAGE, render(self).encode("utf-8", errors="replace"))
 
 
 @overload
@@ -150,12 +73,49 @@ def reproduce(
     desk.open(resume)
     with desk.interruptible(), one_thread():
         result = chosen.run(params, which, desk)
-    done = Reproduction(chosen, preset, which, result, chosen.judged(result), desk.seconds, folder)
+    done = recorded(chosen, preset, which, result, desk.seconds)
     if folder is not None:
+        done.save(folder / RESULTS)  # data first: whatever happens while charts are drawn, the numbers are there
         progress("drawing", 0, 0)
-        done.save(folder)
+        draw(done, folder)
         desk.clear()
     return done
+
+
+def recorded(chosen: Experiment, preset: str, seeds: tuple[int, ...], result: Result, seconds: float) -> Reproduction:
+    """What an experiment gave back, as a record: plain data, judged by the experiment's claims."""
+    measured = {
+        name: tuple(math.nan if value is None else float(value) for value in values)
+        for name, values in result.measured.items()
+    }
+    return Reproduction(
+        attnscope=__version__,
+        experiment=chosen.name,
+        title=chosen.title,
+        paper=chosen.paper,
+        summary=chosen.summary,
+        preset=preset,
+        params=plain(asdict(chosen.presets[preset])),
+        seeds=seeds,
+        seconds=round(seconds, 1),
+        claims=chosen.judged(replace(result, measured=measured)),
+        remarks=result.remarks,
+        measured=measured,
+        records=tuple(plain(result.records)),
+        figures=result.figures,
+    )
+
+
+def draw(done: Reproduction, folder: Path) -> None:
+    """Every figure as a file, and last the page."""
+    from attnscope.charts.export import save
+
+    for figure in done.figures:
+        chart = done.chart(figure.name)
+        stem = re.sub(r"[^\w.-]+", "-", figure.name)
+        for suffix in (".png", ".svg"):
+            save(chart, folder / CHARTS / f"{stem}{suffix}")
+    done.write_page(folder / PAGE)
 
 
 def named(paper: str) -> Experiment:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from attnscope.core.experiment import Desk, Figure
+from attnscope.core.experiment import Desk, Figure, Number, Point
 from attnscope.models.circle import RADIUS, Kind, arcs, circle_loss, circle_model, gaps, walk
 from attnscope.models.train import Recipe, train
 
@@ -75,16 +76,17 @@ def circle_remarks(circles: Sequence[Record]) -> tuple[str, ...]:
     return tuple(said)
 
 
+def _place(moment: Sequence[Number]) -> tuple[float, float]:
+    """Where a token was; a walk that left all numbers behind is NaN there, which the checkpoint keeps as null."""
+    x, y = (math.nan if value is None else float(value) for value in moment)
+    return x, y
+
+
 def circle_figure(circles: Sequence[Record], noise: float) -> Figure:
     seed = min(one["seed"] for one in circles)
     shown = [one for one in circles if one["seed"] == seed and one["noise"] == noise]
     rows = [
-        {
-            "x": moment[arc][0],
-            "y": moment[arc][1],
-            "series": f"token {arc + 1}",
-            "panel": f"{one['kind']}, width {one['width']}",
-        }
+        Point(*_place(moment[arc]), series=f"token {arc + 1}", panel=f"{one['kind']}, width {one['width']}")
         for one in shown
         for arc in (0, 1)
         for moment in one["track"]
@@ -92,7 +94,7 @@ def circle_figure(circles: Sequence[Record], noise: float) -> Figure:
     circle = arcs(100).transpose(0, 1).flatten(0, 1).tolist()
     for one in shown:
         panel = f"{one['kind']}, width {one['width']}"
-        rows += [{"x": x, "y": y, "series": "circle", "panel": panel, "dashed": True} for x, y in [*circle, circle[0]]]
+        rows += [Point(x, y, "circle", panel, dashed=True) for x, y in [*circle, circle[0]]]
     where = "points beside the circle as well" if noise else "the circle alone"
     caption = f"Two tokens, one layer applied again and again, trained on {where}: from the open mark to the full one."
     return Figure(

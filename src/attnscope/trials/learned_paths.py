@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.core.experiment import Desk, Figure, median
+from attnscope.core.experiment import Desk, Figure, Point, median
 from attnscope.models.nano import Config, Nano
 from attnscope.models.tasks import Task, hull_task, loss_on, memorisation_task, sort_task
 from attnscope.models.train import Recipe, train
@@ -135,6 +135,5 @@ def learned_figure(learned: Sequence[Record], lines: Mapping[str, str], name: st
         for key, series in lines.items():
             for k in range(len(seeds[0]["up_to"])):
                 values = [one[key][k] if isinstance(one[key], list) else one[key] for one in seeds]
-                rows.append({"x": k, "y": median(values), "low": min(values), "high": max(values), "series": series})
-                rows[-1] |= {"panel": task, "dashed": not isinstance(seeds[0][key], list)}
+                rows.append(Point.over(values, k, series, task, dashed=not isinstance(seeds[0][key], list)))
     return Figure(name, title, caption, "length k", "accuracy", tuple(rows))

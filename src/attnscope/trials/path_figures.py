@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from attnscope.core.experiment import Desk, Figure, median
+from attnscope.core.experiment import Desk, Figure, Point, median
 from attnscope.models.nano import Config, Nano
 from attnscope.trials.chains import chains
 from attnscope.trials.path_counts import ARCHITECTURES, path_counts
@@ -39,7 +39,7 @@ def chain_figure(found: Sequence[Record]) -> Figure:
         for k, length in enumerate(seeds[0]["lengths"]):
             low, high = min(one["low"][k] for one in seeds), max(one["high"][k] for one in seeds)
             y = median([one["median"][k] for one in seeds])
-            rows.append({"x": length, "y": y, "low": low, "high": high, "series": name})
+            rows.append(Point(length, y, name, low=low, high=high))
     caption = "Patterns multiplied along random (layer, head) paths: median, and a tenth to nine tenths."
     axes = ("length of the path", "relative residual")
     return Figure("B-chained", "B. Chained attention", caption, *axes, tuple(rows), log=True)
@@ -47,7 +47,7 @@ def chain_figure(found: Sequence[Record]) -> Figure:
 
 def count_figure() -> Figure:
     rows = [
-        {"x": k / layers, "y": float(share) * layers, "series": f"{name}, {heads} heads, {layers} layers"}
+        Point(k / layers, float(share) * layers, f"{name}, {heads} heads, {layers} layers")
         for name, (layers, heads) in ARCHITECTURES.items()
         if name != "ViT-B"  # the same as BERT-base
         for k, share in enumerate(path_counts(layers, heads).shares)

@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from attnscope.collapsing.collapse import collapse
-from attnscope.core.experiment import Desk, Figure, Number, median
+from attnscope.core.experiment import Desk, Figure, Number, Point, median
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.shapes import shaped
 from attnscope.records.published import SHAPE_OF, differences, published
@@ -88,7 +88,7 @@ def residual_figure(found: Sequence[Record]) -> Figure:
             rows += _rows([one["curves"][name] for one in seeds], name, shape)
             # what is published as 0 is only known to be below 0.00005
             known = [(depth, value) for depth, value in enumerate(theirs) if value]
-            rows += [{"x": x, "y": y, "series": name, "panel": shape, "dashed": True} for x, y in known]
+            rows += [Point(x, y, name, shape, dashed=True) for x, y in known]
         for name in seeds[0]["as_cut_by_the_authors"]:
             rows += _rows([one["as_cut_by_the_authors"][name] for one in seeds], f"{name}, activation kept", shape)
     caption = (
@@ -100,18 +100,8 @@ def residual_figure(found: Sequence[Record]) -> Figure:
     )
 
 
-def _rows(seeds: Sequence[Sequence[float]], series: str, panel: str) -> list[dict[str, Any]]:
-    return [
-        {
-            "x": depth,
-            "y": median(values),
-            "low": _extreme(min, values),
-            "high": _extreme(max, values),
-            "series": series,
-            "panel": panel,
-        }
-        for depth, values in enumerate(zip(*seeds, strict=True))
-    ]
+def _rows(seeds: Sequence[Sequence[Number]], series: str, panel: str) -> list[Point]:
+    return [Point.over(values, depth, series, panel) for depth, values in enumerate(zip(*seeds, strict=True))]
 
 
 def residual_remarks(found: Sequence[Record]) -> tuple[str, ...]:

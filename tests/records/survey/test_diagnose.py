@@ -432,10 +432,32 @@ def test_the_limit_of_norm_growth_has_a_name_and_can_be_changed() -> None:
 
 
 def test_limits_agree_with_the_cards_they_are_named_after() -> None:
-    from attnscope.core.registry import measures
-    from attnscope.records.survey.findings.alarm import READ_ELSEWHERE
+    from attnscope.core.registry import findings, measures
 
-    alarms = {n: m.card.alarm.threshold for n, m in measures().items() if m.card.alarm and n not in READ_ELSEWHERE}
+    elsewhere = {measure for kind in findings().values() for measure in kind.reads}
+    alarms = {n: m.card.alarm.threshold for n, m in measures().items() if m.card.alarm and n not in elsewhere}
     named = {name: limit for name, limit in vars(Thresholds()).items() if name in alarms}
     assert named == {name: alarms[name] for name in named}
     assert {"norm_growth", "head_contribution", "effective_rank", "stable_rank", "contraction"} <= named.keys()
+
+
+def test_every_kind_of_finding_has_a_card_that_explains_it() -> None:
+    from attnscope.core.registry import findings, measures
+
+    kinds = findings()
+    assert len({kind.order for kind in kinds.values()}) == len(kinds), "two kinds at one place have no order"
+    for name, kind in kinds.items():
+        assert kind.name == name
+        assert kind.function.__module__ == f"attnscope.records.survey.findings.{name}"
+        assert set(kind.reads) <= set(measures())
+        assert kind.summary.endswith(".")
+        assert kind.citation
+    assert list(kinds)[-1] == "alarm"
+
+
+def test_findings_are_called_like_their_kind() -> None:
+    from attnscope.core.registry import findings
+
+    survey = sample_survey(layers=4, heads=3)
+    for name, kind in findings().items():
+        assert {finding.kind for finding in kind(survey, Thresholds())} <= {name}

@@ -14,6 +14,7 @@ from attnscope.core.words import percent
 from attnscope.records.survey.survey import Survey
 
 _EULER = 0.5772156649015329
+SHORTEST = 2  # tokens: with fewer there is nothing to choose between
 
 
 @dataclass(frozen=True)

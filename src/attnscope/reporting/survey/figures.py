@@ -89,14 +89,20 @@ def _figure(card: Card, panel: Panel, chart: Any, summary: str, kind: str) -> Fi
 def drawing(chart: Any, name: str) -> str:
     """A chart as SVG for a page, with colours from the page and the width it was drawn at.
 
-    Every drawing numbers its clips from 0, and in one page they would be each other's: `name` keeps them apart. A
-    drawing too wide for a narrow screen is marked `broad`, and the style sheet lets it scroll instead of shrink.
+    Clips and gradients are numbered by how much was drawn before: here they are numbered from 0, so that equal charts
+    give equal drawings, and `name` keeps those of one page apart. A drawing too wide for a narrow screen is marked `broad`, and
+    the style sheet lets it scroll instead of shrink.
     """
     svg = slim(render(specification(chart, "page", validate=False), ".svg").decode())
-    svg = re.sub(r'((?: id="|url\(#))clip(\d+)', rf"\g<1>{name}-clip\g<2>", svg)
-    # Gradients are numbered through all drawings of a process: equal records would not give equal pages.
-    for place, gradient in enumerate(dict.fromkeys(re.findall(r' id="(gradient_\d+)"', svg))):
-        svg = re.sub(rf"\b{gradient}\b", f"{name}-gradient{place}", svg)
+    for kind, label in (("clip", "clip"), ("gradient_", "gradient")):
+        numbers: dict[str, int] = {}
+        svg = re.sub(
+            rf'((?: id="|url\(#)){kind}(\d+)',
+            lambda found, label=label, numbers=numbers: (  # type: ignore[misc]
+                f"{found[1]}{name}-{label}{numbers.setdefault(found[2], len(numbers))}"
+            ),
+            svg,
+        )
     found = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
     assert found is not None
     broad = ' class="broad"' if float(found[1]) > BROAD else ""

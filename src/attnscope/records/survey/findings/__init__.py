@@ -1,4 +1,4 @@
-"""One file for each kind of finding: a function that reads a survey and yields findings, one per stack and site.
+"""One file for each kind of finding, named like it; the room's listing is the registry (core.registry.findings).
 
 Every finding names the measure it was read from in `details["measure"]`.
 

@@ -1,7 +1,7 @@
 """Alarms that a measure's own card rings, for measures that no other finding reads.
 
-So a new measure with an alarm on its card is diagnosed without another edit. Where `Thresholds` has a limit of the
-measure's name, that one counts.
+So a new measure with an alarm on its card is diagnosed without another edit, until a finding says that it reads it.
+Where `Thresholds` has a limit of the measure's name, that one counts.
 """
 
 from __future__ import annotations
@@ -11,30 +11,24 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnscope.core.card import Card
-from attnscope.core.finding import Finding
+from attnscope.core.finding import Finding, finding
+from attnscope.core.registry import findings
 from attnscope.core.words import count, layers, number
 from attnscope.records.survey.grid import Grid, grids
 from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
 
-READ_ELSEWHERE = frozenset(
-    {
-        "relative_residual",
-        "token_cosine",
-        "sink_mass",
-        "most_received",
-        "spike",
-        "entropy",
-        "self_attention",
-        "previous_token",
-        "head_overlap",
-    }
+
+@finding(
+    order=900,
+    reads=(),
+    summary="The alarm on the card of a measure that no other finding reads.",
+    citation="the card of the measure",
 )
-
-
 def alarm(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+    elsewhere = {measure for kind in findings().values() for measure in kind.reads}
     for name, card in survey.cards.items():
-        if card.alarm is None or name in READ_ELSEWHERE:
+        if card.alarm is None or name in elsewhere:
             continue
         for grid in grids(survey, name, card.parts[0]):
             yield from _rings(card, grid, thresholds)
@@ -57,7 +51,7 @@ def _rings(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Finding]:
     meaning = f": {card.alarm.meaning.rstrip('.')}" if limit == card.alarm.threshold else ""
     share = f"{len(heads)} of {count(grid.measured, 'head')} ({layers(depths)})" if heads else layers(depths)
     yield Finding(
-        kind="alarm",
+        kind=alarm.name,
         severity="warning" if many else "info",
         stack=grid.stack,
         layers=depths,

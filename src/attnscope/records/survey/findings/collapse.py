@@ -10,13 +10,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attnscope.core.finding import Finding
+from attnscope.core.finding import Finding, finding
 from attnscope.core.words import layers, number
 from attnscope.records.survey.grid import grids
 from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
 
 
+@finding(
+    order=20,
+    reads=("relative_residual",),
+    summary="Layers in which the tokens of the residual stream become alike.",
+    citation="arXiv:2103.03404",
+)
 def collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "relative_residual"):
         means = grid.means
@@ -33,7 +39,7 @@ def collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         by_size = bool(small.any())
         complete = means[lowest] < thresholds.collapse_complete
         yield Finding(
-            kind="collapse",
+            kind=collapse.name,
             severity="critical" if complete else "warning",
             stack=grid.stack,
             layers=low,
@@ -46,7 +52,7 @@ def collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             value=float(means[lowest]) if by_size else float(highest[lowest] / means[lowest]),
             threshold=thresholds.collapse_residual if by_size else thresholds.collapse_fall,
             threshold_name="collapse_residual" if by_size else "collapse_fall",
-            citation="arXiv:2103.03404",
+            citation=collapse.citation,
             advice=(
                 "Check that skip connections and MLPs are there and not scaled away: attention alone loses rank with"
                 " depth. Residual scaling, fewer layers, or attention that keeps a part of the identity help."

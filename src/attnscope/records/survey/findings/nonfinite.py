@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attnscope.core.finding import Finding
+from attnscope.core.finding import Finding, finding
 from attnscope.core.words import count, within
 from attnscope.records.survey.cell import Cell, Key
 from attnscope.records.survey.survey import Survey
@@ -14,6 +14,12 @@ from attnscope.records.survey.thresholds import Thresholds
 _ORDER = {"stream": 0, "self": 1, "cross": 2, "middle": 3}
 
 
+@finding(
+    order=10,
+    reads=(),
+    summary="NaN or infinity, where it first appears.",
+    citation="IEEE 754",
+)
 def nonfinite(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     yield from _broken_weights(survey)
     for stack in survey.stacks:
@@ -27,7 +33,7 @@ def nonfinite(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         heads = tuple((first.layer, h) for h in _heads(here))
         measures = sorted({k.measure for k, _ in here})
         yield Finding(
-            kind="nonfinite",
+            kind=nonfinite.name,
             severity="critical",
             stack=stack,
             layers=(first.layer,),
@@ -39,7 +45,7 @@ def nonfinite(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             value=float(worst),
             threshold=0.0,
             threshold_name="nonfinite",
-            citation="IEEE 754",
+            citation=nonfinite.citation,
             advice=(
                 "Everything after this place is lost. Look at the sequences concerned, at overflow if the weights run"
                 " in float16 (try bfloat16 or float32), and at rows of attention in which every key is masked."

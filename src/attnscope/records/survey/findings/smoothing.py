@@ -10,13 +10,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attnscope.core.finding import Finding
+from attnscope.core.finding import Finding, finding
 from attnscope.core.words import layers, number
 from attnscope.records.survey.grid import grids
 from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
 
 
+@finding(
+    order=40,
+    reads=("token_cosine",),
+    summary="Layers in which tokens point the same way.",
+    citation="arXiv:2202.08625",
+)
 def smoothing(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "token_cosine"):
         if grid.site != "stream":
@@ -26,7 +32,7 @@ def smoothing(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             continue
         most = int(np.nanargmax(grid.means))
         yield Finding(
-            kind="smoothing",
+            kind=smoothing.name,
             severity="warning",
             stack=grid.stack,
             layers=alike,
@@ -38,7 +44,7 @@ def smoothing(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             value=float(grid.means[most]),
             threshold=thresholds.token_cosine,
             threshold_name="token_cosine",
-            citation="arXiv:2202.08625",
+            citation=smoothing.citation,
             advice=(
                 "Look at the relative residual beside it: if that is high, one strong channel shared by all tokens is"
                 " the cause and centring the embeddings removes it; if it is low too, the layers are collapsing."

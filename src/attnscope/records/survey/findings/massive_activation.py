@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Literal
 
-from attnscope.core.finding import Finding
+from attnscope.core.finding import Finding, finding
 from attnscope.core.words import number, percent, ranges, within
 from attnscope.records.survey.cell import Cell
 from attnscope.records.survey.survey import Survey
@@ -38,7 +38,13 @@ class _Level:
         return (self.layer, "attention") if self.site == "middle" else (self.layer - 1, "MLP")
 
 
-def spike(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+@finding(
+    order=50,
+    reads=("spike",),
+    summary="One entry of the residual stream becomes thousands of times larger than the rest, or is cancelled again.",
+    citation="arXiv:2603.05498, arXiv:2402.17762",
+)
+def massive_activation(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for stack in survey.stacks:
         levels = _levels(survey, stack)
         highest = max((level.size for level in levels), default=0.0)
@@ -63,7 +69,7 @@ def spike(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
                 who = f"blocks {ranges(blocks)}, most of all {writer}, {verb}"
             channel, token = _label(large.cell, "channel"), _label(large.cell, "token")
             yield Finding(
-                kind="massive_activation",
+                kind=massive_activation.name,
                 severity="warning" if up else "info",
                 stack=stack,
                 layers=(step.layer,),
@@ -76,7 +82,7 @@ def spike(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
                 value=large.size,
                 threshold=thresholds.spike_size,
                 threshold_name="spike_size",
-                citation="arXiv:2603.05498, arXiv:2402.17762",
+                citation=massive_activation.citation,
                 advice=_UP if up else _DOWN,
                 details={
                     "measure": "spike",

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attnscope.core.finding import Finding
+from attnscope.core.finding import Finding, finding
 from attnscope.core.words import number
 from attnscope.records.survey.grid import Grid, grids
 from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
 
 
-def duplicate(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+@finding(
+    order=90,
+    reads=("head_overlap",),
+    summary="Heads of one layer that draw the same pattern.",
+    citation="arXiv:1905.10650",
+)
+def duplicate_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "head_overlap"):
         mask = grid.means > thresholds.duplicate_overlap
         found = grid.chosen(mask)
@@ -24,7 +30,7 @@ def duplicate(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         depths = sorted({layer for layer, _ in found})
         named = f"head{'s' if len(alike) > 1 else ''} {' and '.join(map(str, alike))}"
         yield Finding(
-            kind="duplicate_heads",
+            kind=duplicate_heads.name,
             severity="warning" if share > thresholds.most_heads else "info",
             stack=grid.stack,
             layers=tuple(depths),
@@ -36,7 +42,7 @@ def duplicate(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             value=float(grid.means[best]),
             threshold=thresholds.duplicate_overlap,
             threshold_name="duplicate_overlap",
-            citation="arXiv:1905.10650",
+            citation=duplicate_heads.citation,
             advice=(
                 "Equal patterns are redundant only if what the heads write is alike too. Where both rest on the first"
                 " token or both average everything, see those findings first; otherwise try pruning one of each pair."

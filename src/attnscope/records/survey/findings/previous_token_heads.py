@@ -1,0 +1,26 @@
+"""Heads in which each token attends to the one before it: the first half of an induction circuit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attnscope.core.finding import Finding, finding
+from attnscope.records.survey.fixed_pattern import fixed_pattern
+from attnscope.records.survey.survey import Survey
+from attnscope.records.survey.thresholds import Thresholds
+
+
+@finding(
+    order=110,
+    reads=("previous_token",),
+    summary="Heads in which tokens mostly attend to the one before.",
+    citation="arXiv:2409.10559",
+)
+def previous_token_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+    yield from fixed_pattern(
+        survey,
+        previous_token_heads,
+        bound=("previous_mass", thresholds.previous_mass),
+        habit="tokens mostly attend to the one before",
+        advice="The first half of an induction circuit: keep it when pruning, and expect copying to fail without it.",
+    )

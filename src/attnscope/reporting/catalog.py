@@ -1,0 +1,78 @@
+"""What there is to choose from, in a terminal: the measures with their cards, the papers that can be run again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from attnscope.core.card import Card
+from attnscope.core.experiment import Verdict
+from attnscope.reporting.reproduction.terminal import COLOURS
+
+
+@dataclass(frozen=True)
+class Paper:
+    """An experiment as the list shows it: what earlier runs found stands beside every claim."""
+
+    name: str
+    title: str
+    paper: str
+    summary: str
+    takes: str
+    on_record: tuple[str, ...]
+    claims: tuple[tuple[Verdict, str], ...]
+
+
+def show_papers(papers: Iterable[Paper]) -> RenderableType:
+    """Every paper with its claims, and how to run one."""
+    parts: list[RenderableType] = []
+    for one in papers:
+        table = Table.grid(padding=(0, 2))
+        for verdict, statement in one.claims:
+            table.add_row(Text(verdict, style=COLOURS[verdict]), Text(statement))
+        parts += [
+            Text.assemble("\n", (one.name, "bold"), f"  {one.title}  ", (f"arXiv:{one.paper}", "dim")),
+            Text(one.summary),
+            Text(one.takes, style="dim"),
+            *(Text(f"on record: {words}", style="dim") for words in one.on_record),
+            table,
+        ]
+    return Group(*parts, Text("\nRun one with: attnscope reproduce NAME", style="dim"))
+
+
+def show_measures(cards: Iterable[Card]) -> RenderableType:
+    """One row for each measure."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("measure", "set", "what it says", "source"):
+        table.add_column(heading, no_wrap=heading != "what it says")
+    for card in cards:
+        says = f"{card.summary} [{card.unit}, {_range(card)}]"
+        table.add_row(*map(Text, (card.name, card.group, says, card.citation.split(",")[0])))
+    return table
+
+
+def show_card(card: Card) -> RenderableType:
+    """One measure in full."""
+    lines = [
+        Text.assemble((card.name, "bold"), f"  {card.title}"),
+        Text(card.summary),
+        Text(f"unit      {card.unit}"),
+        Text(f"range     {_range(card)}"),
+        Text(f"taken at  {', '.join(card.sites)} ({card.scope})"),
+        Text(f"parts     {', '.join(card.parts)}"),
+        Text(f"set       {card.group}"),
+        Text(f"source    {card.citation}"),
+    ]
+    if card.alarm:
+        lines.append(Text(f"alarm     {card.alarm.relation} {card.alarm.threshold:g}: {card.alarm.meaning}"))
+    return Group(*lines)
+
+
+def _range(card: Card) -> str:
+    return f"{card.low:g} and more" if math.isinf(card.high) else f"{card.low:g} to {card.high:g}"

@@ -1,0 +1,34 @@
+"""What the documents must name: everything that the rooms hold. A name that is missing is told, not guessed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from attnscope.cli.main import app
+from attnscope.core.registry import constructions, experiments, measures
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def section(text: str, title: str) -> str:
+    """The part of a document under a heading."""
+    found = re.search(rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", text, re.M | re.S)
+    assert found, f"there is no section called {title}"
+    return found[1]
+
+
+def undocumented() -> dict[str, list[str]]:
+    """What is registered and not named where a reader would look for it; nothing where all is well."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    patterns = (ROOT / "docs" / "patterns.md").read_text("utf-8")
+    places = {
+        "README, What is measured": (list(measures()), section(readme, "What is measured")),
+        "README, Papers, re-run": (list(experiments()), section(readme, "Papers, re-run")),
+        "docs/patterns.md": (list(constructions()), patterns),
+    }
+    missing = {place: [name for name in known if f"`{name}`" not in text] for place, (known, text) in places.items()}
+    commands = [command.callback.__name__ for command in app.registered_commands if command.callback]
+    table = section(readme, "Commands")
+    missing["README, Commands"] = [name for name in commands if f"`attnscope {name} " not in table]
+    return {place: names for place, names in missing.items() if names}

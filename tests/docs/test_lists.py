@@ -1,0 +1,40 @@
+"""README and docs name what there is, and nothing that is not there any more."""
+
+from __future__ import annotations
+
+import re
+
+from attnscope.core.registry import experiments, findings, measures
+from tests.docs.lists import ROOT, section, undocumented
+from tools.readme_tables import README, measures_table, with_table
+
+TEXT = README.read_text("utf-8")
+
+
+def test_everything_is_named_where_a_reader_looks_for_it() -> None:
+    assert undocumented() == {}
+
+
+def test_the_table_of_measures_is_the_catalog() -> None:
+    table = measures_table(measure.card for measure in measures().values())
+    assert with_table(TEXT, table) == TEXT, "write it anew with `make tables`"
+
+
+def test_papers_stand_beside_their_numbers_and_none_is_gone() -> None:
+    rows = re.findall(r"^\| `(\w+)` \(arXiv:([\d.]+)", section(TEXT, "Papers, re-run"), re.M)
+    assert {name for name, _ in rows} == set(experiments())
+    for name, paper in rows:
+        assert paper in {experiments()[name].paper, *(claim.paper for claim in experiments()[name].claims)}
+
+
+def test_contributing_shows_the_ladder_that_is_checked_and_every_leaf_room() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    settings = (ROOT / "pyproject.toml").read_text("utf-8")
+    layers = re.search(r"layers = \[(.*?)\]", settings, re.S)
+    assert layers
+    rooms = [room for room in re.findall(r'"([^"]+)"', layers[1]) if room != "__main__"]
+    shown = " ".join(section(text, "Rooms, and which way imports point").split())
+    assert " > ".join(rooms) in shown
+    for decorator in ("@measure", "@construction", "@experiment", "@finding"):
+        assert decorator in text
+    assert findings()

@@ -1,0 +1,228 @@
+"""One file is the whole registration: a measure, a construction, an experiment and a finding are put into their rooms,
+and everything that lists, runs, draws or checks such things knows them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module, invalidate_caches
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import attnscope
+from attnscope.cli.main import app
+from attnscope.core import registry
+from attnscope.patterns.generate import permutation
+from tests.docs.lists import undocumented
+
+FILES = {
+    "attnscope.measures.planted_measure": '''
+"""One half, everywhere."""
+
+import torch
+from torch import Tensor
+
+from attnscope.core.card import Alarm
+from attnscope.core.measure import measure
+
+
+@measure(
+    title="Planted measure",
+    summary="One half of a share.",
+    unit="share",
+    high=1.0,
+    scope="attention",
+    sites=("self",),
+    citation="arXiv:1906.04341",
+    alarm=Alarm(">", 0.4, "it was planted"),
+)
+def planted_measure(self_mass: Tensor, query_mask: Tensor) -> Tensor:
+    return torch.full_like(self_mass[..., 0], 0.5)
+''',
+    "attnscope.records.survey.findings.planted_finding": '''
+"""Says what the planted measure is."""
+
+from collections.abc import Iterator
+
+from attnscope.core.finding import Finding, finding
+from attnscope.records.survey.grid import grids
+from attnscope.records.survey.survey import Survey
+from attnscope.records.survey.thresholds import Thresholds
+
+
+@finding(order=15, reads=("planted_measure",), summary="Planted.", citation="arXiv:1906.04341")
+def planted_finding(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+    for grid in grids(survey, "planted_measure"):
+        yield Finding(
+            kind=planted_finding.name,
+            severity="critical",
+            stack=grid.stack,
+            layers=(0,),
+            heads=((0, 0),),
+            sentence="Something was planted here.",
+            value=float(grid.means[0, 0]),
+            threshold=0.4,
+            threshold_name="planted",
+            citation=planted_finding.citation,
+            advice="Dig it out.",
+            details={"measure": "planted_measure", "site": grid.site},
+        )
+''',
+    "attnscope.constructions.planted_way": '''
+"""A direction for every key: any pattern, at the greatest width there is."""
+
+import numpy as np
+
+from attnscope.core.construction import Advance, construction, silent
+from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.factors import Factors
+from attnscope.patterns.pattern import Pattern
+
+
+@construction(
+    title="Planted way",
+    summary="One direction a key.",
+    citation="arXiv:2106.03764",
+    universal=True,
+    fixed_width=lambda pattern: pattern.n_keys,
+)
+def planted_way(
+    pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
+) -> Factors:
+    keys = np.eye(pattern.n_keys, width)
+    return Factors(200.0 * keys[pattern.columns], keys, {})
+''',
+    "attnscope.experiments.planted_paper": '''
+"""A paper that claims that one is one."""
+
+from dataclasses import dataclass
+
+from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment
+
+
+@dataclass(frozen=True)
+class Params:
+    number: float = 1.0
+
+
+@experiment(
+    title="Planted paper",
+    paper="0000.00000",
+    summary="One is one.",
+    presets={"quick": Params(), "paper": Params(1.5)},
+    takes={"quick": "no time", "paper": "no time"},
+    seeds={"quick": 1, "paper": 2},
+    claims=(Claim("one", "0000.00000", "One is at least one.", "1", (Bound("number", ">=", 1.0),)),),
+)
+def planted_paper(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
+    numbers = [params.number for _ in seeds]
+    figure = Figure("numbers", "Numbers", "As planted.", "x", "y", (Point.over(numbers, 0, "one"),), "bars")
+    return Result({"number": numbers}, figures=(figure,))
+''',
+}
+CATALOGS = (registry.measures, registry.constructions, registry.experiments, registry.findings)
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Iterator[dict[str, Path]]:
+    """The four files, each in a folder that is one more place where its room is looked for; all of it undone after."""
+    folders: dict[str, Path] = {}
+    before = {}
+    for name, source in FILES.items():
+        room, _, leaf = name.rpartition(".")
+        folders[room] = tmp_path / room
+        folders[room].mkdir()
+        (folders[room] / f"{leaf}.py").write_text(source.lstrip())
+        package = import_module(room)
+        before[room] = package.__path__
+        package.__path__ = [*before[room], str(folders[room])]
+    _forget()
+    try:
+        yield folders
+    finally:
+        for name in FILES:
+            room, _, leaf = name.rpartition(".")
+            package = import_module(room)
+            package.__path__ = before[room]
+            sys.modules.pop(name, None)
+            vars(package).pop(leaf, None)
+        _forget()
+
+
+def _forget() -> None:
+    invalidate_caches()
+    for catalog in CATALOGS:
+        catalog.cache_clear()
+
+
+def command(*words: str) -> str:
+    done = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_a_measure_and_a_finding_are_scanned_told_drawn_and_listed(planted: dict[str, Path], tmp_path: Path) -> None:
+    assert "planted_measure" in attnscope.catalog()
+    assert "planted_measure" in {measure.card.name for measure in registry.choose(["default"])}
+    survey = attnscope.scan("pocket", samples=2, max_tokens=12, measures="planted_measure,spike")
+    assert survey.values("planted_measure").tolist() == [[0.5] * survey.values("planted_measure").shape[1]] * len(
+        survey.values("planted_measure")
+    )
+    found = attnscope.diagnose(survey)
+    assert found[0].kind == "planted_finding"
+    assert "alarm" not in {one.kind for one in found}, "what a finding reads is told once"
+    page = attnscope.report(survey, tmp_path / "report.html").read_text()
+    assert "Planted measure" in page
+    assert "Something was planted here." in page
+    assert "planted_measure" in command("measures")
+    assert "it was planted" in command("measures", "planted_measure")
+
+
+def test_an_alarm_rings_while_no_finding_reads_its_measure(planted: dict[str, Path]) -> None:
+    survey = attnscope.scan("pocket", samples=2, max_tokens=12, measures="planted_measure")
+    (planted["attnscope.records.survey.findings"] / "planted_finding.py").unlink()
+    sys.modules.pop("attnscope.records.survey.findings.planted_finding", None)
+    _forget()
+    (told,) = attnscope.diagnose(survey)
+    assert (told.kind, told.details["measure"]) == ("alarm", "planted_measure")
+
+
+def test_a_construction_compiles_and_is_named_in_the_help(planted: dict[str, Path], tmp_path: Path) -> None:
+    compiled = attnscope.compile(permutation(6, seed=0), method="planted_way")
+    assert (compiled.method, compiled.certificate.d, compiled.reached) == ("planted_way", 6, True)
+    folder = planted["attnscope.constructions"]
+    program = (
+        f"import attnscope.constructions; attnscope.constructions.__path__.append({str(folder)!r})\n"
+        "import sys; from attnscope.cli.main import app\n"
+        "try: app(['compile', '--help'])\nexcept SystemExit: pass\n"
+        "assert not {'torch', 'numpy'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "planted_way" in done.stdout
+
+
+def test_an_experiment_is_listed_run_and_drawn(planted: dict[str, Path], tmp_path: Path) -> None:
+    assert "planted_paper" in {one.name for one in attnscope.reproduce()}
+    listed = command("reproduce")
+    assert "One is at least one." in listed
+    shown = command("reproduce", "planted_paper", "--out", str(tmp_path / "out"))
+    assert "reproduced" in shown
+    read = attnscope.Reproduction.load(tmp_path / "out")
+    assert [claim.verdict for claim in read.claims] == ["reproduced"]
+    assert (tmp_path / "out" / "charts" / "numbers.svg").exists()
+
+
+def test_documents_that_do_not_name_them_are_told_apart(planted: dict[str, Path]) -> None:
+    assert undocumented() == {
+        "README, What is measured": ["planted_measure"],
+        "README, Papers, re-run": ["planted_paper"],
+        "docs/patterns.md": ["planted_way"],
+    }
+
+
+def test_afterwards_the_rooms_are_as_they_were() -> None:
+    assert not [name for catalog in CATALOGS for name in catalog() if "planted" in name]

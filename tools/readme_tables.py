@@ -1,0 +1,53 @@
+"""Writes the table of measures in README.md from the catalog.
+
+python tools/readme_tables.py            write the table
+python tools/readme_tables.py --check    exit with 1 where the written table says something else
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from attnscope.core.card import Card
+from attnscope.core.registry import measures
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+FIRST, LAST = "<!-- measures: written by tools/readme_tables.py -->", "<!-- end of measures -->"
+SCOPES = {"stream": "residual stream", "attention": "attention", "weights": "weights"}
+
+
+def measures_table(cards: Iterable[Card]) -> str:
+    """One row for what is measured, one column for each set."""
+    known = list(cards)
+    rows = ["| of | default | deep (`--measures deep`) |", "|---|---|---|"]
+    for scope, words in SCOPES.items():
+        cells = (
+            " ".join(f"`{card.name}`" for card in known if (card.scope, card.group) == (scope, group))
+            for group in ("default", "deep")
+        )
+        rows.append(f"| {words} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def with_table(text: str, table: str) -> str:
+    """The page with this table where its marks are."""
+    before, _, rest = text.partition(FIRST)
+    _, mark, after = rest.partition(LAST)
+    if not mark:
+        raise SystemExit(f"{README.name} has lost its marks: put '{FIRST}' and '{LAST}' around the table of measures.")
+    return f"{before}{FIRST}\n\n{table}\n\n{mark}{after}"
+
+
+def main(check: bool) -> int:
+    text = README.read_text("utf-8")
+    wanted = with_table(text, measures_table(measure.card for measure in measures().values()))
+    if check:
+        return int(wanted != text)
+    README.write_text(wanted, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))
