@@ -37,6 +37,7 @@ from attnscope.hf.loading.material import (
     refusing_what_does_not_run,
     text_of,
 )
+from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.tapping.tap import tap
@@ -85,10 +86,11 @@ def scan(
     tell = progress or _quiet
     chosen = choose(_names_of(measures))
     tell("loading", 0, 0, 0)
-    options = {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
-    loaded = loaded_model(model, tokenizer, dtype=dtype, device=device, random_init=random_init, seed=seed, **options)
-    text = text_of(corpus, field)
-    prepared = batches_for(loaded, text, samples=samples, max_tokens=max_tokens, batch_size=batch_size, seed=seed)
+    loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
+    sampling = Sampling(samples, max_tokens, batch_size, seed, field)
+    loaded = loaded_model(model, tokenizer, loading)
+    text = text_of(corpus, sampling)
+    prepared = batches_for(loaded, text, sampling)
     precision, place = precision_and_place(loaded.model)
     plan = {
         "model": loaded.sha256,
