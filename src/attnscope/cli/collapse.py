@@ -67,7 +67,7 @@ def collapse(
 
     from attnscope.cli.files import checked_file
     from attnscope.cli.output import output_folder
-    from attnscope.cli.steps import stepping
+    from attnscope.cli.progress import showing
 
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
@@ -75,7 +75,7 @@ def collapse(
         _check_published(published, norm)
     saved: Path | None = None
     try:
-        with nullcontext(None) if out is None else output_folder(out) as folder, stepping() as progress:
+        with nullcontext(None) if out is None else output_folder(out) as folder, showing() as progress:
             progress("loading", 0, 0)
             from attnscope.collapsing.collapse import collapse as run_collapse
             from attnscope.hf.loading.shapes import SHAPES

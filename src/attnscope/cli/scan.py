@@ -63,13 +63,13 @@ def scan(
 ) -> None:
     """Measure every layer and head of MODEL over CORPUS; write a survey and an HTML report."""
     from attnscope.cli.output import folder_for, output_folder
-    from attnscope.cli.progress import reporting
+    from attnscope.cli.progress import showing
     from attnscope.records.survey.thresholds import Thresholds
 
     thresholds = Thresholds.parse(threshold or [])
     place = folder_for(model, random_init) if out is None else out
     try:
-        with output_folder(place) as folder, reporting() as progress:
+        with output_folder(place) as folder, showing("sequences") as progress:
             if not resume:
                 (folder / PARTIAL).unlink(missing_ok=True)  # of an earlier scan: not what this one did
             progress("loading", 0, 0, 0)  # torch and transformers take seconds to import: say so first

@@ -21,8 +21,8 @@ from torch import nn
 from attnscope.collapsing.ends import end_to_end
 from attnscope.collapsing.notes import noted, provenance_of
 from attnscope.collapsing.running import Bounded, Measured, bounded, curve_of, measured
-from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.progress import Advance, silent
 from attnscope.hf.anatomy.anatomy import Anatomy, Stack, anatomy
 from attnscope.hf.anatomy.precision import coarse_modules, widened
 from attnscope.hf.editing.surgery import VARIANTS, Variant

@@ -13,12 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-Advance = Callable[[str, int, int], None]
-"""`advance(stage, done, total)`: how long work says where it is."""
+from attnscope.core.progress import Advance, silent
 
-
-def silent(stage: str, done: int, total: int) -> None:
-    """An `Advance` that says nothing."""
+__all__ = ["Advance", "Construction", "construction", "silent"]
 
 
 @dataclass(frozen=True)

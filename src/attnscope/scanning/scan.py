@@ -10,7 +10,7 @@ frames into numbers, and nothing larger than one layer of one batch is ever kept
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -22,6 +22,7 @@ from torch import nn
 
 import attnscope
 from attnscope.core.errors import RefusalError
+from attnscope.core.progress import AdvanceReading, silent
 from attnscope.core.registry import choose
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy, weights
 from attnscope.hf.loading.load import Loaded
@@ -50,7 +51,6 @@ from attnscope.scanning.observer import Observer
 from attnscope.trace.batches import Batch, Batches
 from attnscope.trace.windows import Tokenizer
 
-Progress = Callable[[str, int, int, int], None]  # stage, sequences done, sequences in all, tokens done
 _VERIFIED_SEQUENCES = 2
 _VERIFIED_TOKENS = 512  # verification is dense: its cost grows with the square of the length
 
@@ -74,16 +74,16 @@ def scan(
     accumulate: torch.dtype | None = torch.float32,
     checkpoint: str | Path | None = None,
     resume: bool = False,
-    progress: Progress | None = None,
+    progress: AdvanceReading | None = None,
 ) -> Survey:
     """Measure `model` over `corpus`; see `attnscope scan --help` for the words.
 
     `dtype`, `device` and `random_init` are for models loaded by name; one in memory is scanned as it is. `accumulate`
     is the precision of attention statistics: float32 rounds as the model's own attention does; None takes float64
     wherever logits are so large that float32 would show. With `checkpoint`, what is done is kept there when the scan is
-    interrupted, and `resume` goes on with it.
+    interrupted, and `resume` goes on with it. `progress(stage, done, total, tokens)` is told of sequences and tokens.
     """
-    tell = progress or _quiet
+    tell = progress or silent
     chosen = choose(_names_of(measures))
     tell("loading", 0, 0, 0)
     loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
@@ -265,10 +265,6 @@ def _provenance(
         "attnscope": attnscope.__version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _quiet(stage: str, done: int, total: int, tokens: int) -> None:
-    """No progress wanted."""
 
 
 def _names_of(measures: str | Iterable[str]) -> list[str]:

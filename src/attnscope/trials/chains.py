@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance, silent
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.loading.material import (
     Ready,
