@@ -15,6 +15,7 @@ from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.load import Loaded, load
 from attnscope.hf.loading.material import batches_for, forward_options
+from attnscope.hf.loading.options import Sampling
 from attnscope.records.survey.ledger import Ledger
 from attnscope.scanning.observer import Observer
 from attnscope.scanning.scan import observe_batch
@@ -115,7 +116,7 @@ def smollm2() -> Subject:
 
 def _text_batches(loaded: Loaded, *, sequences: int, tokens: int, batch_size: int) -> Batches:
     """Full windows only, so that every way of running them reads the same number of tokens without padding."""
-    ready = batches_for(loaded, [wikitext()], samples=2 * sequences, max_tokens=tokens, batch_size=1)
+    ready = batches_for(loaded, [wikitext()], Sampling(2 * sequences, tokens, batch_size=1))
     rows = [batch.inputs for batch in ready if batch.tokens == tokens][:sequences]
     return Batches.of(
         [

@@ -24,6 +24,7 @@ from attnscope.corpus.corpus import Corpus
 from attnscope.hf.loading import devices, sources
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.load import load
+from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.loading.quiet import quiet
 from tests.specimens import write_gguf
 
@@ -411,13 +412,13 @@ def test_a_hub_name_in_the_cache(llama: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_pocket_is_a_folder_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Path] = []
 
-    def note(folder: Path, name: str, wishes: sources.Wishes) -> sources.Source:
+    def note(folder: Path, name: str, loading: Loading) -> sources.Source:
         seen.append(folder)
         raise RefusalError(name)
 
     monkeypatch.setattr(sources, "_in_folder", note)
     assert refusal("pocket") == "pocket"
-    assert seen == [Path(sources.__file__).parent.parent / "pocket"]
+    assert seen == [Path(sources.__file__).parents[2] / "pocket"]
 
 
 def test_gguf(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -491,29 +492,29 @@ def test_a_broken_tokenizer_is_refused(llama: Path) -> None:
 def test_feed_reads_the_corpus(llama: Path) -> None:
     put_tokenizer(llama)
     loaded = load(llama)
-    made = feed(loaded, Corpus.of("letters", ["abc" * 40, "abcd"]), max_tokens=32, batch_size=2)
+    made = feed(loaded, Corpus.of("letters", ["abc" * 40, "abcd"]), Sampling(max_tokens=32, batch_size=2))
     assert made.name == "letters"
     assert [tuple(batch.inputs["input_ids"].shape) for batch in made] == [(2, 32), (1, 32), (2, 28)]
     assert all(bool((batch.inputs["input_ids"][:, 0] == 0).all()) for batch in made)
     for batch in made:
         loaded.model(**batch.inputs)
-    assert feed(loaded, None, samples=3).samples == 3
-    assert feed(loaded, None, samples=3).name == "Alice's Adventures in Wonderland (embedded)"
+    assert feed(loaded, None, Sampling(samples=3)).samples == 3
+    assert feed(loaded, None, Sampling(samples=3)).name == "Alice's Adventures in Wonderland (embedded)"
 
 
 def test_feed_of_a_model_without_a_tokenizer(llama: Path) -> None:
     loaded = load(llama)
-    made = feed(loaded, None, samples=3, seed=5)
+    made = feed(loaded, None, Sampling(samples=3, seed=5))
     assert made.name == "random tokens (seed 5)"
     assert [tuple(batch.inputs["input_ids"].shape) for batch in made] == [(3, 64)]
     with pytest.raises(RefusalError, match="has no tokenizer"):
-        feed(loaded, Corpus.of("x", ["text"]))
+        feed(loaded, Corpus.of("x", ["text"]), Sampling())
 
 
 def test_feed_of_an_encoder_decoder(tmp_path: Path) -> None:
     T5.save_pretrained(tmp_path)
     loaded = load(tmp_path, random_init=True)
-    (batch,) = feed(loaded, None, samples=2, max_tokens=8)
+    (batch,) = feed(loaded, None, Sampling(samples=2, max_tokens=8))
     assert batch.inputs["decoder_input_ids"][:, 0].tolist() == [0, 0]
     assert batch.inputs["decoder_input_ids"][:, 1:].tolist() == batch.inputs["input_ids"][:, :-1].tolist()
     loaded.model(**batch.inputs)
@@ -527,15 +528,15 @@ def test_feed_refuses_models_that_do_not_read_text(tmp_path: Path) -> None:
         loaded = load(tmp_path / name, random_init=True)
         assert loaded.kind == kind
         with pytest.raises(RefusalError, match="does not read text alone"):
-            feed(loaded, None)
+            feed(loaded, None, Sampling())
 
 
 def test_padding_is_invisible_without_a_padding_token(llama: Path) -> None:
     put_tokenizer(llama)
     loaded = load(llama)
     assert loaded.pad is None
-    together = feed(loaded, Corpus.of("x", ["abcdefgh", "abcdef", "tsr"]), batch_size=3).batches[1]
-    alone = feed(loaded, Corpus.of("x", ["tsr"])).batches[0]
+    together = feed(loaded, Corpus.of("x", ["abcdefgh", "abcdef", "tsr"]), Sampling(batch_size=3)).batches[1]
+    alone = feed(loaded, Corpus.of("x", ["tsr"]), Sampling()).batches[0]
     row = together.inputs["input_ids"][1][together.mask[1]]
     assert row.tolist() == alone.inputs["input_ids"][0].tolist()
     expected = loaded.model(**alone.inputs).logits[0]

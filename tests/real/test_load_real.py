@@ -14,6 +14,7 @@ from attnscope.corpus.corpus import Corpus
 from attnscope.corpus.read import read
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.load import Loaded, load
+from attnscope.hf.loading.options import Sampling
 
 pytestmark = pytest.mark.real
 Material = Callable[[str], Path]
@@ -42,7 +43,7 @@ def test_smollm2_reads_english(material: Material) -> None:
     assert loaded.parameters == 134_515_008
     assert loaded.provenance["random_parameters"] == loaded.provenance["unused_weights"] == []
     losses = []
-    for batch in feed(loaded, read(material("wikitext2") / "test.raw.gz"), samples=8, batch_size=4):
+    for batch in feed(loaded, read(material("wikitext2") / "test.raw.gz"), Sampling(samples=8, batch_size=4)):
         ids = batch.inputs["input_ids"]
         assert "attention_mask" not in batch.inputs
         logits = loaded.model(input_ids=ids).logits[:, :-1]
@@ -60,7 +61,7 @@ def test_minilm_knows_what_is_alike(material: Material) -> None:
         "Interest rates rose again in May.",
     ]
     vectors = torch.zeros(3, 384)
-    for batch in feed(loaded, Corpus.of("texts", texts)):
+    for batch in feed(loaded, Corpus.of("texts", texts), Sampling()):
         states = loaded.model(**batch.inputs).last_hidden_state
         mean = (states * batch.mask[..., None]).sum(1) / batch.mask.sum(1, keepdim=True)
         vectors[list(batch.samples)] = F.normalize(mean, dim=-1)
@@ -99,7 +100,7 @@ def test_microformer_has_weights_and_no_tokenizer(material: Material) -> None:
     loaded = load(material("microformer"), allow_pickle=True)
     assert (loaded.class_name, loaded.tokenizer, loaded.positions) == ("GPT2LMHeadModel", None, 512)
     assert loaded.provenance["random_parameters"] == []
-    made = feed(loaded, None, samples=2, max_tokens=32)
+    made = feed(loaded, None, Sampling(samples=2, max_tokens=32))
     assert made.name == "random tokens (seed 0)"
     assert made.batches[0].inputs["input_ids"][:, 0].tolist() == [2, 2]
 

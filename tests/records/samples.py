@@ -65,6 +65,6 @@ def sample_collapse() -> Collapse:
 
 
 def sample_reproduction() -> Reproduction:
-    from tests.reproducing.stand_in import sample_record
+    from tests.records.test_reproduction import sample as sample_record
 
     return sample_record()

@@ -7,53 +7,46 @@ from typing import Annotated
 
 import typer
 
-from attnscope.cli.options import AllowPickle, Device, RandomInit, TrustRemoteCode
+from attnscope.cli.options import (
+    AllowPickle,
+    BatchSize,
+    Corpus,
+    Device,
+    Field,
+    LoadedDtype,
+    ModelOrShape,
+    RandomInit,
+    TrustRemoteCode,
+    chart_option,
+    json_option,
+    max_tokens_option,
+    out_option,
+    samples_option,
+    seeds_option,
+    stack_option,
+)
 
 SAMPLES = 32
 FEW_SAMPLES = 8  # of models of a published size, which take seconds a sequence in float64
 
 
 def collapse(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="'pocket' (embedded), a model folder, a hub name, a .gguf file; with --random-init a config, or a "
-            "shape of the paper: bert-base, albert-base, xlnet-base."
-        ),
-    ],
-    corpus: Annotated[
-        str | None,
-        typer.Argument(
-            help="Text: a .txt, .jsonl, .gz or .parquet file, a folder, or - for standard input. "
-            "Default: a public-domain text inside the package; random tokens without a tokenizer."
-        ),
-    ] = None,
+    model: ModelOrShape,
+    corpus: Corpus = None,
     random_init: RandomInit = False,
-    seeds: Annotated[int, typer.Option(help="Models to draw with --random-init: seeds 0, 1, ...", min=1)] = 1,
+    seeds: Annotated[int, seeds_option("Models to draw with --random-init")] = 1,
     variants: Annotated[
         str, typer.Option(help="From san, san+mlp, san+skip and whole, separated by commas.", metavar="LIST")
     ] = "san,san+mlp,san+skip,whole",
     norm: Annotated[str, typer.Option(help="How residuals are measured: 1,inf (the paper's), frobenius, 1 or inf.")] = (
         "1,inf"
     ),
-    samples: Annotated[
-        int | None,
-        typer.Option(help=f"Sequences, at most. Default: {SAMPLES}, or {FEW_SAMPLES} for a shape of the paper.", min=1),
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            help="Tokens in a sequence, at most. Default: 128, or all that the model has positions for.", min=2
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int, typer.Option(help="Sequences in a batch; halves itself when memory runs out.", min=1)
-    ] = 8,
-    dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16, float16, or auto.")] = "float64",
+    samples: Annotated[int | None, samples_option(f"{SAMPLES}, or {FEW_SAMPLES} for a shape of the paper")] = None,
+    max_tokens: Annotated[int | None, max_tokens_option("128, or all that the model has positions for")] = None,
+    batch_size: BatchSize = 8,
+    dtype: LoadedDtype = "float64",
     device: Device = "cpu",
-    stack: Annotated[
-        str | None, typer.Option(help="Which stack of a model with several. Default: the first.", metavar="NAME")
-    ] = None,
+    stack: Annotated[str | None, stack_option("the first")] = None,
     no_mlp_skip: Annotated[
         bool, typer.Option("--no-mlp-skip", help="Where skips are cut, cut those past MLPs as well.")
     ] = False,
@@ -62,28 +55,19 @@ def collapse(
         str | None,
         typer.Option(help="Draw the paper's curves of BERT, Albert or XLNet beside these.", metavar="NAME"),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for collapse.json and collapse.html; without one neither is written.", metavar="FOLDER"
-        ),
-    ] = None,
-    chart: Annotated[
-        Path | None, typer.Option(help="Draw the curves: .png, .svg, .html or .json.", metavar="FILE")
-    ] = None,
-    field: Annotated[str, typer.Option(help="The text field of .jsonl and .parquet corpora.")] = "text",
+    out: Annotated[Path | None, out_option("collapse.json and collapse.html; without one neither is written.")] = None,
+    chart: Annotated[Path | None, chart_option("the curves")] = None,
+    field: Field = "text",
     allow_pickle: AllowPickle = False,
     trust_remote_code: TrustRemoteCode = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print everything as JSON on standard output, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, json_option("everything")] = False,
 ) -> None:
     """Residual against depth: attention only, with MLPs, with skips, and whole; bounds beside the truth."""
     from contextlib import nullcontext
 
     from attnscope.cli.files import checked_file
     from attnscope.cli.output import output_folder
-    from attnscope.cli.steps import stepping
+    from attnscope.cli.progress import showing
 
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
@@ -91,7 +75,7 @@ def collapse(
         _check_published(published, norm)
     saved: Path | None = None
     try:
-        with nullcontext(None) if out is None else output_folder(out) as folder, stepping() as progress:
+        with nullcontext(None) if out is None else output_folder(out) as folder, showing() as progress:
             progress("loading", 0, 0)
             from attnscope.collapsing.collapse import collapse as run_collapse
             from attnscope.hf.loading.shapes import SHAPES

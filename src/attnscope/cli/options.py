@@ -1,11 +1,55 @@
-"""Options that several commands have in common, each said once."""
+"""Options that two or more commands have in common, each said once: the same name means the same, in the same words.
+
+Where only a few words differ from command to command (what is drawn, what is printed, what the default is), a function
+makes the option:
+
+    samples: Annotated[int, samples_option()] = 64
+    chart: Annotated[Path | None, chart_option("the curves")] = None
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+# what is measured
+
+_NAMES = "'pocket' (embedded), a model folder, a hub name, a .gguf file"
+Model = Annotated[str, typer.Argument(help=f"{_NAMES}, or a config with --random-init.")]
+ModelOrShape = Annotated[
+    str,
+    typer.Argument(
+        help=f"{_NAMES}; with --random-init a config, or a shape of the paper: bert-base, albert-base, xlnet-base."
+    ),
+]
+Corpus = Annotated[
+    str | None,
+    typer.Argument(
+        help="Text: a .txt, .jsonl, .gz or .parquet file, a folder, or - for standard input. "
+        "Default: a public-domain text inside the package; random tokens without a tokenizer."
+    ),
+]
+Field = Annotated[str, typer.Option(help="The text field of .jsonl and .parquet corpora.")]
+BatchSize = Annotated[int, typer.Option(help="Sequences in a batch; halves itself when memory runs out.", min=1)]
+
+
+def samples_option(default: str = "") -> Any:
+    """`default` where the help must say it in words."""
+    return typer.Option(help=_words("Sequences, at most.", default), min=1)
+
+
+def max_tokens_option(default: str) -> Any:
+    return typer.Option(help=_words("Tokens in a sequence, at most.", default), min=2)
+
+
+def stack_option(default: str) -> Any:
+    return typer.Option(help=_words("Which stack of a model with several.", default), metavar="NAME")
+
+
+# how a model is loaded
+
+LoadedDtype = Annotated[str, typer.Option(help="float64, float32, bfloat16, float16, or auto for the stored one.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")]
 AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Accept pytorch_model.bin weights (tensors only).")]
 TrustRemoteCode = Annotated[
@@ -14,3 +58,50 @@ TrustRemoteCode = Annotated[
 RandomInit = Annotated[
     bool, typer.Option("--random-init", help="Use the configuration alone, with seeded random weights.")
 ]
+
+# what a compiled head must do
+
+HeadDtype = Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")]
+RatioError = Annotated[
+    float, typer.Option(help="How far ratios inside a row may be off: 0.1 keeps them within a factor 1.1.")
+]
+Leak = Annotated[float, typer.Option(help="Share of a row's attention that may fall on zeros.")]
+
+
+def budget_option(purpose: str) -> Any:
+    return typer.Option(help=f"Seconds for {purpose}", min=0, metavar="SECONDS")
+
+
+# chance, findings, and what comes out
+
+Threshold = Annotated[
+    list[str] | None, typer.Option(help="Change a threshold of the findings; repeatable.", metavar="NAME=VALUE")
+]
+
+
+def seed_option(purpose: str, smallest: int | None = None) -> Any:
+    return typer.Option(help=f"For {purpose}.", min=smallest)
+
+
+def seeds_option(purpose: str) -> Any:
+    return typer.Option(help=f"{purpose}: seeds 0, 1, ...", min=1)
+
+
+def out_option(holds: str) -> Any:
+    return typer.Option(help=f"Folder for {holds}", metavar="FOLDER")
+
+
+def chart_option(drawn: str) -> Any:
+    return typer.Option(help=f"Draw {drawn}: .png, .svg, .html or .json.", metavar="FILE")
+
+
+def json_option(printed: str) -> Any:
+    return typer.Option("--json", help=f"Print {printed} as JSON on standard output, and nothing else.")
+
+
+def resume_option(what: str) -> Any:
+    return typer.Option("--resume", help=f"Go on with {what}.")
+
+
+def _words(what: str, default: str) -> str:
+    return f"{what} Default: {default}." if default else what

@@ -1,29 +1,55 @@
-"""Progress on standard error: a bar with tokens per second and time left on a terminal, plain lines elsewhere."""
+"""Progress on standard error, the same for every command: a bar on a terminal, plain lines now and then elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import typer
 
-Report = Callable[[str, int, int, int], None]
-_LINES = 10  # plain output says where it is about this many times
+from attnscope.core.progress import Listener
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
+
+_LINES = 10  # plain lines about work that counts one thing from beginning to end
+_EVERY = 10.0  # seconds between plain lines about steps: a search says something hundreds of times a second
 
 
 @contextmanager
-def reporting() -> Iterator[Report]:
-    """Yields `report(stage, done, total, tokens)`; sequences done of total, and real tokens so far."""
+def showing(counted: str = "") -> Iterator[Listener]:
+    """Yields `advance(stage, done, total, tokens)`; `tokens` may be left out, and a total of 0 is not known.
+
+    `counted` names what is counted where that is one thing from beginning to end ("sequences"): then speed and time
+    left can be told. Without it, stages count steps of their own kinds.
+    """
     if not sys.stderr.isatty():
-        yield _plain_lines()
+        yield _plain_count(counted) if counted else _plain_steps()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress
 
-    columns = (
+    columns = _count_columns() if counted else _step_columns()
+    with Progress(*columns, console=Console(stderr=True), transient=True, expand=not counted) as bar:
+        task = bar.add_task("loading" if counted else "starting", total=None, count="", speed="")
+        pace = _Pace()
+
+        def advance(stage: str, done: int, total: int, tokens: int | None = None) -> None:
+            speed = pace.speed(stage, done, tokens)
+            count = _count(done, total, counted) if total else ""
+            bar.update(task, description=stage, completed=done, total=total or None, count=count, speed=speed)
+
+        yield advance
+
+
+def _count_columns() -> tuple[ProgressColumn, ...]:
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    return (
         TextColumn("[bold]{task.description}"),
         BarColumn(bar_width=None),
         TextColumn("{task.fields[count]}"),
@@ -32,50 +58,71 @@ def reporting() -> Iterator[Report]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("loading", total=None, count="", speed="")
-        pace = _Pace()
 
-        def report(stage: str, done: int, total: int, tokens: int) -> None:
-            speed = pace.speed(stage, done, tokens)
-            count = f"{done}/{total} sequences" if total else ""
-            bar.update(task, description=stage, completed=done, total=total or None, count=count, speed=speed)
 
-        yield report
+def _step_columns() -> tuple[ProgressColumn, ...]:
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    return (
+        TextColumn("{task.description}", markup=False, table_column=Column(ratio=3, no_wrap=True)),
+        BarColumn(bar_width=None, table_column=Column(ratio=1)),
+        TextColumn("{task.fields[count]}", markup=False),
+        TimeElapsedColumn(),
+    )
 
 
 @dataclass
 class _Pace:
-    """How fast this run is going: what a resumed scan had done before does not count."""
+    """How fast a stage is going: what was there when it began (in a resumed scan, say) does not count."""
 
+    stage: str = ""
     start: float = 0.0
-    sequences: int = -1
+    done: int = 0
     tokens: int = 0
 
-    def speed(self, stage: str, done: int, tokens: int) -> str:
-        if stage == "scanning" and self.sequences < 0:
-            self.start, self.sequences, self.tokens = time.monotonic(), done, tokens
-        new = tokens - self.tokens
-        return f"{new / (time.monotonic() - self.start):,.0f} tokens/s" if stage == "scanning" and new > 0 else ""
+    def speed(self, stage: str, done: int, tokens: int | None) -> str:
+        """In words, as soon as something has been read."""
+        read = tokens or 0
+        if stage != self.stage:
+            self.stage, self.start, self.done, self.tokens = stage, time.monotonic(), done, read
+        new = read - self.tokens
+        return f"{new / (time.monotonic() - self.start):,.0f} tokens/s" if new > 0 else ""
 
     def seconds_left(self, done: int, total: int) -> float:
-        new = done - self.sequences
+        new = done - self.done
         return (time.monotonic() - self.start) * (total - done) / new if new else 0.0
 
 
-def _plain_lines() -> Report:
+def _plain_count(counted: str) -> Listener:
     said: set[tuple[str, int]] = set()
     pace = _Pace()
 
-    def report(stage: str, done: int, total: int, tokens: int) -> None:
+    def advance(stage: str, done: int, total: int, tokens: int | None = None) -> None:
         speed = pace.speed(stage, done, tokens)
         tenth = done * _LINES // total if total else 0
         if (stage, tenth) in said:
             return
         said.add((stage, tenth))
-        line = f"{stage}" if not total else f"{stage} {done}/{total} sequences"
+        line = f"{stage} {_count(done, total, counted)}" if total else stage
         if speed:
             line += f", {speed}, {pace.seconds_left(done, total):.0f} s left"
         typer.echo(line, err=True)
 
-    return report
+    return advance
+
+
+def _plain_steps() -> Listener:
+    last = time.monotonic()
+
+    def advance(stage: str, done: int, total: int, tokens: int | None = None) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _EVERY:
+            last = time.monotonic()
+            typer.echo(f"{stage} {_count(done, total)}" if total else stage, err=True)
+
+    return advance
+
+
+def _count(done: int, total: int, counted: str = "") -> str:
+    return f"{done}/{total} {counted}".rstrip()

@@ -7,7 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from attnscope.cli.options import AllowPickle, Device, RandomInit, TrustRemoteCode
+from attnscope.cli.options import (
+    AllowPickle,
+    BatchSize,
+    Corpus,
+    Device,
+    Field,
+    LoadedDtype,
+    Model,
+    RandomInit,
+    Threshold,
+    TrustRemoteCode,
+    json_option,
+    max_tokens_option,
+    out_option,
+    resume_option,
+    samples_option,
+    seed_option,
+)
 
 if TYPE_CHECKING:
     from attnscope.core.finding import Finding
@@ -20,65 +37,39 @@ FailOn = Literal["info", "warning", "critical"]
 
 
 def scan(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="'pocket' (embedded), a model folder, a hub name, a .gguf file, or a config with --random-init."
-        ),
-    ],
-    corpus: Annotated[
-        str | None,
-        typer.Argument(
-            help="Text: a .txt, .jsonl, .gz or .parquet file, a folder, or - for standard input. "
-            "Default: a public-domain text inside the package."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for survey.json and report.html. Default: attnscope-MODEL.", metavar="FOLDER"),
-    ] = None,
+    model: Model,
+    corpus: Corpus = None,
+    out: Annotated[Path | None, out_option("survey.json and report.html. Default: attnscope-MODEL.")] = None,
     measures: Annotated[
         str, typer.Option(help="Sets (default, deep, all) and names, separated by commas.", metavar="LIST")
     ] = "default",
-    samples: Annotated[int, typer.Option(help="Sequences to scan, at most.", min=1)] = 64,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(help="Tokens in a sequence, at most. Default: 256, or what the model takes.", min=2),
-    ] = None,
-    batch_size: Annotated[
-        int, typer.Option(help="Sequences in a batch; halves itself when memory runs out.", min=1)
-    ] = 8,
-    seed: Annotated[int, typer.Option(help="For random weights and for drawing sequences.")] = 0,
-    dtype: Annotated[
-        str, typer.Option(help="float32, float64, bfloat16, float16, or auto for the stored one.")
-    ] = "float32",
+    samples: Annotated[int, samples_option()] = 64,
+    max_tokens: Annotated[int | None, max_tokens_option("256, or what the model takes")] = None,
+    batch_size: BatchSize = 8,
+    seed: Annotated[int, seed_option("random weights and for drawing sequences")] = 0,
+    dtype: LoadedDtype = "float32",
     device: Device = "cpu",
-    field: Annotated[str, typer.Option(help="The text field of .jsonl and .parquet corpora.")] = "text",
-    threshold: Annotated[
-        list[str] | None,
-        typer.Option(help="Change a threshold of the findings; repeatable.", metavar="NAME=VALUE"),
-    ] = None,
+    field: Field = "text",
+    threshold: Threshold = None,
     fail_on: Annotated[
         FailOn | None,
         typer.Option(help="Exit with code 1 when a finding is this severe or worse (for CI gates)."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted scan in --out.")] = False,
+    resume: Annotated[bool, resume_option("an interrupted scan in --out")] = False,
     random_init: RandomInit = False,
     allow_pickle: AllowPickle = False,
     trust_remote_code: TrustRemoteCode = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the findings as JSON on standard output, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, json_option("the findings")] = False,
 ) -> None:
     """Measure every layer and head of MODEL over CORPUS; write a survey and an HTML report."""
     from attnscope.cli.output import folder_for, output_folder
-    from attnscope.cli.progress import reporting
+    from attnscope.cli.progress import showing
     from attnscope.records.survey.thresholds import Thresholds
 
     thresholds = Thresholds.parse(threshold or [])
     place = folder_for(model, random_init) if out is None else out
     try:
-        with output_folder(place) as folder, reporting() as progress:
+        with output_folder(place) as folder, showing("sequences") as progress:
             if not resume:
                 (folder / PARTIAL).unlink(missing_ok=True)  # of an earlier scan: not what this one did
             progress("loading", 0, 0, 0)  # torch and transformers take seconds to import: say so first

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from copy import deepcopy
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -24,40 +21,37 @@ from torch import nn
 from attnscope.collapsing.ends import end_to_end
 from attnscope.collapsing.notes import noted, provenance_of
 from attnscope.collapsing.running import Bounded, Measured, bounded, curve_of, measured
-from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.progress import Advance, silent
 from attnscope.core.seeds import numbered_seeds, refuse_unusable_seed
 from attnscope.hf.anatomy.anatomy import Anatomy, Stack, anatomy
 from attnscope.hf.anatomy.precision import coarse_modules, widened
 from attnscope.hf.editing.surgery import VARIANTS, Variant
-from attnscope.hf.loading.devices import dtype_named
-from attnscope.hf.loading.in_memory import refuse_quantised
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import (
     Ready,
     Text,
     batches_for,
-    loaded_model,
     out_of_memory,
     precision_and_place,
     refuse_randomness,
     refusing_what_does_not_run,
     text_of,
 )
+from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.loading.shapes import SHAPES, shaped
 from attnscope.hf.loading.sound import refuse_broken_weights
+from attnscope.hf.loading.subject import Subject, loaded_for
 from attnscope.matrix.yardsticks import YARDSTICKS
 from attnscope.records.collapse import Collapse, EndToEnd
 from attnscope.trace.batches import Batches
 from attnscope.trace.windows import Tokenizer
 
 TOKENS = 128  # as in the paper
-Source = str | Path | nn.Module | Loaded | Callable[[int], nn.Module | Loaded]
 
 
 def collapse(
-    model: Source,
+    model: Subject,
     corpus: Text | Ready | None = None,
     *,
     variants: str | Sequence[str] = tuple(VARIANTS),
@@ -95,18 +89,24 @@ def collapse(
     seeds = numbered_seeds(seeds, "a model that is built and measured")
     drawn = random_init or (callable(model) and not isinstance(model, nn.Module))
     _check_seeds(seeds, drawn)
-    options = {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
-    text = text_of(corpus, field) if isinstance(corpus, str | Path) else corpus
+    loading = Loading(
+        dtype=dtype,
+        device=device,
+        random_init=random_init,
+        allow_pickle=allow_pickle,
+        trust_remote_code=trust_remote_code,
+    )
+    sampling = Sampling(samples, max_tokens, batch_size, seed=seeds[0], field=field)
+    text = text_of(corpus, sampling)
     prepared: Batches | None = None
     runs: list[Measured] = []
     beside: Bounded | None = None
     for number, seed in enumerate(seeds):
         progress("loading", 0, 0)
-        loaded = loaded_for(model, tokenizer, random_init=random_init, seed=seed, dtype=dtype, device=device, **options)
+        loaded = loaded_for(model, tokenizer, replace(loading, seed=seed))
         if prepared is None:
-            sizes = {"samples": samples, "max_tokens": max_tokens, "batch_size": batch_size}
             reader = loaded if max_tokens is not None else replace(loaded, positions=_room(loaded))
-            prepared = batches_for(reader, text, **sizes, seed=seeds[0])
+            prepared = batches_for(reader, text, sampling)
         refuse_broken_weights(loaded)
         place = precision_and_place(loaded.model)[1]
         with refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
@@ -191,26 +191,6 @@ def _check_seeds(seeds: Sequence[int], drawn: bool) -> None:
         raise RefusalError("Trained weights are the same for every seed: give one, or ask for --random-init.")
     for seed in seeds:
         refuse_unusable_seed(seed)
-
-
-def loaded_for(model: Source, tokenizer: Tokenizer | None, *, random_init: bool, seed: int, **options: Any) -> Loaded:
-    """What `model` names, or the model itself in `dtype`, leaving the caller's as it is."""
-    if isinstance(model, str) and model in SHAPES and not Path(model).exists():
-        if not random_init:
-            raise RefusalError(f"'{model}' is a shape without weights: pass --random-init, or name a model.")
-        return shaped(model, seed=seed, dtype=options["dtype"], device=options["device"])
-    precision = dtype_named(options["dtype"])
-    if isinstance(model, str | Path):
-        return loaded_model(model, tokenizer, random_init=random_init, seed=seed, **options)
-    if isinstance(model, nn.Module | Loaded) and random_init:
-        raise RefusalError("A model in memory has its weights: give a function from seed to model instead.")
-    made = model if isinstance(model, nn.Module | Loaded) else model(seed)
-    inner = made.model if isinstance(made, Loaded) else made
-    refuse_quantised(inner)  # before a cast makes other numbers of them
-    if precision is not None and precision_and_place(inner)[0] != precision:
-        inner = (deepcopy(inner) if made is model else inner).to(precision)
-        made = replace(made, model=inner) if isinstance(made, Loaded) else inner
-    return loaded_model(made, tokenizer)
 
 
 def _room(loaded: Loaded) -> int:

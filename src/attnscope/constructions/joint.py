@@ -16,8 +16,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from attnscope.core.construction import Advance, construction, silent
+from attnscope.core.construction import construction
 from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.certified import certified
 from attnscope.heads.factors import Factors

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnscope.core.construction import Advance, construction, silent
+from attnscope.core.construction import construction
+from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.factors import Factors
 from attnscope.heads.ratios import refuse_too_narrow

@@ -38,8 +38,9 @@ import math
 import numpy as np
 from jaxtyping import Float, Int
 
-from attnscope.core.construction import Advance, construction, silent
+from attnscope.core.construction import construction
 from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy, Dtype
 from attnscope.heads.certified import certified
 from attnscope.heads.factors import Factors

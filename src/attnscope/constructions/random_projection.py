@@ -27,8 +27,9 @@ from jaxtyping import Float, Int
 from scipy.sparse import block_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
-from attnscope.core.construction import Advance, construction, silent
+from attnscope.core.construction import construction
 from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.factors import Factors
 from attnscope.patterns.pattern import Pattern

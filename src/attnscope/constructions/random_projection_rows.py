@@ -16,8 +16,9 @@ import math
 import numpy as np
 from jaxtyping import Float
 
-from attnscope.core.construction import Advance, construction, silent
+from attnscope.core.construction import construction
 from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.factors import Factors
 from attnscope.patterns.pattern import Pattern

@@ -17,12 +17,9 @@ Auto = Literal["one pattern", "any pattern", "ceiling"]
 """What `compile` takes a construction for when nobody names one: to fit queries and keys to one pattern, to give keys
 that serve any pattern, or as a head of known width that costs next to nothing and tells the search where to end."""
 
-Advance = Callable[[str, int, int], None]
-"""`advance(stage, done, total)`: how long work says where it is."""
+from attnscope.core.progress import Advance, silent
 
-
-def silent(stage: str, done: int, total: int) -> None:
-    """An `Advance` that says nothing."""
+__all__ = ["Advance", "Construction", "construction", "silent"]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 import attnscope
-from attnscope.collapsing.collapse import loaded_for
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.seeds import refuse_unusable_seed
@@ -36,8 +35,10 @@ from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import out_of_memory, refusing_what_does_not_run
+from attnscope.hf.loading.options import Loading
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
+from attnscope.hf.loading.subject import loaded_for
 from attnscope.pathways.edges import number_of_paths
 from attnscope.pathways.energy import Energy, path_energy
 from attnscope.pathways.heads import head_table
@@ -89,8 +90,7 @@ def paths(
     _check(top, draws, dtype)
     refuse_unusable_seed(seed)
     progress("loading", 0, 0)
-    options = {"dtype": dtype, "device": device, "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
-    loaded = loaded_for(model, tokenizer, random_init=random_init, seed=seed, **options)
+    loaded = loaded_for(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
     refuse_broken_weights(loaded)
     read = reading(loaded, text)
     with quiet(), _fitting(read):

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import write_atomically
 from attnscope.core.interrupts import uninterrupted
+from attnscope.core.progress import Advance, silent
 
 Loss = Callable[[nn.Module, torch.Generator], Tensor]
 EVERY_SECONDS = 20.0

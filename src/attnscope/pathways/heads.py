@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.core.construction import Advance, silent
+from attnscope.core.progress import Advance, silent
 from attnscope.pathways.edges import heads_apart, one_attention
 from attnscope.pathways.graded import Graded, watching
 from attnscope.pathways.lengths import streams_by_length

@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.core.construction import Advance, silent
+from attnscope.core.progress import Advance, silent
 from attnscope.pathways.edges import Edges, edges, multiplied
 from attnscope.pathways.graded import Graded, watching
 from attnscope.pathways.network import Network

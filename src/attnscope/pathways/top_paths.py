@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance, silent
 from attnscope.pathways.edges import heads_apart, one_attention
 from attnscope.pathways.energy import signed_streams
 from attnscope.pathways.graded import Graded, watching

@@ -16,6 +16,7 @@ from attnscope.core.measure import Measure
 from attnscope.core.registry import measures as known_measures
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import precision_and_place
+from attnscope.hf.loading.options import Sampling
 from attnscope.records.decoding import decode, encode
 from attnscope.trace.batches import Batches
 
@@ -41,10 +42,7 @@ class Plan:
         loaded: Loaded,
         prepared: Batches,
         chosen: tuple[Measure, ...],
-        *,
-        max_tokens: int | None,
-        batch_size: int,
-        seed: int,
+        sampling: Sampling,
         accumulate: torch.dtype | None,
     ) -> Plan:
         precision, place = precision_and_place(loaded.model)
@@ -54,9 +52,9 @@ class Plan:
             tokens=prepared.fingerprint(),
             measures=tuple(measure.card.name for measure in chosen),
             samples=prepared.samples,
-            max_tokens=max_tokens,
-            batch_size=batch_size,
-            seed=seed,
+            max_tokens=sampling.max_tokens,
+            batch_size=sampling.batch_size,
+            seed=sampling.seed,
             dtype=str(precision).removeprefix("torch."),
             device=str(place),
             accumulate=str(accumulate).removeprefix("torch."),

@@ -10,13 +10,14 @@ frames into numbers, and nothing larger than one layer of one batch is ever kept
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from attnscope.core.interrupts import uninterrupted
+from attnscope.core.progress import AdvanceReading, silent
 from attnscope.core.registry import choose
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.hf.loading.load import Loaded
@@ -31,6 +32,7 @@ from attnscope.hf.loading.material import (
     refusing_what_does_not_run,
     text_of,
 )
+from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.loading.quiet import quiet
 from attnscope.records.survey.survey import Survey
 from attnscope.scanning.checkpoint import Checkpoint
@@ -40,8 +42,6 @@ from attnscope.scanning.shard import Shard
 from attnscope.scanning.subject import Subject
 from attnscope.trace.batches import Batch, Batches
 from attnscope.trace.windows import Tokenizer
-
-Progress = Callable[[str, int, int, int], None]  # stage, sequences done, sequences in all, tokens done
 
 
 def scan(
@@ -63,26 +63,25 @@ def scan(
     accumulate: torch.dtype | None = torch.float32,
     checkpoint: str | Path | None = None,
     resume: bool = False,
-    progress: Progress | None = None,
+    progress: AdvanceReading | None = None,
 ) -> Survey:
     """Measure `model` over `corpus`; see `attnscope scan --help` for the words.
 
     `dtype`, `device` and `random_init` are for models loaded by name; one in memory is scanned as it is. `accumulate`
     is the precision of attention statistics: float32 rounds as the model's own attention does; None takes float64
     wherever logits are so large that float32 would show. With `checkpoint`, what is done is kept there when the scan is
-    interrupted, and `resume` goes on with it.
+    interrupted, and `resume` goes on with it. `progress(stage, done, total, tokens)` is told of sequences and tokens.
     """
-    tell = progress or _quiet
+    tell = progress or silent
     chosen = choose(_names_of(measures))
     refuse_unusable_seed(seed)
     tell("loading", 0, 0, 0)
-    options = {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
-    loaded = loaded_model(model, tokenizer, dtype=dtype, device=device, random_init=random_init, seed=seed, **options)
-    text = text_of(corpus, field)
-    prepared = batches_for(loaded, text, samples=samples, max_tokens=max_tokens, batch_size=batch_size, seed=seed)
-    plan = Plan.of(
-        loaded, prepared, chosen, max_tokens=max_tokens, batch_size=batch_size, seed=seed, accumulate=accumulate
-    )
+    loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
+    sampling = Sampling(samples, max_tokens, batch_size, seed, field)
+    loaded = loaded_model(model, tokenizer, loading)
+    text = text_of(corpus, sampling)
+    prepared = batches_for(loaded, text, sampling)
+    plan = Plan.of(loaded, prepared, chosen, sampling, accumulate)
     keeper = Checkpoint(None if checkpoint is None else Path(checkpoint), plan)
     before = keeper.restore() if resume else None
     if before is None:
@@ -119,10 +118,6 @@ def remaining(prepared: Batches, done: int) -> Iterator[Batch]:
         if passed >= done:
             yield batch
         passed += len(batch)
-
-
-def _quiet(stage: str, done: int, total: int, tokens: int) -> None:
-    """No progress wanted."""
 
 
 def _names_of(measures: str | Iterable[str]) -> list[str]:

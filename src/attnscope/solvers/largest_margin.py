@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Bool, Float
 
-from attnscope.core.construction import Advance, silent
+from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.factors import Factors
 from attnscope.heads.ratios import with_exact_ratios

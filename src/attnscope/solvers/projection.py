@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from attnscope.core.construction import Advance
 from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.certificate import certify
 from attnscope.heads.certified import certified

@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnscope.core.construction import Advance
+from attnscope.core.progress import Advance
 from attnscope.heads.factors import Factors
 from attnscope.solvers.descent import Adam
 

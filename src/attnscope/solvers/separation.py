@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from attnscope.core.construction import Advance, silent
+from attnscope.core.progress import Advance, silent
 from attnscope.patterns.pattern import Pattern
 
 Status = Literal["separated", "inseparable", "too long", "stopped"]

@@ -20,9 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.collapsing.collapse import Source, loaded_for
-from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance, silent
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.loading.material import (
     Ready,
@@ -32,7 +31,9 @@ from attnscope.hf.loading.material import (
     precision_and_place,
     refusing_what_does_not_run,
 )
+from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.subject import Subject, loaded_for
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
 from attnscope.hf.tapping.tap import Frame, tap
@@ -82,7 +83,7 @@ def chained_residuals(patterns: Patterns, *, paths: int, seed: int = 0) -> dict[
 
 
 def chains(
-    model: Source,
+    model: Subject,
     corpus: Text | Ready | None = None,
     *,
     paths: int = 100,
@@ -94,13 +95,12 @@ def chains(
     device: str = "cpu",
     tokenizer: Tokenizer | None = None,
     allow_pickle: bool = False,
+    trust_remote_code: bool = False,
     progress: Advance = silent,
 ) -> Chains:
     """Draw `paths` paths of every length for each of `samples` sequences, in the model's own patterns."""
-    loaded = loaded_for(
-        model, tokenizer, random_init=random_init, seed=seed, dtype=dtype, device=device, allow_pickle=allow_pickle
-    )
-    prepared = batches_for(loaded, corpus, samples=samples, max_tokens=max_tokens, batch_size=1, seed=seed)
+    loaded = loaded_for(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
+    prepared = batches_for(loaded, corpus, Sampling(samples, max_tokens, batch_size=1, seed=seed))
     place = precision_and_place(loaded.model)[1]
     with refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
         found = anatomy(loaded.model, prepared.batches[0].to(place).inputs)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.core.construction import Advance, silent
+from attnscope.core.progress import Advance, silent
 from attnscope.models.nano import Nano
 from attnscope.models.nano_network import SKIP, network_of, path_alone
 from attnscope.models.tasks import Task, hits

@@ -9,8 +9,6 @@ found later.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.anatomy.example import Batch, run
-from attnscope.hf.seeing.interface import watched_interface
+from attnscope.hf.anatomy.example import Batch
+from attnscope.hf.anatomy.probe_run import probe_run
 from attnscope.hf.seeing.masks import MaskReader
-from attnscope.hf.seeing.primitives import FusedCall, Seen, SoftmaxWatch
+from attnscope.hf.seeing.primitives import FusedCall, Seen
 from attnscope.hf.seeing.recompute import dense_mixed
 from attnscope.hf.seeing.sighting import Sighting, sight_fused, sight_written_out
 from attnscope.hf.seeing.tensors import Slot, arguments, float_tensors
@@ -68,29 +66,6 @@ class Census:
     calls: tuple[ModuleCall, ...]
     attention: tuple[AttentionSeen, ...]
     fast_path: bool  # torch's fused encoder layers would hide attention and are switched off while watching
-
-
-_FAST_PATH_BEFORE: list[bool] = []  # one entry for every context below that is open, all the same
-
-
-@contextmanager
-def without_fast_path(needed: bool = True) -> Iterator[None]:
-    """torch's own encoder layers run as one fused kernel in evaluation; in this context they do not.
-
-    Contexts may overlap in any order: the setting is as it was when the last one is left.
-    """
-    if not needed:
-        yield
-        return
-    enabled = torch.backends.mha.get_fastpath_enabled()
-    _FAST_PATH_BEFORE.append(_FAST_PATH_BEFORE[0] if _FAST_PATH_BEFORE else enabled)
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        before = _FAST_PATH_BEFORE.pop()
-        if not _FAST_PATH_BEFORE:
-            torch.backends.mha.set_fastpath_enabled(before)
 
 
 class _Enumerator:
@@ -183,21 +158,9 @@ class _Enumerator:
 def take_census(model: nn.Module, batch: Batch) -> Census:
     """Run the model once on a small batch and note every module call and every attention call."""
     noted = _Enumerator(model)
-    watch = SoftmaxWatch(noted.saw, noted.scope)
-    with ExitStack() as stack:
-        for module in noted.paths:
-            stack.callback(module.register_forward_pre_hook(noted.enter, with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(noted.leave, with_kwargs=True).remove)
-        stack.enter_context(without_fast_path())
-        stack.enter_context(
-            watched_interface(noted.paths.__contains__, noted.masks, noted.saw_interface, lambda module: True)
-        )
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(watch)
-        run(model, batch)
-    watch.forget()
-    if watch.lost:
-        path = noted.calls[watch.lost[0][-1]].path
+    lost = probe_run(model, batch, noted)
+    if lost:
+        path = noted.calls[lost[0][-1]].path
         raise RefusalError(
             f"{noted.model_class} mixes values in {path} in a way that is not understood (blocks of keys, or an "
             "axis order of its own): part of its attention would be missing, so it is not measured at all."

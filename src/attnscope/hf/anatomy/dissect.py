@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attnscope.hf.anatomy.census import without_fast_path
-from attnscope.hf.anatomy.example import Batch, run
+from attnscope.hf.anatomy.example import Batch
+from attnscope.hf.anatomy.probe_run import probe_run
 from attnscope.hf.anatomy.projections import Projections, find_projections
 from attnscope.hf.anatomy.stacks import BlockSeen, Placed
 from attnscope.hf.anatomy.tape import Change, LinearMap, Place, StreamRecord, Tape, parameter_matrix
 from attnscope.hf.anatomy.witness import Witness
 from attnscope.hf.anatomy.writes import Writes, find_writes
-from attnscope.hf.seeing.interface import watched_interface
-from attnscope.hf.seeing.primitives import SoftmaxWatch
 from attnscope.hf.seeing.sighting import Sighting
 from attnscope.hf.seeing.tensors import arguments, at, float_tensors, same_numbers
 
@@ -173,21 +170,9 @@ class _Dissection(Witness):
 def dissect(model: nn.Module, batch: Batch, placed: tuple[Placed, ...], fast_path: bool) -> Dissected:
     """Run the model once more on the probe batch and settle every block as it finishes."""
     work = _Dissection(model, placed)
-    watch = SoftmaxWatch(work.saw, work.scope)
     outside = Tape(placed[0].seen.batch, None, sequence_first=False)
     if any(p.block is None for p in placed):
         work.tapes.append(outside)  # attention without a block around it is matched against the whole run
-    with ExitStack() as stack:
-        for module in work.paths:
-            stack.callback(module.register_forward_pre_hook(work.enter, with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(work.leave, with_kwargs=True).remove)
-        stack.enter_context(without_fast_path(fast_path))
-        stack.enter_context(
-            watched_interface(work.paths.__contains__, work.masks, work.saw_interface, lambda module: True)
-        )
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(LinearWatch(work.multiplied))
-        stack.enter_context(watch)
-        run(model, batch)
+    probe_run(model, batch, work, fast_path=fast_path, also=(LinearWatch(work.multiplied),))
     work.settle(outside)
     return Dissected(work.writes, tuple(work.projections[index] for index in range(len(placed))), work.chained)

@@ -11,7 +11,6 @@ embeddings do nothing; and the output projection if it takes the mixed heads to 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,14 +18,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnscope.hf.anatomy.census import without_fast_path
-from attnscope.hf.anatomy.example import Batch, run
+from attnscope.hf.anatomy.example import Batch
+from attnscope.hf.anatomy.probe_run import probe_run
 from attnscope.hf.anatomy.projections import Columns, Projections, tolerance_of
 from attnscope.hf.anatomy.stacks import Placed
 from attnscope.hf.anatomy.tape import Matrix
 from attnscope.hf.anatomy.witness import Witness
-from attnscope.hf.seeing.interface import watched_interface
-from attnscope.hf.seeing.primitives import SoftmaxWatch
 from attnscope.hf.seeing.sighting import Sighting
 from attnscope.hf.seeing.tensors import arguments, float_tensors
 
@@ -41,18 +38,7 @@ def settled(
     search = _Search(model, placed, found)
     if not search.homes:
         return found
-    watch = SoftmaxWatch(search.saw, search.scope)
-    with ExitStack() as stack:
-        for module in search.paths:
-            stack.callback(module.register_forward_pre_hook(search.enter, with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(search.leave).remove)
-        stack.enter_context(without_fast_path(fast_path))
-        stack.enter_context(
-            watched_interface(search.paths.__contains__, search.masks, search.saw_interface, lambda module: True)
-        )
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(watch)
-        run(model, batch)
+    probe_run(model, batch, search, fast_path=fast_path)
     return tuple(search.found)
 
 
@@ -98,7 +84,7 @@ class _Search(Witness):
         self.open.append(call)
         self._note(arguments(args, kwargs))
 
-    def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         self._note(output)
         call = self.open.pop()
         with torch._C.DisableTorchFunction():  # our own arithmetic is not the model's

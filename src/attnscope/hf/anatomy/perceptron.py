@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.hf.anatomy.anatomy import Anatomy, Stack
+from attnscope.hf.seeing.restoring import Restoring
 from attnscope.matrix.residual import largest_column_sum, largest_row_sum
 
 _TOKENS = 8
@@ -108,13 +108,13 @@ def _watch(model: nn.Module, stack: Stack, attention: set[str], inputs: Mapping[
         if linear is not None:
             seen.maps.setdefault(seen.inside[-1], []).append(linear)
 
-    with ExitStack() as hooks, torch.no_grad():
+    with Restoring() as changes, torch.no_grad():
         for path in {block.path for block in stack.blocks}:
             block = model.get_submodule(path)
-            hooks.callback(block.register_forward_pre_hook(enter(path)).remove)
-            hooks.callback(block.register_forward_hook(leave, always_call=True).remove)
+            changes.before(block, enter(path), kwargs=False)
+            changes.after(block, leave, always=True)
             for module in block.modules():
-                hooks.callback(module.register_forward_hook(look).remove)
+                changes.after(module, look)
         model(**inputs)
     return seen
 

@@ -8,12 +8,13 @@ such casts out for as long as it lasts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+from attnscope.hf.seeing.restoring import Restoring
 
 _NUDGE = 1e-10  # far below float32's rounding (6e-8) and far above float64's (1e-16)
 _UNMOVED = 0.9  # a ReLU leaves half of its outputs unmoved; float32 leaves all but a few in a thousand
@@ -37,10 +38,10 @@ def coarse_modules(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[str, ..
         if bool(moved.any()) and float(same.sum() / moved.sum()) > _UNMOVED and not bool((output == 0).all()):
             found[name] = None
 
-    with ExitStack() as hooks:
+    with Restoring() as changes:
         for module in model.modules():
             if not any(True for _ in module.children()):
-                hooks.callback(module.register_forward_hook(look).remove)
+                changes.after(module, look)
         with torch.no_grad():
             model(**inputs)
     return tuple(found)

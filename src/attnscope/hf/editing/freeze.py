@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -24,9 +24,10 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack, anatomy
-from attnscope.hf.anatomy.census import without_fast_path
 from attnscope.hf.anatomy.example import Batch, run
+from attnscope.hf.seeing.fast_path import without_fast_path
 from attnscope.hf.seeing.intact import evaluating
+from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.tensors import Slot, at, every_tensor, same_numbers
 from attnscope.pathways.graded import Graded, plain
 from attnscope.pathways.network import Network, differences, followed
@@ -158,11 +159,11 @@ def _recorded(model: nn.Module, stack: Stack, batch: Batch) -> tuple[tuple[_Call
 
         return hook
 
-    with ExitStack() as hooks:
+    with Restoring() as changes:
         for path in dict.fromkeys(block.path for block in stack.blocks):
             module = model.get_submodule(path)
-            hooks.callback(module.register_forward_pre_hook(before(path), with_kwargs=True).remove)
-            hooks.callback(module.register_forward_hook(after(path)).remove)
+            changes.before(module, before(path))
+            changes.after(module, after(path))
         output = _first(run(model, batch))
     missing = [block.layer for block in stack.blocks if block.layer not in calls]
     if missing:
@@ -185,18 +186,10 @@ def _answering(model: nn.Module, stack: Stack, answers: list[Any]) -> Iterator[N
 
         return forward
 
-    modules = {path: model.get_submodule(path) for path in dict.fromkeys(block.path for block in stack.blocks)}
-    before = {path: module.__dict__.get("forward") for path, module in modules.items()}
-    try:
-        for path, module in modules.items():
-            module.__dict__["forward"] = stand_in(path)
+    with Restoring() as changes:
+        for path in dict.fromkeys(block.path for block in stack.blocks):
+            changes.forward(model.get_submodule(path), stand_in(path))
         yield
-    finally:
-        for path, module in modules.items():
-            if before[path] is None:
-                module.__dict__.pop("forward", None)
-            else:
-                module.__dict__["forward"] = before[path]
 
 
 def _stack(found: Anatomy, name: str | None) -> Stack:

@@ -33,7 +33,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,7 @@ from attnscope.hf.anatomy.places import self_attention_site
 from attnscope.hf.anatomy.projections import Columns
 from attnscope.hf.editing.turning import Output, measured_turning, probe_of
 from attnscope.hf.seeing.intact import evaluating
+from attnscope.hf.seeing.restoring import Restoring
 from attnscope.matrix.scores import Scores
 
 _ROWS = 512  # rows of attention compared at a time
@@ -113,11 +114,10 @@ def planted(
         signature=inspect.signature(model.forward),
         counting=sum(s.path == site.path for s in found.sites) > 1,
     )
-    with ExitStack() as stack_of_hooks:
-        stack_of_hooks.callback(model.register_forward_pre_hook(hooks.begin, with_kwargs=True, prepend=True).remove)
+    with Restoring() as changes:
+        changes.before(model, hooks.begin, prepend=True)
         for which, place in enumerate(places):
-            module = model.get_submodule(place.module)
-            stack_of_hooks.callback(module.register_forward_hook(hooks.replacing(which, place)).remove)
+            changes.after(model.get_submodule(place.module), hooks.replacing(which, place))
         with evaluating(model):
             seen = probe.scores(1, turning.tokens)
         deviation = _deviation(seen, head, head_index, key_head)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Block
 from attnscope.hf.anatomy.tape import Place
+from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.tensors import arguments, at
 
 
@@ -68,12 +69,12 @@ def cut(model: nn.Module, found: Anatomy, variant: Variant) -> Iterator[None]:
     """Inside the context every block of the model is the variant; outside it is itself again."""
     edits = [edit for stack in found.stacks for block in stack.blocks for edit in _edits(found, block, variant)]
     surgeon = _Surgeon(edits)
-    with ExitStack() as hooks:
-        hooks.callback(model.register_forward_pre_hook(surgeon.begin, with_kwargs=True, prepend=True).remove)
+    with Restoring() as changes:
+        changes.before(model, surgeon.begin, prepend=True)
         for path in surgeon.paths():
             module = model.get_submodule(path)
-            hooks.callback(module.register_forward_pre_hook(surgeon.took(path), with_kwargs=True).remove)
-            hooks.callback(module.register_forward_hook(surgeon.gave(path)).remove)
+            changes.before(module, surgeon.took(path))
+            changes.after(module, surgeon.gave(path))
         yield
 
 

@@ -11,8 +11,7 @@ entries are told apart by their rows. A rotation in planes needs two such vector
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Site
 from attnscope.hf.anatomy.example import Batch, example_batch, run
 from attnscope.hf.loading.classes import positions_of
+from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.matrix.scores import Scores
 from attnscope.trace.frame import AttentionFrame
@@ -148,15 +148,18 @@ def _arrived(
     tokens: int,
 ) -> tuple[Scores, tuple[Float[Tensor, "sequence token dim"], Float[Tensor, "sequence token dim"]]]:
     """What queries and keys arrive when every token of sequence b projects to `vectors[b]`."""
-    with ExitStack() as stack:
+    with Restoring() as changes:
         for output, planted in zip(outputs, vectors, strict=True):
-            stack.enter_context(_projecting(probe.model, output, planted))
+            changes.after(probe.model.get_submodule(output.module), _projecting(probe.model, output, planted))
         scores = probe.scores(len(vectors[0]), tokens)
     return scores, (scores.query[:, heads[0]].double().cpu(), scores.key[:, heads[1]].double().cpu())
 
 
-@contextmanager
-def _projecting(model: nn.Module, output: Output, vectors: Float[Tensor, "sequence dim"]) -> Iterator[None]:
+def _projecting(
+    model: nn.Module, output: Output, vectors: Float[Tensor, "sequence dim"]
+) -> Callable[[nn.Module, tuple[Any, ...], Any], Tensor]:
+    """A hook that puts `vectors[b]` where the projection of every token of sequence b comes out."""
+
     def hook(module: nn.Module, args: tuple[Any, ...], given: Any) -> Tensor:
         if not isinstance(given, Tensor) or given.ndim != 3 or given.shape[::2] != (len(vectors), output.outputs):
             raise RefusalError(
@@ -167,11 +170,7 @@ def _projecting(model: nn.Module, output: Output, vectors: Float[Tensor, "sequen
         changed[..., output.start : output.start + output.dim] = vectors[:, None].to(given)
         return changed
 
-    handle = model.get_submodule(output.module).register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return hook
 
 
 def _support(arrived: Float[Tensor, "column token row"]) -> Bool[Tensor, "row column"]:

@@ -6,21 +6,14 @@ from attnscope.core.errors import RefusalError
 from attnscope.corpus.corpus import Corpus
 from attnscope.corpus.read import read
 from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.options import Sampling
 from attnscope.trace.batches import Batches, batches
 from attnscope.trace.windows import random_windows, windows
 
 SAMPLES = 64  # random sequences, where no number is asked for
 
 
-def feed(
-    loaded: Loaded,
-    corpus: Corpus | None,
-    *,
-    max_tokens: int | None = None,
-    samples: int | None = None,
-    batch_size: int = 8,
-    seed: int = 0,
-) -> Batches:
+def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
     """Batches of the corpus, or of the embedded text where none is given.
 
     A model without a tokenizer reads random tokens, which the name of the batches says.
@@ -34,19 +27,19 @@ def feed(
         sequences = windows(
             read() if corpus is None else corpus,
             loaded.tokenizer,
-            max_tokens=max_tokens,
+            max_tokens=sampling.max_tokens,
             positions=loaded.positions,
             vocab_size=loaded.vocab_size,
-            samples=samples,
-            seed=seed,
+            samples=sampling.samples,
+            seed=sampling.seed,
         )
     elif corpus is None and loaded.vocab_size:
         sequences = random_windows(
             loaded.vocab_size,
-            max_tokens=max_tokens,
+            max_tokens=sampling.max_tokens,
             positions=loaded.positions,
-            samples=SAMPLES if samples is None else samples,
-            seed=seed,
+            samples=SAMPLES if sampling.samples is None else sampling.samples,
+            seed=sampling.seed,
             first=_known(loaded.bos, loaded),
         )
     else:
@@ -56,7 +49,7 @@ def feed(
         )
     return batches(
         sequences,
-        batch_size=batch_size,
+        batch_size=sampling.batch_size,
         pad=_known(loaded.pad, loaded),
         decoder_start=None if loaded.decoder_start is None else _known(loaded.decoder_start, loaded) or 0,
         accepts=loaded.accepts,

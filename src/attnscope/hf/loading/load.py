@@ -27,11 +27,12 @@ from attnscope.hf.loading import classes
 from attnscope.hf.loading.devices import device_named, dtype_named
 from attnscope.hf.loading.gguf_file import open_gguf
 from attnscope.hf.loading.hashing import described, hash_of_files, hash_of_json
+from attnscope.hf.loading.options import Loading
 from attnscope.hf.loading.permission import pretrained, refuse_foreign_kernels
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.room import refuse_what_memory_cannot_hold
 from attnscope.hf.loading.settings import refuse_impossible_settings, without_broken_packing
-from attnscope.hf.loading.sources import Source, Wishes, find
+from attnscope.hf.loading.sources import Source, find
 from attnscope.hf.loading.stored import refuse_whole_numbers
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "tekken.json", "tokenizer.model*")
@@ -70,22 +71,26 @@ def load(
     revision: str | None = None,
 ) -> Loaded:
     """The model that `source` names, or a sentence (`RefusalError`) that says why not and what to do."""
-    precision, place = dtype_named(dtype), device_named(device)
-    refuse_unusable_seed(seed)
-    wishes = Wishes(random_init, allow_pickle, trust_remote_code, revision)
-    found = find(source, wishes)
+    return load_as(source, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code, revision))
+
+
+def load_as(source: str | Path, loading: Loading) -> Loaded:
+    """`load`, with its options as one value."""
+    precision, place = dtype_named(loading.dtype), device_named(loading.device)
+    refuse_unusable_seed(loading.seed)
+    found = find(source, loading)
     with quiet(), _refusing(found), _open(found):
-        config = _config(found, wishes)
-        if not _uses_remote_code(found, wishes):
+        config = _config(found, loading)
+        if not _uses_remote_code(found, loading):
             refuse_what_memory_cannot_hold(_choices(config, found)[0], config, precision, found.name)
-        if random_init:
-            model, notes = _with_random_weights(config, found, precision, seed, wishes)
+        if loading.random_init:
+            model, notes = _with_random_weights(config, found, precision, loading)
         else:
-            model, notes = _with_weights(config, found, precision, wishes)
+            model, notes = _with_weights(config, found, precision, loading)
         _cast(model, precision)
-        tokenizer = _tokenizer(found, wishes)
+        tokenizer = _tokenizer(found, loading)
     model = _placed(model.eval().requires_grad_(False), place, found.name)
-    name = f"{found.name} (random weights, seed {seed})" if random_init else found.name
+    name = f"{found.name} (random weights, seed {loading.seed})" if loading.random_init else found.name
     sha256 = notes.pop("sha256")
     parameters = sum(parameter.numel() for parameter in model.parameters())
     text = model.config.get_text_config()
@@ -94,7 +99,7 @@ def load(
         "source": str(source),
         "class": type(model).__name__,
         "model_type": model.config.model_type,
-        "weights": "random" if random_init else found.form,
+        "weights": "random" if loading.random_init else found.form,
         "sha256": sha256,
         "parameters": parameters,
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
@@ -102,7 +107,7 @@ def load(
         "tokenizer": tokenizer is not None,
         "transformers": transformers.__version__,
         "torch": torch.__version__,
-        **({"revision": revision} if revision else {}),
+        **({"revision": loading.revision} if loading.revision else {}),
         **notes,
     }
     return Loaded(
@@ -149,15 +154,15 @@ def _refusing(found: Source) -> Iterator[None]:
         ) from error
 
 
-def _config(found: Source, wishes: Wishes) -> Any:
+def _config(found: Source, loading: Loading) -> Any:
     if found.form == "gguf":
         return pretrained(
             transformers.AutoConfig,
             found.folder,
-            trust_remote_code=wishes.trust_remote_code,
+            trust_remote_code=loading.trust_remote_code,
             gguf_file=found.gguf_file,
         )
-    refuse_foreign_kernels(found.config, found.name, trust_remote_code=wishes.trust_remote_code)
+    refuse_foreign_kernels(found.config, found.name, trust_remote_code=loading.trust_remote_code)
     refuse_impossible_settings(found.config, found.name)
     model_type = found.config["model_type"]
     if model_type in transformers.CONFIG_MAPPING:
@@ -169,7 +174,7 @@ def _config(found: Source, wishes: Wishes) -> Any:
             f"transformers {transformers.__version__} does not know the model type '{model_type}' of "
             f"{found.name}: install a version that does."
         )
-    elif not wishes.trust_remote_code:
+    elif not loading.trust_remote_code:
         raise RefusalError(
             f"{found.name} ('{model_type}') needs code that comes with its weights: read that code, and pass "
             "--trust-remote-code if you trust it."
@@ -194,23 +199,23 @@ def _unpacked(config: Any, quantised: Any, found: Source) -> Any:
 
 
 def _with_random_weights(
-    config: Any, found: Source, precision: torch.dtype | None, seed: int, wishes: Wishes
+    config: Any, found: Source, precision: torch.dtype | None, loading: Loading
 ) -> tuple[Any, dict[str, Any]]:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if _uses_remote_code(found, wishes):
+        torch.manual_seed(loading.seed)
+        if _uses_remote_code(found, loading):
             cls = classes.remote_class(found.config)
             model = cls.from_config(config, trust_remote_code=True, dtype=precision or torch.float32)
         else:
             model = _choices(config, found)[0]._from_config(config, dtype=precision or torch.float32)
-    description = {"seed": seed, "class": type(model).__name__, "config": described(model.config)}
-    return model, {"seed": seed, "sha256": hash_of_json(description)}
+    description = {"seed": loading.seed, "class": type(model).__name__, "config": described(model.config)}
+    return model, {"seed": loading.seed, "sha256": hash_of_json(description)}
 
 
 def _with_weights(
-    config: Any, found: Source, precision: torch.dtype | None, wishes: Wishes
+    config: Any, found: Source, precision: torch.dtype | None, loading: Loading
 ) -> tuple[Any, dict[str, Any]]:
-    remote = _uses_remote_code(found, wishes)
+    remote = _uses_remote_code(found, loading)
     options: dict[str, Any] = {
         "config": config,
         "dtype": precision or "auto",
@@ -260,19 +265,19 @@ def _choices(config: Any, found: Source) -> list[Any]:
     return choices
 
 
-def _uses_remote_code(found: Source, wishes: Wishes) -> bool:
+def _uses_remote_code(found: Source, loading: Loading) -> bool:
     known = found.config.get("model_type") in transformers.CONFIG_MAPPING
-    return wishes.trust_remote_code and "auto_map" in found.config and not known
+    return loading.trust_remote_code and "auto_map" in found.config and not known
 
 
-def _tokenizer(found: Source, wishes: Wishes) -> Any | None:
+def _tokenizer(found: Source, loading: Loading) -> Any | None:
     inside = any(any(found.folder.glob(pattern)) for pattern in _TOKENIZER_FILES)
     if found.form != "gguf" and not inside:
         return None
     tokenizer = pretrained(
         transformers.AutoTokenizer,
         found.folder,
-        trust_remote_code=wishes.trust_remote_code,
+        trust_remote_code=loading.trust_remote_code,
         **({"gguf_file": found.gguf_file} if found.form == "gguf" else {}),
     )
     tokenizer.model_max_length = 1 << 60  # windows are cut later; no word about long text is needed

@@ -15,7 +15,8 @@ from attnscope.corpus.corpus import Corpus
 from attnscope.corpus.read import read
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.in_memory import in_memory
-from attnscope.hf.loading.load import Loaded, load
+from attnscope.hf.loading.load import Loaded, load_as
+from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.tensors import every_tensor
 from attnscope.trace.batches import Batches
@@ -25,18 +26,18 @@ Text = str | Path | Iterable[str]
 Ready = Batches | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 
-def loaded_model(model: str | Path | nn.Module | Loaded, tokenizer: Tokenizer | None, **options: Any) -> Loaded:
+def loaded_model(model: str | Path | nn.Module | Loaded, tokenizer: Tokenizer | None, loading: Loading) -> Loaded:
     """Load a model by name, or take one that is already in memory, as it is."""
     if isinstance(model, Loaded):
         return model
     if isinstance(model, nn.Module):
         return in_memory(model, tokenizer)
-    return load(str(model), **options)
+    return load_as(str(model), loading)
 
 
-def text_of(corpus: Text | Ready | None, field: str) -> Corpus | Text | Ready | None:
+def text_of(corpus: Text | Ready | None, sampling: Sampling) -> Corpus | Text | Ready | None:
     """The corpus that a path names; anything else as it is."""
-    return read(corpus, field=field) if isinstance(corpus, str | Path) else corpus
+    return read(corpus, field=sampling.field) if isinstance(corpus, str | Path) else corpus
 
 
 def files_of(corpus: object) -> dict[str, int]:
@@ -46,20 +47,20 @@ def files_of(corpus: object) -> dict[str, int]:
     return {"files_read": len(corpus.files), "files_skipped": len(corpus.skipped)}
 
 
-def batches_for(loaded: Loaded, corpus: Corpus | Text | Ready | None, **sizes: Any) -> Batches:
-    """Ready batches as they are; text read, and cut to `sizes` (samples, max_tokens, batch_size, seed)."""
+def batches_for(loaded: Loaded, corpus: Corpus | Text | Ready | None, sampling: Sampling) -> Batches:
+    """Ready batches as they are; text read, and cut as `sampling` says."""
     if corpus is None or isinstance(corpus, Corpus):
-        return feed(loaded, corpus, **sizes)
+        return feed(loaded, corpus, sampling)
     if isinstance(corpus, Batches):
         return corpus
     if isinstance(corpus, Mapping):
         return Batches.of([corpus])
     if isinstance(corpus, str | Path):
-        return feed(loaded, read(corpus), **sizes)
+        return feed(loaded, read(corpus, field=sampling.field), sampling)
     things: list[Any] = list(corpus)
     if things and isinstance(things[0], Mapping):
         return Batches.of(things)
-    return feed(loaded, read(things), **sizes)
+    return feed(loaded, read(things), sampling)
 
 
 def forward_options(loaded: Loaded) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import named_path
+from attnscope.hf.loading.options import Loading
 
 Form = Literal["safetensors", "pickle", "gguf", "config"]
 
@@ -24,16 +25,6 @@ _POINTER = b"version https://git-lfs"  # what a clone without git-lfs leaves in 
 _SETTINGS = ("*.json", "*.txt", "*.model", "*.jinja")
 _SAFETENSORS = ("model.safetensors", "model-*.safetensors")
 _PICKLES = ("pytorch_model.bin", "pytorch_model-*.bin")
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What the caller allows and wants; see `load`."""
-
-    random_init: bool = False
-    allow_pickle: bool = False
-    trust_remote_code: bool = False
-    revision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,23 +42,23 @@ class Source:
         return self.weights[0].name if self.form == "gguf" else None
 
 
-def find(source: str | Path, wishes: Wishes) -> Source:
+def find(source: str | Path, loading: Loading) -> Source:
     """The model that `source` names, with files that are there and whole."""
     if str(source) == "pocket" and not Path("pocket").exists():
-        return _in_folder(Path(str(resources.files("attnscope").joinpath("pocket"))), "pocket", wishes)
+        return _in_folder(Path(str(resources.files("attnscope").joinpath("pocket"))), "pocket", loading)
     if not str(source).strip():
         raise RefusalError("The model argument is empty: name a folder, a hub name, a .gguf file, or 'pocket'.")
     path = named_path(source, "model")
     if path.is_dir():
-        return _in_folder(path, path.resolve().name, wishes)
+        return _in_folder(path, path.resolve().name, loading)
     if path.is_file():
-        return _from_file(path, wishes)
+        return _from_file(path, loading)
     if isinstance(source, Path) or not _HUB_NAME.fullmatch(source) or path.suffix in (".gguf", ".json"):
         raise RefusalError(f"There is no model at '{source}': check the path, or give a hub name like 'gpt2'.")
-    return _in_folder(_from_hub(source, wishes), source, wishes)
+    return _in_folder(_from_hub(source, loading), source, loading)
 
 
-def _from_file(path: Path, wishes: Wishes) -> Source:
+def _from_file(path: Path, loading: Loading) -> Source:
     if path.suffix == ".gguf":
         return Source(path.stem, path.parent, "gguf", {}, (_not_a_pointer(path),))
     if path.suffix != ".json":
@@ -76,7 +67,7 @@ def _from_file(path: Path, wishes: Wishes) -> Source:
             "or a config.json with --random-init."
         )
     config = _config(path)
-    if not wishes.random_init:
+    if not loading.random_init:
         raise RefusalError(
             f"{path} is a configuration without weights: pass --random-init to look at it with random "
             "ones, or give the folder that holds the weights too."
@@ -85,14 +76,14 @@ def _from_file(path: Path, wishes: Wishes) -> Source:
     return Source(name, path.parent, "config", config, ())
 
 
-def _in_folder(folder: Path, name: str, wishes: Wishes) -> Source:
+def _in_folder(folder: Path, name: str, loading: Loading) -> Source:
     inside = sorted(path.name for path in folder.iterdir())
     if not inside:
         raise RefusalError(f"The model folder {folder} is empty: it needs config.json and model.safetensors.")
     if "config.json" not in inside:
         raise RefusalError(_without_config(folder, inside))
     config = _config(folder / "config.json")
-    if wishes.random_init:
+    if loading.random_init:
         return Source(name, folder, "config", config, ())
     if "model.safetensors" in inside:
         files = [folder / "model.safetensors"]
@@ -106,7 +97,7 @@ def _in_folder(folder: Path, name: str, wishes: Wishes) -> Source:
             f"{folder} has a configuration but no weights (model.safetensors): add them, or pass "
             "--random-init to look at the architecture with random ones."
         )
-    if not wishes.allow_pickle:
+    if not loading.allow_pickle:
         raise RefusalError(
             f"The weights in {folder} are a pickle ({pickles[0].name}): pass --allow-pickle to load its "
             "tensors, or convert it to safetensors."
@@ -167,7 +158,7 @@ def _not_a_pointer(path: Path) -> Path:
     return path
 
 
-def _from_hub(name: str, wishes: Wishes) -> Path:
+def _from_hub(name: str, loading: Loading) -> Path:
     """The folder of a hub model in the local cache; downloaded if it is not there and the hub answers."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
@@ -177,21 +168,21 @@ def _from_hub(name: str, wishes: Wishes) -> Path:
         RevisionNotFoundError,
     )
 
-    wanted = [*_SETTINGS, *(["*.py"] if wishes.trust_remote_code else [])]
-    wanted += [] if wishes.random_init else _SAFETENSORS
+    wanted = [*_SETTINGS, *(["*.py"] if loading.trust_remote_code else [])]
+    wanted += [] if loading.random_init else _SAFETENSORS
     try:
-        folder = Path(snapshot_download(name, revision=wishes.revision, allow_patterns=wanted))
-        if wishes.allow_pickle and not wishes.random_init and not any(folder.glob("model*.safetensors")):
-            snapshot_download(name, revision=wishes.revision, allow_patterns=[*wanted, *_PICKLES])
+        folder = Path(snapshot_download(name, revision=loading.revision, allow_patterns=wanted))
+        if loading.allow_pickle and not loading.random_init and not any(folder.glob("model*.safetensors")):
+            snapshot_download(name, revision=loading.revision, allow_patterns=[*wanted, *_PICKLES])
         return folder
     except GatedRepoError as error:
         raise RefusalError(f"The hub asks for permission to fetch '{name}': run hf auth login first.") from error
     except RepositoryNotFoundError as error:
         raise RefusalError(f"There is no folder '{name}' here and no model '{name}' on the hub.") from error
     except RevisionNotFoundError as error:
-        raise RefusalError(f"'{name}' has no revision '{wishes.revision}' on the hub: name another.") from error
+        raise RefusalError(f"'{name}' has no revision '{loading.revision}' on the hub: name another.") from error
     except (OSError, HfHubHTTPError, ValueError) as error:
-        at = f" at revision '{wishes.revision}'" if wishes.revision else ""
+        at = f" at revision '{loading.revision}'" if loading.revision else ""
         raise RefusalError(
             f"There is no folder '{name}', no copy of it in the local cache{at}, and the hub cannot be "
             "reached: go online once, or give a model folder or 'pocket'."

@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from attnscope.hf.seeing.primitives import Seen, SoftmaxWatch, looking_away
+from attnscope.hf.seeing.restoring import Restoring
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,11 +28,10 @@ class Listener:
 
 class _Owner:
     def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self.own = "forward" in vars(module)
         self.forward = module.forward
         self.listeners: list[Listener] = []
-        module.forward = self.watching
+        self.changes = Restoring()
+        self.changes.forward(module, self.watching)
 
     def watching(self, *args: Any, **kwargs: Any) -> Any:
         listeners = [listener for listener in self.listeners if listener.active()]
@@ -50,12 +50,6 @@ class _Owner:
                 listener.lost()
         return result
 
-    def restore(self) -> None:
-        if self.own:
-            self.module.forward = self.forward
-        else:
-            del self.module.forward
-
 
 _OWNERS: dict[nn.Module, _Owner] = {}
 
@@ -72,4 +66,4 @@ def watched_owner(module: nn.Module, listener: Listener) -> Iterator[None]:
     finally:
         owner.listeners.remove(listener)
         if not owner.listeners:
-            _OWNERS.pop(module).restore()
+            _OWNERS.pop(module).changes.close()

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.hf.anatomy.anatomy import Anatomy, Site, Stack
+from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.tensors import arguments, at, float_tensors
 
 Receive = Callable[[Site, Float[Tensor, "batch token width"]], None]
@@ -44,10 +45,10 @@ def attention_inputs(model: nn.Module, found: Anatomy, receive: Receive) -> Iter
 
         return hook
 
-    with ExitStack() as hooks:
-        hooks.callback(model.register_forward_pre_hook(begin, prepend=True).remove)
+    with Restoring() as changes:
+        changes.before(model, begin, kwargs=False, prepend=True)
         for path in dict.fromkeys(site.path for site in found.sites):
-            hooks.callback(model.get_submodule(path).register_forward_pre_hook(watch(path), with_kwargs=True).remove)
+            changes.before(model.get_submodule(path), watch(path))
         yield
 
 
@@ -80,8 +81,8 @@ def first_writes(
 
         return hook
 
-    with ExitStack() as hooks:
-        hooks.callback(model.register_forward_pre_hook(begin, prepend=True).remove)
+    with Restoring() as changes:
+        changes.before(model, begin, kwargs=False, prepend=True)
         for path in dict.fromkeys(path for path, _ in places):
-            hooks.callback(model.get_submodule(path).register_forward_hook(watch(path)).remove)
+            changes.after(model.get_submodule(path), watch(path))
         yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack
 from attnscope.hf.anatomy.tape import Place
+from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.tensors import arguments, at
 
 
@@ -19,12 +20,12 @@ from attnscope.hf.seeing.tensors import arguments, at
 def residual_identities(model: nn.Module, found: Anatomy, note: Callable[[Tensor], None]) -> Iterator[None]:
     """While active, `note` receives |result - (before + writes)| / max |result|, block by block."""
     reader = _Reader(found, note)
-    with ExitStack() as stack:
-        stack.callback(model.register_forward_pre_hook(reader.begin, with_kwargs=True).remove)
+    with Restoring() as changes:
+        changes.before(model, reader.begin)
         for path in reader.paths():
             module = model.get_submodule(path)
-            stack.callback(module.register_forward_pre_hook(reader.took(path), with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(reader.gave(path)).remove)
+            changes.before(module, reader.took(path))
+            changes.after(module, reader.gave(path))
         yield
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -23,12 +23,13 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site, Stack
-from attnscope.hf.anatomy.census import without_fast_path
 from attnscope.hf.anatomy.projections import output_weight
+from attnscope.hf.seeing.fast_path import without_fast_path
 from attnscope.hf.seeing.interface import watched_interface
 from attnscope.hf.seeing.masks import MaskReader
 from attnscope.hf.seeing.owners import Listener, watched_owner
 from attnscope.hf.seeing.primitives import FusedCall, Seen, looking_away
+from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.sighting import Sighting, sight_fused, sight_written_out
 from attnscope.hf.seeing.tensors import arguments, at
 from attnscope.hf.tapping.padding import Padding, TokenMasks
@@ -47,23 +48,22 @@ def tap(model: nn.Module, found: Anatomy, receive: Receive, token_masks: TokenMa
     outside one (layers run again for gradient checkpointing) is not looked at. Taps may overlap in any order.
     """
     running = _Tap(model, found, receive, token_masks)
-    with ExitStack() as stack:
-        stack.callback(running.forget)
-        stack.callback(model.register_forward_pre_hook(running.begin, with_kwargs=True, prepend=True).remove)
-        for path, hook in running.entering():
-            module = model.get_submodule(path)
-            stack.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+    with Restoring() as changes:
+        changes.callback(running.forget)
+        changes.before(model, running.begin, prepend=True)
+        for path, before in running.entering():
+            changes.before(model.get_submodule(path), before)
         for path, after in running.leaving():
-            stack.callback(model.get_submodule(path).register_forward_hook(after).remove)
-        stack.callback(model.register_forward_hook(running.finish).remove)
-        stack.callback(model.register_forward_hook(running.end, always_call=True).remove)
+            changes.after(model.get_submodule(path), after)
+        changes.after(model, running.finish)
+        changes.after(model, running.end, always=True)
         for path in dict.fromkeys(s.path for s in found.sites if s.route != "interface"):
-            stack.enter_context(watched_owner(model.get_submodule(path), running.listener(path)))
+            changes.enter_context(watched_owner(model.get_submodule(path), running.listener(path)))
         if "interface" in found.routes:
-            stack.enter_context(
+            changes.enter_context(
                 watched_interface(running.watches, running.masks, running.interface, running.as_pattern)
             )
-        stack.enter_context(without_fast_path(found.fast_path))
+        changes.enter_context(without_fast_path(found.fast_path))
         yield
 
 

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
-from attnscope.hf.anatomy.census import without_fast_path
 from attnscope.hf.anatomy.example import Batch, run, same_chance
+from attnscope.hf.seeing.fast_path import without_fast_path
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.recompute import dense_pattern, one_sequence, visible
 from attnscope.hf.seeing.tensors import every_tensor, same_numbers

@@ -1,0 +1,32 @@
+"""How a model is loaded and how a corpus is cut for it: options as values, handed down whole.
+
+Commands and Python functions spell these out as arguments of their own and build the values once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a model that is named becomes one in memory, and what its files may do on the way; see `load`."""
+
+    dtype: str = "float32"
+    device: str = "cpu"
+    random_init: bool = False
+    seed: int = 0  # of random weights
+    allow_pickle: bool = False
+    trust_remote_code: bool = False
+    revision: str | None = None
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which sequences of a corpus are read, and how many at a time."""
+
+    samples: int | None = None  # at most; None: all of a corpus
+    max_tokens: int | None = None  # of one sequence; None: 256, or what the model takes
+    batch_size: int = 8
+    seed: int = 0  # of the choice of sequences, and of random tokens
+    field: str = "text"  # of .jsonl and .parquet files

@@ -1,0 +1,68 @@
+"""The one way to change a model for a while: every change is undone when the context is left, by an exception too.
+
+    with Restoring() as changes:
+        changes.before(module, look_at_inputs)
+        changes.forward(block, answer_from_memory)
+        model(**batch)
+
+Changes are undone in reverse order. Contexts that a change needs beside itself can be entered with `enter_context`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from torch import nn
+
+
+class Restoring(ExitStack[bool | None]):
+    """Hooks, forwards, modes and parts of modules: each is changed by a method here, which remembers what it was."""
+
+    def before(
+        self, module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = True, prepend: bool = False
+    ) -> None:
+        """`hook(module, args, kwargs)` runs before every call of the module."""
+        self.callback(module.register_forward_pre_hook(hook, with_kwargs=kwargs, prepend=prepend).remove)
+
+    def after(self, module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = False, always: bool = False) -> None:
+        """`hook(module, args, output)` runs after every call; `always` also after one that failed."""
+        self.callback(module.register_forward_hook(hook, with_kwargs=kwargs, always_call=always).remove)
+
+    def forward(self, module: nn.Module, stand_in: Callable[..., Any]) -> None:
+        """`stand_in` is called instead of the module's own forward."""
+        own = vars(module).get("forward")  # a forward of this one module, not of its class
+        vars(module)["forward"] = stand_in
+        if own is None:
+            self.callback(vars(module).pop, "forward", None)
+        else:
+            self.callback(vars(module).__setitem__, "forward", own)
+
+    def evaluation(self, model: nn.Module) -> None:
+        """Evaluation mode for every module of the model."""
+        for module in model.modules():
+            self.callback(_set_mode, module, module.training)
+        model.eval()
+
+    def parts(self, model: nn.Module) -> None:
+        """Whatever the model does to itself from here on: its submodules, and settings that are words."""
+        config = getattr(model, "config", None)
+        for thing in (*model.modules(), *(() if config is None else (config,))):
+            self.callback(vars(thing).update, _words(thing))
+        for module in model.modules():
+            self.callback(_set_children, module, dict(module._modules))
+
+
+def _set_mode(module: nn.Module, training: bool) -> None:
+    module.training = training
+
+
+def _set_children(module: nn.Module, children: dict[str, nn.Module | None]) -> None:
+    module._modules.clear()
+    module._modules.update(children)
+
+
+def _words(thing: object) -> dict[str, str]:
+    """Settings that are words: which kind of attention, for one."""
+    return {name: value for name, value in vars(thing).items() if isinstance(value, str)}
