@@ -53,7 +53,7 @@ BLOCK_ELEMENTS = 2**22
 NEWTON_STEPS = 60
 
 
-def zeros_of(support: Int[np.ndarray, "entry"], visible: int) -> list[int]:
+def zeros_of(support: Int[np.ndarray, " entry"], visible: int) -> list[int]:
     """Zeros of one row's polynomial as key indices: every run of neighbours once, the middle of an odd run twice."""
     if len(support) == visible:
         return []
@@ -168,7 +168,7 @@ def _first_zero(pattern: Pattern, row: int) -> int:
 
 def _sharpness(
     pattern: Pattern, rows: slice, smallest: Float[np.ndarray, "some_rows key"], leak: float, straight: bool
-) -> Float[np.ndarray, "some_rows"]:
+) -> Float[np.ndarray, " some_rows"]:
     """b of the derivation for some rows. |P| comes from its factors: near its zeros coefficients would cancel."""
     n_keys = pattern.n_keys
     steps = np.arange(-n_keys, n_keys)

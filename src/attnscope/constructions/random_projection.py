@@ -108,7 +108,7 @@ class Split:
         return queries, keys
 
 
-def _blocks(logits: csr_array) -> list[tuple[Int[np.ndarray, "row"], Int[np.ndarray, "column"]]]:
+def _blocks(logits: csr_array) -> list[tuple[Int[np.ndarray, " row"], Int[np.ndarray, " column"]]]:
     """Rows and columns of the connected components of the bipartite graph; columns nobody looks at are left out."""
     n = logits.shape[0]
     count, label = connected_components(block_array([[None, logits], [logits.T, None]]), directed=False)
@@ -118,7 +118,7 @@ def _blocks(logits: csr_array) -> list[tuple[Int[np.ndarray, "row"], Int[np.ndar
 
 
 def _halves(
-    logits: csr_array, rows: Int[np.ndarray, "row"], columns: Int[np.ndarray, "column"]
+    logits: csr_array, rows: Int[np.ndarray, " row"], columns: Int[np.ndarray, " column"]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     if min(len(rows), len(columns)) > LARGEST_BLOCK:
         raise RefusalError(

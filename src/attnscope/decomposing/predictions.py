@@ -38,7 +38,7 @@ class Predicting:
         own = _row(network.output, goal.position)
         return cls(goal.entries, goal.entry, goal.position, read.ids, own, causal)
 
-    def said(self, output: Float[Tensor, "batch *shape"], value: float) -> Prediction:
+    def said(self, output: Float[Tensor, " batch *shape"], value: float) -> Prediction:
         """What `output` says; `value` is the target there."""
         row = _row(output, self.position)
         distance = float((row - self.own).norm() / self.own.norm().clamp_min(torch.finfo(row.dtype).tiny))
@@ -49,14 +49,14 @@ class Predicting:
         wished = None if self.entry is None else float(chances[self.entry])
         return Prediction(value, self.entries.word(best), float(chances[best]), wished, self._loss(output), distance)
 
-    def _loss(self, output: Float[Tensor, "batch *shape"]) -> float | None:
+    def _loss(self, output: Float[Tensor, " batch *shape"]) -> float | None:
         """Mean of -log p(next token) over the text; only a model that does not see the next token predicts it."""
         if self.entries.output != "tokens" or not self.causal or self.ids is None or len(self.ids) < 2:
             return None
         return float(torch.nn.functional.cross_entropy(output[0, :-1], self.ids[1:]))
 
 
-def _row(output: Float[Tensor, "batch *shape"], position: int | None) -> Float[Tensor, " entry"]:
+def _row(output: Float[Tensor, " batch *shape"], position: int | None) -> Float[Tensor, " entry"]:
     """One row; states of a model without an axis of tokens, or asked for at no position, as one."""
     row = output[0] if position is None else output[0, position]
     return row.flatten()

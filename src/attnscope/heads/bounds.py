@@ -71,7 +71,7 @@ def bounds_for(n: int, k: int, accuracy: Accuracy, universal: bool = True, causa
     )
 
 
-def separated_rows(pattern: Pattern, accuracy: Accuracy) -> Bool[np.ndarray, "row"]:
+def separated_rows(pattern: Pattern, accuracy: Accuracy) -> Bool[np.ndarray, " row"]:
     """Rows for which (*) holds."""
     lowest = np.minimum.reduceat(pattern.weights, pattern.starts[:-1])
     return np.asarray(_separates(lowest, accuracy))
@@ -83,7 +83,7 @@ def _separates(lowest: Any, accuracy: Accuracy) -> Any:
     return accuracy.leak / (1 - accuracy.leak) < share * (1 - 1e-9)
 
 
-def visible_rectangles(pattern: Pattern, kept: Bool[np.ndarray, "row"]) -> list[csr_array]:
+def visible_rectangles(pattern: Pattern, kept: Bool[np.ndarray, " row"]) -> list[csr_array]:
     """0/1 matrices of separated rows and of keys that all of them see: all of it, or cuts of a causal pattern."""
     ones = csr_array((np.ones(len(pattern.columns)), pattern.columns, pattern.starts), (pattern.n, pattern.n_keys))
     if not pattern.causal:
@@ -205,7 +205,7 @@ def _radon(keys: int, k: int, accuracy: Accuracy, universal: bool) -> Bound:
     return Bound("universal", width, universal, statement, "J. Radon, Math. Ann. 83 (1921) 113-115")
 
 
-def _typical(visible: Int[np.ndarray, "row"], counts: Int[np.ndarray, "row"], n_keys: int) -> Bound:
+def _typical(visible: Int[np.ndarray, " row"], counts: Int[np.ndarray, " row"], n_keys: int) -> Bound:
     """Warren: P polynomials of degree D in V >= 1 variables have at most (4 e D P / V)^V sign patterns, P >= V.
 
     The signs of q_i . k_j - tau_i are P = number of visible entries polynomials of degree 2 in V = (n + m) d + n

@@ -138,7 +138,7 @@ def _other_neighbour(
 
 def _spread(
     seen: Float[Tensor, "row k width"], wanted: Float[Tensor, "row k"], queries: Float[Tensor, "row width"]
-) -> Float[Tensor, "row"]:
+) -> Float[Tensor, " row"]:
     """ln(1 + ratio error) of each row: its largest minus its smallest error, between which empty places (0) lie."""
     error = torch.einsum("rkd,rd->rk", seen, queries) - wanted
     return error.amax(1) - error.amin(1)

@@ -79,7 +79,7 @@ def spectral_norm(forward: Product, backward: Product, shape: tuple[int, int]) -
     return math.sqrt(float(values[-1]) + short) * (1 + 1e-9)
 
 
-def _start(size: int) -> Float[np.ndarray, "size"]:
+def _start(size: int) -> Float[np.ndarray, " size"]:
     """Nothing is orthogonal to quadratic phases by accident, and they are the same in every run."""
     phases = np.cos(2 * np.pi * np.mod(np.arange(1, size + 1) ** 2 * math.sqrt(2), 1.0))
     return np.asarray(phases / np.linalg.norm(phases))

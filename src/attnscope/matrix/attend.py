@@ -20,7 +20,7 @@ def attend_with_lse(
     key: Float[Tensor, "... key dim"],
     value: Float[Tensor, "... key value_dim"],
     *,
-    attn_mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None = None,
+    attn_mask: Bool[Tensor, " ..."] | Float[Tensor, " ..."] | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,

@@ -35,7 +35,7 @@ class Band:
         stop = keys if self.ahead is None else min(keys, last + self.ahead + 1)
         return start, max(start, stop)
 
-    def permits(self, row: Int[Tensor, "*rows"], key: Int[Tensor, "*keys"]) -> Bool[Tensor, "..."]:
+    def permits(self, row: Int[Tensor, "*rows"], key: Int[Tensor, "*keys"]) -> Bool[Tensor, " ..."]:
         """Elementwise (broadcast) whether `row` may see `key`."""
         distance = row - key
         permitted = torch.ones_like(distance, dtype=torch.bool)

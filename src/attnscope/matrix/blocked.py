@@ -38,7 +38,7 @@ def blocked_statistics(
     key_mask: Bool[Tensor, "batch key"],
     dtype: torch.dtype,
     lse: Float[Tensor, "batch heads query"] | None,
-) -> dict[str, Float[Tensor, "..."]]:
+) -> dict[str, Float[Tensor, " ..."]]:
     """The wanted statistics (any of ROW_STATISTICS, `received`, `head_overlap`), added up tile by tile."""
     batch, heads, rows, _ = scores.query.shape
     device = scores.query.device

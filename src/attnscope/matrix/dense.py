@@ -50,7 +50,7 @@ def dense_statistics(
     *,
     query_mask: Bool[Tensor, "batch query"],
     key_mask: Bool[Tensor, "batch key"],
-) -> dict[str, Float[Tensor, "..."]]:
+) -> dict[str, Float[Tensor, " ..."]]:
     """Every statistic straight from its definition."""
     A = dense_pattern(scores) * query_mask[:, None, :, None]
     i = torch.arange(A.shape[2], device=A.device)[:, None]

@@ -48,7 +48,7 @@ def fused_statistics(
     query_mask: Bool[Tensor, "batch query"],
     key_mask: Bool[Tensor, "batch key"],
     dtype: torch.dtype,
-) -> dict[str, Float[Tensor, "..."]]:
+) -> dict[str, Float[Tensor, " ..."]]:
     """The wanted ones of FUSED_STATISTICS, for a plain scaled dot product."""
     if not scores.plain or scores.query.device.type != "cpu":
         raise RefusalError(
@@ -103,7 +103,7 @@ def _mix_keys(
 
 
 def _received(
-    scores: Scores, lse: Float[Tensor, "batch heads query"], live: Bool[Tensor, "batch #heads query"]
+    scores: Scores, lse: Float[Tensor, "batch heads query"], live: Bool[Tensor, " batch #heads query"]
 ) -> Float[Tensor, "batch heads key"]:
     """Column sums over live rows: the attention of keys to queries, whose log-sum-exp is the answer."""
     key = scores.key.repeat_interleave(scores.sharing, 1)

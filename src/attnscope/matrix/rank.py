@@ -33,7 +33,7 @@ def singular_values(stream: Stream, token_mask: Mask | None = None) -> Float[Ten
     return torch.cat([_gram_values(some.tokens) for some in sequences(stream, token_mask)])
 
 
-def stable_rank(stream: Stream, token_mask: Mask | None = None) -> Float[Tensor, "batch"]:
+def stable_rank(stream: Stream, token_mask: Mask | None = None) -> Float[Tensor, " batch"]:
     """||X||_F^2 / ||X||_2^2 (arXiv:2410.07799): 1 for rank one, at most min(n, d); zero for zeros."""
     parts = []
     for some in sequences(stream, token_mask):
@@ -45,7 +45,7 @@ def stable_rank(stream: Stream, token_mask: Mask | None = None) -> Float[Tensor,
     return torch.cat(parts)
 
 
-def effective_rank(stream: Stream, token_mask: Mask | None = None) -> Float[Tensor, "batch"]:
+def effective_rank(stream: Stream, token_mask: Mask | None = None) -> Float[Tensor, " batch"]:
     """exp of the entropy of p_i = s_i / sum_j s_j (Roy and Vetterli 2007; arXiv:2210.02885); zero for zeros.
 
     Equals k when k singular values are equal and the others zero, lies between 1 and the rank, ignores scale.
@@ -59,7 +59,7 @@ def effective_rank(stream: Stream, token_mask: Mask | None = None) -> Float[Tens
 
 def numerical_rank(
     stream: Stream, token_mask: Mask | None = None, tolerance: float | None = None
-) -> Int[Tensor, "batch"]:
+) -> Int[Tensor, " batch"]:
     """How many singular values exceed `tolerance` (default max(n, d) eps) times the largest."""
     relative = max(stream.shape[-2:]) * torch.finfo(stream.dtype).eps if tolerance is None else tolerance
     parts = []
@@ -81,7 +81,7 @@ def _gram_values(tokens: Stream) -> Float[Tensor, "batch value"]:
     return values
 
 
-def _largest_singular_value(some: Sequences) -> Float[Tensor, "batch"]:
+def _largest_singular_value(some: Sequences) -> Float[Tensor, " batch"]:
     """||X||_2 by products with X alone, started from weighted sums of tokens.
 
     A start X^T w has s_i (u_i . w) along the i-th singular direction, so large directions are well

@@ -105,7 +105,7 @@ def _chebyshev_centre(tokens: np.ndarray) -> np.ndarray:
     return centre
 
 
-def residual_frobenius(stream: Stream, token_mask: Mask | None = None) -> Float[Tensor, "batch"]:
+def residual_frobenius(stream: Stream, token_mask: Mask | None = None) -> Float[Tensor, " batch"]:
     """||X - 1 mean^T||_F, the distance d_M to the one-token subspace (arXiv:2202.08625).
 
     The difference is formed before it is squared: ||X||_F^2 - n |mean|^2 loses every digit once tokens are
@@ -116,7 +116,7 @@ def residual_frobenius(stream: Stream, token_mask: Mask | None = None) -> Float[
     )
 
 
-def relative_residual(stream: Stream, token_mask: Mask | None = None) -> Float[Tensor, "batch"]:
+def relative_residual(stream: Stream, token_mask: Mask | None = None) -> Float[Tensor, " batch"]:
     """||X - 1 mean^T||_{1,inf} / ||X||_{1,inf}, the figure the paper reports; zero for a stream of zeros."""
     parts = []
     for some in sequences(stream, token_mask):

@@ -31,7 +31,7 @@ class Scores:
     allowed: Bool[Tensor, "#batch #heads #query key"] | None = None  # True = may attend
     bias: Float[Tensor, "#batch #heads #query key"] | None = None  # added to the logits; -inf forbids
     softcap: float | None = None  # c tanh(s/c), before bias
-    sinks: Float[Tensor, "heads"] | None = None  # one learned extra logit a head: rows then sum to < 1
+    sinks: Float[Tensor, " heads"] | None = None  # one learned extra logit a head: rows then sum to < 1
     lse: Float[Tensor, "batch heads query"] | None = None  # where the model's own kernel returned it (sink included)
     pattern: Float[Tensor, "batch heads query key"] | None = None  # where the model itself made its maps
 

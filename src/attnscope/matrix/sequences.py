@@ -23,9 +23,9 @@ class Sequences:
     """Some sequences of a batch, in float32 or float64, with zeros for padding."""
 
     tokens: Float[Tensor, "batch token width"]
-    count: Float[Tensor, "batch"]
+    count: Float[Tensor, " batch"]
     mask: Bool[Tensor, "batch token"] | None  # None where there is no padding
-    padding: Int[Tensor, "row"] | None  # the padding rows' numbers in tokens.flatten(0, 1); None without any
+    padding: Int[Tensor, " row"] | None  # the padding rows' numbers in tokens.flatten(0, 1); None without any
 
     def blank(self, rows: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch token width"]:
         """Set the padding rows of a fresh matrix made from these tokens back to zero, in place."""

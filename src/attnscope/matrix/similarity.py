@@ -13,7 +13,7 @@ _BLOCK = 256
 
 def token_cosine(
     stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"] | None = None
-) -> Float[Tensor, "batch"]:
+) -> Float[Tensor, " batch"]:
     """Mean cosine similarity over distinct pairs of tokens, in O(n d).
 
     With u_i = x_i / |x_i| and s = sum_i u_i,   |s|^2 = sum_i |u_i|^2 + sum_{i != j} <u_i, u_j>, so the mean
@@ -33,7 +33,7 @@ def token_cosine(
 
 def diameter(
     stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"] | None = None
-) -> Float[Tensor, "batch"]:
+) -> Float[Tensor, " batch"]:
     """max_ij |x_i - x_j|_2, a block of rows at a time; differences are formed before they are squared."""
     parts = []
     for some in sequences(stream, token_mask):

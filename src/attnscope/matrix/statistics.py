@@ -51,7 +51,7 @@ def attention_statistics(
     key_mask: Bool[Tensor, "batch key"],
     route: Route = "auto",
     accumulate: torch.dtype | None = None,
-) -> dict[str, Float[Tensor, "..."]]:
+) -> dict[str, Float[Tensor, " ..."]]:
     """The wanted statistics by name.
 
     `[batch head query]`: row_entropy (nats), row_sum_squares, row_mass, row_peak, first_key_mass (on the

@@ -72,7 +72,7 @@ class LogPattern:
             out.sub_(lse[..., None])
         return out
 
-    def exponential(self, log: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    def exponential(self, log: Float[Tensor, " ..."]) -> Float[Tensor, " ..."]:
         """exp of a tile, in a second buffer; the tile itself is cut off at FLOOR."""
         return torch.exp(log.clamp_min_(FLOOR), out=self._buffer("exp", log.shape))
 
@@ -152,7 +152,7 @@ class LogPattern:
 
 def complete_lse(
     log_sum: Float[Tensor, "batch heads query"],
-    sinks: Float[Tensor, "heads"] | None,
+    sinks: Float[Tensor, " heads"] | None,
     live: Bool[Tensor, "batch query"] | None,
 ) -> Float[Tensor, "batch heads query"]:
     """Add the learned sinks; rows that see nothing or are not wanted get a value that empties them."""

@@ -22,7 +22,7 @@ from attnscope.matrix import rank
 )
 def effective_rank(
     stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"]
-) -> Float[Tensor, "batch"]:
+) -> Float[Tensor, " batch"]:
     # exp(-sum_i p_i ln p_i), p_i = s_i / sum_j s_j: every singular value counts, so the whole spectrum is
     # needed.
     return rank.effective_rank(stream, token_mask)

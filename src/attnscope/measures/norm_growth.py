@@ -24,7 +24,7 @@ def norm_growth(
     stream: Float[Tensor, "batch token width"],
     stream_before: Float[Tensor, "batch token width"],
     token_mask: Bool[Tensor, "batch token"],
-) -> Float[Tensor, "batch"]:
+) -> Float[Tensor, " batch"]:
     # The geometric mean over tokens of |x_t after| / |x_t before|: factors of successive blocks multiply, and
     # one massive token moves it by its share of the tokens only.
     dtype = accumulation_dtype(stream)

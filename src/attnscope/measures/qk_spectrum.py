@@ -21,7 +21,7 @@ from attnscope.matrix import spectrum
 )
 def qk_spectrum(
     query_weight: Float[Tensor, "head width dim"], key_weight: Float[Tensor, "head width dim"]
-) -> dict[str, Float[Tensor, "head"]]:
+) -> dict[str, Float[Tensor, " head"]]:
     # A non-zero mean with little variance makes attention local; rotary positions and query norms act after
     # these weights.
     mean, variance, eta = spectrum.qk_spectrum(query_weight, key_weight)

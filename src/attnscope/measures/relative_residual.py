@@ -22,6 +22,6 @@ from attnscope.matrix import residual
 )
 def relative_residual(
     stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"]
-) -> Float[Tensor, "batch"]:
+) -> Float[Tensor, " batch"]:
     # ||X - 1 mean^T||_{1,inf} / ||X||_{1,inf}; the centre is the mean, as in the authors' own code.
     return residual.relative_residual(stream, token_mask)

@@ -22,6 +22,6 @@ from attnscope.matrix import rank
 )
 def stable_rank(
     stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"]
-) -> Float[Tensor, "batch"]:
+) -> Float[Tensor, " batch"]:
     # ||X||_F^2 / ||X||_2^2 lies in [1, min(n, d)].
     return rank.stable_rank(stream, token_mask)

@@ -22,6 +22,6 @@ from attnscope.matrix import similarity
 )
 def token_cosine(
     stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"]
-) -> Float[Tensor, "batch"]:
+) -> Float[Tensor, " batch"]:
     # Rounding of the sum over n^2 pairs may step over the end of the range by a few units in the last place.
     return similarity.token_cosine(stream, token_mask).clamp(-1.0, 1.0)

@@ -73,7 +73,7 @@ def path_alone(model: Nano, inputs: dict[str, Tensor], path: Sequence[int]) -> F
 
 
 def head_alone(
-    attention: Attention, stream: Float[Tensor, "batch token width"], head: int, mask: Bool[Tensor, "..."] | None
+    attention: Attention, stream: Float[Tensor, "batch token width"], head: int, mask: Bool[Tensor, " ..."] | None
 ) -> Float[Tensor, "batch token width"]:
     """What attention would write if it had one of its heads only."""
     mine = slice(head * attention.dim, (head + 1) * attention.dim)

@@ -81,7 +81,7 @@ def hull_task(train: int, test: int, seed: int, *, points: int = 10) -> Task:
     return Task("hull", {"vectors": vectors}, torch.from_numpy(labels), train, 2)
 
 
-def on_hull(points: np.ndarray) -> Bool[np.ndarray, "point"]:
+def on_hull(points: np.ndarray) -> Bool[np.ndarray, " point"]:
     from scipy.spatial import ConvexHull
 
     corner = np.zeros(len(points), dtype=bool)

@@ -97,8 +97,8 @@ def _mixed_parts(network: Network, layer: int, stream: Graded) -> Float[Tensor, 
 
 
 def _pulled_back(
-    network: Network, layer: int, adjoint: Float[Tensor, "after *shape"]
-) -> tuple[Float[Tensor, "after_plus_one *shape"], Float[Tensor, "after batch head token channel"]]:
+    network: Network, layer: int, adjoint: Float[Tensor, " after *shape"]
+) -> tuple[Float[Tensor, " after_plus_one *shape"], Float[Tensor, "after batch head token channel"]]:
     """The adjoint before block `layer`, and at its heads.
 
     The block is linear, so its transpose does not depend on where it is taken: parts are zero. Every adjoint G^(b) is

@@ -40,7 +40,7 @@ class Lengths:
         return int(self.stream.parts.shape[1]) - 1
 
     @property
-    def by_length(self) -> Float[Tensor, "length *shape"]:
+    def by_length(self) -> Float[Tensor, " length *shape"]:
         """Sums over sources and MLP edges: one tensor per number of attention edges (of all edges, when counted so)."""
         return self.stream.parts.sum((0, 2))
 

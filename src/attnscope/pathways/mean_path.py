@@ -10,7 +10,7 @@ from attnscope.pathways.edges import number_of_paths
 from attnscope.pathways.lengths import SOURCES, Lengths
 
 
-def mean_path(found: Lengths) -> Float[Tensor, "length *shape"]:
+def mean_path(found: Lengths) -> Float[Tensor, " length *shape"]:
     """Y^(k) over the number of its paths, k = 0, 1, ..., of those that begin at the input; zero where there is none.
 
     The number is C(L, k) H^k where every block has a skip and H heads (`edges.number_of_paths`).

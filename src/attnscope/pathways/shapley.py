@@ -103,7 +103,7 @@ def _forward(network: Network, found: tuple[Edges, ...], nodes: Float[Tensor, " 
 
 def _backward(
     network: Network, layer: int, block: Edges, nodes: Tensor, stream: Tensor, adjoint: Tensor
-) -> tuple[Float[Tensor, "node *shape"], Float[Tensor, "node player"]]:
+) -> tuple[Float[Tensor, " node *shape"], Float[Tensor, "node player"]]:
     with torch.enable_grad():
         leaf = stream.clone().requires_grad_()
         gates = nodes[:, None].repeat(1, block.heads + block.mlps).requires_grad_()
@@ -113,8 +113,8 @@ def _backward(
 
 
 def _gated(
-    network: Network, layer: int, block: Edges, stream: Float[Tensor, "node *shape"], gates: Tensor
-) -> Float[Tensor, "node *shape"]:
+    network: Network, layer: int, block: Edges, stream: Float[Tensor, " node *shape"], gates: Tensor
+) -> Float[Tensor, " node *shape"]:
     """Block `layer` with a gate on every player, on all nodes."""
     met: list[int] = []
 

@@ -57,7 +57,7 @@ class _Beam:
     """Suffixes: their choices (0 the skip, h + 1 head h), adjoints, and roots of the energy of their completions."""
 
     choices: tuple[tuple[int, ...], ...]
-    adjoints: Float[Tensor, "suffix *shape"]
+    adjoints: Float[Tensor, " suffix *shape"]
     roots: Float[Tensor, " suffix"]
 
     def and_best_of(self, other: _Beam, width: int) -> tuple[_Beam, float]:
@@ -105,7 +105,7 @@ def top_paths(
     return TopPaths(found, dropped == 0.0, max(dropped, least), width)
 
 
-def _expanded(network: Network, layer: int, beam: _Beam, signed: Float[Tensor, "draw *shape"]) -> Iterator[_Beam]:
+def _expanded(network: Network, layer: int, beam: _Beam, signed: Float[Tensor, " draw *shape"]) -> Iterator[_Beam]:
     """All suffixes with the skip of block `layer` before them, with its first head, its second, ..."""
     seen: list[Sums] = []
 

@@ -27,9 +27,9 @@ COORDINATE_KEYS = ("n", "n_keys", "rows", "columns", "weights")
 class Entries:
     """`uniform`: weights above zero only say where a row looks; every such key gets the same share."""
 
-    rows: Int[np.ndarray, "entry"]
-    columns: Int[np.ndarray, "entry"]
-    weights: Float[np.ndarray, "entry"]
+    rows: Int[np.ndarray, " entry"]
+    columns: Int[np.ndarray, " entry"]
+    weights: Float[np.ndarray, " entry"]
     n: int
     n_keys: int
     uniform: bool = False
@@ -145,9 +145,9 @@ def from_coordinates(data: Mapping[Any, Any], what: str, *, size_needed: bool = 
 
 
 def _entries(
-    rows: Int[np.ndarray, "entry"],
-    columns: Int[np.ndarray, "entry"],
-    weights: Float[np.ndarray, "entry"] | None,
+    rows: Int[np.ndarray, " entry"],
+    columns: Int[np.ndarray, " entry"],
+    weights: Float[np.ndarray, " entry"] | None,
     n: int | None = None,
     n_keys: int | None = None,
 ) -> Entries:
@@ -157,7 +157,7 @@ def _entries(
     return Entries(rows, columns, ones if weights is None else weights, n or size, n_keys or size, weights is None)
 
 
-def whole_numbers(values: Sequence[Any], place: Callable[[int], str]) -> Int[np.ndarray, "entry"]:
+def whole_numbers(values: Sequence[Any], place: Callable[[int], str]) -> Int[np.ndarray, " entry"]:
     for at, value in enumerate(values):
         if not isinstance(value, int | np.integer) or isinstance(value, bool):
             raise RefusalError(f"{place(at)} is {_shown(value)}, not a whole number: give one from 0 to {LARGEST - 1}.")
@@ -166,7 +166,7 @@ def whole_numbers(values: Sequence[Any], place: Callable[[int], str]) -> Int[np.
     return np.array(values, dtype=np.int64)
 
 
-def real_numbers(values: Sequence[Any], place: Callable[[int], str]) -> Float[np.ndarray, "entry"]:
+def real_numbers(values: Sequence[Any], place: Callable[[int], str]) -> Float[np.ndarray, " entry"]:
     numbers = np.empty(len(values))
     for at, value in enumerate(values):
         if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
@@ -218,7 +218,7 @@ def _is_mask(values: np.ndarray) -> bool:
     return values.dtype.kind == "b" or (values.dtype.kind in "iu" and bool(((values == 0) | (values == 1)).all()))
 
 
-def _real(values: np.ndarray) -> Float[np.ndarray, "entry"]:
+def _real(values: np.ndarray) -> Float[np.ndarray, " entry"]:
     return values.astype(np.float64)
 
 

@@ -172,8 +172,8 @@ def _pattern(
 
 def _entries(
     kind: str,
-    rows: Int[np.ndarray, "entry"] | list[int],
-    columns: Int[np.ndarray, "entry"] | list[int],
+    rows: Int[np.ndarray, " entry"] | list[int],
+    columns: Int[np.ndarray, " entry"] | list[int],
     n: int,
     k: int,
     causal: bool,

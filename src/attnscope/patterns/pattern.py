@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class Pattern:
     """`starts[i]:starts[i+1]` is the slice of `columns` and `weights` that belongs to row i."""
 
-    starts: Int[np.ndarray, "row_plus_one"]
-    columns: Int[np.ndarray, "entry"]
-    weights: Float[np.ndarray, "entry"]
+    starts: Int[np.ndarray, " row_plus_one"]
+    columns: Int[np.ndarray, " entry"]
+    weights: Float[np.ndarray, " entry"]
     n_keys: int
     causal: bool = False
     name: str = "pattern"
@@ -48,11 +48,11 @@ class Pattern:
         return int(self.counts.max())
 
     @cached_property
-    def counts(self) -> Int[np.ndarray, "row"]:
+    def counts(self) -> Int[np.ndarray, " row"]:
         return np.diff(self.starts)
 
     @cached_property
-    def rows(self) -> Int[np.ndarray, "entry"]:
+    def rows(self) -> Int[np.ndarray, " entry"]:
         """The row of every entry."""
         return np.repeat(np.arange(self.n), self.counts)
 
@@ -62,7 +62,7 @@ class Pattern:
         return bool((self.counts == self.visible).all())
 
     @cached_property
-    def visible(self) -> Int[np.ndarray, "row"]:
+    def visible(self) -> Int[np.ndarray, " row"]:
         """How many keys each query may see."""
         if not self.causal:
             return np.full(self.n, self.n_keys)
@@ -109,9 +109,9 @@ class Pattern:
     @classmethod
     def of(
         cls,
-        rows: Int[np.ndarray, "entry"],
-        columns: Int[np.ndarray, "entry"],
-        weights: Float[np.ndarray, "entry"],
+        rows: Int[np.ndarray, " entry"],
+        columns: Int[np.ndarray, " entry"],
+        weights: Float[np.ndarray, " entry"],
         *,
         n: int,
         n_keys: int | None = None,

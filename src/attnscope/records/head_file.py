@@ -61,7 +61,7 @@ class HeadFile:
     method: str
     notes: Mapping[str, Any] = field(default_factory=dict)
     certificate: Mapping[str, Any] = field(default_factory=dict)
-    pattern: tuple[Int[np.ndarray, "entry"], Int[np.ndarray, "entry"], Float[np.ndarray, "entry"]] | None = None
+    pattern: tuple[Int[np.ndarray, " entry"], Int[np.ndarray, " entry"], Float[np.ndarray, " entry"]] | None = None
 
 
 def write_head(path: Path | str, head: HeadFile) -> Path:
@@ -227,7 +227,7 @@ def _rounded(numbers: np.ndarray, dtype: str) -> np.ndarray:
 
 def _pattern(
     path: Path, tensors: Mapping[str, Stored]
-) -> tuple[Int[np.ndarray, "entry"], Int[np.ndarray, "entry"], Float[np.ndarray, "entry"]] | None:
+) -> tuple[Int[np.ndarray, " entry"], Int[np.ndarray, " entry"], Float[np.ndarray, " entry"]] | None:
     names = ("pattern_rows", "pattern_columns", "pattern_weights")
     if not any(name in tensors for name in names):
         return None

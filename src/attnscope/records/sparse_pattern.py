@@ -23,9 +23,9 @@ class SparsePattern:
     n: int
     n_keys: int
     causal: bool
-    rows: Int[np.ndarray, "entry"]
-    columns: Int[np.ndarray, "entry"]
-    weights: Float[np.ndarray, "entry"]
+    rows: Int[np.ndarray, " entry"]
+    columns: Int[np.ndarray, " entry"]
+    weights: Float[np.ndarray, " entry"]
 
     @property
     def k(self) -> int:

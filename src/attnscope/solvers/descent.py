@@ -58,14 +58,14 @@ class Slopes:
 
     queries: Float[Tensor, "row width"]
     keys: Float[Tensor, "key width"]
-    leaks: Float[Tensor, "row"]
+    leaks: Float[Tensor, " row"]
 
 
 def slopes(
     queries: Float[Tensor, "row width"],
     keys: Float[Tensor, "key width"],
     target: Target,
-    urgency: Float[Tensor, "row"],
+    urgency: Float[Tensor, " row"],
     *,
     forgiven: float,
     stiffness: float,

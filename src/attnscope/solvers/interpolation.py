@@ -43,7 +43,7 @@ def leaking(rows: np.ndarray) -> Mapping[str, Any]:
 
 
 def interpolation(
-    pattern: Pattern, keys: Float[np.ndarray, "key width"], rows: Int[np.ndarray, "row"]
+    pattern: Pattern, keys: Float[np.ndarray, "key width"], rows: Int[np.ndarray, " row"]
 ) -> tuple[Float[np.ndarray, "row width"], Float[np.ndarray, "row width"]]:
     """K_S^+ ln A_S and K_S^+ 1 of these rows."""
     support, weights, real = pattern.padded()

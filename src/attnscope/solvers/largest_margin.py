@@ -64,7 +64,7 @@ def largest_margin(pattern: Pattern, keys: Keys, accuracy: Accuracy, advance: Ad
 
 def check(
     solution: Separation, pattern: Pattern, keys: Float[np.ndarray, "key width"], margin: float
-) -> tuple[Float[np.ndarray, "row"], Float[np.ndarray, "row"]]:
+) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
     """Relative duality gap, and worst violation in parts of the margin, of every row, from the solution alone."""
     support, weights, real = pattern.padded()
     gap, violation = np.empty(pattern.n), np.empty(pattern.n)

@@ -64,7 +64,7 @@ class Target:
     largest: float
 
 
-def row_zero_ratios(pattern: Pattern, leak: float) -> Float[np.ndarray, "row"]:
+def row_zero_ratios(pattern: Pattern, leak: float) -> Float[np.ndarray, " row"]:
     """e2 of every row that keeps its leak: 1 for a row without zeros, which needs no margin, and never above 1."""
     zeros = np.maximum(pattern.visible - pattern.counts, 1)
     enough = np.minimum(pattern.counts / zeros * leak / (1 - leak), 1.0)

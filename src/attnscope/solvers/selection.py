@@ -49,8 +49,8 @@ class Selection:
     """A boolean selector with equal rows and equal columns merged; `row_of` and `key_of` put them back."""
 
     chosen: Bool[np.ndarray, "row key"]
-    row_of: Int[np.ndarray, "every_row"]
-    key_of: Int[np.ndarray, "every_key"]
+    row_of: Int[np.ndarray, " every_row"]
+    key_of: Int[np.ndarray, " every_key"]
 
     @classmethod
     def of(cls, selector: Bool[np.ndarray, "every_row every_key"]) -> Selection:
@@ -63,7 +63,7 @@ class Selection:
         return Factors(factors.queries[self.row_of], factors.keys[self.key_of], factors.notes)
 
 
-def _merged(rows: Bool[np.ndarray, "row key"]) -> tuple[Bool[np.ndarray, "different key"], Int[np.ndarray, "row"]]:
+def _merged(rows: Bool[np.ndarray, "row key"]) -> tuple[Bool[np.ndarray, "different key"], Int[np.ndarray, " row"]]:
     """The different rows in the order in which they first appear, and which of them each row is."""
     _, first, which = np.unique(np.packbits(rows, axis=1), axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -88,7 +88,7 @@ def separated(selection: Selection, width: int, stretch: float, rng: np.random.G
     return best
 
 
-def gaps(logits: Float[Tensor, "row key"], chosen: Bool[Tensor, "row key"]) -> Float[Tensor, "row"]:
+def gaps(logits: Float[Tensor, "row key"], chosen: Bool[Tensor, "row key"]) -> Float[Tensor, " row"]:
     """min over the selected minus max over the rest; infinite where there is no rest."""
     return logits.masked_fill(~chosen, torch.inf).amin(1) - logits.masked_fill(chosen, -torch.inf).amax(1)
 

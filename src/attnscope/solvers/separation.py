@@ -41,7 +41,7 @@ class Separation:
 
     queries: Float[np.ndarray, "row width"]
     base: Float[np.ndarray, "row width"]
-    status: Int[np.ndarray, "row"]
+    status: Int[np.ndarray, " row"]
     active: Int[np.ndarray, "row place"]
     multipliers: Float[np.ndarray, "row place"]
     steps: int

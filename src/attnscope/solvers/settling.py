@@ -33,8 +33,8 @@ class Settled:
     """The queries, the log-odds of their leak, and whether the goal was met, row by row."""
 
     queries: Float[np.ndarray, "row width"]
-    log_odds: Float[np.ndarray, "row"]
-    met: Bool[np.ndarray, "row"]
+    log_odds: Float[np.ndarray, " row"]
+    met: Bool[np.ndarray, " row"]
 
 
 def settled(
@@ -43,7 +43,7 @@ def settled(
     keys: Float[np.ndarray, "key width"],
     pattern: Pattern,
     accuracy: Accuracy,
-    rows: Int[np.ndarray, "row"] | None = None,
+    rows: Int[np.ndarray, " row"] | None = None,
 ) -> Settled:
     """base + s * direction for the smallest s >= 0 that leaks half of what is asked, so that rounding has room."""
     rows = np.arange(pattern.n) if rows is None else rows
@@ -91,7 +91,7 @@ class _Row:
     def __getitem__(self, some: np.ndarray) -> _Row:
         return _Row(self.base_off[some], self.slope_off[some], self.base_on[some], self.slope_on[some])
 
-    def log_odds(self, scale: Float[np.ndarray, "row"]) -> tuple[np.ndarray, np.ndarray]:
+    def log_odds(self, scale: Float[np.ndarray, " row"]) -> tuple[np.ndarray, np.ndarray]:
         """g(s) and g'(s)."""
         off, off_slope = _lse(self.base_off + scale[:, None] * self.slope_off, self.slope_off)
         on, on_slope = _lse(self.base_on + scale[:, None] * self.slope_on, self.slope_on)
@@ -108,7 +108,7 @@ def _lse(logits: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return np.log(total) + peak, np.einsum("rk,rk->r", shares, slopes) / total
 
 
-def _smallest_scale(row: _Row, goal: float, highest: Float[np.ndarray, "row"]) -> tuple[np.ndarray, np.ndarray]:
+def _smallest_scale(row: _Row, goal: float, highest: Float[np.ndarray, " row"]) -> tuple[np.ndarray, np.ndarray]:
     """The smallest s with g(s) <= goal, or the s with the smallest g, and g there."""
     low, high = np.zeros(len(highest)), highest.copy()  # what is sought lies between
     best_scale = np.zeros(len(highest))

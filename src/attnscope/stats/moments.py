@@ -37,7 +37,7 @@ class Moments:
         return cls.of(np.empty((0, *shape)))
 
     @classmethod
-    def of(cls, values: Float[np.ndarray, "batch *shape"]) -> Moments:
+    def of(cls, values: Float[np.ndarray, " batch *shape"]) -> Moments:
         shape = values.shape[1:]
         flat = values.astype(np.float64).reshape(len(values), math.prod(shape)) + 0.0  # -0.0 becomes 0.0
         finite = np.isfinite(flat)

@@ -33,7 +33,7 @@ class Peak:
 
     @classmethod
     def of(
-        cls, values: Float[np.ndarray, "batch *shape"], where: Mapping[str, Int[np.ndarray, "batch *shape"]]
+        cls, values: Float[np.ndarray, " batch *shape"], where: Mapping[str, Int[np.ndarray, " batch *shape"]]
     ) -> Peak:
         """The largest finite value over the batch. Labels have the shape of the values."""
         shape = values.shape[1:]

@@ -43,7 +43,7 @@ class QuantileSketch:
         return cls(Tally.empty(shape))
 
     @classmethod
-    def of(cls, values: Float[np.ndarray, "batch *shape"]) -> QuantileSketch:
+    def of(cls, values: Float[np.ndarray, " batch *shape"]) -> QuantileSketch:
         finite = np.isfinite(values)
         return cls(Tally.of(_buckets(np.where(finite, values, 0.0).astype(np.float64)), keep=finite))
 

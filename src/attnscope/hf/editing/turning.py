@@ -93,8 +93,8 @@ class Turning:
 
     scores: Scores
     tokens: int
-    rows: tuple[Int[Tensor, "entry"], Int[Tensor, "entry2"]]
-    columns: tuple[Int[Tensor, "entry"], Int[Tensor, "entry2"]]
+    rows: tuple[Int[Tensor, " entry"], Int[Tensor, " entry2"]]
+    columns: tuple[Int[Tensor, " entry"], Int[Tensor, " entry2"]]
     entries: tuple[Float[Tensor, "token entry"], Float[Tensor, "token entry2"]]
 
     def undone(self, which: int, vectors: Float[Tensor, "token width"]) -> Float[Tensor, "token dim"]:

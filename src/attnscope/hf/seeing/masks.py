@@ -35,7 +35,7 @@ class MaskReader:
     def __init__(self) -> None:
         self._seen: list[tuple[Tensor, int, Rule]] = []
 
-    def read(self, mask: Shaped[Tensor, "..."] | None, queries: int) -> Rule:
+    def read(self, mask: Shaped[Tensor, " ..."] | None, queries: int) -> Rule:
         if mask is None:
             return Rule()
         for tensor, length, rule in self._seen:
@@ -49,7 +49,7 @@ class MaskReader:
         self._seen.clear()
 
 
-def read_mask(mask: Shaped[Tensor, "..."], queries: int) -> Rule:
+def read_mask(mask: Shaped[Tensor, " ..."], queries: int) -> Rule:
     """The rule of one mask of up to four axes, for that many query rows."""
     four = _without_copies(mask[(None,) * (4 - mask.ndim)])
     if four.dtype == torch.bool:

@@ -37,7 +37,7 @@ class FusedCall:
     query: Float[Tensor, "*batch query dim"]
     key: Float[Tensor, "*batch2 key dim"]
     value: Float[Tensor, "*batch2 key value_dim"]
-    mask: Shaped[Tensor, "..."] | None
+    mask: Shaped[Tensor, " ..."] | None
     causal: bool
     scale: float | None
     output: Float[Tensor, "*batch query value_dim"]
@@ -49,9 +49,9 @@ class WrittenOutCall:
     """A pattern the model made itself, the values it multiplied, the result, and how axes correspond."""
 
     equation: str  # einsum notation: pattern,value->output
-    pattern: Float[Tensor, "..."]
-    value: Float[Tensor, "..."]
-    output: Float[Tensor, "..."]
+    pattern: Float[Tensor, " ..."]
+    value: Float[Tensor, " ..."]
+    output: Float[Tensor, " ..."]
     logits: Product | None  # the product of queries and keys the logits began with, where it was seen
     begun: tuple[int, ...] = ()  # numbers of the module calls that were open when the softmax was taken
 
@@ -59,8 +59,8 @@ class WrittenOutCall:
 @dataclass(frozen=True)
 class Product:
     equation: str
-    left: Shaped[Tensor, "..."]
-    right: Shaped[Tensor, "..."]
+    left: Shaped[Tensor, " ..."]
+    right: Shaped[Tensor, " ..."]
 
 
 Seen = FusedCall | WrittenOutCall

@@ -73,7 +73,7 @@ def sight_written_out(call: WrittenOutCall, heads: int | None, batch: int | None
     return Sighting(scores, value, mixed.transpose(1, 2), "softmax")
 
 
-def _permute(tensor: Shaped[Tensor, "..."], have: str, want: str) -> Shaped[Tensor, "..."]:
+def _permute(tensor: Shaped[Tensor, " ..."], have: str, want: str) -> Shaped[Tensor, " ..."]:
     """Axes in the wanted order; a letter that is missing becomes an axis of length one."""
     tensor = tensor.detach()
     for letter in want:
@@ -82,7 +82,7 @@ def _permute(tensor: Shaped[Tensor, "..."], have: str, want: str) -> Shaped[Tens
     return tensor.permute([have.index(letter) for letter in want])
 
 
-def _unfold(tensor: Shaped[Tensor, "..."], heads: int | None, batch: int | None) -> Shaped[Tensor, "batch head a b"]:
+def _unfold(tensor: Shaped[Tensor, " ..."], heads: int | None, batch: int | None) -> Shaped[Tensor, "batch head a b"]:
     """Exactly one batch and one head axis: melted ones are split, several head axes are melted."""
     if tensor.ndim == 4:
         return tensor

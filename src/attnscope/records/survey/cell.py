@@ -48,9 +48,9 @@ class Cell:
     @classmethod
     def of(
         cls,
-        values: Float[np.ndarray, "batch *shape"],
-        where: Mapping[str, Int[np.ndarray, "batch *shape"]],
-        samples: Int[np.ndarray, "batch"] | None,
+        values: Float[np.ndarray, " batch *shape"],
+        where: Mapping[str, Int[np.ndarray, " batch *shape"]],
+        samples: Int[np.ndarray, " batch"] | None,
     ) -> Cell:
         """One row of `values` is one sequence. Labels of values that are not finite mean nothing and are left out."""
         finite = np.isfinite(values)

@@ -54,9 +54,9 @@ class Ledger:
         stack: str,
         site: str,
         layer: int,
-        values: Float[np.ndarray, "batch *shape"],
-        where: Mapping[str, Int[np.ndarray, "batch *shape"]] | None = None,
-        samples: Int[np.ndarray, "batch"] | None = None,
+        values: Float[np.ndarray, " batch *shape"],
+        where: Mapping[str, Int[np.ndarray, " batch *shape"]] | None = None,
+        samples: Int[np.ndarray, " batch"] | None = None,
     ) -> None:
         """One row of `values` is one sequence, numbered in `samples`; weights come as one row without a sample."""
         key = Key(measure, part, stack, site, layer)
