@@ -113,6 +113,20 @@ def test_other_projections_are_applied(tmp_path: Path) -> None:
     assert torch.equal(load_head(path)[0].queries, head.queries * 2)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_other_projections_are_rounded_as_torch_rounds(dtype: Dtype, tmp_path: Path) -> None:
+    precision: torch.dtype = getattr(torch, dtype)
+    draw = torch.Generator().manual_seed(0)
+    X, W_Q, W_K = (torch.randn(shape, generator=draw).to(precision) for shape in ((4, 2), (2, 1), (2, 1)))
+    W_Q[1], W_K[0] = 0, 0  # one product each: no order of summation
+    tensors = {"X": X, "W_Q": W_Q, "W_K": W_K}
+    metadata = {"format": FORMAT, "version": "1", "certificate": "{}", "causal": "false"}
+    save_file(tensors, tmp_path / "h.safetensors", metadata)
+    head, _ = load_head(tmp_path / "h.safetensors")
+    assert torch.equal(head.queries, X[:, :1] * W_Q[0])
+    assert torch.equal(head.keys, X[:, 1:] * W_K[1])
+
+
 def test_overflow_survives_the_file(tmp_path: Path) -> None:
     head = Head(torch.tensor([[torch.inf], [1.0]]), torch.tensor([[1.0], [2.0]]), False, "broken")
     again, stored = load_head(save_head(tmp_path / "h.safetensors", head, {"leak": float("nan"), "reached": False}))
@@ -178,6 +192,13 @@ def test_refusals(tmp_path: Path) -> None:
     )
     with pytest.raises(RefusalError, match="do not fit"):
         load_head(tmp_path / "misfit.safetensors")
+    save_file(
+        {"queries": torch.ones(0, 2), "keys": torch.ones(3, 2)},
+        tmp_path / "empty.safetensors",
+        {"format": FORMAT, "version": "1", "certificate": "{}", "causal": "false"},
+    )
+    with pytest.raises(RefusalError, match="do not fit"):
+        load_head(tmp_path / "empty.safetensors")
     with pytest.raises(RefusalError, match="There is no file"):
         load_head(tmp_path / "nowhere.safetensors")
     with pytest.raises(RefusalError, match="is a folder"):

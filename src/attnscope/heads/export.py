@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnscope.heads.head import Head
 from attnscope.patterns.pattern import Pattern
+from attnscope.records.compiled import Compiled
 from attnscope.records.head_file import HeadFile, read_head, write_head
-
-if TYPE_CHECKING:
-    from attnscope.records.compiled import Compiled
 
 
 def save_head(

@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from attnscope.patterns.pattern import Pattern
 
 Kind = TypeVar("Kind", bound="Compiled")
+WIDTH_AS_ASKED = "width as asked"
+# Fields that stand in the file under their own names, and what is said there although it follows from others.
+_OWN = ("method", "why", "seed", "seconds", "tried", "universal", "forced", "interrupted", "out_of_time", "notes",
+        "attnscope")  # fmt: skip
+_DERIVED = ("reached", "proved_minimal", "verdict", "lower_bound", "lower_bound_reason")
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,10 @@ class Compiled(Record):
         told = {
             **encode(self.certificate),
             **encode(self.bounds.to_json()),
-            **{name: encode(getattr(self, name)) for name in (*_OWN, *_DERIVED[:3])},
+            **{name: encode(getattr(self, name)) for name in _OWN},
+            "reached": self.reached,
+            "proved_minimal": self.proved_minimal,
+            "verdict": self.verdict,
             "pattern": self.target.name,
             "n_keys": self.target.n_keys,
         }
@@ -184,14 +192,6 @@ class Compiled(Record):
         return f"<Compiled: {title}, {self.verdict}>"
 
 
-WIDTH_AS_ASKED = "width as asked"
-_OWN = (
-    *("method", "why", "seed", "seconds", "tried", "universal", "forced", "interrupted", "out_of_time", "notes"),
-    "attnscope",
-)
-_DERIVED = ("reached", "proved_minimal", "verdict", "lower_bound", "lower_bound_reason")
-
-
 @dataclass(frozen=True)
 class _Flat:
     """The certificate as files hold it, in their order."""
@@ -246,7 +246,7 @@ def _agree(compiled: Compiled, flat: _Flat, stored: HeadFile) -> None:
         "causal": stored.causal,
         "method": stored.method,
         "notes": stored.notes,
-        **{name: compiled.to_json()[name] for name in _DERIVED},
+        **{name: value for name, value in compiled.to_json().items() if name in _DERIVED},
     }
     for name, right in follows.items():
         if getattr(flat, name) != right:

@@ -195,7 +195,7 @@ def _queries_and_keys(path: Path, tensors: Mapping[str, Stored]) -> tuple[Stored
     found = [tensors[name] for name in wanted]
     shapes, dtype = [one.array.shape for one in found], found[0].dtype
     fits = (
-        all(len(shape) == 2 for shape in shapes)
+        all(len(shape) == 2 and min(shape) > 0 for shape in shapes)
         and all(one.dtype == dtype for one in found)
         and dtype in PRECISIONS.values()
         and shapes[-1][1] == shapes[-2][1]

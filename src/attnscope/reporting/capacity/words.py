@@ -48,7 +48,7 @@ def bound_lines(found: Capacity) -> list[Line]:
     return [
         (bound.name, f"{bound.width:,}", bound.statement)
         for bound in sorted(found.bounds.bounds, key=lambda bound: -bound.width)
-    ] + [("logit floor", _number(found.bounds.logit_floor), "the longest query times the longest key is at least this")]
+    ] + [("logit floor", numeral(found.bounds.logit_floor), "the longest query times the longest key is at least this")]
 
 
 def need_lines(found: Capacity) -> list[Line]:
@@ -63,7 +63,7 @@ def need_words(need: Need) -> str:
         return need.note
     widths = ", ".join("none" if width is None else str(width) for width in need.widths)
     words = f"{widths} at {'seed' if len(need.seeds) == 1 else 'seeds'} {', '.join(map(str, need.seeds))}"
-    words += f"; largest logit {_number(need.max_logit)}" if need.max_logit is not None else ""
+    words += f"; largest logit {numeral(need.max_logit)}" if need.max_logit is not None else ""
     return f"{words}; {need.note}" if need.note else words
 
 
@@ -121,7 +121,3 @@ def _width(need: Need | None) -> str:
     if need is None or not need.measured:
         return "–"
     return "none" if need.d is None else f"{need.d:,}"
-
-
-def _number(value: float) -> str:
-    return numeral(value) if math.isfinite(value) else "not finite"
