@@ -55,7 +55,7 @@ class Checkpoint:
         changed = sorted(k for k in {*self.plan, *resume["plan"]} if self.plan.get(k) != resume["plan"].get(k))
         if changed:
             raise RefusalError(
-                f"The interrupted scan in '{self.path}' had another {', '.join(changed)}: "
+                f"The interrupted scan in '{self.path}' had another {', '.join(changed).replace('_', ' ')}: "
                 "give the same options again, or scan without --resume."
             )
         return Restored(partial, int(resume["sequences"]), int(resume["tokens"]))

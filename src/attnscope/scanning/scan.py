@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import AdvanceReading, silent
 from attnscope.core.registry import choose
+from attnscope.core.stamp import Stamp
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy, weights
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import (
@@ -98,12 +97,12 @@ def scan(
         "tokens": prepared.fingerprint(),
         "measures": [m.card.name for m in chosen],
         "samples": prepared.samples,
-        "max tokens": max_tokens,
-        "batch size": batch_size,
+        "max_tokens": max_tokens,
+        "batch_size": batch_size,
         "seed": seed,
         "dtype": str(precision).removeprefix("torch."),
         "device": str(place),
-        "precision of statistics": str(accumulate).removeprefix("torch."),
+        "accumulate": str(accumulate).removeprefix("torch."),
         "version": attnscope.__version__,
     }
     keeper = Checkpoint(None if checkpoint is None else Path(checkpoint), plan)
@@ -253,17 +252,15 @@ def _provenance(
             "parameters": loaded.parameters,
             "stacks": stacks,
         },
-        "corpus": {"name": prepared.name, "hash": prepared.sha256, "window": plan["max tokens"]},
+        "corpus": {"name": prepared.name, "hash": prepared.sha256, "window": plan["max_tokens"]},
         "measures": plan["measures"],
         "dtype": plan["dtype"],
         "device": str(precision_and_place(loaded.model)[1]),
         "seed": plan["seed"],
-        "batch_size": plan["batch size"],
+        "batch_size": plan["batch_size"],
         "routes": list(found.routes),
         "verify": verified,
-        "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},
-        "attnscope": attnscope.__version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **Stamp.now().to_json(),
     }
 
 
