@@ -92,7 +92,7 @@ def test_random_weights_of_several_seeds(model: str) -> None:
         (("--published", "GPT"), "no curves of 'GPT'"),
         (("--variants", "san,all"), "no variant called 'all'"),
         (("--norm", "l7"), "no norm"),
-        (("--seeds", "3"), "Trained weights"),
+        (("--seeds", "3"), "Weights that are not drawn"),
         (("--max-tokens", "100"), "64 positions"),
         (("--chart", "x.pdf"), "--chart makes"),
         (("--dtype", "int4"), "no dtype"),

@@ -23,12 +23,13 @@ from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.anatomy.perceptron import perceptrons
 from attnscope.hf.anatomy.precision import coarse_modules, widened
 from attnscope.hf.editing.surgery import VARIANTS, cut
+from attnscope.hf.loading.load import load
 from attnscope.hf.tapping.attention_input import attention_inputs
 from attnscope.hf.tapping.tap import tap
 from attnscope.matrix.residual import relative_residual
 from attnscope.models.nano import Config, Nano
 from attnscope.records.collapse import Collapse
-from tests.specimens import TEXT, byte_tokenizer, tiny_llama
+from tests.specimens import TEXT, byte_tokenizer, save_specimen, tiny_llama
 
 SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
 
@@ -64,8 +65,20 @@ def test_attention_alone_collapses_and_skips_prevent_it(of_bert: Collapse) -> No
         assert curve.mean[0] == of_bert.curves["whole"].mean[0]
         assert all(low <= high for low, high in zip(curve.low, curve.high, strict=True))
     assert of_bert.order == pytest.approx(3, abs=0.3)
-    assert of_bert.weights == "trained"
+    assert of_bert.weights == "as given"  # a model in memory may hold anything: this one was never trained
     assert of_bert.norm_placement == "post"
+
+
+def test_weights_are_called_what_is_known_of_them(of_bert: Collapse, tmp_path: Path) -> None:
+    assert of_bert.weights_words == "weights as given"
+    assert "norm post, weights as given" in Path(of_bert.write_page(tmp_path / "page.html")).read_text("utf-8")
+    few = {"variants": "whole", "samples": 2, "max_tokens": 8, "bounds": False}
+    trained = collapse(save_specimen(tmp_path / "m"), **few)
+    assert (trained.weights, trained.weights_words) == ("trained", "trained weights")
+    drawn = collapse(tmp_path / "m", random_init=True, **few)
+    assert (drawn.weights, drawn.weights_words) == ("random", "random weights")
+    assert collapse(load(tmp_path / "m", random_init=True), **few).weights == "random"
+    assert collapse(lambda seed: tiny_llama(seed), **few).weights == "random"
 
 
 def test_whole_is_the_models_own_residual() -> None:
@@ -291,7 +304,7 @@ def test_what_is_not_a_number_is_refused() -> None:
         ({"variants": "sann"}, "no variant called 'sann'"),
         ({"norm": "2"}, "no norm '2'"),
         ({"seeds": ()}, "at least one"),
-        ({"seeds": (0, 1)}, "Trained weights"),
+        ({"seeds": (0, 1)}, "Weights that are not drawn"),
         ({"random_init": True}, "function from seed"),
         ({"stack": "decoder"}, "no stack 'decoder'"),
         ({"dtype": "float65"}, "no dtype"),

@@ -27,6 +27,12 @@ def test_values_of_the_paper() -> None:
     assert (bert.curves["san+skip"][-1], bert.curves["whole"][-1]) == (0.0743, 0.3096)
 
 
+def test_weights_as_given_are_set_beside_trained_ones() -> None:
+    assert published("BERT", "as given") == published("BERT", "trained")
+    with pytest.raises(RefusalError, match="'borrowed'"):
+        published("BERT", "borrowed")
+
+
 def test_differences_know_what_a_published_zero_means() -> None:
     ours = {"san": SimpleNamespace(mean=(0.6, 1e-6, 1e-3)), "whole": SimpleNamespace(mean=(0.5,))}
     reference = Published("BERT", "random", {"san": (0.5, 0.0, 0.0)})

@@ -179,7 +179,7 @@ def _subtitle(found: Collapse, published: Published | None) -> list[str]:
     count = max(max(curve.n) for curve in found.curves.values())
     lines = [
         f"{corpus.get('name', 'ready batches')}: mean and p10 to p90 over {count} sequences of up to {found.tokens} "
-        f"tokens, {found.weights} weights, floor of rounding {numeral(float(found.floor))}"
+        f"tokens, {found.weights_words}, floor of rounding {numeral(float(found.floor))}"
     ]
     if published is not None:
         lines.append(

@@ -11,9 +11,10 @@ truth. Numbers are float64, since the collapse is below what float32 can tell af
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -158,7 +159,7 @@ def _collapse(
         layers=len(first.stack.blocks),
         heads=first.heads,
         tokens=first.longest,
-        weights="random" if drawn else "trained",
+        weights="random" if drawn else _weights(first.loading),
         norm=norm,
         floor=first.floor,
         curves=curves,
@@ -184,11 +185,19 @@ def _variants(variants: str | Sequence[str], mlp_skip: bool) -> dict[str, Varian
     }
 
 
+def _weights(loading: Mapping[str, Any]) -> str:
+    """What is known of weights that were not drawn here: a model in memory may hold any."""
+    stored = loading.get("weights")
+    return "random" if stored == "random" else "as given" if stored == "memory" else "trained"
+
+
 def _check_seeds(seeds: Sequence[int], drawn: bool) -> None:
     if not seeds:
         raise RefusalError("No seed was given: give at least one.")
     if len(seeds) > 1 and not drawn:
-        raise RefusalError("Trained weights are the same for every seed: give one, or ask for --random-init.")
+        raise RefusalError(
+            "Weights that are not drawn are the same for every seed: give one, or ask for --random-init."
+        )
     for seed in seeds:
         refuse_unusable_seed(seed)
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
-import attnscope
 from attnscope.collapsing.bounding import OF_SKIPS, SANDWICHED
 from attnscope.collapsing.running import Bounded, Measured
+from attnscope.core.stamp import Stamp
 from attnscope.core.words import count
 from attnscope.hf.editing.surgery import Variant
 from attnscope.matrix.yardsticks import LARGEST_PROGRAM
@@ -88,11 +86,9 @@ def provenance_of(
             "tokens": prepared.tokens,
         },
         "variants": list(chosen),
-        "skip past the MLP kept": mlp_skip,
+        "mlp_skip": mlp_skip,
         "norm": norm,
         "seeds": list(seeds),
         "dtype": first.precision,
-        "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},
-        "attnscope": attnscope.__version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **Stamp.now().to_json(),
     }

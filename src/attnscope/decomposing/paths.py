@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +23,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-import attnscope
 from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.seeds import refuse_unusable_seed
+from attnscope.core.stamp import Stamp
 from attnscope.decomposing.predictions import Predicting, predictions
 from attnscope.decomposing.reading import Aim, Reading, aim, reading
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
@@ -268,9 +266,7 @@ def _provenance(loaded: Loaded, read: Reading, seed: int | None) -> dict[str, An
         "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
         "tokens": len(read.words),
         **({} if seed is None else {"seed": seed}),
-        "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},
-        "attnscope": attnscope.__version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **Stamp.now().to_json(),
     }
 
 

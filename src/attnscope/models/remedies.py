@@ -1,7 +1,8 @@
 """Attention that has been proposed against rank collapse, each as a core for `Nano(config, attention=...)`.
 
 J = 11^T/n is the pattern that averages all tokens, A = softmax(scale Q K^T). A row of A is J plus what tells tokens
-apart; every remedy makes the second part weigh more. They look at all tokens, so a mask is not for them.
+apart; every remedy makes the second part weigh more. Those that speak of J average over all tokens: under a mask (a
+causal model, padding) that average is not theirs to take, and they refuse. `local` is a mask itself and joins another.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnscope.core.errors import RefusalError
 from attnscope.models.nano_parts import Attend
 from attnscope.pathways.pattern import attention_pattern
 
@@ -43,12 +45,16 @@ def attn_scale(weight: float) -> Attend:
 
 
 def local(window: int) -> Attend:
-    """A token sees those at most `window` places away (arXiv:2405.18781)."""
+    """A token sees those at most `window` places away, of those that it sees at all (arXiv:2405.18781)."""
 
     def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Mixed:
-        place = torch.arange(query.shape[-2])
-        near = (place[:, None] - place).abs() <= window
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=near, scale=scale)
+        place = torch.arange(query.shape[-2], device=query.device)
+        seen = (place[:, None] - place).abs() <= window
+        if mask is not None:
+            seen = seen & mask
+            # Padding far from every real token would see nothing, and softmax of nothing is NaN: it sees itself.
+            seen = seen | (~seen.any(-1, keepdim=True) & (place[:, None] == place))
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=scale)
 
     return attend
 
@@ -61,7 +67,8 @@ class Contrasted(nn.Module):
         self.attention, self.strength = attention, strength
 
     def forward(self, stream: Float[Tensor, "batch token width"], mask: Tensor | None = None) -> Tensor:
-        mixed: Tensor = self.attention(stream, mask)
+        _refuse_mask(mask)
+        mixed: Tensor = self.attention(stream, None)
         unit = F.normalize(mixed, dim=-1)
         return mixed - self.strength * ((unit @ unit.mT).softmax(-1) @ mixed)
 
@@ -75,5 +82,13 @@ def with_unit_spectral_norm(model: nn.Module) -> None:
 
 
 def _pattern(query: Tensor, key: Tensor, mask: Tensor | None, scale: float) -> Float[Tensor, "batch head query key"]:
-    assert mask is None
+    _refuse_mask(mask)
     return attention_pattern(query, key, scale=scale)
+
+
+def _refuse_mask(mask: Tensor | None) -> None:
+    if mask is not None:
+        raise RefusalError(
+            "This remedy compares every token with the mean of all, and a mask hides some of them: use it in a model "
+            "that is not causal, on sequences without padding."
+        )

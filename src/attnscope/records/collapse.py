@@ -94,7 +94,7 @@ class Collapse(Record):
     layers: int
     heads: int
     tokens: int  # in the longest sequence
-    weights: str  # "random" or "trained"
+    weights: str  # "random", "trained", or "as given": a model in memory, of which nothing more is known
     norm: str  # the yardstick
     floor: float  # below it, numbers are rounding
     curves: dict[str, Curve]
@@ -105,6 +105,11 @@ class Collapse(Record):
     pairs: int = 0  # readings behind `order`
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def weights_words(self) -> str:
+        """`random weights`, `trained weights`, `weights as given`."""
+        return "weights as given" if self.weights == "as given" else f"{self.weights} weights"
 
     def table(self) -> pandas.DataFrame:
         """One row for each variant and depth."""

@@ -47,11 +47,12 @@ class Difference:
 
 
 def published(model: str, weights: str = "random") -> Published:
-    """The curves of `BERT`, `Albert` or `XLNet`, for `random` or `trained` weights."""
+    """The curves of `BERT`, `Albert` or `XLNet`, for `random` or `trained` weights; `as given` counts as trained."""
     known = {name.lower(): name for name in _all()}
     name = known.get(model.lower())
     if name is None:
         raise RefusalError(f"The paper has no curves of '{model}'.{nearest(model, list(_all()))}")
+    weights = "trained" if weights == "as given" else weights
     if weights not in ("random", "trained"):
         raise RefusalError(f"Curves were published of random and of trained weights, not of '{weights}'.")
     found = _all()[name]["init" if weights == "random" else "pretrained"]

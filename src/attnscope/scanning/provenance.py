@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
-import attnscope
 from attnscope.core.errors import RefusalError
+from attnscope.core.stamp import Stamp
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.sound import broken_weights
@@ -55,9 +53,7 @@ def provenance(
         "batch_size": plan.batch_size,
         "routes": list(found.routes),
         "verify": verified,
-        "versions": {name: version(name) for name in ("torch", "transformers", "numpy")},
-        "attnscope": attnscope.__version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **Stamp.now().to_json(),
     }
 
 

@@ -30,7 +30,7 @@ def residual_curves(shape: str, sequences: int, tokens: int, seed: int, desk: De
     found = collapse(SHAPE_OF[shape], random_init=True, **sizes, progress=desk.advance).curves
     beside = dict(found)
     if shape == "Albert":
-        kept = collapse(_activation_kept, variants=tuple(AS_CUT), **sizes, progress=desk.advance).curves
+        kept = collapse(activation_kept, variants=tuple(AS_CUT), **sizes, progress=desk.advance).curves
         beside |= {theirs: kept[ours] for ours, theirs in AS_CUT.items()}
     apart = differences(beside, published(shape))
     return {
@@ -47,9 +47,9 @@ def residual_curves(shape: str, sequences: int, tokens: int, seed: int, desk: De
 AS_CUT = {"san+mlp": "san", "whole": "san+skip"}  # variants with the bare activation as MLP: which published ones
 
 
-def _activation_kept(seed: int) -> Loaded:
-    """ALBERT with identities in the place of the two matrices of its MLP."""
-    loaded = shaped(SHAPE_OF["Albert"], seed=seed)
+def activation_kept(seed: int, **changes: Any) -> Loaded:
+    """ALBERT with identities in the place of the two matrices of its MLP; `changes` are settings of its shape."""
+    loaded = shaped(SHAPE_OF["Albert"], seed=seed, **changes)
     for path, _ in list(loaded.model.named_modules()):
         if path.rpartition(".")[2] in ("ffn", "ffn_output"):
             loaded.model.set_submodule(path, nn.Identity())

@@ -175,7 +175,7 @@ def published_words(found: Collapse, published: Published) -> tuple[str, ...]:
 
 def shape_words(found: Collapse) -> str:
     """`12 layers of 12 heads, norm pre, random weights`."""
-    return f"{found.layers} layers of {found.heads} heads, norm {found.norm_placement}, {found.weights} weights"
+    return f"{found.layers} layers of {found.heads} heads, norm {found.norm_placement}, {found.weights_words}"
 
 
 def corpus_words(found: Collapse) -> str:
