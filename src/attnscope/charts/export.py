@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.visible import drawable
 from attnscope.survey.file import write_atomically
 
 SUFFIXES = (".html", ".json", ".png", ".svg")
@@ -29,7 +30,8 @@ def save(chart: Any, path: Path | str, *, theme: str = "light", scale: float = 2
 
 
 def render(document: dict[str, Any], suffix: str, scale: float = 2.0) -> bytes:
-    """The bytes of a chart file."""
+    """The bytes of a chart file. Every string in it passes through `drawable`: the renderer would abort the process."""
+    document = drawable(document)
     if suffix == ".json":
         return json.dumps(document, indent=1).encode()
     import vl_convert

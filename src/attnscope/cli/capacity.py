@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.visible import clean
 
 if TYPE_CHECKING:
     from attnscope.compiling.capacity import Capacity
@@ -106,5 +107,5 @@ def print_capacity(data: Mapping[str, Any]) -> None:
         console.print(Text.assemble("\n", (heading, "bold")))
         console.print(table)
     if data.get("chart"):
-        console.print(Text.assemble("\n", ("Chart  ", "dim"), data["chart"]), soft_wrap=True)
+        console.print(Text.assemble("\n", ("Chart  ", "dim"), clean(data["chart"])), soft_wrap=True)
     console.print()

@@ -131,7 +131,7 @@ def collapse(
                 saved = found.save(folder / "collapse.json")
                 write_collapse(data, folder / "collapse.html", published=reference)
     except KeyboardInterrupt:
-        from attnscope.pages.terminal import clean
+        from attnscope.core.visible import clean
 
         done = "nothing was written" if saved is None else f"{clean(str(saved))} is written, the page is not"
         typer.echo(f"attnscope: interrupted; {done}: ask for fewer --samples or --variants.", err=True)
@@ -165,17 +165,17 @@ def print_collapse(
     from rich.console import Console
     from rich.text import Text
 
+    from attnscope.core.visible import clean
     from attnscope.pages.collapse_words import bound_lines, end_lines, published_words, sentences
-    from attnscope.pages.terminal import clean
 
     console = Console(highlight=False)
     shape = (
         f"{data['layers']} layers of {data['heads']} heads, norm {data['norm_placement']}, {data['weights']} weights"
     )
-    console.print(Text.assemble("\n", (clean(data["model"]), "bold"), ("  " + shape, "dim")))
+    console.print(Text.assemble("\n", (clean(data["model"]), "bold"), ("  " + clean(shape), "dim")))
     corpus = data["provenance"]["corpus"]
     read = f"{clean(str(corpus['name']))}, {corpus['sequences']} sequences of up to {data['tokens']} tokens"
-    console.print(Text(f"{read}, {data['norm']} norm\n", style="dim"))
+    console.print(Text(f"{read}, {clean(str(data['norm']))} norm\n", style="dim"))
     for sentence in sentences(data):
         console.print(Text(clean(sentence)))
     for note in data["notes"]:
@@ -187,7 +187,7 @@ def print_collapse(
     if reference is not None:
         console.print(Text("\nBeside the published curves", style="bold"))
         for sentence in published_words(data, reference.curves, reference.model):
-            console.print(Text(sentence))
+            console.print(Text(clean(sentence)))
     for label, path in (("Page   ", page), ("Chart  ", chart)):
         if path is not None:
             console.print(Text.assemble("\n", (label, "dim"), clean(str(path))), soft_wrap=True)
@@ -215,6 +215,8 @@ def _print_table(console: Any, title: str, heading: tuple[str, ...], lines: list
     from rich.table import Table
     from rich.text import Text
 
+    from attnscope.core.visible import clean
+
     if not lines:
         return
     table = Table.grid(padding=(0, 2))
@@ -222,6 +224,6 @@ def _print_table(console: Any, title: str, heading: tuple[str, ...], lines: list
         table.add_column()
     table.add_row(*(Text(word, style="dim") for word in heading))
     for line in lines:
-        table.add_row(*map(Text, line))
+        table.add_row(*(Text(clean(word)) for word in line))
     console.print(Text.assemble("\n", (title, "bold")))
     console.print(table)

@@ -11,6 +11,7 @@ import typer
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import named_path
+from attnscope.core.visible import clean
 
 if TYPE_CHECKING:
     from attnscope.compiling.compiled import Compiled
@@ -170,12 +171,15 @@ def _finish(compiled: Compiled, out: Path, chart: Path | None, as_json: bool) ->
     else:
         print_certificate(data)
     if compiled.interrupted:
-        typer.echo(f"attnscope: interrupted; the best head so far is in {out}.", err=True)
+        typer.echo(f"attnscope: interrupted; the best head so far is in {clean(str(out))}.", err=True)
         raise typer.Exit(130)
     if compiled.out_of_time:
         typer.echo("attnscope: the time was up before the search was: --budget gives it more.", err=True)
     if not compiled.reached:
-        typer.echo(f"attnscope: the accuracy was not reached; the best head, marked as failing, is in {out}.", err=True)
+        where = clean(str(out))
+        typer.echo(
+            f"attnscope: the accuracy was not reached; the best head, marked as failing, is in {where}.", err=True
+        )
         raise typer.Exit(1)
 
 
@@ -192,15 +196,15 @@ def print_certificate(data: Mapping[str, Any]) -> None:
     table.add_column(justify="right", style="bold", no_wrap=True)
     table.add_column()
     for label, value, note in certificate_lines(data):
-        table.add_row(label, Text(value), Text(note, style="red" if note.startswith("TOO LARGE") else ""))
+        table.add_row(label, Text(clean(value)), Text(clean(note), style="red" if note.startswith("TOO LARGE") else ""))
     console = Console(highlight=False)
     verdict = Text(data["verdict"], style="bold green" if data["reached"] else "bold red")
-    console.print(Text.assemble("\n", (title_words(data), "bold"), "  ", verdict, "\n"))
+    console.print(Text.assemble("\n", (clean(title_words(data)), "bold"), "  ", verdict, "\n"))
     console.print(table)
     for label, key in (("Head   ", "head"), ("Chart  ", "chart")):
         if data.get(key):
             marked = "" if data["reached"] or key == "chart" else "  (failing: it misses the accuracy)"
             console.print(
-                Text.assemble("\n" if key == "head" else "", (label, "dim"), data[key], marked), soft_wrap=True
+                Text.assemble("\n" if key == "head" else "", (label, "dim"), clean(data[key]), marked), soft_wrap=True
             )
     console.print()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import refusal_words, shortened
+from attnscope.core.visible import whole
 
 LONGEST_PATH = 1024
 TEXT_SUFFIXES = (".txt", ".md", ".text", ".json", ".jsonl")
@@ -45,6 +46,7 @@ def text_or_file(text: str) -> str:
         if sys.stdin is None:
             raise RefusalError("Standard input is closed: pipe a text into it, or give the text itself.")
         return sys.stdin.buffer.read().decode("utf-8", errors="replace").removesuffix("\n")
+    text = whole(text)  # arguments that are not UTF-8
     if not text.strip() or len(text) >= LONGEST_PATH or "\n" in text or "\0" in text:
         return text
     path = Path(text)

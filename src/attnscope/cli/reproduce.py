@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnscope.core.visible import clean
+
 if TYPE_CHECKING:
     from attnscope.core.experiment import Experiment
     from attnscope.reproducing.reproduce import Reproduction
@@ -50,7 +52,8 @@ def reproduce(
             try:
                 done = run(paper, preset, seeds=seeds, out=folder, resume=resume, progress=progress)
             except KeyboardInterrupt:
-                typer.echo(f"attnscope: interrupted; what is done is kept in {folder}: go on with --resume.", err=True)
+                where = clean(str(folder))
+                typer.echo(f"attnscope: interrupted; what is done is kept in {where}: go on with --resume.", err=True)
                 raise typer.Exit(130) from None
     if as_json:
         print_json(done.to_json())
@@ -133,5 +136,5 @@ def print_verdicts(done: Reproduction) -> None:
         console.print(Text(f"· {remark}"))
     if done.folder is not None:
         for name in (RESULTS, PAGE, CHARTS):
-            console.print(Text.assemble(("  ", ""), str(done.folder / name)), soft_wrap=True)
+            console.print(Text.assemble(("  ", ""), clean(str(done.folder / name))), soft_wrap=True)
     console.print()

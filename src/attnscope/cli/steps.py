@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import typer
 
 from attnscope.core.construction import Advance
+from attnscope.core.visible import clean
 
 _EVERY = 10.0  # seconds between plain lines: a search says something hundreds of times a second
 
@@ -35,7 +36,7 @@ def stepping() -> Iterator[Advance]:
 
         def advance(stage: str, done: int, total: int) -> None:
             count = f"{done}/{total}" if total else ""
-            bar.update(task, description=stage, completed=done, total=total or None, count=count)
+            bar.update(task, description=clean(stage), completed=done, total=total or None, count=count)
 
         yield advance
 
@@ -47,6 +48,6 @@ def _plain_lines() -> Advance:
         nonlocal last
         if time.monotonic() - last >= _EVERY:
             last = time.monotonic()
-            typer.echo(f"{stage} {done}/{total}" if total else stage, err=True)
+            typer.echo(clean(f"{stage} {done}/{total}" if total else stage), err=True)
 
     return advance

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.visible import parsed
 from attnscope.survey.file import write_atomically
 from attnscope.survey.provenance import plain
 
@@ -134,11 +135,11 @@ class Collapse:
     def load(cls, path: Path | str) -> Collapse:
         path = Path(path)
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = parsed(path.read_text(encoding="utf-8"))
             return cls.from_json(data)
         except FileNotFoundError:
             raise RefusalError(f"There is no file {path}: give the one that `attnscope collapse` wrote.") from None
-        except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
             raise RefusalError(f"{path} is no collapse file ({error}): run `attnscope collapse` again.") from error
 
     def sentences(self) -> tuple[str, ...]:

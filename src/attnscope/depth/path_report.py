@@ -19,6 +19,7 @@ from typing import Any
 
 from attnscope.charts.numerals import numeral
 from attnscope.core.errors import RefusalError
+from attnscope.core.visible import parsed
 from attnscope.survey.file import write_atomically
 from attnscope.survey.provenance import plain
 
@@ -154,10 +155,10 @@ class PathReport:
     def load(cls, path: Path | str) -> PathReport:
         path = Path(path)
         try:
-            return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
+            return cls.from_json(parsed(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise RefusalError(f"There is no file {path}: give the one that `attnscope paths` wrote.") from None
-        except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
             raise RefusalError(f"{path} is no paths file ({error}): run `attnscope paths` again.") from error
 
     def sentences(self) -> tuple[str, ...]:

@@ -12,10 +12,11 @@ from rich.text import Text
 
 from attnscope.charts.numerals import numeral
 from attnscope.charts.path_panels import visible
+from attnscope.core.visible import clean
 from attnscope.pages.path_origin import constants_matter
 from attnscope.pages.path_vocabulary import chain_words, other_than_said
 from attnscope.pages.path_words import CONSTANTS, OF_TARGET, length_lines, sentences
-from attnscope.pages.terminal import clean, print_page, section
+from attnscope.pages.terminal import print_page, section
 
 MOST_HEADS = 6
 COLUMNS = 80

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from attnscope.charts.numerals import numeral
 from attnscope.core.finding import SEVERITIES, Finding, Severity
+from attnscope.core.visible import clean
 from attnscope.pages.headlines import headlines
 from attnscope.pages.wording import (
     build_words,
@@ -213,8 +214,3 @@ def _counts(findings: Sequence[Finding]) -> str:
 
 def section(text: str) -> RenderableType:
     return Padding(Text(text, style="bold"), (1, 0, 0, 0))
-
-
-def clean(text: str) -> str:
-    """Names come from files: control characters would move the cursor or worse."""
-    return "".join(c if c.isprintable() else "�" for c in text)

@@ -12,6 +12,7 @@ from typing import Any
 
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
+from attnscope.core.visible import parsed
 from attnscope.stats.plain import float_to_json
 from attnscope.survey.cell import Cell, Key
 from attnscope.survey.drafts import clear_abandoned, draft_of, open_draft
@@ -133,7 +134,7 @@ def _read(path: Path) -> bytes:
 
 def _parse(path: Path, content: bytes) -> Any:
     try:
-        return json.loads(content.decode("utf-8"))
+        return parsed(content.decode("utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         if content.lstrip().startswith(b'{"format":"attnscope-survey"'):
             raise RefusalError(f"{path} is cut off or damaged: scan again.") from error
