@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from attnscope.core.bounded import read_all, unpacked
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
 from attnscope.core.visible import parsed
@@ -117,7 +118,8 @@ def load(path: Path) -> Survey:
 
 def _read(path: Path) -> bytes:
     try:
-        content = path.read_bytes()
+        with path.open("rb") as stream:
+            content = read_all(stream, str(path))
     except FileNotFoundError as error:
         raise RefusalError(f"There is no file {path}: give the survey file that `attnscope scan` wrote.") from error
     except IsADirectoryError as error:
@@ -127,7 +129,7 @@ def _read(path: Path) -> bytes:
     if content[:2] != b"\x1f\x8b":
         return content
     try:
-        return gzip.decompress(content)
+        return unpacked(content, str(path))
     except (EOFError, OSError, zlib.error) as error:
         raise RefusalError(f"{path} is cut off or damaged (its compression ends early): scan again.") from error
 
