@@ -13,8 +13,8 @@ import pytest
 from attnscope.compiling import widths
 from attnscope.compiling.capacity import capacity
 from attnscope.compiling.widths import Measurement, Point
-from attnscope.core.construction import Advance
 from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance
 from tests.cli.test_compile import invoke, refused
 from tests.compiling.stand_in import exact_construction, registered
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.core.construction import Advance, Auto, Construction
+from attnscope.core.construction import Auto, Construction
 from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance
 from attnscope.heads.factors import Factors
 from attnscope.heads.head import Head
 from attnscope.patterns.pattern import Pattern

@@ -14,8 +14,8 @@ from attnscope.compiling import widths
 from attnscope.compiling.capacity import capacity
 from attnscope.compiling.widths import Measurement, Point, Shelf, cache_folder, known_widths_json
 from attnscope.compiling.worklist import duration
-from attnscope.core.construction import Advance
 from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance
 from attnscope.records.capacity import Capacity
 from tests.compiling.stand_in import exact_construction, registered
 

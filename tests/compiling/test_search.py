@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from attnscope.compiling import search
 from attnscope.compiling.search import Build, OutOfTimeError, SearchBudget, at_width, badness, smallest
-from attnscope.core.construction import Advance
 from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance
 from attnscope.heads.head import Head
 from attnscope.records.certificate import Certificate
 from tests.compiling.stand_in import Builder, certificate, head

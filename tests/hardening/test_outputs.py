@@ -50,7 +50,7 @@ def test_only_files_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         lambda: checked_file(place, "--chart", (".html",)),
         lambda: page_path(place),
     ):
-        with pytest.raises(RefusalError, match="x.html"):
+        with pytest.raises(RefusalError, match=r"x\.html"):
             write()
     assert place.lstat() == before
     assert [path.name for path in tmp_path.iterdir()] == ["x.html"]

@@ -76,7 +76,8 @@ def planted_finding(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]
 
 import numpy as np
 
-from attnscope.core.construction import Advance, construction, silent
+from attnscope.core.construction import construction
+from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.factors import Factors
 from attnscope.patterns.pattern import Pattern

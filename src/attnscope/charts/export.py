@@ -11,6 +11,7 @@ from typing import Any
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import write_atomically
+from attnscope.core.visible import drawable
 
 SUFFIXES = (".html", ".json", ".png", ".svg")
 VEGA_LITE = "6.4"
@@ -29,7 +30,8 @@ def save(chart: Any, path: Path | str, *, theme: str = "light", scale: float = 2
 
 
 def render(document: dict[str, Any], suffix: str, scale: float = 2.0) -> bytes:
-    """The bytes of a chart file."""
+    """The bytes of a chart file. Every string in it passes through `drawable`: the renderer would abort the process."""
+    document = drawable(document)
     if suffix == ".json":
         return json.dumps(document, indent=1).encode()
     import vl_convert

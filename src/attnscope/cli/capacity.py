@@ -39,11 +39,11 @@ def capacity(
     """How wide must a head be to attend to any K of N tokens? Bounds, and what each construction needs."""
     from attnscope.cli.files import checked_file
     from attnscope.cli.output import print_json
-    from attnscope.cli.steps import stepping
+    from attnscope.cli.progress import showing
 
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
-    with stepping() as progress:
+    with showing() as progress:
         progress("loading", 0, 0)
         from attnscope.compiling.capacity import capacity as ask
 

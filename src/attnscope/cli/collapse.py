@@ -105,7 +105,7 @@ def collapse(
                 saved = found.save(folder / "collapse.json")
                 found.write_page(folder / "collapse.html", published=published)
     except KeyboardInterrupt:
-        from attnscope.reporting.terminal import clean
+        from attnscope.core.visible import clean
 
         done = "nothing was written" if saved is None else f"{clean(str(saved))} is written, the page is not"
         typer.echo(f"attnscope: interrupted; {done}: ask for fewer --samples or --variants.", err=True)

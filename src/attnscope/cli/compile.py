@@ -11,9 +11,10 @@ import typer
 from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import named_path
 from attnscope.core.registry import names
+from attnscope.core.visible import clean
 
 if TYPE_CHECKING:
-    from attnscope.core.construction import Advance
+    from attnscope.core.progress import Advance
     from attnscope.patterns.pattern import Pattern
     from attnscope.records.compiled import Compiled
 
@@ -77,13 +78,13 @@ def compile(
 ) -> None:
     """Find the narrowest head that realises PATTERN, and certify it."""
     from attnscope.cli.files import checked_file
-    from attnscope.cli.steps import stepping
+    from attnscope.cli.progress import showing
 
     checked_file(out, "--out", (".safetensors",))
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
     _check_source(pattern, n, model, text, causal or normalise)
-    with stepping() as progress:
+    with showing() as progress:
         try:
             progress("loading", 0, 0)  # torch takes seconds to import: say so first
             from attnscope.compiling.compile import compile as run
@@ -175,10 +176,13 @@ def _finish(compiled: Compiled, out: Path, chart: Path | None, as_json: bool) ->
 
         print_record(compiled, files={"Head": out, "Chart": chart})
     if compiled.interrupted:
-        typer.echo(f"attnscope: interrupted; the best head so far is in {out}.", err=True)
+        typer.echo(f"attnscope: interrupted; the best head so far is in {clean(str(out))}.", err=True)
         raise typer.Exit(130)
     if compiled.out_of_time:
         typer.echo("attnscope: the time was up before the search was: --budget gives it more.", err=True)
     if not compiled.reached:
-        typer.echo(f"attnscope: the accuracy was not reached; the best head, marked as failing, is in {out}.", err=True)
+        where = clean(str(out))
+        typer.echo(
+            f"attnscope: the accuracy was not reached; the best head, marked as failing, is in {where}.", err=True
+        )
         raise typer.Exit(1)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from attnscope.core.bounded import read_all
 from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import refusal_words, shortened
+from attnscope.core.visible import whole
 
 LONGEST_PATH = 1024
+LONGEST_TEXT = 1 << 26  # bytes of one text for one model to read at once: far past what any has positions for
 TEXT_SUFFIXES = (".txt", ".md", ".text", ".json", ".jsonl")
 
 
@@ -44,7 +48,12 @@ def text_or_file(text: str) -> str:
     if text == "-":
         if sys.stdin is None:
             raise RefusalError("Standard input is closed: pipe a text into it, or give the text itself.")
-        return sys.stdin.buffer.read().decode("utf-8", errors="replace").removesuffix("\n")
+        return (
+            read_all(sys.stdin.buffer, "Standard input", LONGEST_TEXT)
+            .decode("utf-8", errors="replace")
+            .removesuffix("\n")
+        )
+    text = whole(text)  # arguments that are not UTF-8
     if not text.strip() or len(text) >= LONGEST_PATH or "\n" in text or "\0" in text:
         return text
     path = Path(text)
@@ -58,6 +67,10 @@ def text_or_file(text: str) -> str:
             )
         return text
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        with path.open("rb") as stream:
+            content = read_all(stream, f"'{text}'", LONGEST_TEXT)
+        return io.TextIOWrapper(
+            io.BytesIO(content), encoding="utf-8", errors="replace"
+        ).read()  # line ends as in Python
     except OSError as error:
         raise RefusalError(f"'{text}' cannot be read ({error.strerror}): give the text itself.") from None

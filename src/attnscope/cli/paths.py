@@ -72,7 +72,7 @@ def paths(
     """Say what paths of each length contribute to what MODEL says about TEXT, exactly."""
     from attnscope.cli.files import checked_file, text_or_file
     from attnscope.cli.output import folder_for, output_folder
-    from attnscope.cli.steps import stepping
+    from attnscope.cli.progress import showing
 
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
@@ -81,7 +81,7 @@ def paths(
     place = Path(f"attnscope-paths-{named}") if out is None and not as_json else out
     saved: Path | None = None
     try:
-        with nullcontext(None) if place is None else output_folder(place) as folder, stepping() as progress:
+        with nullcontext(None) if place is None else output_folder(place) as folder, showing() as progress:
             progress("loading", 0, 0)  # torch and transformers take seconds to import: say so first
             from attnscope.decomposing.paths import paths as run
 
@@ -108,7 +108,7 @@ def paths(
                 progress("drawing the page", 0, 0)
                 report.write_page(folder / PAGE)
     except KeyboardInterrupt:
-        from attnscope.reporting.terminal import clean
+        from attnscope.core.visible import clean
 
         unfinished = "interrupted before the decomposition was done; nothing is written"
         kept = f"interrupted; {clean(str(saved))} is written, the page is not"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from attnscope.core.progress import Listener
+from attnscope.core.visible import clean
 
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn
@@ -41,7 +42,7 @@ def showing(counted: str = "") -> Iterator[Listener]:
         def advance(stage: str, done: int, total: int, tokens: int | None = None) -> None:
             speed = pace.speed(stage, done, tokens)
             count = _count(done, total, counted) if total else ""
-            bar.update(task, description=stage, completed=done, total=total or None, count=count, speed=speed)
+            bar.update(task, description=clean(stage), completed=done, total=total or None, count=count, speed=speed)
 
         yield advance
 
@@ -50,10 +51,10 @@ def _count_columns() -> tuple[ProgressColumn, ...]:
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     return (
-        TextColumn("[bold]{task.description}"),
+        TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(bar_width=None),
-        TextColumn("{task.fields[count]}"),
-        TextColumn("{task.fields[speed]}"),
+        TextColumn("{task.fields[count]}", markup=False),
+        TextColumn("{task.fields[speed]}", markup=False),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
@@ -107,7 +108,7 @@ def _plain_count(counted: str) -> Listener:
         line = f"{stage} {_count(done, total, counted)}" if total else stage
         if speed:
             line += f", {speed}, {pace.seconds_left(done, total):.0f} s left"
-        typer.echo(line, err=True)
+        typer.echo(clean(line), err=True)
 
     return advance
 
@@ -119,7 +120,7 @@ def _plain_steps() -> Listener:
         nonlocal last
         if time.monotonic() - last >= _EVERY:
             last = time.monotonic()
-            typer.echo(f"{stage} {_count(done, total)}" if total else stage, err=True)
+            typer.echo(clean(f"{stage} {_count(done, total)}" if total else stage), err=True)
 
     return advance
 

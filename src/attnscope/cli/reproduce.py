@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnscope.core.visible import clean
+
 if TYPE_CHECKING:
     from attnscope.core.experiment import Experiment
 
@@ -32,12 +34,12 @@ def reproduce(
 ) -> None:
     """Run a paper's claims again: reproduced, not reproduced, contradicted. Any verdict is a result: exit code 0."""
     from attnscope.cli.output import output_folder, print_json
-    from attnscope.cli.steps import stepping
+    from attnscope.cli.progress import showing
 
     if paper is None:
         _list(as_json)
         return
-    with stepping() as progress:
+    with showing() as progress:
         progress("loading", 0, 0)
         from attnscope.reproducing.reproduce import named
         from attnscope.reproducing.reproduce import reproduce as run
@@ -47,7 +49,8 @@ def reproduce(
             try:
                 done = run(paper, preset, seeds=seeds, out=folder, resume=resume, progress=progress)
             except KeyboardInterrupt:
-                typer.echo(f"attnscope: interrupted; what is done is kept in {folder}: go on with --resume.", err=True)
+                where = clean(str(folder))
+                typer.echo(f"attnscope: interrupted; what is done is kept in {where}: go on with --resume.", err=True)
                 raise typer.Exit(130) from None
     if as_json:
         print_json(done.to_json())

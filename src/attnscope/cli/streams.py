@@ -9,6 +9,7 @@ import sys
 from typing import Any, cast
 
 from attnscope.core.named_path import refusal_words
+from attnscope.core.visible import clean
 
 REFUSED = 2
 NOBODY_READS = 141  # what a shell says of a program that SIGPIPE ended; 1 is a gate that failed
@@ -81,7 +82,8 @@ def of_a_stream(error: OSError) -> bool:
 
 
 def say(sentence: str) -> None:
-    sys.stderr.write(f"attnscope: {sentence}\n")
+    """One sentence on standard error. Names in it come from files, and a terminal would obey their escapes."""
+    sys.stderr.write(f"attnscope: {clean(sentence)}\n")
     sys.stderr.flush()
 
 

@@ -28,6 +28,7 @@ from attnscope.core.seeds import numbered_seeds, refuse_unusable_seed
 from attnscope.hf.anatomy.anatomy import Anatomy, Stack, anatomy
 from attnscope.hf.anatomy.precision import coarse_modules, widened
 from attnscope.hf.editing.surgery import VARIANTS, Variant
+from attnscope.hf.loading.given import Given, loaded_for
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import (
     Ready,
@@ -42,7 +43,6 @@ from attnscope.hf.loading.material import (
 from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
-from attnscope.hf.loading.subject import Subject, loaded_for
 from attnscope.matrix.yardsticks import YARDSTICKS
 from attnscope.records.collapse import Collapse, EndToEnd
 from attnscope.trace.batches import Batches
@@ -52,7 +52,7 @@ TOKENS = 128  # as in the paper
 
 
 def collapse(
-    model: Subject,
+    model: Given,
     corpus: Text | Ready | None = None,
     *,
     variants: str | Sequence[str] = tuple(VARIANTS),

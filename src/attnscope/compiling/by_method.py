@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from attnscope.compiling.search import UNLIMITED, Build, Found, SearchBudget, at_width, smallest
-from attnscope.core.construction import Advance, Construction, silent
+from attnscope.core.construction import Construction
 from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy, precision
 from attnscope.heads.certified import Certified, certified
 from attnscope.patterns.pattern import Pattern

@@ -16,8 +16,8 @@ from pathlib import Path
 from attnscope.compiling.by_method import asked
 from attnscope.compiling.widths import Shelf
 from attnscope.compiling.worklist import Worklist
-from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import constructions
 from attnscope.core.seeds import numbered_seeds
 from attnscope.heads.accuracy import Accuracy

@@ -14,9 +14,10 @@ from typing import Any
 
 from attnscope.compiling.by_method import asked, building, narrowest_by, refuse_too_wide
 from attnscope.compiling.search import RESTARTS, Binds, Ending, Found, SearchBudget, at_width, badness
-from attnscope.core.construction import Advance, Construction, silent
+from attnscope.core.construction import Construction
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.plain import plain
+from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import constructions, for_auto
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.bounds import lower_bounds

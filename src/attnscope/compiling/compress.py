@@ -24,8 +24,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.compiling.search import Found, SearchBudget, at_width, smallest
-from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy, Dtype, precision
 from attnscope.heads.bounds import lower_bounds
 from attnscope.heads.certificate import NAMED_ROWS

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance, silent
 from attnscope.heads.head import Head
 from attnscope.records.certificate import Certificate
 from attnscope.records.compiled import Try

@@ -21,10 +21,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import write_atomically
 from attnscope.core.plain import plain
+from attnscope.core.progress import Advance, silent
 
 KNOWN_WIDTHS = "known_widths.json"
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from attnscope.compiling.widths import Measurement, Point, Shelf, measure
-from attnscope.core.construction import Advance
+from attnscope.core.progress import Advance
 from attnscope.core.registry import for_auto
 from attnscope.heads.accuracy import Accuracy
 from attnscope.records.capacity import Need

@@ -17,10 +17,6 @@ Auto = Literal["one pattern", "any pattern", "ceiling"]
 """What `compile` takes a construction for when nobody names one: to fit queries and keys to one pattern, to give keys
 that serve any pattern, or as a head of known width that costs next to nothing and tells the search where to end."""
 
-from attnscope.core.progress import Advance, silent
-
-__all__ = ["Advance", "Construction", "construction", "silent"]
-
 
 @dataclass(frozen=True)
 class Construction:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import json
 import os
 import zlib
 from pathlib import Path
 from typing import Any
 
+from attnscope.core.bounded import read_all, unpacked
 from attnscope.core.drafts import clear_abandoned, draft_of, open_draft
 from attnscope.core.errors import RefusalError
+from attnscope.core.visible import parsed
 
 
 def write_atomically(path: Path, content: bytes, *, make_folder: bool = False) -> None:
@@ -51,7 +52,7 @@ def read_document(path: Path, wanted: str = "a file that attnscope wrote") -> An
     """The JSON document in a file, compressed or not; None where it is no JSON at all. `wanted` goes into refusals."""
     content = _bytes(path, wanted)
     try:
-        return json.loads(content.decode("utf-8"))
+        return parsed(content.decode("utf-8"))
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         if content.lstrip()[:40].replace(b" ", b"").replace(b"\n", b"").startswith(b'{"format":"attnscope-'):
             raise RefusalError(f"{path} is cut off or damaged: run the command that wrote it again.") from error
@@ -60,7 +61,8 @@ def read_document(path: Path, wanted: str = "a file that attnscope wrote") -> An
 
 def _bytes(path: Path, wanted: str) -> bytes:
     try:
-        content = path.read_bytes()
+        with path.open("rb") as stream:
+            content = read_all(stream, str(path))
     except FileNotFoundError as error:
         raise RefusalError(f"There is no file {path}: give {wanted}.") from error
     except IsADirectoryError as error:
@@ -70,6 +72,6 @@ def _bytes(path: Path, wanted: str) -> bytes:
     if content[:2] != b"\x1f\x8b":
         return content
     try:
-        return gzip.decompress(content)
+        return unpacked(content, str(path))
     except (EOFError, OSError, zlib.error) as error:
         raise RefusalError(f"{path} is cut off or damaged (its compression ends early).") from error

@@ -6,15 +6,16 @@ text in it. Every way in which a file can be wrong has one sentence that says wh
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import zlib
 from typing import Any
 
+from attnscope.core.bounded import LARGEST, too_large, unpacked
 from attnscope.core.errors import RefusalError
 
 _JSON_LINES = (".jsonl", ".ndjson")
+_ROWS = 1024  # of parquet, at a time
 KNOWN = (".txt", ".md", ".gz", ".parquet", *_JSON_LINES)
 
 
@@ -31,7 +32,7 @@ def documents(data: bytes, name: str, suffixes: list[str], field: str) -> list[s
 
 def _gunzip(data: bytes, name: str) -> bytes:
     try:
-        return gzip.decompress(data)
+        return unpacked(data, name)
     except (OSError, EOFError, zlib.error) as error:
         raise RefusalError(
             f"{name} is not a whole gzip file ({error}): it may be cut short or damaged; fetch it again."
@@ -110,12 +111,35 @@ def _parquet(data: bytes, name: str, field: str) -> list[str]:
         columns = file.schema_arrow
         if field not in columns.names:
             raise RefusalError(f"{name} has no column '{field}'; {_pick(columns.names)}.")
+        if len(columns.get_all_field_indices(field)) > 1:
+            raise RefusalError(f"{name} has several columns called '{field}': rename all but one of them.")
         kind = columns.field(field).type
         if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
             raise RefusalError(f"The column '{field}' of {name} holds {kind}, not text: choose another with --field.")
-        rows = file.read(columns=[field]).column(field).to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
+        return _rows(file, name, field)
+    except (pyarrow.ArrowException, OSError, KeyError, ValueError) as error:
         raise RefusalError(
             f"{name} is not a whole parquet file ({error}): it may be cut short or damaged; fetch it again."
         ) from error
-    return [row for row in rows if row is not None]
+
+
+def _rows(file: Any, name: str, field: str) -> list[str]:
+    """A few rows at a time: a long text that is repeated takes no room in the file, and all of it in memory."""
+    rows: list[str] = []
+    length = number = 0
+    for batch in file.iter_batches(batch_size=_ROWS, columns=[field]):
+        for value in batch.column(0):
+            try:
+                text = value.as_py()
+            except UnicodeDecodeError as error:
+                raise RefusalError(
+                    f"Row {number} of the column '{field}' of {name} is not UTF-8 (byte "
+                    f"0x{error.object[error.start]:02x} at offset {error.start}): write the file again as UTF-8."
+                ) from error
+            number += 1
+            if text is not None:
+                rows.append(text)
+                length += len(text)
+        if length > LARGEST:
+            raise RefusalError(too_large(name, LARGEST))
+    return rows

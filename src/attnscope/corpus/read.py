@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
+from attnscope.core.bounded import LARGEST, read_all, too_large
 from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import named_path, shortened
 from attnscope.corpus.corpus import Corpus
@@ -36,7 +37,9 @@ def read(source: str | Path | Iterable[str] | None = None, *, field: str = "text
     if str(source) == "-":
         if sys.stdin is None:
             raise RefusalError("Standard input is closed: pipe a text into it, or name a file.")
-        return Corpus.of("standard input", documents(sys.stdin.buffer.read(), "Standard input", [], field))
+        return Corpus.of(
+            "standard input", documents(read_all(sys.stdin.buffer, "Standard input"), "Standard input", [], field)
+        )
     return _from_path(str(source), field)
 
 
@@ -81,6 +84,8 @@ def _from_folder(folder: Path, field: str) -> Corpus:
             if path.suffix.lower() in KNOWN:
                 raise
             skipped.append(name)
+        if sum(map(len, found)) > LARGEST:
+            raise RefusalError(too_large(f"The folder {folder}", LARGEST))
     if not files:
         raise RefusalError(f"The folder {folder} holds no text file: put .txt, .jsonl or .parquet files in it.")
     return Corpus.of(str(folder), found, tuple(files), tuple(skipped), folder=True)
@@ -88,7 +93,8 @@ def _from_folder(folder: Path, field: str) -> Corpus:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as stream:
+            return read_all(stream, str(path))
     except OSError as error:
         raise RefusalError(
             f"{path} cannot be read ({error.strerror or error}): check its permissions or give another file."

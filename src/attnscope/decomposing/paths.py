@@ -23,20 +23,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.progress import Advance, silent
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
 from attnscope.decomposing.predictions import Predicting, predictions
 from attnscope.decomposing.reading import Aim, Reading, aim, reading
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.editing.freeze import freeze
+from attnscope.hf.loading.given import loaded_for
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import out_of_memory, refusing_what_does_not_run
 from attnscope.hf.loading.options import Loading
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
-from attnscope.hf.loading.subject import loaded_for
 from attnscope.pathways.edges import number_of_paths
 from attnscope.pathways.energy import Energy, path_energy
 from attnscope.pathways.heads import head_table

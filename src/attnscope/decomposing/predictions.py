@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnscope.core.construction import Advance
+from attnscope.core.progress import Advance
 from attnscope.decomposing.reading import Aim, Reading
 from attnscope.hf.loading.outputs import Entries
 from attnscope.pathways.graded import Graded

@@ -11,6 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
+from attnscope.corpus.formats import refuse_half_characters
 from attnscope.hf.anatomy.anatomy import marks_padding
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.outputs import Entries, also_with_space, entries, mask_token_of, word
@@ -80,6 +81,7 @@ def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
             f"{loaded.name} ({loaded.class_name}) does not read text alone: in Python, give a batch of what its "
             'forward takes, such as {"pixel_values": image}.'
         )
+    refuse_half_characters(text, "The text")
     ids = _numbers(loaded, text) if loaded.tokenizer is None else tuple(loaded.tokenizer(text)["input_ids"])
     if not text.strip() or not ids:
         raise RefusalError("The text is empty: give at least two tokens of it.")

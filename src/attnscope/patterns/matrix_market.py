@@ -93,7 +93,11 @@ def _sizes(body: list[tuple[int, list[str]]], form: str, path: Path) -> list[int
 
 
 def _refuse_outside(
-    rows: Int[np.ndarray, " entry"], columns: Int[np.ndarray, " entry"], n: int, n_keys: int, place: Callable[[int], str]
+    rows: Int[np.ndarray, " entry"],
+    columns: Int[np.ndarray, " entry"],
+    n: int,
+    n_keys: int,
+    place: Callable[[int], str],
 ) -> None:
     outside = (rows < 0) | (rows >= n) | (columns < 0) | (columns >= n_keys)
     if outside.any():

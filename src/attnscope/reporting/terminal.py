@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from attnscope.core.visible import clean
 from attnscope.records.record import Record
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -65,8 +66,3 @@ def lines_under(title: str, heading: Sequence[str], lines: Sequence[Sequence[str
     for line in lines:
         table.add_row(*(Text(clean(word)) for word in line))
     return [Text.assemble("\n", (clean(title), "bold")), table]
-
-
-def clean(text: str) -> str:
-    """Names come from files: control characters would move the cursor or worse."""
-    return "".join(c if c.isprintable() else "�" for c in text)

@@ -21,11 +21,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import write_atomically
 from attnscope.core.interrupts import Stepwise
 from attnscope.core.plain import plain
+from attnscope.core.progress import Advance, silent
 
 FOLDER = "checkpoint"
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import overload
 
 from attnscope import __version__
-from attnscope.core.construction import Advance, silent
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.experiment import Experiment, Result
 from attnscope.core.plain import plain
+from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import experiments
 from attnscope.core.seeds import numbered_seeds
 from attnscope.records.reproduction import CHARTS, PAGE, RESULTS, Reproduction

@@ -30,12 +30,14 @@ class Checkpoint:
     def clear(self) -> None:
         """A new scan begins: what an earlier one left behind must not be taken for its work."""
         if self.path is not None:
+            self._refuse_folder(self.path)
             self.path.unlink(missing_ok=True)
 
     def restore(self) -> Survey | None:
         """What there is to go on with; None where there is nothing."""
         if self.path is None or not self.path.exists():
             return None
+        self._refuse_folder(self.path)
         partial = Survey.load(self.path)
         try:
             plan = Plan.from_json(partial.provenance.get("resume"))
@@ -54,6 +56,11 @@ class Checkpoint:
                 "give the same options again, or scan without --resume."
             )
         return partial
+
+    @staticmethod
+    def _refuse_folder(path: Path) -> None:
+        if path.is_dir():
+            raise RefusalError(f"'{path}' is a folder, and what is done is kept in a file there: remove or rename it.")
 
     @property
     def due(self) -> bool:

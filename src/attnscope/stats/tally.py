@@ -34,7 +34,9 @@ class Tally:
         return cls(shape, np.empty(0, np.int64), np.empty(0, np.int64))
 
     @classmethod
-    def of(cls, labels: Int[np.ndarray, " batch *shape"], keep: Bool[np.ndarray, " batch *shape"] | None = None) -> Tally:
+    def of(
+        cls, labels: Int[np.ndarray, " batch *shape"], keep: Bool[np.ndarray, " batch *shape"] | None = None
+    ) -> Tally:
         """Count labels; where `keep` is False they are left out."""
         shape = labels.shape[1:]
         flat = labels.astype(np.int64).reshape(len(labels), math.prod(shape))

@@ -23,6 +23,7 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
 from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.loading.given import Given, loaded_for
 from attnscope.hf.loading.material import (
     Ready,
     Text,
@@ -33,7 +34,6 @@ from attnscope.hf.loading.material import (
 )
 from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.loading.subject import Subject, loaded_for
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
 from attnscope.hf.tapping.tap import Frame, tap
@@ -83,7 +83,7 @@ def chained_residuals(patterns: Patterns, *, paths: int, seed: int = 0) -> dict[
 
 
 def chains(
-    model: Subject,
+    model: Given,
     corpus: Text | Ready | None = None,
     *,
     paths: int = 100,

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.corpus.formats import refuse_half_characters
 from attnscope.hf.loading.load import Loaded
 
 Output = Literal["tokens", "classes", "states"]
@@ -43,6 +44,7 @@ class Entries:
             if asked.strip().isdecimal():
                 return self.number(int(asked))
             raise RefusalError(f"Without a tokenizer '{asked}' cannot be found: give the number of the token.")
+        refuse_half_characters(asked, "The target")
         ids = list(self.tokenizer(asked, add_special_tokens=False)["input_ids"])
         if len(ids) != 1 or ids[0] == self.tokenizer.unk_token_id:
             # Special tokens, and pieces of words as vocabularies spell them.

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.corpus.formats import refuse_half_characters
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.anatomy.example import run
 from attnscope.hf.anatomy.places import self_attention_site
@@ -91,6 +92,7 @@ def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
         raise RefusalError(
             f"{loaded.name} has no tokenizer, so it cannot read text: pass tokenizer=, or a batch of one sequence."
         )
+    refuse_half_characters(text, "The text")
     ids = tuple(loaded.tokenizer(text)["input_ids"])
     if loaded.positions is not None and len(ids) > loaded.positions:
         raise RefusalError(

@@ -110,13 +110,22 @@ class Cell:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cell:
-        shape = tuple(int(n) for n in data["shape"])
+        shape = _shape(data)
         return cls(
             moments=Moments.from_json(data["moments"], shape),
             sketch=QuantileSketch.from_json(data["sketch"], shape),
             peak=Peak.from_json(data["peak"], shape),
             tallies={name: Tally.from_json(rows, shape) for name, rows in data.get("tallies", {}).items()},
         )
+
+
+def _shape(data: Mapping[str, Any]) -> Shape:
+    """Checked against the numbers that are there, because arrays are made of this shape before they are filled."""
+    shape = tuple(int(n) for n in data["shape"])
+    numbers = len(data["moments"]["total"])
+    if len(shape) > 1 or any(n < 0 for n in shape) or numbers != math.prod(shape):
+        raise ValueError(f"a cell of shape {list(shape)[:4]} does not hold {numbers} numbers")
+    return shape
 
 
 def join(card: Card, a: Cell, b: Cell) -> Cell:

@@ -6,9 +6,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from attnscope.core.visible import clean
 from attnscope.records.capacity import Capacity
 from attnscope.reporting.capacity.words import accuracy_words, answer_words, bound_lines, need_lines, title_words
-from attnscope.reporting.terminal import clean, titled
+from attnscope.reporting.terminal import titled
 
 
 def show(found: Capacity) -> RenderableType:

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from attnscope.charts.numerals import numeral
+from attnscope.core.visible import clean
 from attnscope.records.collapse import Collapse
 from attnscope.records.published import published as published_curves
 from attnscope.reporting.collapse.words import (
@@ -18,7 +19,7 @@ from attnscope.reporting.collapse.words import (
     sentences,
     shape_words,
 )
-from attnscope.reporting.terminal import clean, lines_under, titled
+from attnscope.reporting.terminal import lines_under, titled
 
 MOST_DEPTHS = 6
 

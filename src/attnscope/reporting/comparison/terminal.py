@@ -9,10 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.charts.numerals import numeral
+from attnscope.core.visible import clean
 from attnscope.records.comparison import Change, Comparison
 from attnscope.reporting.comparison.words import build_words, change_words, changes_worth_listing
 from attnscope.reporting.survey.terminal import finding_table
-from attnscope.reporting.terminal import clean, section
+from attnscope.reporting.terminal import section
 
 MOST_CHANGES = 10
 

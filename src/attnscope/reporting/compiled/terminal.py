@@ -6,9 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from attnscope.core.visible import clean
 from attnscope.records.compiled import Compiled
 from attnscope.reporting.compiled.words import TOO_LARGE, certificate_lines, title_words
-from attnscope.reporting.terminal import clean
 
 
 def show(compiled: Compiled) -> RenderableType:

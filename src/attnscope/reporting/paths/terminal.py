@@ -10,11 +10,12 @@ from rich.text import Text
 
 from attnscope.charts.numerals import numeral
 from attnscope.charts.path_panels import visible
+from attnscope.core.visible import clean
 from attnscope.records.paths import PathReport
 from attnscope.reporting.paths.origin import constants_matter
 from attnscope.reporting.paths.vocabulary import chain_words, other_than_said
 from attnscope.reporting.paths.words import CONSTANTS, OF_TARGET, length_lines, sentences
-from attnscope.reporting.terminal import clean, section
+from attnscope.reporting.terminal import section
 
 MOST_HEADS = 6
 COLUMNS = 80

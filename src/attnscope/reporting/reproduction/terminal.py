@@ -7,9 +7,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from attnscope.core.visible import clean
 from attnscope.records.reproduction import Reproduction
 from attnscope.reporting.reproduction.words import measured_words, run_words
-from attnscope.reporting.terminal import clean, titled
+from attnscope.reporting.terminal import titled
 
 COLOURS = {"reproduced": "green", "not reproduced": "yellow", "contradicted": "red", "not run": "dim"}
 

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from attnscope.charts.numerals import numeral
 from attnscope.core.finding import SEVERITIES, Finding, Severity
+from attnscope.core.visible import clean
 from attnscope.records.survey.diagnose import diagnose
 from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
@@ -25,7 +26,7 @@ from attnscope.reporting.survey.words import (
     model_name,
     site_title,
 )
-from attnscope.reporting.terminal import BLOCKS, clean, section
+from attnscope.reporting.terminal import BLOCKS, section
 
 STYLE: dict[str, str] = {"critical": "bold red", "warning": "yellow", "info": "blue"}
 SPARK_WIDTH = 30

@@ -18,10 +18,10 @@ from attnscope.hf.loading.options import Loading
 from attnscope.hf.loading.shapes import SHAPES, shaped
 from attnscope.trace.windows import Tokenizer
 
-Subject = str | Path | nn.Module | Loaded | Callable[[int], nn.Module | Loaded]
+Given = str | Path | nn.Module | Loaded | Callable[[int], nn.Module | Loaded]
 
 
-def loaded_for(model: Subject, tokenizer: Tokenizer | None, loading: Loading) -> Loaded:
+def loaded_for(model: Given, tokenizer: Tokenizer | None, loading: Loading) -> Loaded:
     """What `model` names (a shape, with random weights), the model itself in `dtype`, or what a function makes of the
     seed. The caller's own model stays as it is: where its precision is another, a copy is cast."""
     if isinstance(model, str) and model in SHAPES and not Path(model).exists():
