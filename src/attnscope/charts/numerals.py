@@ -10,7 +10,7 @@ TINY = 1e-3  # below it decimals are mostly zeros, and powers of ten are read mo
 
 
 def numeral(value: float) -> str:
-    """`0.4313`, `12.5`, `12,480`, `1.2e-5`; a number that is none is called so."""
+    """`0.4313`, `12.5`, `12,480`, `1.2e-5`; NaN and infinities are said in words."""
     if math.isnan(value):
         return "not a number"
     if math.isinf(value):

@@ -64,7 +64,7 @@ class Worklist:
             self.shelf.put(measure(point, left, self._saying(point, done, len(missing))))
 
     def _saying(self, point: Point, done: int, total: int) -> Advance:
-        def advance(stage: str, inner_done: int, inner_total: int) -> None:
+        def advance(stage: str, _done: int, _total: int) -> None:
             where = f"{point.method} at n = {point.n}, k = {point.k}, seed {point.seed}"
             self.progress(f"{where}: {stage}", done, total)
 

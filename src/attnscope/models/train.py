@@ -4,7 +4,7 @@
     losses = train(model, loss, recipe, seed=0, kept=Path("state"), advance=advance)
 
 `loss(model, rng)` draws its own batch from `rng`, a generator that depends on the seed and the number of the step
-alone. So there is no state of a random generator to keep, and a run that was interrupted and gone on with takes the
+alone. So there is no state of a random generator to keep, and a run that was interrupted and resumed takes the
 very steps that an unbroken one takes: same weights, bit for bit. A checkpoint is two files, numbers as safetensors and
 the rest as JSON; `advance` is called between steps, and whatever it raises (Ctrl-C) finds the last whole step kept.
 """

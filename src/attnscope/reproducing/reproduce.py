@@ -60,7 +60,7 @@ def reproduce(
     which = seeds_of(chosen.seeds[preset] if seeds is None else seeds)
     folder = None if out is None else Path(out)
     if resume and folder is None:
-        raise RefusalError("Only a run with a folder can be gone on with: name it with --out.")
+        raise RefusalError("Only a run with a folder can be resumed: name the folder with --out.")
     params = chosen.presets[preset]
     plan = {
         "experiment": chosen.name,

@@ -48,7 +48,7 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
     towers = {"vision_config", "text_config"} <= set(vars(config)) and "logit_scale" in dict(model.named_parameters())
     batch: dict[str, Tensor] = {}
     if "input_ids" in takes and (main == "input_ids" or "input_ids" in required or towers):
-        batch["input_ids"] = _ids(model, config, TOKENS, generator)
+        batch["input_ids"] = _ids(config, TOKENS, generator)
         if "attention_mask" in takes:
             batch["attention_mask"] = torch.ones(BATCH, TOKENS, dtype=torch.long)
     if "pixel_values" in takes and (main == "pixel_values" or "pixel_values" in required or towers):
@@ -60,7 +60,7 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
     if "input_values" in takes and main == "input_values":
         batch["input_values"] = torch.randn(BATCH, 4000, generator=generator)
     if "decoder_input_ids" in takes and getattr(config, "is_encoder_decoder", False):
-        batch["decoder_input_ids"] = _ids(model, config, DECODER_TOKENS, generator)
+        batch["decoder_input_ids"] = _ids(config, DECODER_TOKENS, generator)
         if "decoder_attention_mask" in takes:
             batch["decoder_attention_mask"] = torch.ones(BATCH, DECODER_TOKENS, dtype=torch.long)
     if not batch:
@@ -113,7 +113,7 @@ def _length(batch: Mapping[str, Any], name: str) -> int:
     return value.shape[1]
 
 
-def _ids(model: nn.Module, config: Any, length: int, generator: torch.Generator) -> Tensor:
+def _ids(config: Any, length: int, generator: torch.Generator) -> Tensor:
     text = config.get_text_config() if callable(getattr(config, "get_text_config", None)) else config
     vocabulary = int(getattr(text, "vocab_size", 0) or getattr(config, "vocab_size", 0) or 100)
     # Never the padding token: some models read positions and masks off it.

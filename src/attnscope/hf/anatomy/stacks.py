@@ -74,7 +74,7 @@ def _block_of(seen: AttentionSeen, census: Census) -> int | None:
     apart = {(other.inside, other.crossing) for other in census.attention}
     held: Counter[tuple[int, bool]] = Counter((number, crossing) for inside, crossing in apart for number in inside)
     small = [n for n in seen.inside if held[n, False] <= 1 and held[n, True] <= 1]
-    streaming = [n for n in small if _stream(census.calls[n], seen) is not None]
+    streaming = [n for n in small if _stream(census.calls[n]) is not None]
     for number in streaming:
         if census.calls[number].listed:
             return number
@@ -86,7 +86,7 @@ def _block_of(seen: AttentionSeen, census: Census) -> int | None:
     return None
 
 
-def _stream(call: ModuleCall, seen: AttentionSeen) -> tuple[Slot, Slot, tuple[int, int, int]] | None:
+def _stream(call: ModuleCall) -> tuple[Slot, Slot, tuple[int, int, int]] | None:
     """Where a stream of tokens enters and leaves: the first input and output of the same three-axis shape."""
     for enters, shape in call.takes:
         if len(shape) == 3:
@@ -98,7 +98,7 @@ def _stream(call: ModuleCall, seen: AttentionSeen) -> tuple[Slot, Slot, tuple[in
 
 
 def _describe(call: ModuleCall, number: int, stack: str, layer: int, seen: AttentionSeen) -> BlockSeen:
-    stream = _stream(call, seen)
+    stream = _stream(call)
     assert stream is not None
     enters, leaves, shape = stream
     flipped = shape[:2] == (seen.queries, seen.batch) and seen.queries != seen.batch

@@ -91,7 +91,7 @@ def planted(
     _refuse_what_cannot_fit(model, head, site)
     key_head = head_index // (site.heads // site.kv_heads)
     places = (_place(model, site.projections.query, head_index), _place(model, site.projections.key, key_head))
-    group = _heads_that_share(site, key_head, places[1]) - {head_index}
+    group = _heads_that_share(site, places[1]) - {head_index}
     if group and not share_keys:
         raise RefusalError(
             f"{1 + len(group)} query heads of {type(model).__name__} share one key head, so heads "
@@ -182,7 +182,7 @@ def _refuse_what_cannot_fit(model: nn.Module, head: Head, site: Site) -> None:
         )
 
 
-def _heads_that_share(site: Site, key_head: int, place: Output) -> set[int]:
+def _heads_that_share(site: Site, place: Output) -> set[int]:
     """The query heads that read the same outputs of the key projection, however the model repeats them."""
     keys = site.projections.key
     assert keys is not None

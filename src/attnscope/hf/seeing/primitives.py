@@ -113,7 +113,7 @@ class FusedWatch(TorchFunctionMode):
 
 def _opened(function: Any) -> FunctionType:
     """The same code, not offered to function modes as a whole: what it calls is seen one by one."""
-    names = {**function.__globals__, "has_torch_function": lambda tensors: False}
+    names = {**function.__globals__, "has_torch_function": lambda _tensors: False}
     opened = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     opened.__kwdefaults__ = function.__kwdefaults__
     return opened

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack
+from attnscope.hf.anatomy.anatomy import Anatomy, Block
 from attnscope.hf.anatomy.tape import Place
 from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.tensors import arguments, at
@@ -33,11 +33,11 @@ class _Reader:
     def __init__(self, found: Anatomy, note: Callable[[Tensor], None]) -> None:
         self.note = note
         self.wanted: set[Place] = set()
-        self.ends: dict[tuple[str, int], tuple[Stack, Block]] = {}
+        self.ends: dict[tuple[str, int], Block] = {}
         for stack in found.stacks:
             for block in stack.blocks:
                 if block.writes.separable:
-                    self.ends[block.path, block.nth] = (stack, block)
+                    self.ends[block.path, block.nth] = block
                     self.wanted.add(Place(block.path, block.nth, "input", block.enters))
                 for identity in block.writes.identities:
                     self.wanted.update(p for p in (identity.result, identity.before, *identity.writes) if p)
@@ -71,7 +71,7 @@ class _Reader:
             for slot in slots[nth]:
                 self._keep(Place(path, nth, "output", slot), at(output, slot))
             if (path, nth) in self.ends:
-                self._compare(*self.ends[path, nth], output)
+                self._compare(self.ends[path, nth], output)
 
         return hook
 
@@ -85,7 +85,7 @@ class _Reader:
     def _keep(self, place: Place, tensor: Tensor) -> None:
         self.read[place] = tensor.detach().to(torch.float64, copy=True)
 
-    def _compare(self, stack: Stack, block: Block, output: Any) -> None:
+    def _compare(self, block: Block, output: Any) -> None:
         entered = self.read[Place(block.path, block.nth, "input", block.enters)]
         left = at(output, block.leaves).detach().double()
         for identity in block.writes.identities:

@@ -90,8 +90,8 @@ def drawing(chart: Any, name: str) -> str:
     """A chart as SVG for a page, with colours from the page and the width it was drawn at.
 
     Clips and gradients are numbered by how much was drawn before: here they are numbered from 0, so that equal charts
-    give equal drawings, and `name` keeps those of one page apart. A drawing too wide for a narrow screen is marked `broad`, and
-    the style sheet lets it scroll instead of shrink.
+    give equal drawings, and `name` keeps those of one page apart. A drawing too wide for a narrow screen is marked
+    `broad`, and the style sheet lets it scroll instead of shrink.
     """
     svg = slim(render(specification(chart, "page", validate=False), ".svg").decode())
     for kind, label in (("clip", "clip"), ("gradient_", "gradient")):
