@@ -49,7 +49,7 @@ def report(
         return
     if charts is not None or threshold:
         raise RefusalError(f"'{file}' is no survey: --charts and --threshold are about surveys, leave them out.")
-    page = read.write_page(file.with_suffix(".html") if out is None else page_path(out))
+    page = read.write_page(file.with_name(read.page_name(file)) if out is None else page_path(out))
     if as_json:
         print_json({"report": str(page), "sentences": list(read.sentences())})
     else:

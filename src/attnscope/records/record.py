@@ -94,6 +94,10 @@ class Record:
         write_atomically(path, page.encode("utf-8", errors="replace"), make_folder=True)
         return path
 
+    def page_name(self, file: Path) -> str:
+        """What the page of a record in `file` is called beside it."""
+        return f"{file.stem}.html"
+
     def _repr_html_(self) -> str:
         """How it shows itself in a notebook. All text is escaped."""
         if find_spec(f"attnscope.reporting.{self.KIND}.notebook"):

@@ -75,6 +75,9 @@ class Reproduction(Record):
             raise FieldError(f"counts: {_said(read.counts)} stands there, and the claims give {_said(found.counts)}")
         return found
 
+    def page_name(self, file: Path) -> str:  # noqa: ARG002
+        return PAGE
+
     def table(self) -> pandas.DataFrame:
         """One row for each claim and each quantity it is judged by."""
         import pandas
