@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from attnscope.charts.axes import power_axis, tick_labels
 from attnscope.charts.experiment_figure import experiment_figure
-from attnscope.charts.numerals import power_axis, tick_labels
 from attnscope.core.experiment import Figure, Point
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attnscope.charts.numerals import numeral
 from attnscope.charts.rows import Panel, depth_rows, head_rows, panels, round_up, value_domain
 from attnscope.core.errors import RefusalError
+from attnscope.core.numerals import numeral
 from tests.charts.sample_model import CARDS, encoder_decoder, made_survey, observations
 
 SINK = Panel("sink_mass", "decoder", "self")

@@ -11,11 +11,11 @@ from attnscope.core.words import count, heads, layers, number, percent, ranges
         (22552.4, "22,552"),
         (101.3, "101"),
         (22.34, "22.3"),
-        (0.8611, "0.86"),
-        (0.00412, "0.004"),
-        (6e-5, "6.0e-05"),
+        (0.8611, "0.861"),
+        (0.00412, "0.00412"),
+        (6e-5, "6e-5"),
         (0.0, "0"),
-        (-5.0, "-5.00"),
+        (-5.0, "-5"),
     ],
 )
 def test_numbers_are_rounded_sensibly(value: float, text: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from attnscope.charts.numerals import numeral
+from attnscope.core.numerals import numeral
 from attnscope.records.survey import Survey
 from attnscope.reporting.report import report as write_report
 from tests.charts.sample_model import encoder_decoder, made_survey, observations

@@ -13,7 +13,6 @@ from playwright.sync_api import Browser
 from rich.console import Console
 
 from attnscope.charts.export import save
-from attnscope.charts.numerals import numeral
 from attnscope.charts.path_panels import (
     head_length_rows,
     length_chart,
@@ -25,6 +24,7 @@ from attnscope.charts.path_panels import (
     value_grid,
     value_rows,
 )
+from attnscope.core.numerals import numeral
 from attnscope.records.paths import Goal, PathReport
 from attnscope.reporting.paths.page import render
 from attnscope.reporting.paths.vocabulary import chain_words

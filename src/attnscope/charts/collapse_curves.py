@@ -17,8 +17,9 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from attnscope.charts.numerals import numeral, power_axis
+from attnscope.charts.axes import power_axis
 from attnscope.core.errors import RefusalError
+from attnscope.core.numerals import numeral
 from attnscope.records.collapse import Collapse
 from attnscope.records.published import Published
 

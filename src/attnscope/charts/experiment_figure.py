@@ -15,7 +15,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from attnscope.charts.numerals import power_axis, tick_labels
+from attnscope.charts.axes import power_axis, tick_labels
 from attnscope.core.errors import RefusalError
 from attnscope.core.experiment import Figure
 

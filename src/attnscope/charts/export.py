@@ -25,7 +25,7 @@ def save(chart: Any, path: Path | str, *, theme: str = "light", scale: float = 2
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise RefusalError(f"A chart can be saved as {', '.join(SUFFIXES)}, not as '{path.name}'.")
-    write_file(path, render(specification(chart, theme), path.suffix.lower(), scale))
+    write_atomically(path, render(specification(chart, theme), path.suffix.lower(), scale), make_folder=True)
     return path
 
 
@@ -59,14 +59,3 @@ def _html(document: dict[str, Any]) -> bytes:
         json.loads(spoken.replace("<", stand_in)), vl_version=VEGA_LITE, bundle=True
     )
     return html.replace(stand_in, "\\u003c").encode()
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Whole or not at all, in a folder that is made where it is missing."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RefusalError(
-            f"The folder '{path.parent}' cannot be made ({error.strerror}): choose another place."
-        ) from None
-    write_atomically(path, content)

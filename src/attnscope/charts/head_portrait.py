@@ -15,10 +15,10 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from attnscope.charts.numerals import numeral
 from attnscope.charts.rows import part_title
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
+from attnscope.core.numerals import numeral
 
 TICKS = 101
 

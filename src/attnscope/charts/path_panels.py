@@ -21,8 +21,9 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from attnscope.charts.axes import tick_labels
 from attnscope.charts.head_grid import grid_axes
-from attnscope.charts.numerals import numeral, tick_labels
+from attnscope.core.numerals import numeral
 from attnscope.records.paths import PathReport
 
 WIDTH, HEIGHT = 340, 190

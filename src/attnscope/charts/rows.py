@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from attnscope.charts.numerals import numeral
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
+from attnscope.core.numerals import numeral
 
 ORDER = ("stream", "self", "cross")
 

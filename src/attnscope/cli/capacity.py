@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnscope.cli.options import HeadDtype, Leak, RatioError, budget_option, chart_option, json_option, seeds_option
 from attnscope.core.errors import RefusalError
 
 if TYPE_CHECKING:
@@ -16,25 +17,16 @@ if TYPE_CHECKING:
 def capacity(
     n: Annotated[int, typer.Option("-n", help="Tokens in the context: rows and columns of the pattern.", min=2)],
     k: Annotated[int, typer.Option("-k", help="Keys that a query attends to.", min=1)],
-    dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
-    ratio_error: Annotated[
-        float, typer.Option(help="How far ratios inside a row may be off: 0.1 keeps them within a factor 1.1.")
-    ] = 0.1,
-    leak: Annotated[float, typer.Option(help="Share of a row's attention that may fall on zeros.")] = 0.01,
-    seeds: Annotated[int, typer.Option(help="Patterns to take the median over: seeds 0, 1, ...", min=1)] = 3,
-    budget: Annotated[
-        float, typer.Option(help="Seconds for measuring what is not known yet, about.", min=0, metavar="SECONDS")
-    ] = 120.0,
+    dtype: HeadDtype = "float32",
+    ratio_error: RatioError = 0.1,
+    leak: Leak = 0.01,
+    seeds: Annotated[int, seeds_option("Patterns to take the median over")] = 3,
+    budget: Annotated[float, budget_option("measuring what is not known yet, about.")] = 120.0,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Measure again what was measured before, here or for the package.")
     ] = False,
-    chart: Annotated[
-        Path | None,
-        typer.Option(help="Draw width against n and against k: .png, .svg, .html or .json.", metavar="FILE"),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the answer as JSON on standard output, and nothing else.")
-    ] = False,
+    chart: Annotated[Path | None, chart_option("width against n and against k")] = None,
+    as_json: Annotated[bool, json_option("the answer")] = False,
 ) -> None:
     """How wide must a head be to attend to any K of N tokens? Bounds, and what each construction needs."""
     from attnscope.cli.files import checked_file

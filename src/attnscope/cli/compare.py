@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
+from attnscope.cli.options import Threshold, json_option
+
 
 def compare(
     a: Annotated[Path, typer.Argument(help="A survey.json, or the folder a scan wrote.")],
     b: Annotated[Path, typer.Argument(help="The one to set beside it.")],
     out: Annotated[Path | None, typer.Option(help="Also write a page with both.", metavar="FILE")] = None,
-    threshold: Annotated[
-        list[str] | None, typer.Option(help="Change a threshold of the findings; repeatable.", metavar="NAME=VALUE")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the differences as JSON, and nothing else.")] = False,
+    threshold: Threshold = None,
+    as_json: Annotated[bool, json_option("the differences")] = False,
 ) -> None:
     """Set survey A beside survey B: checkpoints, variants, models."""
     from attnscope.cli.output import page_path, print_json

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnscope.cli.options import HeadDtype, Leak, RatioError, budget_option, chart_option, json_option, seed_option
 from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import named_path
 from attnscope.core.registry import names
@@ -35,11 +36,9 @@ def compile(
     k: Annotated[
         int | None, typer.Option("-k", help="Non-zeros in a row of a generated or observed pattern.", min=1)
     ] = None,
-    ratio_error: Annotated[
-        float, typer.Option(help="How far ratios inside a row may be off: 0.1 keeps them within a factor 1.1.")
-    ] = 0.1,
-    leak: Annotated[float, typer.Option(help="Share of a row's attention that may fall on zeros.")] = 0.01,
-    dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
+    ratio_error: RatioError = 0.1,
+    leak: Leak = 0.01,
+    dtype: HeadDtype = "float32",
     method: Annotated[
         str,
         typer.Option(help=f"auto, {', '.join(CONSTRUCTIONS[:-1])} or {CONSTRUCTIONS[-1]}."),
@@ -60,21 +59,11 @@ def compile(
     text: Annotated[str | None, typer.Option(help="What the model reads: a text, or a file of one.")] = None,
     layer: Annotated[int, typer.Option(help="Layer of the observed head.", min=0)] = 0,
     head: Annotated[int, typer.Option(help="The observed head.", min=0)] = 0,
-    seed: Annotated[int, typer.Option(help="For generated patterns and for the search.", min=0)] = 0,
-    budget: Annotated[
-        float,
-        typer.Option(
-            help="Seconds for the search, about; one that has not found a head yet goes on.", min=0, metavar="SECONDS"
-        ),
-    ] = 300.0,
+    seed: Annotated[int, seed_option("generated patterns and for the search", 0)] = 0,
+    budget: Annotated[float, budget_option("the search, about; one that has not found a head yet goes on.")] = 300.0,
     out: Annotated[Path, typer.Option(help="Where the head goes.", metavar="FILE")] = Path("head.safetensors"),
-    chart: Annotated[
-        Path | None,
-        typer.Option(help="Draw target, realised pattern and error: .png, .svg, .html or .json.", metavar="FILE"),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the certificate as JSON on standard output, and nothing else.")
-    ] = False,
+    chart: Annotated[Path | None, chart_option("target, realised pattern and error")] = None,
+    as_json: Annotated[bool, json_option("the certificate")] = False,
 ) -> None:
     """Find the narrowest head that realises PATTERN, and certify it."""
     from attnscope.cli.files import checked_file

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnscope.cli.options import AllowPickle, Device, RandomInit, TrustRemoteCode
+from attnscope.cli.options import (
+    AllowPickle,
+    Device,
+    Model,
+    RandomInit,
+    TrustRemoteCode,
+    chart_option,
+    json_option,
+    out_option,
+    seed_option,
+    stack_option,
+)
 
 if TYPE_CHECKING:
     from attnscope.records.paths import PathReport
@@ -17,12 +28,7 @@ DATA, PAGE = "paths.json", "paths.html"
 
 
 def paths(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="'pocket' (embedded), a model folder, a hub name, a .gguf file, or a config with --random-init."
-        ),
-    ],
+    model: Model,
     text: Annotated[str, typer.Argument(help="What the model reads: a text, a file of one, or - for standard input.")],
     target: Annotated[
         str | None,
@@ -48,26 +54,16 @@ def paths(
         str, typer.Option(help="float64 (exact to 1e-10) or float32 (to 1e-4, half the memory).")
     ] = "float64",
     device: Device = "cpu",
-    stack: Annotated[
-        str | None, typer.Option(help="Stack whose paths are followed, where a model has several. Default: the last.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="For random weights and random signs.")] = 0,
+    stack: Annotated[str | None, stack_option("the last")] = None,
+    seed: Annotated[int, seed_option("random weights and random signs")] = 0,
     random_init: RandomInit = False,
     allow_pickle: AllowPickle = False,
     trust_remote_code: TrustRemoteCode = False,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for paths.json and paths.html. Default: attnscope-paths-MODEL; none with --json.",
-            metavar="FOLDER",
-        ),
+        Path | None, out_option("paths.json and paths.html. Default: attnscope-paths-MODEL; none with --json.")
     ] = None,
-    chart: Annotated[
-        Path | None, typer.Option(help="Draw all charts into one file: .png, .svg, .html or .json.", metavar="FILE")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the report as JSON on standard output, and nothing else.")
-    ] = False,
+    chart: Annotated[Path | None, chart_option("all charts into one file")] = None,
+    as_json: Annotated[bool, json_option("the report")] = False,
 ) -> None:
     """Say what paths of each length contribute to what MODEL says about TEXT, exactly."""
     from attnscope.cli.files import checked_file, text_or_file

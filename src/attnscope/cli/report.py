@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnscope.cli.options import Threshold, json_option
 from attnscope.core.errors import RefusalError
 
 if TYPE_CHECKING:
@@ -30,11 +31,8 @@ def report(
         Path | None,
         typer.Option(help="Also write every chart into this folder, as PNG, SVG and specification.", metavar="FOLDER"),
     ] = None,
-    threshold: Annotated[
-        list[str] | None,
-        typer.Option(help="Change a threshold of the findings; repeatable.", metavar="NAME=VALUE"),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
+    threshold: Threshold = None,
+    as_json: Annotated[bool, json_option("the findings")] = False,
 ) -> None:
     """Draw the page of FILE again: of what scan, compare, collapse, paths, compile, capacity or reproduce wrote."""
     from attnscope.cli.output import page_path, print_json

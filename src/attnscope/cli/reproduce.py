@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnscope.cli.options import json_option, out_option, resume_option
 from attnscope.core.visible import clean
 
 if TYPE_CHECKING:
@@ -23,14 +24,9 @@ def reproduce(
         int | None,
         typer.Option(help="How many seeds; what the preset says where not given.", min=1, show_default=False),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for results, charts and the page; attnscope-PAPER where not given.", metavar="FOLDER"
-        ),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run ended.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON on standard output.")] = False,
+    out: Annotated[Path | None, out_option("results, charts and the page; attnscope-PAPER where not given.")] = None,
+    resume: Annotated[bool, resume_option("an interrupted run")] = False,
+    as_json: Annotated[bool, json_option("the results")] = False,
 ) -> None:
     """Run a paper's claims again: reproduced, not reproduced, contradicted. Any verdict is a result: exit code 0."""
     from attnscope.cli.output import output_folder, print_json

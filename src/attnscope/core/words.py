@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from attnscope.core.numerals import numeral
+
 
 def number(value: float) -> str:
-    """Three significant digits, thousands with commas, very small ones in powers of ten."""
-    size = abs(value)
-    if size >= 1000:
-        return f"{value:,.0f}"
-    if size >= 100 or value == 0:
-        return f"{value:.0f}"
-    if size >= 10:
-        return f"{value:.1f}"
-    if size >= 0.01:
-        return f"{value:.2f}"
-    return f"{value:.1e}" if size < 0.001 else f"{value:.3f}"
+    """As a sentence says it: three figures."""
+    return numeral(value, 3)
 
 
 def percent(share: float) -> str:

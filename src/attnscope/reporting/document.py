@@ -19,7 +19,7 @@ def environment(package: str = "attnscope.reporting") -> jinja2.Environment:
     """Templates of a package, which may include those of this room; every value is escaped unless marked safe."""
     import jinja2
 
-    from attnscope.charts.numerals import numeral
+    from attnscope.core.numerals import numeral
     from attnscope.reporting.survey.words import card_range, citation, site_title
 
     rooms = dict.fromkeys((package, "attnscope.reporting"))

@@ -71,7 +71,7 @@ def test_collapse_is_critical_when_complete() -> None:
     finding = only(planted("relative_residual", [0.8, 0.4, 0.05, 0.004]))
     assert (finding.kind, finding.severity, finding.layers) == ("collapse", "critical", (2, 3))
     assert finding.sentence == (
-        "Tokens become alike in layers 2-3: the relative residual is 0.004 at layer 3, down from 0.80 at layer 0."
+        "Tokens become alike in layers 2-3: the relative residual is 0.004 at layer 3, down from 0.8 at layer 0."
     )
     assert (finding.value, finding.threshold, finding.threshold_name) == (0.004, 0.1, "collapse_residual")
 
@@ -143,7 +143,7 @@ def test_massive_activation_is_located_to_the_half_block() -> None:
     up, down = diagnose(spikes(stream=[20, 25, 8000, 8100, 40], middle=[21, 27, 8050, 8060]))
     assert up.sentence == (
         "A massive activation appears at layer 2: the MLP of block 1 raises the largest entry of the residual stream"
-        " from 27.0 to 8,000 (channel 7, token 0)."
+        " from 27 to 8,000 (channel 7, token 0)."
     )
     assert up.details["step"] == "up"
     assert (up.details["block"], up.details["write"]) == (1, "mlp")
@@ -357,7 +357,7 @@ def test_a_card_rings_its_own_alarm() -> None:
     finding = only(ledger.survey({}))
     assert (finding.kind, finding.severity, finding.heads) == ("alarm", "info", ((3, 0),))
     assert finding.sentence == (
-        "Query-key spectrum is below -5.00 in 1 of 3 heads (layer 3) (down to -7.00): queries and keys repel."
+        "Query-key spectrum is below -5 in 1 of 3 heads (layer 3) (down to -7): queries and keys repel."
     )
 
 
@@ -370,7 +370,7 @@ def test_alarms_of_stream_measures_name_layers() -> None:
         ledger.observe("effective_rank", "value", "decoder", "stream", layer, np.array([rank]))
     finding = only(ledger.survey({}))
     assert finding.severity == "warning"
-    assert finding.sentence == ("Effective rank is below 2.00 in layers 1-2 (down to 1.20): few directions are left.")
+    assert finding.sentence == ("Effective rank is below 2 in layers 1-2 (down to 1.2): few directions are left.")
 
 
 def test_thresholds_from_words() -> None:
@@ -425,7 +425,7 @@ def test_the_limit_of_norm_growth_has_a_name_and_can_be_changed() -> None:
     survey = ledger.survey({})
     finding = only(survey)
     assert (finding.threshold_name, finding.threshold) == ("norm_growth", 10.0)
-    assert finding.sentence.endswith("in layer 1 (up to 12.0): one block makes tokens ten times longer.")
+    assert finding.sentence.endswith("in layer 1 (up to 12): one block makes tokens ten times longer.")
     assert diagnose(survey, Thresholds(norm_growth=20.0)) == ()
     changed = only(survey, Thresholds.parse(["norm_growth=5"]))
     assert changed.sentence == "Norm growth is above 5.00 in layer 1 (up to 12.0)."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnscope import __version__
-from attnscope.charts.numerals import numeral
+from attnscope.core.numerals import numeral
 from attnscope.records.capacity import Capacity
 from attnscope.reporting.capacity.chart import chart
 from attnscope.reporting.capacity.words import accuracy_words, curve_tables, need_lines, seed_words, sentences

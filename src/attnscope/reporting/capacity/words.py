@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnscope.charts.numerals import numeral
+from attnscope.core.numerals import numeral
 from attnscope.records.capacity import Capacity, Need
 
 Line = tuple[str, str, str]

@@ -10,7 +10,7 @@ import math
 
 from attnscope import __version__
 from attnscope.charts.collapse_curves import collapse_chart
-from attnscope.charts.numerals import numeral
+from attnscope.core.numerals import numeral
 from attnscope.core.words import count
 from attnscope.records.collapse import Collapse
 from attnscope.records.published import published as published_curves

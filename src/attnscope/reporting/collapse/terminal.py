@@ -7,7 +7,7 @@ import math
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from attnscope.charts.numerals import numeral
+from attnscope.core.numerals import numeral
 from attnscope.core.visible import clean
 from attnscope.records.collapse import Collapse
 from attnscope.records.published import published as published_curves

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.charts.numerals import numeral
+from attnscope.core.numerals import numeral
 from attnscope.core.visible import clean
 from attnscope.records.comparison import Change, Comparison
 from attnscope.reporting.comparison.words import build_words, change_words, changes_worth_listing

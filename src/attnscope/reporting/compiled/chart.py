@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from attnscope.charts.numerals import numeral
 from attnscope.charts.pattern_panels import pattern_panels, pooled
+from attnscope.core.numerals import numeral
 from attnscope.records.compiled import Compiled
 
 _NUMBERS_AT_ONCE = 2**22  # of a block of rows

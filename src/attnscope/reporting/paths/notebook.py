@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from attnscope.charts.numerals import numeral
+from attnscope.core.numerals import numeral
 from attnscope.records.paths import PathReport
 from attnscope.reporting.paths.words import length_lines, sentences
 

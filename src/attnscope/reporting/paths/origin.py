@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from attnscope.charts.numerals import numeral
 from attnscope.charts.path_panels import exactly
+from attnscope.core.numerals import numeral
 from attnscope.records.paths import PathReport
 from attnscope.reporting.paths.vocabulary import (
     all_known,

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnscope import __version__
-from attnscope.charts.numerals import numeral
 from attnscope.charts.palette import STEPS
 from attnscope.charts.path_panels import (
     head_length_rows,
@@ -23,6 +22,7 @@ from attnscope.charts.path_panels import (
     seen_lengths,
     value_rows,
 )
+from attnscope.core.numerals import numeral
 from attnscope.records.paths import PathReport
 from attnscope.reporting.document import environment, flat, page_style, policy
 from attnscope.reporting.paths.vocabulary import chain_words, of_all_tokens, probability_words, target_word

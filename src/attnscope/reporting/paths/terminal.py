@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.charts.numerals import numeral
 from attnscope.charts.path_panels import visible
+from attnscope.core.numerals import numeral
 from attnscope.core.visible import clean
 from attnscope.records.paths import PathReport
 from attnscope.reporting.paths.origin import constants_matter

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from attnscope.charts.numerals import numeral
 from attnscope.charts.path_panels import exactly, visible
+from attnscope.core.numerals import numeral
 from attnscope.records.paths import Chain, PathReport
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnscope.charts.numerals import numeral
 from attnscope.charts.path_panels import exactly, seen_lengths
+from attnscope.core.numerals import numeral
 from attnscope.core.words import count
 from attnscope.records.paths import LengthRow, PathReport
 from attnscope.reporting.paths.origin import origin

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from attnscope.charts.numerals import numeral
 from attnscope.core.experiment import Claim, Number, median
+from attnscope.core.numerals import numeral
 from attnscope.core.words import count
 from attnscope.records.reproduction import Reproduction
 

@@ -17,10 +17,10 @@ from altair.utils.schemapi import debug_mode
 from attnscope.charts.comparison import comparison_profile
 from attnscope.charts.depth_profile import depth_profile
 from attnscope.charts.export import render
-from attnscope.charts.numerals import numeral
 from attnscope.charts.rows import Panel, depth_rows, panels
 from attnscope.charts.theme import configuration, specification
 from attnscope.core.card import Card
+from attnscope.core.numerals import numeral
 from attnscope.records.survey.survey import Survey
 from attnscope.reporting.survey.words import site_title
 

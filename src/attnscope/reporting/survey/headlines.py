@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnscope.charts.numerals import numeral
+from attnscope.core.numerals import numeral
 from attnscope.core.words import count
 from attnscope.records.survey.baseline import raised, uniform_attention
 from attnscope.records.survey.survey import Survey

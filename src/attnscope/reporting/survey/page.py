@@ -109,7 +109,7 @@ class _Shown:
 
 
 def _shown(finding: Finding) -> _Shown:
-    from attnscope.charts.numerals import numeral
+    from attnscope.core.numerals import numeral
     from attnscope.reporting.survey.words import place
 
     measure = finding.details.get("measure")

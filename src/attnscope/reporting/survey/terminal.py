@@ -13,8 +13,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.charts.numerals import numeral
 from attnscope.core.finding import SEVERITIES, Finding, Severity
+from attnscope.core.numerals import numeral
 from attnscope.core.visible import clean
 from attnscope.records.survey.diagnose import diagnose
 from attnscope.records.survey.survey import Survey

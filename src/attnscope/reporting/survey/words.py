@@ -90,7 +90,7 @@ def names(first: Survey, second: Survey) -> tuple[str, str]:
 
 
 def card_range(card: Card) -> str:
-    from attnscope.charts.numerals import numeral
+    from attnscope.core.numerals import numeral
 
     low, high = (numeral(v) if abs(v) != float("inf") else None for v in (card.low, card.high))
     if low is None or high is None:

@@ -1,4 +1,4 @@
-"""Numbers as people read them: four figures, no trailing noise, the same in charts, page and terminal."""
+"""Axes that label their numbers as people read them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-TINY = 1e-3  # below it decimals are mostly zeros, and powers of ten are read more easily
-
-
-def numeral(value: float) -> str:
-    """`0.4313`, `12.5`, `12,480`, `1.2e-5`; NaN and infinities are said in words."""
-    if math.isnan(value):
-        return "not a number"
-    if math.isinf(value):
-        return "infinite" if value > 0 else "minus infinite"
-    size = abs(value)
-    if size != 0 and (size < TINY or size >= 999_950):
-        mantissa, exponent = f"{value:.3e}".split("e")
-        return f"{_short(mantissa)}e{int(exponent)}"
-    if size >= 999.95:
-        return f"{round(value):,}"
-    return _short(f"{value:#.4g}")
+from attnscope.core.numerals import TINY
 
 
 def tick_labels(values: Iterable[float]) -> dict[str, Any]:
@@ -40,7 +25,3 @@ def power_axis(low: float, high: float) -> dict[str, Any]:
     step = max(1, math.ceil(len(exponents) / 8))
     label = "datum.value >= 0.001 && datum.value < 10000 ? format(datum.value, '~g') : format(datum.value, '.0e')"
     return {"values": [10.0**e for e in exponents if e % step == 0], "labelExpr": label}
-
-
-def _short(digits: str) -> str:
-    return digits.rstrip("0").rstrip(".") if "." in digits else digits
