@@ -38,6 +38,8 @@ _HOMES = {
     "Comparison": "attnscope.records.comparison:Comparison",
     "Record": "attnscope.records.record:Record",
     "Collapse": "attnscope.records.collapse:Collapse",
+    "Compiled": "attnscope.records.compiled:Compiled",
+    "Capacity": "attnscope.records.capacity:Capacity",
     "PathReport": "attnscope.records.paths:PathReport",
     "Reproduction": "attnscope.records.reproduction:Reproduction",
     "RefusalError": "attnscope.core.errors:RefusalError",
@@ -58,7 +60,9 @@ if TYPE_CHECKING:
     from attnscope.patterns.generate import generate as generate
     from attnscope.patterns.pattern import Pattern as Pattern
     from attnscope.patterns.sources import read_pattern as read_pattern
+    from attnscope.records.capacity import Capacity as Capacity
     from attnscope.records.collapse import Collapse as Collapse
+    from attnscope.records.compiled import Compiled as Compiled
     from attnscope.records.comparison import Comparison as Comparison
     from attnscope.records.comparison import compare as compare
     from attnscope.records.load import load as load
