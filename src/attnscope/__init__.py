@@ -62,9 +62,9 @@ if TYPE_CHECKING:
     from attnscope.patterns.sources import read_pattern as read_pattern
     from attnscope.records.capacity import Capacity as Capacity
     from attnscope.records.collapse import Collapse as Collapse
-    from attnscope.records.compiled import Compiled as Compiled
     from attnscope.records.comparison import Comparison as Comparison
     from attnscope.records.comparison import compare as compare
+    from attnscope.records.compiled import Compiled as Compiled
     from attnscope.records.load import load as load
     from attnscope.records.paths import PathReport as PathReport
     from attnscope.records.record import Record as Record
