@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from attnscope.hf.loading.material import batches_for, forward_options
 from attnscope.hf.loading.options import Sampling
 from attnscope.records.survey.ledger import Ledger
 from attnscope.scanning.observer import Observer
-from attnscope.scanning.scan import observe_batch
+from attnscope.scanning.subject import Subject as Observed
 from attnscope.trace.batches import Batches
 from tools.fetch_models import path as weights
 
@@ -47,9 +48,10 @@ class Subject:
         chosen = choose(measures.split(","))
         ledger = Ledger({m.card.name: m.card for m in chosen})
         observer = Observer(chosen, ledger, torch.float32)
+        observed = Observed(self.loaded.model, self.found, forward_options(self.loaded))
         with torch.inference_mode():
             for batch in self.batches:
-                observe_batch(self.loaded, self.found, observer, batch)
+                observed.observe(observer, batch)
                 observer.commit()
         if not ledger.survey({}).cells:
             raise RuntimeError("the scan entered nothing: its time would mean nothing")
@@ -57,7 +59,7 @@ class Subject:
 
     def eager(self) -> float:
         """What other tools do: ask for every n x n map, then take statistics of it."""
-        model = self.loaded.model
+        model: Any = self.loaded.model
         before = model.config._attn_implementation
         model.set_attn_implementation("eager")
         total = 0.0

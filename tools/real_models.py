@@ -113,7 +113,8 @@ def photographs(size: int = 224) -> dict[str, Tensor]:
     from skimage import data, transform
 
     pictures = [
-        transform.resize(picture, (size, size), anti_aliasing=True) for picture in (data.astronaut(), data.chelsea())
+        transform.resize(picture(), (size, size), anti_aliasing=True)  # type: ignore[no-untyped-call]
+        for picture in (data.astronaut, data.chelsea)
     ]
     pixels = torch.from_numpy(np.stack(pictures)).float().permute(0, 3, 1, 2)  # image channel row column
     mean, std = (torch.tensor(c).view(1, 3, 1, 1) for c in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))

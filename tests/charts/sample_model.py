@@ -7,7 +7,7 @@ alike with depth.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,13 +25,11 @@ class Observation(NamedTuple):
     where: dict[str, np.ndarray]
 
 
-def _card(name: str, title: str, summary: str, unit: str, scope: str, citation: str, **more: object) -> Card:
+def _card(name: str, title: str, summary: str, unit: str, scope: str, citation: str, **more: Any) -> Card:
     sites = {"stream": ("stream",), "attention": ("self", "cross"), "weights": ("self", "cross")}[scope]
-    return Card(
-        **{"name": name, "title": title, "summary": summary, "unit": unit, "low": 0.0, "high": float("inf")}
-        | {"citation": citation, "scope": scope, "sites": sites}
-        | more
-    )
+    given: dict[str, Any] = {"name": name, "title": title, "summary": summary, "unit": unit, "citation": citation}
+    usual: dict[str, Any] = {"low": 0.0, "high": float("inf"), "scope": scope, "sites": sites}
+    return Card(**given | usual | more)
 
 
 CARDS: dict[str, Card] = {

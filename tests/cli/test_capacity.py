@@ -20,7 +20,7 @@ from tests.compiling.stand_in import exact_construction, registered
 
 
 @pytest.fixture(autouse=True)
-def one_construction(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):  # type: ignore[no-untyped-def]
+def one_construction(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(widths, "known_widths", lambda: {})
     import_module("attnscope.compiling.compile")  # first imported below, it would keep the stand-in for good

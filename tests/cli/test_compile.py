@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
-from click.testing import Result
 from safetensors import safe_open
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from attnscope.cli.capacity import capacity
 from attnscope.cli.compile import compile as command

@@ -147,7 +147,7 @@ train._step_seed = slow
 def test_an_experiment_in_a_background_job_stops_on_sigterm_and_goes_on(tmp_path: Path) -> None:
     """Two of them, 50 ms apart: the step is finished, the training kept, and the numbers are those of one sitting."""
     tests = str(Path(__file__).parents[2])
-    sends = [("in step 3", 0.05, signal.SIGTERM), ("", 0.05, signal.SIGTERM)]
+    sends: list[tuple[str, float, int]] = [("in step 3", 0.05, signal.SIGTERM), ("", 0.05, signal.SIGTERM)]
     stop = Stop(sends, 143, as_a_background_job, REPRODUCE.format(tests=tests, slow=True))
     words = ["reproduce", "stand_in", "--out", str(tmp_path / "o"), "--json"]
     code, said = stopped(stop, words)

@@ -71,7 +71,7 @@ def test_a_layer_that_overflows_is_left_out_and_said() -> None:
     batch = {"input_ids": torch.arange(6)[None]}
     found = anatomy(model, batch)
     for layer in (1, 2):
-        model.blocks[layer].attention.output.weight.mul_(1e200)
+        model.blocks[layer].get_parameter("attention.output.weight").mul_(1e200)
     seen = Bounding(found.stacks[0], known_weights(model, found, found.stacks[0]))
     with (
         cut(model, found, VARIANTS["san"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,8 +40,16 @@ def bert(seed: int = 0) -> BertModel:
     return BertModel(BertConfig(**SIZES, max_position_embeddings=40)).eval()
 
 
-def nano(seed: int = 0, **changes: object) -> Nano:
-    made = {"vocab_size": 30, "width": 16, "heads": 2, "layers": 4, "norm": "none", "mlp": 24, "initial": 0.12}
+def nano(seed: int = 0, **changes: Any) -> Nano:
+    made: dict[str, Any] = {
+        "vocab_size": 30,
+        "width": 16,
+        "heads": 2,
+        "layers": 4,
+        "norm": "none",
+        "mlp": 24,
+        "initial": 0.12,
+    }
     return Nano(Config(**{**made, **changes}), seed=seed)
 
 
@@ -72,7 +81,7 @@ def test_attention_alone_collapses_and_skips_prevent_it(of_bert: Collapse) -> No
 def test_weights_are_called_what_is_known_of_them(of_bert: Collapse, tmp_path: Path) -> None:
     assert of_bert.weights_words == "weights as given"
     assert "norm post, weights as given" in Path(of_bert.write_page(tmp_path / "page.html")).read_text("utf-8")
-    few = {"variants": "whole", "samples": 2, "max_tokens": 8, "bounds": False}
+    few: dict[str, Any] = {"variants": "whole", "samples": 2, "max_tokens": 8, "bounds": False}
     trained = collapse(save_specimen(tmp_path / "m"), **few)
     assert (trained.weights, trained.weights_words) == ("trained", "trained weights")
     drawn = collapse(tmp_path / "m", random_init=True, **few)
@@ -101,7 +110,7 @@ def test_the_callers_model_stays_as_it_is() -> None:
 
 def test_bounds_hold_on_stacks_without_norms_and_speak_of_them() -> None:
     found = collapse(lambda seed: nano(seed), [ids()], seeds=(0, 1, 2))
-    assert all(row.violations == 0 for row in (*found.bounds, *found.skip_bounds))
+    assert all(row.violations == 0 for rows in (found.bounds, found.skip_bounds) for row in rows)
     assert {end.name for end in found.ends} == {"contraction", "cubic", "theorem 2.3", "corollary 3.2"}
     for end in found.ends:
         assert end.applies, end
@@ -262,7 +271,7 @@ def test_memory_running_out_halves_the_batch(monkeypatch: pytest.MonkeyPatch) ->
     armed = False
     run = measured_module._run
 
-    def arm(*args: object) -> None:
+    def arm(*args: Any) -> None:
         nonlocal armed
         armed = True
         run(*args)
@@ -310,7 +319,7 @@ def test_what_is_not_a_number_is_refused() -> None:
         ({"dtype": "float65"}, "no dtype"),
     ],
 )
-def test_refusals(changes: dict[str, object], words: str) -> None:
+def test_refusals(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(RefusalError, match=words):
         collapse(bert(), [ids(1, 8, 60)], **changes)
 

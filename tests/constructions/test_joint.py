@@ -27,7 +27,7 @@ def ragged(n: int = 12, n_keys: int = 9, causal: bool = False, seed: int = 0) ->
     entries = []
     for row in range(n):
         seen = min(row + 1, n_keys) if causal else n_keys
-        for key in rng.choice(seen, size=min(seen, rng.integers(1, 5)), replace=False):
+        for key in rng.choice(seen, size=min(seen, int(rng.integers(1, 5))), replace=False):
             entries.append((row, key, rng.uniform(1, 4)))
     rows, columns, weights = zip(*entries, strict=True)
     return Pattern.of(

@@ -45,7 +45,7 @@ def test_polynomials_vanish_on_the_support_and_are_negative_on_all_other_visible
     mask[np.arange(n), rng.integers(0, np.arange(n) + 1)] = True
     mask = np.tril(mask) if causal else mask
     at = mask.nonzero()
-    pattern = Pattern.of(*at, np.ones(len(at[0])), n=n, n_keys=n_keys, causal=causal, normalise=True)
+    pattern = Pattern.of(at[0], at[1], np.ones(len(at[0])), n=n, n_keys=n_keys, causal=causal, normalise=True)
     width = max(4, needed_width(pattern))
     values = _polynomials(pattern, width) @ curve(n_keys, width).T
     for row in range(n):
@@ -103,7 +103,8 @@ def test_wider_heads_than_needed_work_and_narrower_ones_are_refused() -> None:
 
 
 def test_a_pattern_without_zeros_needs_nothing() -> None:
-    pattern = Pattern.of(*np.ones((3, 2)).nonzero(), np.array([0.3, 0.7] * 3), n=3, n_keys=2)
+    rows, columns = np.ones((3, 2)).nonzero()
+    pattern = Pattern.of(rows, columns, np.array([0.3, 0.7] * 3), n=3, n_keys=2)
     assert certified(pattern).reached
 
 

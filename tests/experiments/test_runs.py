@@ -29,7 +29,7 @@ def twice(request: pytest.FixtureRequest) -> tuple[str, Result, Result]:
 
 def test_every_number_that_a_claim_asks_for_is_measured(twice: tuple[str, Result, Result]) -> None:
     name, both, _ = twice
-    left_out = getattr(its_test(name), "NOT_RUN", set())
+    left_out: set[str] = getattr(its_test(name), "NOT_RUN", set())
     for claim in experiments()[name].judged(both):
         assert (claim.verdict == "not run") == (claim.name in left_out), claim.name
 

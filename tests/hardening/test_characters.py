@@ -17,14 +17,11 @@ from rich.console import Console
 import attnscope
 from attnscope.charts.export import render
 from attnscope.cli import main, streams
-from attnscope.cli.compile import print_certificate
 from attnscope.cli.files import text_or_file
 from attnscope.core.errors import RefusalError
 from attnscope.core.visible import clean, drawable, whole
-from attnscope.records.survey.file import to_json
 from attnscope.records.survey.survey import Survey
-from attnscope.reporting.paths.terminal import print_paths
-from attnscope.reporting.survey.terminal import print_summary
+from attnscope.reporting.terminal import print_record
 from tests.specimens import TEXT, byte_tokenizer, save_specimen, tiny_llama
 
 WILD = "a\x0cb\x1b[31mc\uffffd\ud800e\x00f\x7fg\x9bh\u202ei\tj\nk</script>"
@@ -92,7 +89,7 @@ def survey(tmp_path_factory: pytest.TempPathFactory) -> Survey:
 
 
 def test_a_folder_name_full_of_escapes(survey: Survey, tmp_path: Path) -> None:
-    said = printed(lambda console: print_summary(survey, attnscope.diagnose(survey), Path(WILD), console))
+    said = printed(lambda console: print_record(survey, files={"Report": Path(WILD)}, console=console))
     assert "wild" in said
     assert not obeyed(said)
     attnscope.report(survey, tmp_path / "report.html")
@@ -101,16 +98,16 @@ def test_a_folder_name_full_of_escapes(survey: Survey, tmp_path: Path) -> None:
 def test_a_card_full_of_escapes(survey: Survey, tmp_path: Path) -> None:
     """As JSON can bring one, with half characters."""
     cards = {name: replace(card, title=WILD, summary=WILD, unit=WILD) for name, card in survey.cards.items()}
-    (tmp_path / "survey.json").write_text(json.dumps(to_json(replace(survey, cards=cards))))
+    (tmp_path / "survey.json").write_text(json.dumps(replace(survey, cards=cards).to_json()))
     wild = Survey.load(tmp_path / "survey.json")
-    assert not obeyed(printed(lambda console: print_summary(wild, attnscope.diagnose(wild), None, console)))
+    assert not obeyed(printed(lambda console: print_record(wild, console=console)))
     attnscope.report(wild, tmp_path / "report.html")
 
 
 def test_a_text_full_of_escapes(tmp_path: Path) -> None:
     text = "a\x0c\x1b[3m\uffff"
     report = attnscope.paths(tiny_llama(), text, tokenizer=byte_tokenizer(), draws=0, mlp=False)
-    assert not obeyed(printed(lambda console: print_paths(report.to_json(), Path(WILD), console)))
+    assert not obeyed(printed(lambda console: print_record(report, files={"Report": Path(WILD)}, console=console)))
     report.write_page(tmp_path / "paths.html")
     attnscope.PathReport.load(report.save(tmp_path / "paths.json"))
 
@@ -127,7 +124,7 @@ def test_a_certificate_of_a_wild_name(capsys: pytest.CaptureFixture[str], tmp_pa
     pattern = replace(attnscope.generate("permutation", 4, 1), name=WILD)
     compiled = attnscope.compile(pattern)
     compiled.save(tmp_path / "head.safetensors")
-    print_certificate(compiled.to_json() | {"head": WILD, "chart": WILD})
+    print_record(compiled, files={"Head": Path(WILD), "Chart": Path(WILD)})
     assert not obeyed(capsys.readouterr().out)
 
 

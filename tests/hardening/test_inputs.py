@@ -19,6 +19,7 @@ from attnscope.corpus import formats
 from attnscope.corpus.read import read
 from attnscope.records.survey.survey import Survey
 from attnscope.scanning.checkpoint import Checkpoint
+from attnscope.scanning.plan import Plan
 from tests.hardening.test_arguments import refused
 
 SMALL = 1 << 20  # a bound for tests: reading a gigabyte takes seconds
@@ -149,7 +150,8 @@ def test_the_survey_itself_is_sound(tmp_path: Path, survey: dict[str, Any]) -> N
 def test_a_folder_where_a_scan_keeps_what_is_done(tmp_path: Path) -> None:
     (tmp_path / "survey.partial.json").mkdir()
     assert "survey.partial.json" in refused("scan", "pocket", "--out", str(tmp_path))
-    keeper = Checkpoint(tmp_path / "survey.partial.json", {})
+    plan = Plan("m", "c", "t", ("entropy",), 1, None, 1, 0, "float32", "cpu", "float32", "0")
+    keeper = Checkpoint(tmp_path / "survey.partial.json", plan)
     for ask in (keeper.clear, keeper.restore):
         with pytest.raises(RefusalError, match="is a folder"):
             ask()

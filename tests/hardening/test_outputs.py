@@ -16,7 +16,7 @@ from attnscope.cli.files import checked_file
 from attnscope.cli.output import WRITTEN, output_folder, page_path
 from attnscope.core import drafts
 from attnscope.core.errors import RefusalError
-from attnscope.records.survey.file import write_atomically
+from attnscope.core.files import write_atomically
 
 
 def special(path: Path, kind: str) -> Path:

@@ -98,7 +98,7 @@ def test_no_head_goes_below_a_bound_that_proves(
         mask[row, columns] = True
     mask &= attention > 1e-12
     at = mask.nonzero()
-    pattern = Pattern.of(*at, attention[at], n=n, n_keys=n_keys, causal=causal, normalise=True)
+    pattern = Pattern.of(at[0], at[1], attention[at], n=n, n_keys=n_keys, causal=causal, normalise=True)
     found = certify(head, pattern, Accuracy())
     accuracy = Accuracy(ratio_error=1e-3, leak=min(max(found.leak * 1.0001, 1e-6), 0.999))
     assert certify(head, pattern, accuracy).reached

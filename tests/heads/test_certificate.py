@@ -71,7 +71,7 @@ def test_permuting_rows_and_columns_of_both_changes_nothing(seed: int, n: int, e
     rows, columns = rng.permutation(n), rng.permutation(n + extra)
     dense = pattern.dense()[rows][:, columns]
     at = dense.nonzero()
-    moved = Pattern.of(*at, dense[at], n=n, n_keys=n + extra)
+    moved = Pattern.of(at[0], at[1], dense[at], n=n, n_keys=n + extra)
     moved_head = dataclasses.replace(head, queries=head.queries[rows], keys=head.keys[columns])
     before, after = (certify(h, p, Accuracy()) for h, p in ((head, pattern), (moved_head, moved)))
     assert after.ratio_error == pytest.approx(before.ratio_error, rel=1e-9)
@@ -145,7 +145,8 @@ def test_large_float32_logits_are_compared_as_softmax_compares_them() -> None:
 
 
 def test_a_pattern_without_zeros_cannot_leak() -> None:
-    pattern = Pattern.of(*np.ones((3, 2)).nonzero(), np.full(6, 0.5), n=3, n_keys=2)
+    rows, columns = np.ones((3, 2)).nonzero()
+    pattern = Pattern.of(rows, columns, np.full(6, 0.5), n=3, n_keys=2)
     found = certify(Head(torch.zeros(3, 1), torch.zeros(2, 1), False, "uniform"), pattern, Accuracy())
     assert (found.leak, found.ratio_error, found.zero_ratio, found.reached) == (0, 0, 0, True)
 

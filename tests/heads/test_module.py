@@ -50,7 +50,8 @@ def test_one_module_serves_every_pattern_of_its_size() -> None:
 def test_it_is_saved_whole_and_trained_not_at_all() -> None:
     module = a_head().module()
     assert list(module.parameters()) == []
-    again = HeadModule(*(torch.zeros_like(module.state_dict()[name]) for name in ("X", "W_Q", "W_K")), causal=False)
+    inputs, to_queries, to_keys = (torch.zeros_like(module.state_dict()[name]) for name in ("X", "W_Q", "W_K"))
+    again = HeadModule(inputs, to_queries, to_keys, causal=False)
     again.load_state_dict(module.state_dict())
     assert torch.equal(again(), module())
 

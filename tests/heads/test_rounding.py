@@ -66,7 +66,7 @@ def test_half_precision_is_never_worse_than_to_nearest_and_mostly_far_better(
 def test_every_row_is_within_one_neighbour_of_the_exact_query() -> None:
     pattern = union_of_permutations(64, 4, 0)
     given = factors(64, 12)
-    clever, plain = (make(given, pattern, "bfloat16") for make in (lambda *a: rounded(*a, "frame"), to_nearest))
+    clever, plain = rounded(given, pattern, "bfloat16", "frame"), to_nearest(given, pattern, "bfloat16")
     exact = with_exact_ratios(given.queries, clever.keys.double().numpy(), pattern) * 12**0.5
     distance = np.abs(clever.queries.double().numpy() - exact)
     assert (distance <= np.abs(exact) * 2.0**-7).all()

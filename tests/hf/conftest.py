@@ -1,14 +1,10 @@
-"""Puts the list of families beside these tests within their reach, and keeps transformers quiet."""
+"""Keeps transformers quiet."""
 
 from __future__ import annotations
 
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 with warnings.catch_warnings():
     # transformers compiles parts of this one with a deprecated torch function when it is imported.

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, Family
 from torch import nn
 from transformers.modeling_utils import AttentionInterface
 
@@ -18,6 +17,7 @@ from attnscope.hf.seeing.tensors import every_tensor
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.hf.tapping.verify import verify
 from attnscope.trace.frame import AttentionFrame, StreamFrame
+from tests.hf.families import FAMILIES, Family
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 

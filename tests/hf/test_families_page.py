@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from families import FAMILIES, REFUSED
+from tests.hf.families import FAMILIES, REFUSED
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
 

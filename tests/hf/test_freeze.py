@@ -21,7 +21,7 @@ from attnscope.pathways.network import Network, differences, relative_difference
 from attnscope.pathways.shapley import shapley
 from attnscope.pathways.targets import stream_norm
 from tests.hf.families import FAMILIES, Family
-from tests.pathways.enumeration import Explicit, Shape
+from tests.pathways.enumeration import Block, Explicit, Shape
 
 REFUSED = {
     "gpt_oss": "'_grouped_mm'",  # experts are chosen by sorting tokens: no rule follows them through
@@ -72,9 +72,9 @@ def rounding(model: nn.Module, layers: int) -> float:
     more; these errors are as independent as roundings are, so they add like a square root.
     """
     matrices = [
-        module.weight
+        weight
         for module in model.modules()
-        if isinstance(getattr(module, "weight", None), Tensor) and not isinstance(module, nn.Embedding)
+        if isinstance(weight := getattr(module, "weight", None), Tensor) and not isinstance(module, nn.Embedding)
     ]
     longest = max(max(weight.shape) for weight in matrices)
     return float((8 * (layers + 1)) ** 0.5 * longest * 2.0**-24)
@@ -107,7 +107,7 @@ def test_rounding_is_not_an_excuse() -> None:
         allowed = rounding(model, network.layers)
         coarse = first_tensor(family.model().bfloat16()(**batch)).float()
         shorter = first_tensor(model(input_ids=batch["input_ids"][:, 1:]))
-        model.transformer.h[0].mlp.c_proj.bias[0] += 0.01
+        model.get_parameter("transformer.h.0.mlp.c_proj.bias")[0] += 0.01
         nudged = first_tensor(model(**batch))
     for other, ours in ((coarse, network.output), (shorter, network.output[:, 1:]), (nudged, network.output)):
         assert relative_difference(ours, other) > 10 * allowed
@@ -159,6 +159,8 @@ def test_zero_before_an_activation() -> None:
     for activation in ("gelu", "relu", "silu"):
         model = Explicit(Shape(2, 2, "none", mlp=5, activation=activation))
         for block in model.blocks:
+            assert isinstance(block, Block)
+            assert block.up is not None
             block.up.weight.data[:2] = 0
             block.up.bias.data[:2] = 0
             block.up.bias.data[2] = 1
@@ -216,7 +218,8 @@ class _Changed(nn.Module):
     def __init__(self, activation: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.inner = Explicit(Shape(2, 2, "pre", mlp=5))
-        for block in self.inner.blocks:
+        blocks: Any = self.inner.blocks
+        for block in blocks:
             block.perceive = lambda x, block=block: block.down(activation(block.up(x)))
 
     def forward(self, x: Tensor) -> Tensor:

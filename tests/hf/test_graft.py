@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from families import FAMILIES, GROUPED, TEXT
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -20,6 +19,7 @@ from attnscope.hf.seeing.recompute import dense_pattern
 from attnscope.hf.tapping.tap import tap
 from attnscope.models.nano import Config, Nano
 from attnscope.trace.frame import AttentionFrame
+from tests.hf.families import FAMILIES, GROUPED, TEXT
 
 N = 12
 
@@ -178,7 +178,9 @@ def test_training_mode_stays_as_it_was() -> None:
     with planted(model, compiled(), 0, 1):
         assert all(module.training for module in model.modules())
         model(input_ids=ids())["logits"].sum().backward()
-    assert model.transformer.h[0].attn.c_attn.weight.grad[:, 8:16].eq(0).all()  # the planted head's own queries
+    slope = model.get_parameter("transformer.h.0.attn.c_attn.weight").grad
+    assert slope is not None
+    assert slope[:, 8:16].eq(0).all()  # the planted head's own queries
 
 
 @pytest.mark.parametrize(

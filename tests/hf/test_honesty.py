@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from families import FAMILIES, GROUPED, TEXT
 from torch import Tensor, nn
 from transformers.modeling_utils import AttentionInterface
 
@@ -19,6 +18,7 @@ from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.hf.tapping.verify import verify
 from attnscope.trace.frame import AttentionFrame, StreamFrame
+from tests.hf.families import FAMILIES, GROUPED, TEXT
 
 
 def family(name: str) -> Any:
@@ -199,7 +199,7 @@ SPEECH: dict[str, Any] = {
 }
 
 
-def speech(padded: int) -> tuple[nn.Module, dict[str, Tensor]]:
+def speech(padded: int) -> tuple[Any, dict[str, Tensor]]:
     torch.manual_seed(0)
     model = hf.Wav2Vec2Model(hf.Wav2Vec2Config(**SPEECH)).eval()
     mask = torch.ones(2, 400, dtype=torch.long)

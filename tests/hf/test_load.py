@@ -80,6 +80,7 @@ def test_a_folder(llama: Path) -> None:
     assert (loaded.positions, loaded.vocab_size, loaded.decoder_start) == (64, 40, None)
     assert loaded.provenance["files_sha256"] == hashlib.sha256((llama / "model.safetensors").read_bytes()).hexdigest()
     assert loaded.parameters == sum(t.numel() for t in load_file(llama / "model.safetensors").values())
+    assert loaded.tokenizer is not None
     assert loaded.tokenizer("ab")["input_ids"] == [0, 2, 3]
     assert loaded.provenance["weights"] == "safetensors"
     assert loaded.provenance["random_parameters"] == []
@@ -138,11 +139,12 @@ def test_random_weights_come_from_the_seed_and_leave_the_generator_alone(llama: 
     assert torch.equal(torch.get_rng_state(), state)
     tensors = one.model.state_dict()
     assert all(torch.equal(tensor, tensors[name]) for name, tensor in again.model.state_dict().items())
-    assert not torch.equal(other.model.lm_head.weight, one.model.lm_head.weight)
+    drawn = one.model.get_parameter("lm_head.weight")
+    assert not torch.equal(other.model.get_parameter("lm_head.weight"), drawn)
     assert one.sha256 == again.sha256 != other.sha256
     assert one.name == "llama (random weights, seed 1)"
     assert one.provenance["weights"] == "random"
-    assert not torch.equal(load(llama).model.lm_head.weight, one.model.lm_head.weight)
+    assert not torch.equal(load(llama).model.get_parameter("lm_head.weight"), drawn)
 
 
 def test_a_bare_configuration(llama: Path, tmp_path: Path) -> None:
@@ -430,9 +432,10 @@ def test_gguf(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert (loaded.name, loaded.class_name, loaded.positions) == ("tiny", "LlamaForCausalLM", 64)
     assert loaded.provenance["files_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert loaded.provenance["weights"] == "gguf"
+    assert loaded.tokenizer is not None
     assert loaded.tokenizer("ab", add_special_tokens=False)["input_ids"] == [3]
     expected = np.random.default_rng(0).standard_normal((5, 16)).astype(np.float32)
-    assert np.array_equal(loaded.model.model.embed_tokens.weight.numpy(), expected)
+    assert np.array_equal(loaded.model.get_parameter("model.embed_tokens.weight").numpy(), expected)
     assert capfd.readouterr() == ("", "")
     assert load(path, random_init=True).name == "tiny (random weights, seed 0)"
 
@@ -537,6 +540,7 @@ def test_padding_is_invisible_without_a_padding_token(llama: Path) -> None:
     assert loaded.pad is None
     together = feed(loaded, Corpus.of("x", ["abcdefgh", "abcdef", "tsr"]), Sampling(batch_size=3)).batches[1]
     alone = feed(loaded, Corpus.of("x", ["tsr"]), Sampling()).batches[0]
+    assert together.mask is not None
     row = together.inputs["input_ids"][1][together.mask[1]]
     assert row.tolist() == alone.inputs["input_ids"][0].tolist()
     expected = loaded.model(**alone.inputs).logits[0]

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import FAMILIES
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.tapping.observed import observed_pattern
 from attnscope.models.nano import Config, Nano
+from tests.hf.families import FAMILIES
 from tests.specimens import byte_tokenizer, tiny_llama, tiny_t5
 
 
@@ -28,7 +28,7 @@ def ids(tokens: int, rows: int = 1) -> Tensor:
 def maps(model: Any, batch: dict[str, Tensor]) -> np.ndarray:
     model.set_attn_implementation("eager")
     with torch.no_grad():
-        return model(**batch, output_attentions=True).attentions  # type: ignore[no-any-return]
+        return model(**batch, output_attentions=True).attentions
 
 
 @pytest.mark.parametrize("name", ["Llama", "BERT", "Gemma2", "Mistral"])

@@ -7,10 +7,10 @@ from itertools import permutations
 import pytest
 import torch
 import transformers as hf
-from families import FAMILIES
 from torch import Tensor, nn
 
 from attnscope.hf.anatomy.anatomy import anatomy, weights
+from tests.hf.families import FAMILIES
 
 WIDTH, HEADS, DIM = 16, 4, 6  # no two sizes alike, and heads together wider than the stream
 
@@ -80,10 +80,12 @@ def test_raw_parameters_in_any_order_of_axes(order: str, constant: bool) -> None
         frames = weights(model, anatomy(model, {"x": tokens()}))
         assert len(frames) == 2
         for frame, block in zip(frames, model.blocks, strict=True):
+            raw = block.get_submodule("attention")
+            assert isinstance(raw, Raw)
             found = (frame.query_weight, frame.key_weight, frame.value_weight, frame.output_weight)
             for name, weight in zip("qkvo", found, strict=True):
                 assert weight is not None, (name, order, out)
-                assert torch.equal(weight, block.attention.expected(name)), (name, order, out)
+                assert torch.equal(weight, raw.expected(name)), (name, order, out)
 
 
 def test_what_no_parameter_gives_is_not_found() -> None:

@@ -19,7 +19,7 @@ class _Named(nn.Module):
         super().__init__()
         self.kind = "sparse"
         self.first = nn.Linear(3, 3)
-        self.second = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
+        self.second: nn.Module = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.second(self.first(x))
@@ -55,7 +55,8 @@ def test_every_kind_of_change_is_undone_after_an_exception() -> None:
 
 
 def test_hooks_get_what_they_ask_for_and_the_always_hook_runs_after_a_failure() -> None:
-    model, seen = nn.Linear(2, 2), []
+    model = nn.Linear(2, 2)
+    seen: list[tuple[Any, ...]] = []
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen.append(("before", len(args), sorted(kwargs)))

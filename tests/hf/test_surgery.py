@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -51,7 +52,7 @@ def pre_norm(attend, attention_norm, mlp, mlp_norm, x: Tensor, variant: Variant)
     return mlp(mlp_norm(x)) + (x if variant.mlp_skip else 0)
 
 
-def bert(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
+def bert(model: Any, ids: Tensor, variant: Variant) -> Tensor:
     x = model.embeddings(ids)
     for layer in model.encoder.layer:
         x = post_norm(
@@ -65,7 +66,7 @@ def bert(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
     return x
 
 
-def albert(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
+def albert(model: Any, ids: Tensor, variant: Variant) -> Tensor:
     x = model.encoder.embedding_hidden_mapping_in(model.embeddings(ids))
     layer = model.encoder.albert_layer_groups[0].albert_layers[0]
     own = layer.attention
@@ -87,14 +88,14 @@ def albert(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
     return x
 
 
-def gpt2(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
+def gpt2(model: Any, ids: Tensor, variant: Variant) -> Tensor:
     x = model.wte(ids) + model.wpe(torch.arange(ids.shape[1]))
     for block in model.h:
         x = pre_norm(lambda h, block=block: block.attn(h)[0], block.ln_1, block.mlp, block.ln_2, x, variant)
     return model.ln_f(x)
 
 
-def llama(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
+def llama(model: Any, ids: Tensor, variant: Variant) -> Tensor:
     x = model.embed_tokens(ids)
     turn = model.rotary_emb(x, torch.arange(ids.shape[1])[None])
     for layer in model.layers:
@@ -109,7 +110,7 @@ def llama(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
     return model.norm(x)
 
 
-def neox(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
+def neox(model: Any, ids: Tensor, variant: Variant) -> Tensor:
     """One skip for both: without it, attention + MLP is left, whatever is said of the MLP's own."""
     x = model.embed_in(ids)
     turn = model.rotary_emb(x, torch.arange(ids.shape[1])[None])
@@ -121,12 +122,12 @@ def neox(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
     return model.final_layer_norm(x)
 
 
-def vit(model: nn.Module, pixels: Tensor, variant: Variant) -> Tensor:
+def vit(model: Any, pixels: Tensor, variant: Variant) -> Tensor:
     patches = model.embeddings.patch_embeddings.projection(pixels).flatten(2).transpose(1, 2)
     first = model.embeddings.cls_token.expand(len(patches), -1, -1)
     x = torch.cat([first, patches], dim=1) + model.embeddings.position_embeddings
 
-    def attend(own: nn.Module, h: Tensor) -> Tensor:
+    def attend(own: Any, h: Tensor) -> Tensor:
         q, k, v = (p(h).unflatten(-1, (4, -1)).transpose(1, 2) for p in (own.q_proj, own.k_proj, own.v_proj))
         pattern = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
         return own.o_proj((pattern @ v).transpose(1, 2).flatten(2))
@@ -143,7 +144,7 @@ def vit(model: nn.Module, pixels: Tensor, variant: Variant) -> Tensor:
     return model.layernorm(x)
 
 
-def xlnet(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
+def xlnet(model: Any, ids: Tensor, variant: Variant) -> Tensor:
     """Logits of query i and key j: (q_i + w) . k_j and (q_i + r) . (R at distance i - j), on a stream [batch, token].
 
     The model puts tokens first; what it makes of relative positions is read off their table one pair at a time.
@@ -153,7 +154,7 @@ def xlnet(model: nn.Module, ids: Tensor, variant: Variant) -> Tensor:
     table = model.relative_positional_encoding(n, n)[:, 0].to(x.dtype)  # distance n, n - 1, ..., 1 - n
     distance = torch.arange(n)[:, None] - torch.arange(n)[None, :]
 
-    def attend(own: nn.Module, h: Tensor) -> Tensor:
+    def attend(own: Any, h: Tensor) -> Tensor:
         q, k, v = (torch.einsum("btw,wnd->bntd", h, p) for p in (own.q, own.k, own.v))
         positions = torch.einsum("ijw,wnd->nijd", table[n - distance], own.r)
         content = (q + own.r_w_bias[:, None]) @ k.mT
@@ -256,15 +257,24 @@ def test_a_pass_that_fails_does_not_disturb_the_next() -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_nano_cut_equals_nano_made_so(norm: str, name: str) -> None:
     variant = VARIANTS[name]
-    settings = {"vocab_size": 20, "width": 12, "heads": 2, "layers": 3, "norm": norm, "initial": 0.4, "mlp": 16}
+    settings: dict[str, Any] = {
+        "vocab_size": 20,
+        "width": 12,
+        "heads": 2,
+        "layers": 3,
+        "norm": norm,
+        "initial": 0.4,
+        "mlp": 16,
+    }
     model = Nano(Config(**settings), seed=3).double()
     twin = Nano(Config(**settings, skip=float(variant.skip), mlp_skip=1.0), seed=3).double()
     ids = torch.arange(8)[None]
     with torch.no_grad():
         if not variant.mlp:
             for block in twin.blocks:
-                block.mlp[-1].weight.zero_()
-                block.mlp[-1].bias.zero_()
+                mlp: Any = block.mlp
+                mlp[-1].weight.zero_()
+                mlp[-1].bias.zero_()
         with cut(model, anatomy(model, {"input_ids": ids}), variant):
             torch.testing.assert_close(model(ids), twin(ids), rtol=1e-10, atol=1e-11)
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from families import DECODER_TOKENS, FAMILIES, GROUPED, TEXT
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
@@ -19,6 +18,7 @@ from attnscope.hf.seeing.recompute import dense_mixed, dense_pattern
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.hf.tapping.verify import verify
 from attnscope.trace.frame import AttentionFrame, StreamFrame
+from tests.hf.families import DECODER_TOKENS, FAMILIES, GROUPED, TEXT
 
 
 def family(name: str) -> Any:
@@ -266,7 +266,7 @@ def test_attention_that_does_not_happen_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["Mamba", "RWKV"])
 def test_models_without_attention_are_refused_by_name(name: str) -> None:
-    from families import REFUSED
+    from tests.hf.families import REFUSED
 
     model = next(f for f in REFUSED if f.name == name).model()
     with pytest.raises(RefusalError, match=type(model).__name__):
@@ -280,7 +280,7 @@ def test_attention_that_is_only_partly_seen_is_refused() -> None:
 
 
 def test_a_probe_input_that_does_not_fit_is_said_so() -> None:
-    class Picky(hf.BertModel):
+    class Picky(hf.BertModel):  # type: ignore[misc]
         def forward(self, input_ids: Tensor, colour: str) -> Tensor:
             return super().forward(input_ids)[0]
 

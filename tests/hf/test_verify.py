@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.anatomy.example import run
 from attnscope.hf.tapping import tap as tap_module
 from attnscope.hf.tapping import verify as verify_module
 from attnscope.hf.tapping.verify import verify
 from attnscope.trace.frame import AttentionFrame
+from tests.hf.families import FAMILIES
 
 
 def family(name: str) -> Any:
@@ -36,7 +37,7 @@ def family(name: str) -> Any:
 )
 def test_wrong_scores_are_caught(monkeypatch: pytest.MonkeyPatch, wrong: Any, check: str) -> None:
     case = family("Llama")
-    original = tap_module.AttentionFrame
+    original = AttentionFrame
 
     def bent(**fields: Any) -> AttentionFrame:
         return original(**{**fields, "scores": wrong(fields["scores"])})
@@ -50,7 +51,7 @@ def test_wrong_scores_are_caught(monkeypatch: pytest.MonkeyPatch, wrong: Any, ch
 
 
 def bend(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    original = tap_module.AttentionFrame
+    original = AttentionFrame
     monkeypatch.setattr(tap_module, "AttentionFrame", lambda **fields: original(**{**fields, **wrong(fields)}))
 
 
@@ -94,7 +95,7 @@ def test_a_second_call_in_the_same_place_that_is_missing_is_caught(monkeypatch: 
     # Both layers' calls under one name, as two calls of one layer are.
     twice = replace(found, sites=tuple(replace(site, layer=0) for site in found.sites))
     assert verify(model, case.batch(), twice).passed
-    original = verify_module.tap
+    original = tap_module.tap
 
     def forgetful(model: Any, found: Any, receive: Any, masks: Any) -> Any:
         seen: list[Any] = []
@@ -115,7 +116,7 @@ def test_a_second_call_in_the_same_place_that_is_missing_is_caught(monkeypatch: 
 def test_a_changed_output_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     case = family("BERT")
     model = case.model()
-    original = verify_module.run
+    original = run
     runs = 0
 
     def drifting(model: Any, batch: Any) -> Any:

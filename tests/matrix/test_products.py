@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -13,7 +15,7 @@ from attnscope.matrix.products import apply, apply_transposed, with_lse
 from attnscope.matrix.scores import Scores
 
 
-def make(seed: int, rows: int, keys: int, **rule: object) -> Scores:
+def make(seed: int, rows: int, keys: int, **rule: Any) -> Scores:
     generator = torch.Generator().manual_seed(seed)
     query, key = (
         torch.randn(2, 4, rows, 8, generator=generator),
@@ -36,7 +38,7 @@ def make(seed: int, rows: int, keys: int, **rule: object) -> Scores:
 )
 @pytest.mark.parametrize("small_tiles", [True, False])
 def test_products_equal_the_dense_ones(
-    monkeypatch: pytest.MonkeyPatch, rule: dict[str, object], small_tiles: bool
+    monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any], small_tiles: bool
 ) -> None:
     if small_tiles:
         monkeypatch.setattr(tiling, "TILE_BYTES", 1024)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -33,7 +35,7 @@ def test_output_is_equal_to_the_bit(dtype: torch.dtype, mask: str, kv_heads: int
         "additive": torch.randn(2, 4, 70, 50, generator=generator).to(dtype),
         "key padding": (torch.arange(50) < 31).expand(2, 1, 1, 50),
     }
-    arguments = {
+    arguments: dict[str, Any] = {
         "attn_mask": masks.get(mask),
         "is_causal": mask == "causal",
         "scale": 0.3,
@@ -67,7 +69,7 @@ def test_gradients_and_dropout_pass_through(dropout: float) -> None:
     torch.manual_seed(0)
     out, lse = attend_with_lse(*x, dropout_p=dropout, is_causal=True)
     torch.manual_seed(0)
-    truth = F.scaled_dot_product_attention(*x, dropout_p=dropout, is_causal=True)
+    truth = F.scaled_dot_product_attention(x[0], x[1], x[2], dropout_p=dropout, is_causal=True)
     assert torch.equal(out, truth)
     assert (lse is None) == (dropout > 0)
     assert torch.equal(torch.autograd.grad(out.sum(), x[0])[0], torch.autograd.grad(truth.sum(), x[0])[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -16,10 +17,10 @@ from attnscope.matrix.attend import attend_with_lse
 from attnscope.matrix.fused import FUSED_STATISTICS
 from attnscope.matrix.overlap import OVERLAP_ROWS, sample_rows
 from attnscope.matrix.scores import Scores
-from attnscope.matrix.statistics import STATISTICS, attention_statistics
+from attnscope.matrix.statistics import STATISTICS, Route, attention_statistics
 from tests.matrix.float_error import promised
 
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "causal": {"causal": True},
     "bidirectional": {},
     "causal window": {"causal": True, "window": 7},
@@ -40,7 +41,7 @@ def make(
     size: float = 1.0,
     dtype: torch.dtype = torch.float32,
     padding: str = "none",
-    **rule: object,
+    **rule: Any,
 ) -> tuple[Scores, Tensor, Tensor]:
     """Scores whose largest logit is about `size`, with the masks of a batch padded by 0, 9, 18 ... tokens."""
     generator = torch.Generator().manual_seed(seed)
@@ -75,15 +76,16 @@ def assert_agree(found: dict[str, Tensor], truth: dict[str, Tensor], rows: int, 
             truth[name].double(),
             rtol=0,
             atol=reach.get(name, 1e-6),
-            msg=lambda m, n=name: f"{n}: {m}",
+            msg=f"{name}: {{}}".format,
         )
 
 
 def check_routes(scores: Scores, query_mask: Tensor, key_mask: Tensor) -> None:
-    masks = {"query_mask": query_mask, "key_mask": key_mask}
+    masks: dict[str, Any] = {"query_mask": query_mask, "key_mask": key_mask}
     truth = attention_statistics(scores, STATISTICS, route="dense", **masks)
     rows, keys = query_mask.shape[1], key_mask.shape[1]
-    for route in ("blocked", "auto"):
+    routes: tuple[Route, ...] = ("blocked", "auto")
+    for route in routes:
         assert_agree(attention_statistics(scores, STATISTICS, route=route, **masks), truth, rows, keys)
     if scores.plain:
         want = (*FUSED_STATISTICS, "head_overlap")
@@ -124,7 +126,7 @@ def test_cross_attention(kind: str, rows: int, keys: int) -> None:
 )
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("causal", [True, False])
-def test_other_logits(rule: dict[str, object], padding: str, causal: bool) -> None:
+def test_other_logits(rule: dict[str, Any], padding: str, causal: bool) -> None:
     check_routes(*make(padding=padding, causal=causal, size=10.0, **rule))
 
 
@@ -134,7 +136,7 @@ def test_bias_of_minus_infinity_forbids() -> None:
     bias = torch.zeros(2, 4, 40, 40).masked_fill(forbidden, float("-inf"))
     bias[0, 1, 7] = float("-inf")
     check_routes(replace(scores, bias=bias), query_mask, key_mask)
-    masks = {"query_mask": query_mask, "key_mask": key_mask}
+    masks: dict[str, Any] = {"query_mask": query_mask, "key_mask": key_mask}
     by_bias = attention_statistics(replace(scores, bias=bias), STATISTICS, **masks)
     by_mask = attention_statistics(replace(scores, allowed=~forbidden & (bias > -1)), STATISTICS, **masks)
     assert_agree(by_bias, by_mask, 40, 40)
@@ -180,7 +182,8 @@ def float32_and_truth(lse_error: float = 0.0) -> tuple[Scores, dict[str, Tensor]
     """Logits to 8 and 200 keys: statistics in float32, believing the kernel's log-sum-exp, and the dense truth."""
     scores, query_mask, key_mask = make(rows=200, size=8.0, causal=True, kv_heads=2)
     _, lse = attend_with_lse(scores.query, scores.key, scores.key, is_causal=True, scale=scores.scale, enable_gqa=True)
-    masks = {"query_mask": query_mask, "key_mask": key_mask}
+    assert lse is not None
+    masks: dict[str, Any] = {"query_mask": query_mask, "key_mask": key_mask}
     given = replace(scores, lse=lse + lse_error)
     fast = attention_statistics(given, STATISTICS, accumulate=torch.float32, **masks)
     return scores, fast, attention_statistics(scores, STATISTICS, route="dense", **masks)
@@ -223,7 +226,7 @@ def test_float32s_promise_is_broken_by_one_key_too_many(name: str) -> None:
 def test_single_masses_need_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     scores, query_mask, key_mask = make(size=3.0, padding="left", causal=True)
     want = ("first_key_mass", "self_mass", "previous_mass")
-    masks = {"query_mask": query_mask, "key_mask": key_mask}
+    masks: dict[str, Any] = {"query_mask": query_mask, "key_mask": key_mask}
     truth = attention_statistics(scores, want, route="dense", **masks)
     scores = replace(scores, lse=tiles.row_lse(scores))
     monkeypatch.setattr("attnscope.matrix.statistics.blocked_statistics", None)
@@ -231,7 +234,7 @@ def test_single_masses_need_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("route", ["auto", "fused", "blocked", "dense"])
-def test_fully_padded_sequences_are_zero(route: str) -> None:
+def test_fully_padded_sequences_are_zero(route: Route) -> None:
     scores, query_mask, key_mask = make(padding="none", causal=True)
     query_mask[1], key_mask[1] = False, False
     scores = replace(scores, allowed=key_mask[:, None, None, :])
@@ -242,7 +245,7 @@ def test_fully_padded_sequences_are_zero(route: str) -> None:
 
 
 @pytest.mark.parametrize("route", ["auto", "fused", "blocked"])
-def test_a_sharp_row_has_entropy_zero(route: str) -> None:
+def test_a_sharp_row_has_entropy_zero(route: Route) -> None:
     key = torch.eye(8)[None, None] * 1000
     mask = torch.ones(1, 8, dtype=torch.bool)
     found = attention_statistics(
@@ -280,7 +283,7 @@ def test_uniform_causal_attention_in_closed_form() -> None:
     route=st.sampled_from(["auto", "fused", "blocked"]),
 )
 def test_padding_is_invisible(
-    *, seed: int, left: int, right: int, causal: bool, window: int | None, kv_heads: int, route: str
+    *, seed: int, left: int, right: int, causal: bool, window: int | None, kv_heads: int, route: Route
 ) -> None:
     """Whatever stands in the padding, on whichever side, every number of every real token stays the same."""
     n = 11
@@ -307,7 +310,7 @@ def test_padding_is_invisible(
 @given(seed=st.integers(0, 2**16), causal=st.booleans(), shift=st.floats(-50, 50))
 def test_a_constant_added_to_all_logits_changes_nothing(seed: int, causal: bool, shift: float) -> None:
     scores, query_mask, key_mask = make(seed=seed, rows=13, causal=causal, size=5.0)
-    masks = {"query_mask": query_mask, "key_mask": key_mask}
+    masks: dict[str, Any] = {"query_mask": query_mask, "key_mask": key_mask}
     bias = torch.full((1, 1, 1, 13), shift)
     assert_agree(
         attention_statistics(replace(scores, bias=bias), STATISTICS, **masks),
@@ -341,7 +344,7 @@ def test_sampled_rows_are_even_and_ignore_padding(before: int, real: int, after:
 
 
 @pytest.mark.parametrize("route", ["blocked", "dense"])
-def test_heads_with_disjoint_support_do_not_overlap(route: str) -> None:
+def test_heads_with_disjoint_support_do_not_overlap(route: Route) -> None:
     """One head looks at even keys, the other at odd ones; only row 0 has no choice."""
     n = 200
     parity = torch.arange(n) % 2
@@ -395,7 +398,7 @@ def test_an_unknown_statistic_is_refused_with_the_nearest_name() -> None:
 
 def test_the_fused_route_refuses_what_it_cannot_do() -> None:
     scores, query_mask, key_mask = make(softcap=5.0)
-    masks = {"query_mask": query_mask, "key_mask": key_mask}
+    masks: dict[str, Any] = {"query_mask": query_mask, "key_mask": key_mask}
     with pytest.raises(RefusalError, match="blocked"):
         attention_statistics(scores, ["row_entropy"], route="fused", **masks)
     with pytest.raises(RefusalError, match="row_peak"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from collections.abc import Callable
@@ -14,9 +15,11 @@ import torch
 from torch import Tensor
 
 import attnscope.measures
+from attnscope.core.card import Card
 from attnscope.core.measure import Located, Measure
 from attnscope.core.registry import measures
 from attnscope.matrix.scores import Scores
+from attnscope.records.decoding import decode, encode
 
 BATCH, TOKENS, HEADS, DIM, WIDTH = 4, 14, 3, 5, 8
 Fields = dict[str, Any]
@@ -81,7 +84,7 @@ def _map(fields: Fields, change: Callable[[str, Tensor], Tensor]) -> Fields:
         if isinstance(thing, Tensor):
             changed[name] = change(name, thing)
         elif isinstance(thing, Scores):
-            inside = {n: change(n, t) for n, t in vars(thing).items() if isinstance(t, Tensor)}
+            inside: dict[str, Any] = {n: change(n, t) for n, t in vars(thing).items() if isinstance(t, Tensor)}
             changed[name] = dataclasses.replace(thing, **inside)
         else:
             changed[name] = thing
@@ -118,7 +121,7 @@ def test_the_card_explains_the_measure(measure: Measure):
     if card.alarm is not None:
         assert card.low <= card.alarm.threshold <= card.high
         assert card.alarm.meaning
-    assert type(card).from_json(card.to_json()) == card
+    assert decode(Card, json.loads(json.dumps(encode(card)))) == card
 
 
 @every_measure

@@ -110,8 +110,8 @@ def test_weights_follow_from_the_seed_and_touch_no_other_chance() -> None:
 
 
 def test_the_spread_of_fresh_weights_is_as_asked() -> None:
-    asked = Nano(small(width=120, initial=0.02)).blocks[0].attention.query.weight.detach()
-    usual = Nano(small(width=120)).blocks[0].attention.query.weight.detach()
+    asked = Nano(small(width=120, initial=0.02)).blocks[0].get_parameter("attention.query.weight").detach()
+    usual = Nano(small(width=120)).blocks[0].get_parameter("attention.query.weight").detach()
     assert float(asked.std()) == pytest.approx(0.02, rel=0.05)
     assert float(usual.std()) == pytest.approx(120**-0.5, rel=0.05)
 

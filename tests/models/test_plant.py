@@ -78,7 +78,8 @@ def test_only_the_planted_head_reads_its_channels() -> None:
     with torch.no_grad():
         silent.positions.weight[:, 18:] = 0  # type: ignore[union-attr]
         for block in (model.blocks[0], silent.blocks[0]):
-            block.attention.output.weight.zero_()  # what the head mixes differs: keep it out of the stream
+            # What the head mixes differs: keep it out of the stream.
+            block.get_parameter("attention.output.weight").zero_()
     assert torch.equal(first_layer(silent, input_ids=ids())[:, [0, 2]], with_head[:, [0, 2]])
     assert torch.equal(silent(ids()), model(ids()))
 

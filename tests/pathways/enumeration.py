@@ -165,6 +165,7 @@ def _continued(stages: list[Stage], at: int, path: Path) -> Iterator[Path]:
 def _stages(model: Explicit, x: Tensor) -> list[Stage]:
     stages = []
     for block in model.blocks:
+        assert isinstance(block, Block)
         stages.append(_attention_stage(block, x))
         x = block.wrap(x, block.attend, block.norm)
         if block.up is not None:
@@ -209,21 +210,30 @@ def _around(
     if shift is not None:
         born.append(("none", shift))
     skip = block.shape.skip
-    choices = [Choice("skip", lambda y: behind(skip * y))]
-    choices += [Choice(name, lambda y, part=part: behind(part(before(y)))) for name, part in parts]
+
+    def through(part: Map) -> Map:
+        return lambda y: behind(part(before(y)))
+
+    choices = [Choice("skip", lambda y: behind(skip * y)), *(Choice(name, through(part)) for name, part in parts)]
     return Stage(tuple(choices), tuple(born))
+
+
+def _between(a: np.ndarray, w: np.ndarray) -> Map:
+    return lambda y: a @ y @ w
 
 
 def _attention_stage(block: Block, x: Tensor) -> Stage:
     read = block.norm(x) if block.shape.norm == "pre" else x
-    tokens, parts, inner = x.shape[1], [], []
+    tokens = x.shape[1]
+    parts: list[tuple[str, Map]] = []
+    inner: list[tuple[str, np.ndarray]] = []
     for head in range(block.shape.heads):
         mine = slice(3 * head, 3 * head + 3)
         logits = block.q(read)[..., mine] @ block.k(read)[..., mine].mT / 3**0.5
         seen = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).tril()
         a = _n(logits.masked_fill(~seen, -torch.inf).softmax(-1))
         w = _n(block.v.weight[mine].T @ block.o.weight[:, mine].T)
-        parts.append((f"h{head}", lambda y, a=a, w=w: a @ y @ w))
+        parts.append((f"h{head}", _between(a, w)))
         if block.v.bias is not None:
             inner.append((f"h{head}", a @ _n((block.v.bias[mine] @ block.o.weight[:, mine].T).expand(x.shape))))
     last = None if block.o.bias is None else _n(block.o.bias.expand(x.shape))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attnscope.pathways.edges import number_of_paths
+from attnscope.pathways.graded import Count
 from attnscope.pathways.lengths import lengths
 from attnscope.pathways.mean_path import mean_path
 from tests.pathways.enumeration import Explicit, Path, Shape, network, paths
@@ -25,7 +26,7 @@ WITH_MLP = [
 ]
 
 
-def sorted_sums(every: list[Path], model: Explicit) -> dict[str, Tensor]:
+def sorted_sums(every: list[Path], model: Explicit) -> dict[Count, Tensor]:
     """[source, attention, mlp, *shape] by adding up paths one by one; every way of counting."""
     places = model.shape.layers + 1
     sums = np.zeros((2, places, places, *every[0].value.shape))

@@ -36,6 +36,7 @@ def check(network: Network, allowed: float) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_encoders(name: str, dtype: str) -> None:
     loaded = load(material(name), dtype=dtype, allow_pickle=True)
+    assert loaded.tokenizer is not None
     ids = torch.tensor([loaded.tokenizer(TEXTS[name])["input_ids"][:16]])
     network = freeze(loaded.model, {"input_ids": ids})
     check(network, 1e-10 if dtype == "float64" else 1e-4)
@@ -59,6 +60,7 @@ def test_dinov2() -> None:
 def test_smollm2() -> None:
     loaded = load(material("smollm2"))
     text = "The Eiffel Tower stands in the city of Paris, and the Colosseum in"
+    assert loaded.tokenizer is not None
     ids = torch.tensor([loaded.tokenizer(text)["input_ids"][:6]])  # every edge is there; cost grows with tokens
     network = freeze(loaded.model, {"input_ids": ids})
     check(network, 1e-4)

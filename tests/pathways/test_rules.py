@@ -74,6 +74,11 @@ STEPS: dict[str, Step] = {
 }
 
 
+def graded(x: Tensor) -> Graded:
+    assert isinstance(x, Graded)
+    return x
+
+
 @given(
     st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=6),
     st.sampled_from(["attention", "both", "edges", "none"]),
@@ -109,7 +114,7 @@ def test_source_zero_is_linear_in_the_stream(names: list[str], factor: float) ->
 @pytest.mark.parametrize("count", ["attention", "both", "edges"])
 def test_where_edges_count(count: Any) -> None:
     x = Graded.entering(numbers(BATCH, TOKENS, WIDTH), count)
-    mixed = STEPS["attention"](F.gelu(STEPS["attention"](x)))
+    mixed = graded(STEPS["attention"](F.gelu(STEPS["attention"](x))))
     expected = {"attention": (3, 1), "both": (3, 2), "edges": (4, 1)}[count]
     assert mixed.parts.shape[1:3] == expected
     assert mixed.parts.flatten(1, 2)[:, :-1].abs().max() == 0
@@ -134,7 +139,7 @@ def test_constants_of_the_same_shape_are_constants() -> None:
 
 def test_what_is_written_into_constants_does_not_pass_for_one() -> None:
     x = Graded.entering(numbers(BATCH, TOKENS, WIDTH))
-    followed = torch.zeros_like(x).add_(x)
+    followed = graded(torch.zeros_like(x).add_(x))
     assert torch.equal(followed.parts, x.parts)
     rows = torch.arange(TOKENS)
     for write in (
@@ -158,18 +163,18 @@ def test_padding_with_a_number_is_not_linear() -> None:
 
 def test_heads_that_mix_from_the_right_are_not_told_apart() -> None:
     x = Graded.entering(numbers(BATCH, TOKENS, WIDTH))
-    assert STEPS["attention from the right"](x).parts.shape[1] == 2
+    assert graded(STEPS["attention from the right"](x)).parts.shape[1] == 2
     with watching(lambda mixed, pattern: None), pytest.raises(RefusalError, match="from the right"):
-        _ = STEPS["attention from the right"](x).parts
+        _ = graded(STEPS["attention from the right"](x)).parts
 
 
 def test_gates_at_zero() -> None:
     """Silu's and gelu's ratio at zero is their slope, one half; tanh's is one; relu's gate is shut there."""
     value = torch.zeros(1, 1, 2, dtype=torch.float64)
     parts = torch.tensor([1.0, -1.0], dtype=torch.float64).reshape(2, 1, 1, 1, 1, 1).expand(2, 1, 1, 1, 1, 2)
-    expected = {F.silu: 0.5, F.gelu: 0.5, torch.tanh: 1.0, F.relu: 0.0}
+    expected: dict[Step, float] = {F.silu: 0.5, F.gelu: 0.5, torch.tanh: 1.0, F.relu: 0.0}
     for function, gate in expected.items():
-        out = function(Graded.of(value.clone(), parts, None, "none"))
+        out = graded(function(Graded.of(value.clone(), parts, None, "none")))
         assert torch.allclose(out.parts, gate * parts, rtol=0, atol=1e-7)
 
 
@@ -177,7 +182,7 @@ def test_a_gate_that_multiplies_is_one_edge() -> None:
     x = Graded.entering(numbers(BATCH, TOKENS, WIDTH), "both")
     seen: list[Tensor] = []
     with watching(lambda activated, gate: seen.append(gate), "mlp"):
-        gated = STEPS["a gated product"](x)
+        gated = graded(STEPS["a gated product"](x))
         assert gated.parts.shape[1:3] == (1, 2)
     assert len(seen) == 1
     assert torch.equal(seen[0], F.silu(F.linear(plain(x), WEIGHT)))

@@ -17,7 +17,7 @@ from attnscope.pathways.heads import head_table
 from attnscope.pathways.network import Network
 from attnscope.pathways.shapley import shapley
 from attnscope.pathways.targets import Target, class_logit, logit, logit_difference, residual_norm, stream_norm
-from tests.pathways.enumeration import Explicit, Path, Shape, network, paths
+from tests.pathways.enumeration import Explicit, Norm, Path, Shape, network, paths
 
 CASES = [
     Shape(3, 2, "pre", mlp=5),
@@ -106,7 +106,7 @@ def test_head_table_against_enumeration() -> None:
 
 
 @pytest.mark.parametrize("norm", ["none", "pre", "post"])
-def test_a_network_whose_skip_is_not_there(norm: str) -> None:
+def test_a_network_whose_skip_is_not_there(norm: Norm) -> None:
     """Nothing begins at a constant and nothing goes around: sums hold the longest paths alone."""
     config = Config(vocab_size=9, width=8, heads=2, layers=3, norm=norm, norm_kind="rms", skip=0, biases=False)
     made = Nano(config, seed=1)

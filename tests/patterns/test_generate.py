@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from attnscope.core.errors import RefusalError
 from attnscope.patterns.generate import (
     GENERATORS,
+    Weights,
     block,
     generate,
     induction,
@@ -99,7 +100,7 @@ def test_induction_is_what_its_definition_says(tokens: list[int]) -> None:
 @pytest.mark.parametrize("name", GENERATORS)
 @settings(max_examples=25)
 @given(size=sizes, seed=st.integers(0, 2**40), weights=st.sampled_from([None, "uniform", "random"]))
-def test_every_generator(name: str, causal: bool, size: tuple[int, int], seed: int, weights: str | None) -> None:
+def test_every_generator(name: str, causal: bool, size: tuple[int, int], seed: int, weights: Weights | None) -> None:
     n, k = (size[0], 1) if name in ONE_KEY else size
     pattern = generate(name, n, k, seed, causal, weights)
     assert (pattern.n, pattern.n_keys, pattern.causal) == (n, n, causal)

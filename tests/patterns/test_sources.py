@@ -254,7 +254,9 @@ def refusal(source: Any, **options: Any) -> str:
 
 
 EYE = np.eye(3)
-TENSOR_TWICE = torch.sparse_coo_tensor([[0, 0, 1], [1, 1, 0]], [0.5, 0.5, 1.0], (2, 2), check_invariants=True)
+TENSOR_TWICE = torch.sparse_coo_tensor(
+    torch.tensor([[0, 0, 1], [1, 1, 0]]), torch.tensor([0.5, 0.5, 1.0]), (2, 2), check_invariants=True
+)
 TWICE = scipy.sparse.coo_array(([0.5, 0.5, 1.0], ([0, 0, 1], [1, 1, 0])), shape=(2, 2))
 
 

@@ -91,7 +91,9 @@ def test_it_is_small(model: PreTrainedModel) -> None:
 def test_the_card_is_the_card_of_these_weights(card: str, model: PreTrainedModel) -> None:
     assert hashlib.sha256((FOLDER / "model.safetensors").read_bytes()).hexdigest() in card
     assert f"{model.num_parameters():,} parameters in float32" in card
-    params = json.loads(re.search(r"All parameters: `(\{.*\})`", card)[1])
+    written = re.search(r"All parameters: `(\{.*\})`", card)
+    assert written is not None
+    params = json.loads(written[1])
     config = model.config
     told = [params[name] for name in ("vocab", "width", "layers", "heads", "hidden", "context")]
     assert told == [
@@ -174,7 +176,9 @@ def test_the_held_out_loss_of_the_card_is_measured_again(
     fetch_models, script = (importlib.import_module(name) for name in ("fetch_models", "train_pocket"))
     books = [script.read_book(path)[1] for path in sorted(fetch_models.path("gutenberg").glob("*.txt"))]
     held = script.encode(tokenizer, [script.split(text, script.Params().held_out)[1] for text in books])
-    told = float(re.search(r"held-out part, all windows \| ([0-9.]+)", card)[1])
+    written = re.search(r"held-out part, all windows \| ([0-9.]+)", card)
+    assert written is not None
+    told = float(written[1])
     assert script.evaluate(model, held, model.config.max_position_embeddings, len(held)) == pytest.approx(
         told, abs=6e-4
     )

@@ -28,6 +28,7 @@ ANTIBODY = (
 
 def recovered(loaded: Loaded, text: str) -> float:
     """The share of every third symbol of a text that the model puts back, each hidden alone."""
+    assert loaded.tokenizer is not None
     ids = torch.tensor(loaded.tokenizer(text)["input_ids"])
     assert loaded.tokenizer.unk_token_id not in ids
     places = torch.arange(1, len(ids) - 1, 3)
@@ -63,6 +64,7 @@ def test_minilm_knows_what_is_alike(material: Material) -> None:
     vectors = torch.zeros(3, 384)
     for batch in feed(loaded, Corpus.of("texts", texts), Sampling()):
         states = loaded.model(**batch.inputs).last_hidden_state
+        assert batch.mask is not None
         mean = (states * batch.mask[..., None]).sum(1) / batch.mask.sum(1, keepdim=True)
         vectors[list(batch.samples)] = F.normalize(mean, dim=-1)
     likeness = vectors @ vectors.T

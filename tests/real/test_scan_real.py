@@ -89,7 +89,9 @@ def test_a_register_of_dinov2_stands_out() -> None:
     model = dinov2()
     survey = trusted(attnscope.scan(model, [photographs()]))
     spike = survey.column("spike", "value", *survey.places("spike")[0])
-    assert spike[11].usual()[0]["token"] in range(1, 5)
+    first = spike[11].usual()[0]
+    assert first is not None
+    assert first["token"] in range(1, 5)
     norms: list[torch.Tensor] = []
     hook = model.encoder.layer[10].register_forward_hook(lambda m, a, out: norms.append(_first(out)))
     with torch.inference_mode():

@@ -23,7 +23,7 @@ from attnscope.reporting.terminal import print_record
 
 NASTY = "<script>alert(1)</script>\"'&[x]\x1b[31m"
 PRECISE = 0.12345678901234567
-MEASURED = {
+MEASURED: dict[str, tuple[float, ...]] = {
     "accuracy": (0.9, 0.8, 1.0),
     "loss": (math.nan, 0.1, 0.2),
     "growth": (math.inf, 3.0, math.inf),
@@ -197,7 +197,7 @@ def test_table_sentences_chart_and_repr() -> None:
     made = sample()
     table = made.table()
     assert list(table["claim"]) == ["held", "broken", "grown", "denied", "exact"]
-    assert table.loc[0, ["median", "low", "high", "n"]].tolist() == [0.9, 0.8, 1.0, 3]
+    assert table[["median", "low", "high", "n"]].iloc[0].tolist() == [0.9, 0.8, 1.0, 3]
     said = made.sentences()
     assert said[0] == "Of 6 claims: 3 reproduced, 1 not reproduced, 1 contradicted, 1 not run."
     assert said[2] == "Not reproduced: The loss is small (below 1: loss not a number (0.1 to 0.2 over 3 seeds))."

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -37,8 +38,8 @@ class Watched:
         self._browser = browser
         self.complaints: list[str] = []
 
-    def open(self, path: Path, tail: str = "", **options: object) -> Page:
-        settings = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", **options}
+    def open(self, path: Path, tail: str = "", **options: Any) -> Page:
+        settings: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", **options}
         page = self._browser.new_context(**settings).new_page()
         page.on("console", lambda message: self.complaints.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))

@@ -74,7 +74,7 @@ def small(layers: int = 4, heads: int = 3, **more: Any) -> Survey:
     return made_survey(observations(layers, heads, 6, only=FEW, **more), name=name)
 
 
-def embedded(page: str, name: str = "data") -> dict:
+def embedded(page: str, name: str = "data") -> dict[str, Any]:
     found = re.search(rf'<script type="application/json" id="{name}">(.*?)</script>', page, re.S)
     assert found
     return json.loads(found[1])

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Literal
 
 import altair as alt
 import pytest
@@ -175,7 +176,9 @@ def test_a_terminal_name_moves_no_cursor(report: PathReport) -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_the_page_opens_without_a_word(browser: Browser, tmp_path: Path, width: int, scheme: str) -> None:
+def test_the_page_opens_without_a_word(
+    browser: Browser, tmp_path: Path, width: int, scheme: Literal["light", "dark"]
+) -> None:
     report = replace(sample_paths(), model=NASTY)
     path = report.write_page(tmp_path / "paths.html")
     complaints: list[str] = []

@@ -79,7 +79,7 @@ def test_ctrl_c_keeps_the_checkpoint_and_resume_goes_on(monkeypatch: pytest.Monk
     whole = driver.reproduce
 
     def broken(*args: object, **kwargs: object) -> object:
-        return whole(*args, **{**kwargs, "progress": stopping_after(9)})  # type: ignore[arg-type,call-overload]
+        return whole(*args, **{**kwargs, "progress": stopping_after(9)})  # type: ignore[call-overload]
 
     monkeypatch.setattr(driver, "reproduce", broken)
     stopped = CliRunner().invoke(app, ["stand_in", "--out", "o"])

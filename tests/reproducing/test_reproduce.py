@@ -16,9 +16,10 @@ import torch
 from attnscope.core import registry
 from attnscope.core.errors import RefusalError
 from attnscope.core.experiment import Figure, Point
+from attnscope.records.reproduction import Reproduction
 from attnscope.reporting.reproduction.page import render
 from attnscope.reproducing import reproduce as driver
-from attnscope.reproducing.reproduce import Reproduction, reproduce
+from attnscope.reproducing.reproduce import reproduce
 from tests.reporting.test_html import outline
 from tests.reproducing.stand_in import NASTY, stand_in
 

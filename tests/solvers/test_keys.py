@@ -34,7 +34,8 @@ def made(n: int, width: int, kind: Kind, seed: int = 0) -> np.ndarray:
 def brute_coherence(keys: np.ndarray) -> float:
     """One pair after another, as the definition says."""
     pairs = [(i, j) for i in range(len(keys)) for j in range(i)]
-    return max(abs(float(keys[i] @ keys[j])) / np.linalg.norm(keys[i]) / np.linalg.norm(keys[j]) for i, j in pairs)
+    sizes = [float(np.linalg.norm(key)) for key in keys]
+    return max(abs(float(keys[i] @ keys[j])) / sizes[i] / sizes[j] for i, j in pairs)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from attnscope.core.errors import RefusalError
 from attnscope.trace.batches import Batch, Batches, batches
@@ -20,6 +21,16 @@ def sequences(lengths: list[int], types: bool = False) -> Windows:
     return Windows("test", "0" * 64, tuple(made), max(lengths))
 
 
+def mask_of(batch: Batch) -> Tensor:
+    assert batch.mask is not None
+    return batch.mask
+
+
+def decoder_mask_of(batch: Batch) -> Tensor:
+    assert batch.decoder_mask is not None
+    return batch.decoder_mask
+
+
 lengths = st.lists(st.integers(2, 9), min_size=1, max_size=20)
 
 
@@ -30,11 +41,11 @@ def test_every_sequence_is_in_exactly_one_batch_under_its_number(sizes: list[int
     found = {
         sample: tuple(row[mask].tolist())
         for batch in made
-        for sample, row, mask in zip(batch.samples, batch.inputs["input_ids"], batch.mask, strict=True)
+        for sample, row, mask in zip(batch.samples, batch.inputs["input_ids"], mask_of(batch), strict=True)
     }
     assert found == {i: w.ids for i, w in enumerate(windows.sequences)}
     assert made.samples == len(sizes)
-    assert made.tokens == windows.tokens == sum(int(batch.mask.sum()) for batch in made)
+    assert made.tokens == windows.tokens == sum(int(mask_of(batch).sum()) for batch in made)
     assert all(1 <= len(batch) <= batch_size for batch in made)
     widths = [batch.inputs["input_ids"].shape[1] for batch in made]
     assert widths == sorted(widths, reverse=True)
@@ -43,9 +54,9 @@ def test_every_sequence_is_in_exactly_one_batch_under_its_number(sizes: list[int
 @given(lengths, st.integers(1, 6))
 def test_attention_mask_is_there_only_with_padding(sizes: list[int], batch_size: int) -> None:
     for batch in batches(sequences(sizes), batch_size=batch_size):
-        assert ("attention_mask" in batch.inputs) == (not bool(batch.mask.all()))
+        assert ("attention_mask" in batch.inputs) == (not bool(mask_of(batch).all()))
         if "attention_mask" in batch.inputs:
-            assert torch.equal(batch.inputs["attention_mask"].bool(), batch.mask)
+            assert torch.equal(batch.inputs["attention_mask"].bool(), mask_of(batch))
             assert max(sizes) not in {sizes[i] for i in batch.samples}
 
 
@@ -65,7 +76,7 @@ def test_encoder_decoder_reads_the_sequence_shifted_right() -> None:
     padded = batches(sequences([5, 3, 2]), decoder_start=7, pad=1).batches[1]
     assert padded.inputs["decoder_input_ids"].tolist() == [[7, 13, 14], [7, 23, 1]]
     assert torch.equal(padded.inputs["decoder_attention_mask"], padded.inputs["attention_mask"])
-    assert torch.equal(padded.decoder_mask, padded.mask)
+    assert torch.equal(decoder_mask_of(padded), mask_of(padded))
 
 
 def test_token_types_go_where_the_model_takes_them() -> None:
@@ -88,8 +99,8 @@ def test_halves_hold_the_same_rows(sizes: list[int]) -> None:
         assert abs(len(one) - len(two)) <= 1
         for name, whole in batch.inputs.items():
             assert torch.equal(torch.cat([one.inputs[name], two.inputs[name]]), whole)
-        assert torch.equal(torch.cat([one.mask, two.mask]), batch.mask)
-        assert torch.equal(torch.cat([one.decoder_mask, two.decoder_mask]), batch.decoder_mask)
+        assert torch.equal(torch.cat([mask_of(one), mask_of(two)]), mask_of(batch))
+        assert torch.equal(torch.cat([decoder_mask_of(one), decoder_mask_of(two)]), decoder_mask_of(batch))
 
 
 def test_a_single_sequence_has_no_halves() -> None:
@@ -115,7 +126,7 @@ def test_ready_batches() -> None:
     made = Batches.of([{"pixel_values": torch.zeros(3, 3, 4, 4)}, text])
     assert [batch.samples for batch in made] == [(0, 1, 2), (3, 4)]
     assert made.batches[0].mask is None
-    assert made.batches[1].mask.tolist() == [[False, True, True], [True, True, True]]
+    assert mask_of(made.batches[1]).tolist() == [[False, True, True], [True, True, True]]
     assert [batch.tokens for batch in made] == [3, 5]
     assert (len(made), made.samples, made.tokens) == (2, 5, 8)
     assert len(list(made)) == len(list(made))
@@ -143,5 +154,5 @@ def test_ready_batches_that_are_none() -> None:
 
 def test_to_moves_everything() -> None:
     batch = batches(sequences([3, 2, 2]), decoder_start=0).batches[1].to("meta")
-    tensors = [*batch.inputs.values(), batch.mask, batch.decoder_mask]
+    tensors = [*batch.inputs.values(), mask_of(batch), decoder_mask_of(batch)]
     assert {tensor.device.type for tensor in tensors} == {"meta"}

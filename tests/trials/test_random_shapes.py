@@ -6,6 +6,8 @@ shows the same thing, with weights large enough for twelve narrow layers to coll
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -16,7 +18,7 @@ from attnscope.hf.loading.shapes import shaped
 from attnscope.records.collapse import Curve
 from attnscope.trials.random_shapes import activation_kept
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "vocab_size": 200,
     "embedding_size": 32,
     "hidden_size": 96,
@@ -47,7 +49,7 @@ def test_only_the_two_matrices_of_the_mlp_are_taken_out() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_activation_alone_holds_attention_and_skip_up(seed: int) -> None:
-    sizes = {"samples": 2, "max_tokens": 16, "bounds": False, "seeds": (seed,)}
+    sizes: dict[str, Any] = {"samples": 2, "max_tokens": 16, "bounds": False, "seeds": (seed,)}
     cut: dict[str, Curve] = collapse(whole, variants="san,san+skip", **sizes).curves
     theirs: dict[str, Curve] = collapse(kept, variants="san+mlp,whole", **sizes).curves
     assert theirs["whole"].mean[0] == cut["san+skip"].mean[0]  # the same tokens in the same embedding

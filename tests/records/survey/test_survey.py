@@ -144,4 +144,4 @@ def test_histogram_refuses_in_one_sentence(place: tuple[str, int, int | None], s
 
 def test_only_surveys_merge() -> None:
     with pytest.raises(TypeError, match="unsupported operand"):
-        sample_survey() | 3  # type: ignore[operator]
+        sample_survey() | 3
