@@ -30,7 +30,7 @@ _HOMES = {
     "generate": "attnscope.patterns.generate:generate",
     "read_pattern": "attnscope.patterns.sources:read_pattern",
     "Pattern": "attnscope.patterns.pattern:Pattern",
-    "catalog": "attnscope.core.registry:measures",
+    "catalog": "attnscope.core.registry:catalog",
     "diagnose": "attnscope.records.survey.diagnose:diagnose",
     "Thresholds": "attnscope.records.survey.thresholds:Thresholds",
     "Survey": "attnscope.records.survey.survey:Survey",
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from attnscope.compiling.universal import fixed_keys as fixed_keys
     from attnscope.compiling.universal import queries_for as queries_for
     from attnscope.core.errors import RefusalError as RefusalError
-    from attnscope.core.registry import measures as catalog  # noqa: F401
+    from attnscope.core.registry import catalog as catalog
     from attnscope.decomposing.paths import paths as paths
     from attnscope.hf.editing.graft import planted as planted
     from attnscope.patterns.generate import generate as generate

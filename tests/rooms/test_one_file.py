@@ -166,7 +166,7 @@ def command(*words: str) -> str:
 
 
 def test_a_measure_and_a_finding_are_scanned_told_drawn_and_listed(planted: dict[str, Path], tmp_path: Path) -> None:
-    assert "planted_measure" in attnscope.catalog()  # type: ignore[attr-defined]
+    assert "planted_measure" in attnscope.catalog()
     assert "planted_measure" in {measure.card.name for measure in registry.choose(["default"])}
     survey = attnscope.scan("pocket", samples=2, max_tokens=12, measures="planted_measure,spike")
     assert survey.values("planted_measure").tolist() == [[0.5] * survey.values("planted_measure").shape[1]] * len(

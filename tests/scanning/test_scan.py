@@ -135,9 +135,9 @@ def test_resuming_with_other_options_is_refused(tmp_path: Path, monkeypatch: pyt
 
     with pytest.raises(KeyboardInterrupt):
         _scan(batch_size=1, checkpoint=kept, progress=stop_after_two)
-    with pytest.raises(RefusalError, match=r"another (tokens, )?max tokens:"):
+    with pytest.raises(RefusalError, match=r"another max tokens:"):
         _scan(batch_size=1, checkpoint=kept, resume=True, max_tokens=9)
-    with pytest.raises(RefusalError, match=r"another (tokens, )?seed:"):
+    with pytest.raises(RefusalError, match=r"another seed:"):
         _scan(batch_size=1, checkpoint=kept, resume=True, seed=5)
 
 

@@ -40,6 +40,11 @@ def measures() -> dict[str, Measure]:
     return leaves("attnscope.measures", Measure)
 
 
+def catalog() -> dict[str, Measure]:
+    """`attnscope.catalog()`: every measure by name, with its card."""
+    return measures()
+
+
 @cache
 def constructions() -> dict[str, Construction]:
     """Every way to build a head for a pattern, by name."""

@@ -50,7 +50,10 @@ class Checkpoint:
             ) from error
         if not whole or any("tokens" not in stack for stack in stacks):
             raise RefusalError(f"'{self.path}' does not say what was read: remove it, or scan without --resume.")
-        if changed := self.plan.differences(plan):
+        changed = self.plan.differences(plan)
+        if changed:
+            # The fingerprint of the sequences follows from other settings: it is named only where nothing else is.
+            changed = tuple(name for name in changed if name != "tokens") or ("choice of sequences",)
             raise RefusalError(
                 f"The interrupted scan in '{self.path}' had another {', '.join(changed).replace('_', ' ')}: "
                 "give the same options again, or scan without --resume."
