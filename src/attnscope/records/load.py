@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import read_document
+from attnscope.core.named_path import named_path
 from attnscope.records.record import Kind, Record, read_record
 
 # kind -> where its class is, and what commands call its file
@@ -34,7 +35,7 @@ _HEADS = ".safetensors"
 
 def load(path: Path | str, *, expected: type[Record] | None = None) -> Record:
     """The record in a file or a folder; with `expected`, one of another kind is refused."""
-    file = file_of(Path(path), expected)
+    file = file_of(named_path(path, "file"), expected)
     if file.suffix == _HEADS:
         kind = class_of("compiled")
         found: Record = kind.read(file)  # type: ignore[attr-defined]  # the one record that is not JSON
