@@ -16,6 +16,7 @@ from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import loaded_model, precision_and_place
 from attnscope.hf.loading.options import Loading
 from attnscope.hf.loading.shapes import SHAPES, shaped
+from attnscope.hf.loading.uncompiled import note_on, uncompiled
 from attnscope.trace.windows import Tokenizer
 
 Given = str | Path | nn.Module | Loaded | Callable[[int], nn.Module | Loaded]
@@ -34,9 +35,14 @@ def loaded_for(model: Given, tokenizer: Tokenizer | None, loading: Loading) -> L
     if isinstance(model, nn.Module | Loaded) and loading.random_init:
         raise RefusalError("A model in memory has its weights: give a function from seed to model instead.")
     made = model if isinstance(model, nn.Module | Loaded) else model(loading.seed)
-    inner = made.model if isinstance(made, Loaded) else made
+    compiled = made.model if isinstance(made, Loaded) else made
+    inner = uncompiled(compiled)
+    note = note_on(compiled, inner)
+    if note:
+        made = replace(made, model=inner) if isinstance(made, Loaded) else inner
     refuse_quantised(inner)  # before a cast makes other numbers of them
     if precision is not None and precision_and_place(inner)[0] != precision:
-        inner = (deepcopy(inner) if made is model else inner).to(precision)
+        inner = (deepcopy(inner) if isinstance(model, nn.Module | Loaded) else inner).to(precision)
         made = replace(made, model=inner) if isinstance(made, Loaded) else inner
-    return loaded_model(made, tokenizer, loading)
+    loaded = loaded_model(made, tokenizer, loading)
+    return replace(loaded, provenance={**loaded.provenance, **note})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.load import Loaded, load_as
 from attnscope.hf.loading.options import Loading, Sampling
+from attnscope.hf.loading.uncompiled import note_on, uncompiled
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.tensors import every_tensor
 from attnscope.trace.batches import Batches
@@ -29,7 +31,9 @@ Ready = Batches | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 def loaded_model(model: str | Path | nn.Module | Loaded, tokenizer: Tokenizer | None, loading: Loading) -> Loaded:
     """Load a model by name, or take one that is already in memory, as it is."""
     if isinstance(model, Loaded):
-        return model
+        inner = uncompiled(model.model)
+        note = note_on(model.model, inner)
+        return replace(model, model=inner, provenance={**model.provenance, **note}) if note else model
     if isinstance(model, nn.Module):
         return in_memory(model, tokenizer)
     return load_as(str(model), loading)

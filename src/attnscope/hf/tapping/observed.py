@@ -21,8 +21,9 @@ from attnscope.corpus.formats import refuse_half_characters
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.anatomy.example import run
 from attnscope.hf.anatomy.places import self_attention_site
-from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import loaded_model
+from attnscope.hf.loading.options import Loading
 from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
@@ -45,7 +46,7 @@ def observed_pattern(
     stack: str | None = None,
 ) -> Pattern:
     """The top `k` of head `head` in layer `layer` on `text`, or on a ready batch of one sequence."""
-    loaded = model if isinstance(model, Loaded) else in_memory(model, tokenizer)
+    loaded = loaded_model(model, tokenizer, Loading())
     refuse_broken_weights(loaded)
     batch = _batch(loaded, text) if isinstance(text, str) else dict(text)
     if k < 1:
