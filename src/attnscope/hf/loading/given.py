@@ -10,6 +10,7 @@ from pathlib import Path
 from torch import nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.hf.loading.autocast import refuse_autocast
 from attnscope.hf.loading.devices import dtype_named
 from attnscope.hf.loading.in_memory import refuse_quantised
 from attnscope.hf.loading.load import Loaded
@@ -25,6 +26,7 @@ Given = str | Path | nn.Module | Loaded | Callable[[int], nn.Module | Loaded]
 def loaded_for(model: Given, tokenizer: Tokenizer | None, loading: Loading) -> Loaded:
     """What `model` names (a shape, with random weights), the model itself in `dtype`, or what a function makes of the
     seed. The caller's own model stays as it is: where its precision is another, a copy is cast."""
+    refuse_autocast()
     if isinstance(model, str) and model in SHAPES and not Path(model).exists():
         if not loading.random_init:
             raise RefusalError(f"'{model}' is a shape without weights: pass --random-init, or name a model.")

@@ -14,6 +14,7 @@ from torch import nn
 from attnscope.core.errors import RefusalError
 from attnscope.corpus.corpus import Corpus
 from attnscope.corpus.read import read
+from attnscope.hf.loading.autocast import refuse_autocast
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.load import Loaded, load_as
@@ -30,6 +31,7 @@ Ready = Batches | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 def loaded_model(model: str | Path | nn.Module | Loaded, tokenizer: Tokenizer | None, loading: Loading) -> Loaded:
     """Load a model by name, or take one that is already in memory, as it is."""
+    refuse_autocast()
     if isinstance(model, Loaded):
         inner = uncompiled(model.model)
         note = note_on(model.model, inner)
