@@ -24,9 +24,9 @@ from attnscope.hf.anatomy.parameters import settled
 from attnscope.hf.anatomy.projections import Projections, reading, weights_frame
 from attnscope.hf.anatomy.stacks import Placed, place
 from attnscope.hf.anatomy.writes import Writes
-from attnscope.hf.loading.uncompiled import refuse_compiled
 from attnscope.hf.seeing.intact import evaluating, keeping_its_modules
 from attnscope.hf.seeing.tensors import Slot
+from attnscope.hf.seeing.uncompiled import refuse_compiled
 from attnscope.trace.frame import WeightsFrame
 
 

@@ -17,7 +17,7 @@ from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import loaded_model, precision_and_place
 from attnscope.hf.loading.options import Loading
 from attnscope.hf.loading.shapes import SHAPES, shaped
-from attnscope.hf.loading.uncompiled import note_on, uncompiled
+from attnscope.hf.seeing.uncompiled import note_on, uncompiled
 from attnscope.trace.windows import Tokenizer
 
 Given = str | Path | nn.Module | Loaded | Callable[[int], nn.Module | Loaded]

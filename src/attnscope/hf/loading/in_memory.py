@@ -12,7 +12,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.loading import classes
 from attnscope.hf.loading.hashing import described, hash_of_json
 from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.uncompiled import note_on, uncompiled
+from attnscope.hf.seeing.uncompiled import note_on, uncompiled
 
 
 def in_memory(model: nn.Module, tokenizer: Any | None = None, name: str | None = None) -> Loaded:

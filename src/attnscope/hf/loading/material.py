@@ -19,9 +19,9 @@ from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.load import Loaded, load_as
 from attnscope.hf.loading.options import Loading, Sampling
-from attnscope.hf.loading.uncompiled import note_on, uncompiled
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.tensors import every_tensor
+from attnscope.hf.seeing.uncompiled import note_on, uncompiled
 from attnscope.trace.batches import Batches
 from attnscope.trace.windows import Tokenizer
 
