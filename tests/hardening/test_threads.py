@@ -51,7 +51,7 @@ def test_a_forward_in_another_thread_is_the_models_own(made: Callable[[], Any]) 
         if get_ident() == scanning:  # in every forward of the scan: its probes, its checks and its own
             answers.append(pool.submit(elsewhere).result(timeout=60))
 
-    middle = [module for name, module in model.named_modules() if name.endswith(".1")][0]
+    middle = next(module for name, module in model.named_modules() if name.endswith(".1"))
     plain = attnscope.scan(model, measures="entropy,stable_rank", **options)
     with ThreadPoolExecutor(1) as pool:
         handle = middle.register_forward_hook(in_the_middle)
