@@ -115,7 +115,7 @@ def test_a_scan_keeps_what_is_done_and_goes_on_to_the_same_survey(
     )
     assert "Traceback" not in said
     assert [p.name for p in out.iterdir()] == ["survey.partial.json"]
-    kept = json.loads((out / "survey.partial.json").read_text())["provenance"]["resume"]["sequences"]
+    kept = json.loads((out / "survey.partial.json").read_text())["provenance"]["corpus"]["sequences"]
     assert 6 <= kept < 60
     done = attnscope(*words, "--resume")
     assert done.returncode == 0, done.stderr

@@ -25,6 +25,7 @@ from attnscope.cli.options import (
     samples_option,
     seed_option,
 )
+from attnscope.core.visible import clean
 
 if TYPE_CHECKING:
     from attnscope.core.finding import Finding
@@ -68,10 +69,11 @@ def scan(
 
     thresholds = Thresholds.parse(threshold or [])
     place = folder_for(model, random_init) if out is None else out
+    earlier = None if resume else _state(place / PARTIAL)
     try:
         with output_folder(place) as folder, showing("sequences") as progress:
-            if not resume:
-                (folder / PARTIAL).unlink(missing_ok=True)  # of an earlier scan: not what this one did
+            if earlier is not None:  # it goes when the new scan has its model and its corpus, and not for a typo
+                _echo(f"the interrupted scan in {folder} will be replaced; --resume would go on with it.")
             progress("loading", 0, 0, 0)  # torch and transformers take seconds to import: say so first
             from attnscope.scanning.scan import scan as run_scan
 
@@ -96,13 +98,32 @@ def scan(
             progress("drawing the report", 0, 0, 0)
             findings = _write(survey, folder, thresholds)
     except KeyboardInterrupt:  # the bar is gone by now, and the line is free
-        kept = (place / PARTIAL).exists()
-        hint = "what is done is kept: run the same command with --resume" if kept else "nothing was done yet"
-        typer.echo(f"attnscope: interrupted; {hint}.", err=True)
+        _echo(f"interrupted; {_what_is_kept(_state(place / PARTIAL), earlier)}.")
         raise typer.Exit(130) from None
     _say(survey, findings, place, thresholds, as_json)
     if fail_on and any(finding.at_least(fail_on) for finding in findings):
         raise typer.Exit(1)
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    """What tells a file from one that is written in its place; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _what_is_kept(now: tuple[int, int] | None, earlier: tuple[int, int] | None) -> str:
+    if now is None:
+        return "nothing was done yet"
+    if now == earlier:
+        return "nothing was done yet, and the scan that was interrupted before is still there"
+    return "what is done is kept: run the same command with --resume"
+
+
+def _echo(sentence: str) -> None:
+    typer.echo(clean(f"attnscope: {sentence}"), err=True)
 
 
 def _write(survey: Survey, folder: Path, thresholds: Thresholds) -> tuple[Finding, ...]:

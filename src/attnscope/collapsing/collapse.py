@@ -43,6 +43,7 @@ from attnscope.hf.loading.material import (
 from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
+from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.matrix.yardsticks import YARDSTICKS
 from attnscope.records.collapse import Collapse, EndToEnd
 from attnscope.trace.batches import Batches
@@ -109,25 +110,28 @@ def collapse(
             reader = loaded if max_tokens is not None else replace(loaded, positions=_room(loaded))
             prepared = batches_for(reader, text, sampling)
         refuse_broken_weights(loaded)
-        place = precision_and_place(loaded.model)[1]
-        with refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
-            first = prepared.batches[0].to(place)
-            refuse_randomness(loaded, first.shortened(16).inputs)
-            found = anatomy(loaded.model, first.inputs)
-            rounding = coarse_modules(loaded.model, first.shortened(16).inputs)
-            with widened():
-                coarse = coarse_modules(loaded.model, first.shortened(16).inputs)
-        own = _stack(found, stack)
-        done = number * len(chosen) * prepared.samples
-        total = len(seeds) * len(chosen) * prepared.samples
-        with torch.inference_mode(), quiet(), widened() if rounding else nullcontext():
-            runs.append(
-                measured(loaded, found, own, prepared, chosen, norm, (rounding, coarse), _saying(progress, done, total))
-            )
-            if bounds and number == 0:
-                progress("bounds", 0, 0)
-                with _fitting():
-                    beside = bounded(loaded, found, own, prepared, chosen, bound_samples)
+        with looking_at(loaded.model):
+            place = precision_and_place(loaded.model)[1]
+            with refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
+                first = prepared.batches[0].to(place)
+                refuse_randomness(loaded, first.shortened(16).inputs)
+                found = anatomy(loaded.model, first.inputs)
+                rounding = coarse_modules(loaded.model, first.shortened(16).inputs)
+                with widened():
+                    coarse = coarse_modules(loaded.model, first.shortened(16).inputs)
+            own = _stack(found, stack)
+            done = number * len(chosen) * prepared.samples
+            total = len(seeds) * len(chosen) * prepared.samples
+            with torch.inference_mode(), quiet(), widened() if rounding else nullcontext():
+                runs.append(
+                    measured(
+                        loaded, found, own, prepared, chosen, norm, (rounding, coarse), _saying(progress, done, total)
+                    )
+                )
+                if bounds and number == 0:
+                    progress("bounds", 0, 0)
+                    with _fitting():
+                        beside = bounded(loaded, found, own, prepared, chosen, bound_samples)
     assert prepared is not None
     return _collapse(runs, beside, prepared, chosen, norm=norm, seeds=seeds, drawn=drawn, mlp_skip=mlp_skip)
 

@@ -25,8 +25,10 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.files import write_atomically
 from attnscope.core.plain import plain
 from attnscope.core.progress import Advance, silent
+from attnscope.records.decoding import FieldError, decode
 
 KNOWN_WIDTHS = "known_widths.json"
+WIDEST = 1000  # times n: searches end at n, or at a few times their own first guess, which is some logarithms of n
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,32 @@ class Measurement:
         return {**point, **data}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Measurement:
-        rest = dict(data)
-        point = Point(**{name: rest.pop(name) for name in Point.__dataclass_fields__})
-        return cls(point, **rest)
+    def from_json(cls, data: Any) -> Measurement:
+        """What a file says, or a `FieldError` where no measurement can have said it: caches are anybody's to write."""
+        if not isinstance(data, Mapping):
+            raise FieldError("a measurement is needed")
+        names = Point.__dataclass_fields__.keys()
+        point = {name: value for name, value in data.items() if name in names}
+        rest = {name: value for name, value in data.items() if name not in names}
+        read: Measurement = decode(cls, {**rest, "point": point})
+        if wrong := read.impossible():
+            raise FieldError(f"{wrong} cannot be measured")
+        return read
+
+    def impossible(self) -> str:
+        """The first number that no measurement gives; empty where all could be one.
+
+        Where no width was reached there is neither a width nor a logit, and only then can it have been refused.
+        """
+        if not (math.isfinite(self.seconds) and self.seconds >= 0):
+            return f"seconds = {self.seconds}"
+        if (self.d is None) != (self.max_logit is None) or (self.d is not None and self.refused):
+            return f"d = {self.d} with max_logit = {self.max_logit} and refused = {self.refused!r}"
+        if self.d is not None and not 1 <= self.d <= WIDEST * self.point.n:
+            return f"d = {self.d}"
+        if self.max_logit is not None and not math.isfinite(self.max_logit):
+            return f"max_logit = {self.max_logit}"
+        return ""
 
 
 def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurement:
@@ -106,9 +130,10 @@ class Shelf:
 
     def get(self, point: Point) -> Measurement | None:
         if point not in self.known and not self.fresh:
-            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # a damaged file is measured again
+            # a damaged file is measured again, and so is one that says what cannot be (FieldError is a ValueError)
+            with contextlib.suppress(OSError, ValueError, RecursionError):
                 kept = Measurement.from_json(json.loads(self._path(point).read_text(encoding="utf-8")))
-                if kept.point == point:
+                if kept.point == point and not kept.cut_short:
                     self.known[point] = kept
         return self.known.get(point)
 

@@ -34,6 +34,7 @@ from attnscope.hf.loading.material import (
 )
 from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.records.survey.survey import Survey
 from attnscope.scanning.checkpoint import Checkpoint
 from attnscope.scanning.plan import Plan
@@ -79,36 +80,37 @@ def scan(
     loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
     sampling = Sampling(samples, max_tokens, batch_size, seed, field)
     loaded = loaded_model(model, tokenizer, loading)
-    text = text_of(corpus, sampling)
-    prepared = batches_for(loaded, text, sampling)
-    plan = Plan.of(loaded, prepared, chosen, sampling, accumulate)
-    keeper = Checkpoint(None if checkpoint is None else Path(checkpoint), plan)
-    before = keeper.restore() if resume else None
-    if before is None:
-        keeper.clear()
-    tell("probing", 0, prepared.samples, 0)
-    with refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
-        first = prepared.batches[0].to(precision_and_place(loaded.model)[1])
-        subject = Subject.of(loaded.model, first.inputs, forward_options(loaded))
-        origin = provenance(loaded, prepared, subject.anatomy, verified(subject, prepared), plan)
-    origin["corpus"] |= files_of(text)
-    shard = Shard(plan, subject, origin, before)
-    try:
-        tell("scanning", shard.sequences, prepared.samples, shard.tokens)
-        for batch in remaining(prepared, shard.sequences):
-            shard.observe(batch)
+    with looking_at(loaded.model):
+        text = text_of(corpus, sampling)
+        prepared = batches_for(loaded, text, sampling)
+        plan = Plan.of(loaded, prepared, chosen, sampling, accumulate)
+        keeper = Checkpoint(None if checkpoint is None else Path(checkpoint), plan)
+        before = keeper.restore() if resume else None
+        if before is None:
+            keeper.clear()
+        tell("probing", 0, prepared.samples, 0)
+        with refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
+            first = prepared.batches[0].to(precision_and_place(loaded.model)[1])
+            subject = Subject.of(loaded.model, first.inputs, forward_options(loaded))
+            origin = provenance(loaded, prepared, subject.anatomy, verified(subject, prepared), plan)
+        origin["corpus"] |= files_of(text)
+        shard = Shard(plan, subject, origin, before)
+        try:
             tell("scanning", shard.sequences, prepared.samples, shard.tokens)
-            if keeper.due:
-                keeper.save(shard.survey())
-        with uninterrupted():
-            survey = shard.finished()
-            keeper.save(survey)  # until the caller has put the survey where it belongs
-    except BaseException:
-        with uninterrupted():
-            if shard.sequences and shard.whole and (partial := shard.survey()).cells:
-                keeper.save(partial)
-        raise
-    return survey
+            for batch in remaining(prepared, shard.sequences):
+                shard.observe(batch)
+                tell("scanning", shard.sequences, prepared.samples, shard.tokens)
+                if keeper.due:
+                    keeper.save(shard.survey())
+            with uninterrupted():
+                survey = shard.finished()
+                keeper.save(survey)  # until the caller has put the survey where it belongs
+        except BaseException:
+            with uninterrupted():
+                if shard.sequences and shard.whole and (partial := shard.survey()).cells:
+                    keeper.save(partial)
+            raise
+        return survey
 
 
 def remaining(prepared: Batches, done: int) -> Iterator[Batch]:

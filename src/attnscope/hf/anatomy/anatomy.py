@@ -26,6 +26,7 @@ from attnscope.hf.anatomy.stacks import Placed, place
 from attnscope.hf.anatomy.writes import Writes
 from attnscope.hf.seeing.intact import evaluating, keeping_its_modules
 from attnscope.hf.seeing.tensors import Slot
+from attnscope.hf.seeing.uncompiled import refuse_compiled
 from attnscope.trace.frame import WeightsFrame
 
 
@@ -110,6 +111,7 @@ class Anatomy:
 
 def anatomy(model: nn.Module, example_inputs: Batch | None = None) -> Anatomy:
     """Probe a model. `example_inputs` is any batch it can run on; transformers models need none."""
+    refuse_compiled(model)
     batch = example_batch(model) if example_inputs is None else cut_down(model, example_inputs)
     with keeping_its_modules(model), evaluating(model), same_chance(model):
         census = _first_look(model, batch, made=example_inputs is None)

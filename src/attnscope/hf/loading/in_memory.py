@@ -12,10 +12,13 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.loading import classes
 from attnscope.hf.loading.hashing import described, hash_of_json
 from attnscope.hf.loading.load import Loaded
+from attnscope.hf.seeing.uncompiled import note_on, uncompiled
 
 
 def in_memory(model: nn.Module, tokenizer: Any | None = None, name: str | None = None) -> Loaded:
-    """Describe `model`: a transformers model, or any module when it is scanned with ready batches."""
+    """Describe `model`: a transformers model, or any module when it is scanned with ready batches. Of a compiled one,
+    the module inside."""
+    given, model = model, uncompiled(model)
     refuse_quantised(model)
     config = getattr(model, "config", None)
     known = config is not None and hasattr(config, "is_encoder_decoder")
@@ -45,6 +48,7 @@ def in_memory(model: nn.Module, tokenizer: Any | None = None, name: str | None =
             "weights": "memory",
             "sha256": sha256,
             "parameters": parameters,
+            **note_on(given, model),
         },
     )
 

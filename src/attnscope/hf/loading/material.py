@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from torch import nn
 from attnscope.core.errors import RefusalError
 from attnscope.corpus.corpus import Corpus
 from attnscope.corpus.read import read
+from attnscope.hf.loading.autocast import refuse_autocast
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.load import Loaded, load_as
 from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.tensors import every_tensor
+from attnscope.hf.seeing.uncompiled import note_on, uncompiled
 from attnscope.trace.batches import Batches
 from attnscope.trace.windows import Tokenizer
 
@@ -28,8 +31,11 @@ Ready = Batches | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 def loaded_model(model: str | Path | nn.Module | Loaded, tokenizer: Tokenizer | None, loading: Loading) -> Loaded:
     """Load a model by name, or take one that is already in memory, as it is."""
+    refuse_autocast()
     if isinstance(model, Loaded):
-        return model
+        inner = uncompiled(model.model)
+        note = note_on(model.model, inner)
+        return replace(model, model=inner, provenance={**model.provenance, **note}) if note else model
     if isinstance(model, nn.Module):
         return in_memory(model, tokenizer)
     return load_as(str(model), loading)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from threading import Lock
 from typing import Any
 
 from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
@@ -18,7 +19,31 @@ from transformers.utils import logging as notes
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No log line below an error, no Python warning and no bar inside; everything as it was afterwards."""
+    """No log line below an error, no Python warning and no bar inside; everything as it was afterwards.
+
+    All this is the whole process's. Contexts of several threads may overlap in any order: the first silences, and the
+    last puts everything back.
+    """
+    with _CHANGING:
+        if not _OPEN:
+            _SILENCE.enter_context(_silenced())
+        _OPEN.append(None)
+    try:
+        yield
+    finally:
+        with _CHANGING:
+            _OPEN.pop()
+            if not _OPEN:
+                _SILENCE.close()
+
+
+_OPEN: list[None] = []  # one entry for every context above that is open
+_SILENCE = ExitStack()
+_CHANGING = Lock()
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
     verbosity, bars, hub_bars = notes.get_verbosity(), notes.is_progress_bar_enabled(), _hub_bars()
     gguf_bar = gguf_reader.tqdm
     with warnings.catch_warnings():

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock, get_ident
 from typing import Any
 
 import torch
@@ -33,10 +34,12 @@ class _Watcher:
     masks: MaskReader
     seen: Receiver
     as_pattern: Callable[[nn.Module], bool]
+    thread: int = field(default_factory=get_ident)  # in which it watches: forwards in others are not its own
 
 
 _WATCHERS: list[_Watcher] = []
 _ORIGINAL: list[Any] = []  # what the registry did before the first watcher came
+_CHANGING = Lock()
 
 
 @contextmanager
@@ -53,16 +56,18 @@ def watched_interface(
     its old self when the last one has gone.
     """
     watcher = _Watcher(ours, masks, seen, as_pattern)
-    if not _WATCHERS:
-        _ORIGINAL[:] = [AttentionInterface.get_interface]
-        AttentionInterface.get_interface = _watching(AttentionInterface.get_interface)
-    _WATCHERS.append(watcher)
+    with _CHANGING:
+        if not _WATCHERS:
+            _ORIGINAL[:] = [AttentionInterface.get_interface]
+            AttentionInterface.get_interface = _watching(AttentionInterface.get_interface)
+        _WATCHERS.append(watcher)
     try:
         yield
     finally:
-        _WATCHERS.remove(watcher)
-        if not _WATCHERS:
-            AttentionInterface.get_interface = _ORIGINAL.pop()
+        with _CHANGING:
+            _WATCHERS.remove(watcher)
+            if not _WATCHERS:
+                AttentionInterface.get_interface = _ORIGINAL.pop()
 
 
 def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,7 +83,8 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
             *rest: Any,
             **more: Any,
         ) -> Any:
-            watchers = [watcher for watcher in _WATCHERS if watcher.ours(module)]
+            me = get_ident()
+            watchers = [one for one in tuple(_WATCHERS) if one.thread == me and one.ours(module)]
             if not watchers:
                 return function(module, query, key, value, attention_mask, *rest, **more)
             _refuse_unreadable(module, attention_mask, implementation)

@@ -1,14 +1,16 @@
 """Watching torch-level attention while the module that makes it (its owner) runs, for any number of listeners.
 
 An owner's forward is wrapped once. Listeners come and go in any order, all hear of the same calls from one watch (of
-two watches the inner one would keep fused calls to itself), and the last to go puts the forward back.
+two watches the inner one would keep fused calls to itself), and the last to go puts the forward back. A listener hears
+of calls in its own thread only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock, get_ident
 from typing import Any
 
 from torch import nn
@@ -24,6 +26,7 @@ class Listener:
     active: Callable[[], bool]
     seen: Callable[[Seen], None]
     lost: Callable[[], None]
+    thread: int = field(default_factory=get_ident)
 
 
 class _Owner:
@@ -31,10 +34,11 @@ class _Owner:
         self.forward = module.forward
         self.listeners: list[Listener] = []
         self.changes = Restoring()
-        self.changes.forward(module, self.watching)
+        self.changes.forward(module, self.watching, everywhere=True)
 
     def watching(self, *args: Any, **kwargs: Any) -> Any:
-        listeners = [listener for listener in self.listeners if listener.active()]
+        me = get_ident()
+        listeners = [one for one in tuple(self.listeners) if one.thread == me and one.active()]
         if not listeners:
             return self.forward(*args, **kwargs)
 
@@ -52,18 +56,21 @@ class _Owner:
 
 
 _OWNERS: dict[nn.Module, _Owner] = {}
+_CHANGING = Lock()
 
 
 @contextmanager
 def watched_owner(module: nn.Module, listener: Listener) -> Iterator[None]:
     """While active, `listener` hears of the attention that `module` makes."""
-    if module not in _OWNERS:
-        _OWNERS[module] = _Owner(module)
-    owner = _OWNERS[module]
-    owner.listeners.append(listener)
+    with _CHANGING:
+        if module not in _OWNERS:
+            _OWNERS[module] = _Owner(module)
+        owner = _OWNERS[module]
+        owner.listeners.append(listener)
     try:
         yield
     finally:
-        owner.listeners.remove(listener)
-        if not owner.listeners:
-            _OWNERS.pop(module).changes.close()
+        with _CHANGING:
+            owner.listeners.remove(listener)
+            if not owner.listeners:
+                _OWNERS.pop(module).changes.close()

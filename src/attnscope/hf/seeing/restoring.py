@@ -5,13 +5,16 @@
         changes.forward(block, answer_from_memory)
         model(**batch)
 
-Changes are undone in reverse order. Contexts that a change needs beside itself can be entered with `enter_context`.
+Hooks and forwards act in the thread that put them there: a forward of the same model that somebody runs in another
+thread meanwhile passes through untouched. Changes are undone in reverse order. Contexts that a change needs beside
+itself can be entered with `enter_context`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from threading import get_ident
 from typing import Any
 
 from torch import nn
@@ -24,16 +27,18 @@ class Restoring(ExitStack[bool | None]):
         self, module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = True, prepend: bool = False
     ) -> None:
         """`hook(module, args, kwargs)` runs before every call of the module."""
+        hook = _in_this_thread(hook)
         self.callback(module.register_forward_pre_hook(hook, with_kwargs=kwargs, prepend=prepend).remove)
 
     def after(self, module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = False, always: bool = False) -> None:
         """`hook(module, args, output)` runs after every call; `always` also after one that failed."""
+        hook = _in_this_thread(hook)
         self.callback(module.register_forward_hook(hook, with_kwargs=kwargs, always_call=always).remove)
 
-    def forward(self, module: nn.Module, stand_in: Callable[..., Any]) -> None:
-        """`stand_in` is called instead of the module's own forward."""
+    def forward(self, module: nn.Module, stand_in: Callable[..., Any], *, everywhere: bool = False) -> None:
+        """`stand_in` is called instead of the module's own forward; `everywhere`: in other threads too."""
         own = vars(module).get("forward")  # a forward of this one module, not of its class
-        vars(module)["forward"] = stand_in
+        vars(module)["forward"] = stand_in if everywhere else _in_this_thread(stand_in, module.forward)
         if own is None:
             self.callback(vars(module).pop, "forward", None)
         else:
@@ -52,6 +57,18 @@ class Restoring(ExitStack[bool | None]):
             self.callback(vars(thing).update, _words(thing))
         for module in model.modules():
             self.callback(_set_children, module, dict(module._modules))
+
+
+def _in_this_thread(function: Callable[..., Any], elsewhere: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """`function` in the thread that asks for it now; in others `elsewhere`, or nothing."""
+    mine = get_ident()
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        if get_ident() == mine:
+            return function(*args, **kwargs)
+        return None if elsewhere is None else elsewhere(*args, **kwargs)
+
+    return chosen
 
 
 def _set_mode(module: nn.Module, training: bool) -> None:

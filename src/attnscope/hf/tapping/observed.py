@@ -21,9 +21,11 @@ from attnscope.corpus.formats import refuse_half_characters
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.anatomy.example import run
 from attnscope.hf.anatomy.places import self_attention_site
-from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import loaded_model
+from attnscope.hf.loading.options import Loading
 from attnscope.hf.loading.sound import refuse_broken_weights
+from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
 from attnscope.hf.tapping.tap import Frame, tap
@@ -45,12 +47,12 @@ def observed_pattern(
     stack: str | None = None,
 ) -> Pattern:
     """The top `k` of head `head` in layer `layer` on `text`, or on a ready batch of one sequence."""
-    loaded = model if isinstance(model, Loaded) else in_memory(model, tokenizer)
+    loaded = loaded_model(model, tokenizer, Loading())
     refuse_broken_weights(loaded)
     batch = _batch(loaded, text) if isinstance(text, str) else dict(text)
     if k < 1:
         raise RefusalError(f"A pattern with {k} keys for each query is empty: ask for k of 1 or more.")
-    with torch.inference_mode(), evaluating(loaded.model):
+    with looking_at(loaded.model), torch.inference_mode(), evaluating(loaded.model):
         found = anatomy(loaded.model, batch)
         site = self_attention_site(found, layer, head, stack)
         caught: list[AttentionFrame] = []
