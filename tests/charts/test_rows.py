@@ -27,7 +27,7 @@ SINK = Panel("sink_mass", "decoder", "self")
         (3.0e7, "3e7"),
         (float("nan"), "not a number"),
         (float("inf"), "infinite"),
-        (float("-inf"), "minus infinite"),
+        (float("-inf"), "minus infinity"),
     ],
 )
 def test_numerals(value: float, text: str) -> None:

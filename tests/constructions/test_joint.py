@@ -49,7 +49,7 @@ def height(
     forgiven: float,
     stiffness: float,
 ) -> torch.Tensor:
-    """The height of `patterns.descent` from dense matrices: the integral of z / (z + f) over ln U, plus the ratios.
+    """The height of `solvers.descent` from dense matrices: the integral of z / (z + f) over ln U, plus the ratios.
 
     With z = U / (1 + U) the integrand is U / (f + (1 + f) U) d(ln U), whose integral is ln(f + (1 + f) U) / (1 + f).
     """

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnscope.cli.options import HeadDtype, Leak, RatioError, budget_option, chart_option, json_option, seeds_option
+from attnscope.cli.options import (
+    HeadDtype,
+    Leak,
+    RatioError,
+    SaveRecord,
+    budget_option,
+    chart_option,
+    json_option,
+    seeds_option,
+)
 from attnscope.core.errors import RefusalError
 
 if TYPE_CHECKING:
@@ -25,6 +34,7 @@ def capacity(
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Measure again what was measured before, here or for the package.")
     ] = False,
+    save: SaveRecord = None,
     chart: Annotated[Path | None, chart_option("width against n and against k")] = None,
     as_json: Annotated[bool, json_option("the answer")] = False,
 ) -> None:
@@ -35,6 +45,8 @@ def capacity(
 
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
+    if save is not None:
+        checked_file(save, "--save", (".json",))
     with showing() as progress:
         progress("loading", 0, 0)
         from attnscope.compiling.capacity import capacity as ask
@@ -50,6 +62,8 @@ def capacity(
             use_cache=not no_cache,
             progress=progress,
         )
+    if save is not None:
+        answer.save(save)
     refusal = None if chart is None else _drawn(answer, chart)
     drawn = None if refusal else chart
     if as_json:
@@ -57,7 +71,7 @@ def capacity(
     else:
         from attnscope.reporting.terminal import print_record
 
-        print_record(answer, files={"Chart": drawn})
+        print_record(answer, files={"Chart": drawn, "Record": save})
     if refusal:
         raise refusal
     if answer.interrupted:

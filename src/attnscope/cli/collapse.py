@@ -108,7 +108,7 @@ def collapse(
         from attnscope.core.visible import clean
 
         done = "nothing was written" if saved is None else f"{clean(str(saved))} is written, the page is not"
-        typer.echo(f"attnscope: interrupted; {done}: ask for fewer --samples or --variants.", err=True)
+        typer.echo(f"attnscope: interrupted; {done}. Fewer --samples or --variants take less time.", err=True)
         raise typer.Exit(130) from None
     if chart is not None:
         from attnscope.charts.export import save

@@ -9,6 +9,7 @@ makes the option:
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -74,6 +75,10 @@ def budget_option(purpose: str) -> Any:
 
 # chance, findings, and what comes out
 
+SaveRecord = Annotated[
+    Path | None,
+    typer.Option(help="Also keep the record here, for `attnscope report` and attnscope.load: .json.", metavar="FILE"),
+]
 Threshold = Annotated[
     list[str] | None, typer.Option(help="Change a threshold of the findings; repeatable.", metavar="NAME=VALUE")
 ]

@@ -129,4 +129,4 @@ def _finish(report: PathReport, folder: Path | None, chart: Path | None, as_json
     if not as_json:
         from attnscope.reporting.terminal import print_record
 
-        print_record(report, files={"Report": page})
+        print_record(report, files={"Report": page, "Chart": chart})

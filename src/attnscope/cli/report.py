@@ -25,7 +25,10 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Where the page goes. Default: beside the file, under the same name.", metavar="FILE"),
+        typer.Option(
+            help="Where the page goes. Default: beside the file, named as the command names it.",
+            metavar="FILE",
+        ),
     ] = None,
     charts: Annotated[
         Path | None,
@@ -64,7 +67,7 @@ def _report_survey(
 
     thresholds = Thresholds.parse(settings)
     findings = diagnose(survey, thresholds)
-    page = file.with_name("report.html") if out is None else page_path(out)
+    page = file.with_name(survey.page_name(file)) if out is None else page_path(out)
     survey.write_page(page, findings=findings, thresholds=thresholds)
     if charts is not None:
         from attnscope.charts.gallery import write_gallery

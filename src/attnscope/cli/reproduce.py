@@ -37,11 +37,18 @@ def reproduce(
         return
     with showing() as progress:
         progress("loading", 0, 0)
+        from attnscope.reproducing.desk import FOLDER as CHECKPOINT
         from attnscope.reproducing.reproduce import named
         from attnscope.reproducing.reproduce import reproduce as run
 
         name = named(paper).name  # an unknown name is refused before a folder is made for it
-        with output_folder(Path(f"attnscope-{name}") if out is None else out) as folder:
+        usual = Path(f"attnscope-{name}" if preset == "quick" else f"attnscope-{name}-{preset}")
+        with output_folder(usual if out is None else out) as folder:
+            if not resume and (folder / CHECKPOINT / "plan.json").exists():
+                where = clean(str(folder))
+                typer.echo(
+                    f"attnscope: the interrupted run in {where} is replaced; --resume would go on with it.", err=True
+                )
             try:
                 done = run(paper, preset, seeds=seeds, out=folder, resume=resume, progress=progress)
             except KeyboardInterrupt:

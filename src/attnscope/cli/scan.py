@@ -72,6 +72,8 @@ def scan(
     earlier = None if resume else _state(place / PARTIAL)
     try:
         with output_folder(place) as folder, showing("sequences") as progress:
+            if resume and _state(folder / PARTIAL) is None:
+                _echo(f"there is no interrupted scan in {folder}: this one begins at the beginning.")
             if earlier is not None:  # it goes when the new scan has its model and its corpus, and not for a typo
                 _echo(f"the interrupted scan in {folder} will be replaced; --resume would go on with it.")
             progress("loading", 0, 0, 0)  # torch and transformers take seconds to import: say so first

@@ -5,8 +5,8 @@
     found.curves["san"].mean, found.sentences(), found.chart()
 
 Figure 2 of arXiv:2103.03404 for any model: attention alone, with MLPs, with skips, and whole, each a cut of the same
-weights (`hf.surgery` says what the cuts mean), with norms kept. The theorem's bounds and tighter ones stand beside the
-truth. Numbers are float64, since the collapse is below what float32 can tell after two or three layers.
+weights (`hf.editing.surgery` says what the cuts mean), with norms kept. The theorem's bounds and tighter ones stand
+beside the truth. Numbers are float64, since the collapse is below what float32 can tell after two or three layers.
 """
 
 from __future__ import annotations

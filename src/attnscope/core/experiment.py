@@ -75,7 +75,7 @@ class Claim:
     """One statement of a paper. It is reproduced when all bounds of `holds` are met by what was measured.
 
     `fails` are the bounds of the opposite: where they are met, the claim is not merely missed but contradicted. Without
-    them, missing is all that can be said. A claim none of whose numbers were measured was not run.
+    them, missing is all that can be said. A claim any of whose numbers is missing was not run.
     """
 
     name: str

@@ -40,9 +40,7 @@ def write_atomically(path: Path, content: bytes, *, make_folder: bool = False) -
         draft.replace(path)
     except OSError as error:
         why = error.strerror or str(error)
-        raise RefusalError(
-            f"{path} could not be written ({why}): choose another place with --out, or make room there."
-        ) from error
+        raise RefusalError(f"{path} could not be written ({why}): choose another place, or make room there.") from error
     finally:
         with contextlib.suppress(OSError):  # gone already after the rename, or the folder is not there at all
             draft.unlink()

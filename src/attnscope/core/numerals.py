@@ -12,7 +12,7 @@ def numeral(value: float, figures: int = 4) -> str:
     if math.isnan(value):
         return "not a number"
     if math.isinf(value):
-        return "infinite" if value > 0 else "minus infinite"
+        return "infinite" if value > 0 else "minus infinity"
     size = abs(value)
     if size != 0 and (size < TINY or size >= 999_950):
         mantissa, exponent = f"{value:.{figures - 1}e}".split("e")

@@ -5,7 +5,7 @@
     report.save("paths.json"); report.write_page("paths.html")
 
 For one text, attention patterns, denominators of norms and gates of activations are frozen where the model had them
-(`hf.freeze`, refused where that does not give the model's own numbers). What it says is then a sum over paths
+(`hf.editing.freeze`, refused where that does not give the model's own numbers). What it says is then a sum over paths
 (arXiv:2103.03404), and sums over all paths of each length, values of heads and the largest single paths follow without
 visiting them one by one (`docs/paths.md` has the proofs).
 

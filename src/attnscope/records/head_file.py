@@ -30,6 +30,7 @@ from jaxtyping import Float, Int
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import write_atomically
+from attnscope.core.named_path import named_path
 from attnscope.core.plain import plain
 
 FORMAT = "attnscope-head"
@@ -66,7 +67,7 @@ class HeadFile:
 
 def write_head(path: Path | str, head: HeadFile) -> Path:
     """Write a head whole or not at all. Equal heads give equal files."""
-    path = Path(path)
+    path = named_path(path)
     metadata = {
         "format": FORMAT,
         "version": VERSION,
@@ -82,7 +83,7 @@ def write_head(path: Path | str, head: HeadFile) -> Path:
 
 def read_head(path: Path | str) -> HeadFile:
     """What is in a file, or a refusal that says what is wrong with it."""
-    path = Path(path)
+    path = named_path(path)
     if path.is_dir():
         raise RefusalError(f"{path} is a folder: give the head file inside it.")
     tensors, metadata = _deserialized(path)

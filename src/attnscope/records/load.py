@@ -36,7 +36,7 @@ _HEADS = ".safetensors"
 def load(path: Path | str, *, expected: type[Record] | None = None) -> Record:
     """The record in a file or a folder; with `expected`, one of another kind is refused."""
     file = file_of(named_path(path, "file"), expected)
-    if file.suffix == _HEADS:
+    if file.suffix.lower() == _HEADS:
         kind = class_of("compiled")
         found: Record = kind.read(file)  # type: ignore[attr-defined]  # the one record that is not JSON
     else:
@@ -71,9 +71,11 @@ def file_of(path: Path, expected: type[Record] | None = None) -> Path:
     if not path.is_dir():
         return path
     if expected is not None:
-        return path / KINDS[expected.KIND][1]
+        usual = path / KINDS[expected.KIND][1]
+        packed = usual.with_name(f"{usual.name}.gz")
+        return packed if packed.is_file() and not usual.exists() else usual
     names = [name for _, name in KINDS.values()]
-    there = [path / name for name in names if (path / name).is_file()]
+    there = [path / name for name in (*names, *(f"{name}.gz" for name in names)) if (path / name).is_file()]
     if len(there) == 1:
         return there[0]
     if there:

@@ -22,12 +22,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import write_atomically
+from attnscope.core.named_path import named_path
 from attnscope.records.decoding import FieldError, decode, encode
 
 if TYPE_CHECKING:
     import pandas
 
 Kind = TypeVar("Kind", bound="Record")
+BESIDE = (
+    "format",
+    "version",
+    "sentences",
+    "files",
+    "chart",
+)  # what files and `--json` say beside fields
 _MOST_SENTENCES = 12  # in a notebook
 
 
@@ -51,12 +59,12 @@ class Record:
     @classmethod
     def from_json(cls: type[Kind], data: Mapping[str, Any]) -> Kind:
         """What `to_json` gave, read back; a `FieldError` names what does not belong there."""
-        read: Kind = decode(cls, {name: value for name, value in data.items() if name not in ("format", "version")})
+        read: Kind = decode(cls, {name: value for name, value in data.items() if name not in BESIDE})
         return read
 
     def save(self, path: Path | str) -> Path:
         """One JSON document, written whole or not at all; compressed where its name ends in .gz."""
-        path = Path(path)
+        path = named_path(path)
         separators = (",", ":") if self.INDENT is None else None
         text = json.dumps(
             self.document(), indent=self.INDENT, separators=separators, allow_nan=False, ensure_ascii=False
@@ -89,14 +97,14 @@ class Record:
 
     def write_page(self, path: Path | str, **options: Any) -> Path:
         """The self-contained HTML page of this record."""
-        path = Path(path)
+        path = named_path(path)
         page: str = self._reporting("page").render(self, **options)
         write_atomically(path, page.encode("utf-8", errors="replace"), make_folder=True)
         return path
 
     def page_name(self, file: Path) -> str:
         """What the page of a record in `file` is called beside it."""
-        return f"{file.stem}.html"
+        return f"{Path(file.name.removesuffix('.gz')).stem}.html"
 
     def _repr_html_(self) -> str:
         """How it shows itself in a notebook. All text is escaped."""

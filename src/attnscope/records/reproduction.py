@@ -172,7 +172,7 @@ def _judged_again(kept: _ClaimDocument, measured: Mapping[str, tuple[float, ...]
         raise FieldError(f"{place}.rule: {error}") from error
     claim = Claim(kept.name, kept.paper, kept.statement, kept.expected, holds, fails).judged(measured)
     if not holds or Rule.of(claim) != kept.rule:
-        raise FieldError(f"{place}.rule: its words are not its limits")
+        raise FieldError(f"{place}.rule: the rule in words differs from holds and fails")
     if encode(claim.measured) != encode(kept.measured):
         raise FieldError(f"{place}.measured: these are not the numbers under 'measured'")
     if encode(claim.medians) != encode(kept.median):

@@ -2,7 +2,7 @@
 
     checkpoint/plan.json            everything that decides the numbers
     checkpoint/<part>.json          what a finished part returned
-    checkpoint/<part>.safetensors   where the training of an unfinished part stands
+    checkpoint/<part>-state.*       where the training of an unfinished part stands
 
 Every part passes through JSON whether it was just computed or read back, so a run that was interrupted and resumed
 gives the same numbers, bit for bit, as an unbroken one. Ctrl-C and SIGTERM are let through between steps (when the work

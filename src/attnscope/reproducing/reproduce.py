@@ -22,6 +22,7 @@ from typing import overload
 from attnscope import __version__
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.experiment import Experiment, Result
+from attnscope.core.named_path import named_path
 from attnscope.core.plain import plain
 from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import experiments
@@ -58,7 +59,7 @@ def reproduce(
     if preset not in chosen.presets:
         raise RefusalError(f"There is no preset called '{preset}'.{nearest(preset, chosen.presets)}")
     which = seeds_of(chosen.seeds[preset] if seeds is None else seeds)
-    folder = None if out is None else Path(out)
+    folder = None if out is None else named_path(out, "folder")
     if resume and folder is None:
         raise RefusalError("Only a run with a folder can be resumed: name the folder with --out.")
     params = chosen.presets[preset]

@@ -116,7 +116,19 @@ def _one_for_each_place(observations: list[_Observation]) -> Iterator[_Observati
         together[observation.place].append(observation)
     for several in together.values():
         first = several[0]
-        yield first if len(several) == 1 else replace(first, values=np.mean([o.values for o in several], axis=0))
+        yield first if len(several) == 1 else replace(first, values=_mean(several), where=_where_largest(several))
+
+
+def _mean(several: list[_Observation]) -> np.ndarray:
+    mean: np.ndarray = np.mean([one.values for one in several], axis=0)
+    return mean
+
+
+def _where_largest(several: list[_Observation]) -> dict[str, np.ndarray]:
+    """Of two places, that of the larger value: a mean has none of its own."""
+    largest = np.argmax([one.values for one in several], axis=0)[None]
+    labels = {name: np.stack([one.where[name] for one in several]) for name in several[0].where}
+    return {name: np.take_along_axis(places, largest, axis=0)[0] for name, places in labels.items()}
 
 
 def _too_short(frame: Frame) -> bool:

@@ -67,11 +67,14 @@ def counted(origin: dict[str, Any], sequences: int, tokens: int, by_stack: Mappi
     }
 
 
-def with_what_is_missing(survey: Survey, observer: Observer) -> Survey:
-    """Say which of the chosen measures this model does not allow, and why; refuse a survey of nothing."""
+def with_what_is_missing(survey: Survey, observer: Observer, told: Mapping[str, str]) -> Survey:
+    """Say which of the chosen measures this model does not allow, and why; refuse a survey of nothing. `told` is what
+    an earlier part of the same scan said of them."""
     measured = {key.measure for key in survey.cells}
     missing = {
-        name: f"{', '.join(sorted(observer.lacking[name]))} not found" if observer.lacking[name] else "no place for it"
+        name: f"{', '.join(sorted(observer.lacking[name]))} not found"
+        if observer.lacking[name]
+        else told.get(name, "no place for it")
         for name in survey.cards
         if name not in measured
     }

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from attnscope.core.interrupts import uninterrupted
+from attnscope.core.named_path import named_path
 from attnscope.core.progress import AdvanceReading, silent
 from attnscope.core.registry import choose
 from attnscope.core.seeds import refuse_unusable_seed
@@ -84,7 +85,7 @@ def scan(
         text = text_of(corpus, sampling)
         prepared = batches_for(loaded, text, sampling)
         plan = Plan.of(loaded, prepared, chosen, sampling, accumulate)
-        keeper = Checkpoint(None if checkpoint is None else Path(checkpoint), plan)
+        keeper = Checkpoint(None if checkpoint is None else named_path(checkpoint, "checkpoint"), plan)
         before = keeper.restore() if resume else None
         if before is None:
             keeper.clear()

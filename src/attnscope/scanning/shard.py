@@ -38,9 +38,9 @@ class Shard:
         self._observer = Observer(plan.chosen, self._ledger, plan.accumulation)
         self.sequences, self.tokens = 0, 0
         self.whole = True  # whether the ledger holds whole batches only
-        if before is None:
-            self._read_weights()
-        else:
+        self._told: dict[str, str] = {} if before is None else before.provenance.get("not_measured", {})
+        self._read_weights(anew=before is None)
+        if before is not None:
             corpus = before.provenance["corpus"]
             self.sequences, self.tokens = corpus["sequences"], corpus["tokens"]
             self._observer.tokens.update({s["name"]: s["tokens"] for s in before.provenance["model"]["stacks"]})
@@ -63,13 +63,17 @@ class Shard:
 
     def finished(self) -> Survey:
         """All of it, with a word on measures that this model does not allow."""
-        return with_what_is_missing(self.survey(), self._observer)
+        return with_what_is_missing(self.survey(), self._observer, self._told)
 
-    def _read_weights(self) -> None:
+    def _read_weights(self, *, anew: bool) -> None:
+        """Numbers of weights are entered once; what they lack is learned each time, also where a scan goes on."""
         for frame in weights(self._subject.model, self._subject.anatomy):
             self._observer.receive(frame)
-        self._observer.finish(None)
-        self._observer.commit()
+        if anew:
+            self._observer.finish(None)
+            self._observer.commit()
+        else:
+            self._observer.discard()
 
 
 def scan_shard(

@@ -60,7 +60,7 @@ class LinearWatch(TorchFunctionMode):
         return result
 
     def _einsum(self, equation: str, taken: Tensor, weight: Tensor, result: Tensor) -> None:
-        """A matrix that acts on the last axis; weights of more axes are found by `hf.parameters`."""
+        """A matrix that acts on the last axis; weights of more axes are found by `hf.anatomy.parameters`."""
         inputs, _, out = equation.replace(" ", "").partition("->")
         left, right = inputs.split(",")
         if left[:-1] == out[:-1] and right in (left[-1] + out[-1:], out[-1:] + left[-1]):

@@ -132,7 +132,7 @@ def parameter_matrix(weight: Any, owners: Mapping[int, tuple[str, Tensor]], out_
     """Which parameter (or rows of it) a weight tensor is, however the parameter lies in memory.
 
     Only of two axes: where heads are an axis of their own, a product alone does not tell in which order its result was
-    laid out, and `hf.parameters` finds out by trying.
+    laid out, and `hf.anatomy.parameters` finds out by trying.
     """
     if not isinstance(weight, Tensor) or weight.ndim != 2 or not weight.is_floating_point():
         return None

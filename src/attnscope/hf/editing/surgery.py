@@ -4,7 +4,8 @@
         model(**batch)
 
 What the variants mean, in one place. A block is a chain of states: every write of a module is added to a state, and
-post-norm blocks normalise the sum (`hf.writes` finds them by arithmetic). Norms stay where they are in all variants.
+post-norm blocks normalise the sum (`hf.anatomy.writes` finds them by arithmetic). Norms stay where they are in all
+variants.
 
     no skip     the state is not added to the attention write: x <- f(x) where it was x <- x + f(x), and norm(f(x))
                 where it was norm(x + f(x)). The skip past the MLP stays, as in the authors' own surgery;

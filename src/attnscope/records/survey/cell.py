@@ -132,7 +132,7 @@ def join(card: Card, a: Cell, b: Cell) -> Cell:
     """Merge two cells of one place.
 
     Weights do not depend on the corpus: every shard reads the same ones, and they must count once. Where two
-    readings differ by rounding, the one with the later text is kept, which is as order-free as a merge.
+    readings differ by rounding, the one whose JSON sorts last is kept, which is as order-free as a merge.
     """
     if card.scope != "weights":
         return a.merge(b)

@@ -49,10 +49,10 @@ def _field(data: Mapping[str, Any], name: str, kind: type) -> Any:
 
 def _key(words: Any, cards: Mapping[str, Card]) -> Key:
     if not isinstance(words, list) or len(words) != len(Key._fields):
-        raise FieldError("its key is not a place")
+        raise FieldError("its key must be measure, part, stack, site and layer")
     key = Key(*words)
     if not all(isinstance(name, str) for name in key[:4]) or type(key.layer) is not int:
-        raise FieldError("its key is not a place")
+        raise FieldError("its key must be measure, part, stack, site and layer")
     if key.layer not in range(_DEEPEST):
         raise FieldError(f"layer {key.layer} is not one of a model")
     if key.measure not in cards or key.part not in cards[key.measure].parts:

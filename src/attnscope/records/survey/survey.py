@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -81,6 +82,9 @@ class Survey(Record):
         from attnscope.records.survey.file import from_json
 
         return from_json(data)
+
+    def page_name(self, file: Path) -> str:
+        return "report.html" if file.name.startswith("survey.json") else super().page_name(file)
 
     def table(self) -> pandas.DataFrame:
         """One row for each measure, part, place and head."""

@@ -16,7 +16,7 @@ def sentences(found: Capacity) -> tuple[str, ...]:
     """What was enough and what cannot be enough, what the theorem asks for, and what is missing."""
     said = [
         answer_words(found),
-        f"The theorem of arXiv:2106.03764 asks for {found.theorem_width:,}, by formula: far above what is needed.",
+        f"The theorem of arXiv:2106.03764 asks for {found.theorem_width:,}, by formula{_beside(found)}.",
     ]
     missing = [need.method for need in found.needs if not need.measured]
     if missing and len(missing) < len(found.needs):
@@ -54,7 +54,7 @@ def bound_lines(found: Capacity) -> list[Line]:
 def need_lines(found: Capacity) -> list[Line]:
     """Narrowest first, then those without a width; the theorem's own width beside them."""
     needs = sorted(found.needs, key=lambda need: math.inf if need.d is None else need.d)
-    lines = [(need.method, "–" if need.d is None else f"{need.d:,}", need_words(need)) for need in needs]
+    lines = [(need.method, width_words(need), need_words(need)) for need in needs]
     return [*lines, ("the theorem", f"{found.theorem_width:,}", "what arXiv:2106.03764 guarantees, by formula")]
 
 
@@ -107,7 +107,7 @@ def _curve_lines(
 ) -> tuple[tuple[str, ...], ...]:
     known = {(need.method, need.n, need.k): need for need in needs}
     lines = [
-        (method, *(_width(known.get((method, n, k))) for n, k in places))
+        (method, *(width_words(known.get((method, n, k))) for n, k in places))
         for method in dict.fromkeys(need.method for need in needs)
     ]
     floors = [floor for n, k in places if (floor := found.floor(n, k))]
@@ -117,7 +117,12 @@ def _curve_lines(
     return tuple(lines)
 
 
-def _width(need: Need | None) -> str:
+def width_words(need: Need | None) -> str:
     if need is None or not need.measured:
         return "–"
     return "none" if need.d is None else f"{need.d:,}"
+
+
+def _beside(found: Capacity) -> str:
+    best = found.narrowest
+    return ": far above what is needed" if best is not None and 10 * (best.d or 0) < found.theorem_width else ""

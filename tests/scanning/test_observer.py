@@ -1,0 +1,52 @@
+"""Where a layer attends twice in one pass, a sequence counts once: by the mean, at the place of the larger value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnscope.scanning.observer import _Observation, _one_for_each_place
+from attnscope.scanning.scan import scan
+from tests.specimens import TEXT, byte_tokenizer, tiny_llama
+
+PLACE = ("most_received", "value", "decoder", "self", 0)
+
+
+def test_the_place_belongs_to_the_larger_value() -> None:
+    first = _Observation(PLACE, np.array([[0.2, 0.8]]), {"key": np.array([[3, 4]])})
+    second = _Observation(PLACE, np.array([[0.6, 0.4]]), {"key": np.array([[7, 8]])})
+    (joined,) = _one_for_each_place([first, second])
+    np.testing.assert_allclose(joined.values, [[0.4, 0.6]])
+    np.testing.assert_array_equal(joined.where["key"], [[7, 4]])
+
+
+def test_a_resumed_scan_gives_the_same_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measures that a model does not allow are said with the same words whether a scan was interrupted or not."""
+    from attnscope.hf.anatomy import anatomy as anatomy_module
+
+    whole_weights = anatomy_module.weights
+
+    def without_queries(*args: object) -> object:
+        from dataclasses import replace
+
+        return (replace(frame, query_weight=None) for frame in whole_weights(*args))  # type: ignore[arg-type]
+
+    monkeypatch.setattr("attnscope.scanning.shard.weights", without_queries)
+    options = {"tokenizer": byte_tokenizer(), "samples": 4, "max_tokens": 12, "batch_size": 2}
+    unbroken = scan(tiny_llama(), [TEXT], **options)  # type: ignore[arg-type]
+    assert "query_weight" in unbroken.provenance["not_measured"]["qk_spectrum"]
+    partial = tmp_path / "partial.json"
+    seen: list[int] = []
+
+    def stop_after_the_first_batch(stage: str, done: int, total: int, tokens: int) -> None:
+        seen.append(done)
+        if stage == "scanning" and done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        scan(tiny_llama(), [TEXT], **options, checkpoint=partial, progress=stop_after_the_first_batch)  # type: ignore[arg-type]
+    resumed = scan(tiny_llama(), [TEXT], **options, checkpoint=partial, resume=True)  # type: ignore[arg-type]
+    assert resumed.provenance["not_measured"] == unbroken.provenance["not_measured"]
+    assert resumed.cells == unbroken.cells
