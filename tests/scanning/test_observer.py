@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,14 +29,14 @@ def test_a_resumed_scan_gives_the_same_reasons(tmp_path: Path, monkeypatch: pyte
 
     whole_weights = anatomy_module.weights
 
-    def without_queries(*args: object) -> object:
+    def without_queries(*args: Any) -> object:
         from dataclasses import replace
 
-        return (replace(frame, query_weight=None) for frame in whole_weights(*args))  # type: ignore[arg-type]
+        return (replace(frame, query_weight=None) for frame in whole_weights(*args))
 
     monkeypatch.setattr("attnscope.scanning.shard.weights", without_queries)
-    options = {"tokenizer": byte_tokenizer(), "samples": 4, "max_tokens": 12, "batch_size": 2}
-    unbroken = scan(tiny_llama(), [TEXT], **options)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"tokenizer": byte_tokenizer(), "samples": 4, "max_tokens": 12, "batch_size": 2}
+    unbroken = scan(tiny_llama(), [TEXT], **options)
     assert "query_weight" in unbroken.provenance["not_measured"]["qk_spectrum"]
     partial = tmp_path / "partial.json"
     seen: list[int] = []
@@ -46,7 +47,7 @@ def test_a_resumed_scan_gives_the_same_reasons(tmp_path: Path, monkeypatch: pyte
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        scan(tiny_llama(), [TEXT], **options, checkpoint=partial, progress=stop_after_the_first_batch)  # type: ignore[arg-type]
-    resumed = scan(tiny_llama(), [TEXT], **options, checkpoint=partial, resume=True)  # type: ignore[arg-type]
+        scan(tiny_llama(), [TEXT], **options, checkpoint=partial, progress=stop_after_the_first_batch)
+    resumed = scan(tiny_llama(), [TEXT], **options, checkpoint=partial, resume=True)
     assert resumed.provenance["not_measured"] == unbroken.provenance["not_measured"]
     assert resumed.cells == unbroken.cells
