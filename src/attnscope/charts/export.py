@@ -6,14 +6,17 @@ vl-convert carries its own JavaScript engine and fonts. Files appear whole or no
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+from attnscope.core.digest import digest
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import write_atomically
 from attnscope.core.visible import drawable
 
 SUFFIXES = (".html", ".json", ".png", ".svg")
+_SCRIPT = re.compile(r"<script[^>]*>(.*?)</script>", re.DOTALL)
 VEGA_LITE = "6.4"
 """The Vega-Lite that specifications are compiled with; it is the one Altair 6.3 writes for."""
 
@@ -58,4 +61,24 @@ def _html(document: dict[str, Any]) -> bytes:
     html: str = vl_convert.vegalite_to_html(
         json.loads(spoken.replace("<", stand_in)), vl_version=VEGA_LITE, bundle=True
     )
-    return html.replace(stand_in, "\\u003c").encode()
+    return _confined(html.replace(stand_in, "\\u003c")).encode()
+
+
+def _confined(html: str) -> str:
+    """The page with a Content-Security-Policy: its own two scripts (Vega, the chart) by their hashes, and no network.
+
+    Vega makes functions of a chart's expressions, which takes 'unsafe-eval'; with `ast` it interprets them instead, and
+    nothing is evaluated. Styles may stand in the page ('unsafe-inline'): Vega places what it draws by attributes, and
+    its menu brings a style sheet, and neither can load anything. `blob:` and `data:` are what the menu saves.
+    """
+    plain, interpreted = '{"renderer":"svg"}', '{"renderer":"svg","ast":true}'
+    before, opts, after = html.rpartition(f"const opts = {plain}")
+    assert opts, "vl-convert writes its options in another way"
+    html = f"{before}const opts = {interpreted}{after}"
+    scripts = " ".join(f"'{digest(script)}'" for script in _SCRIPT.findall(html))
+    policy = (
+        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = f'<head>\n    <meta charset="UTF-8">\n    <meta http-equiv="Content-Security-Policy" content="{policy}">'
+    return html.replace("<head>", head, 1)

@@ -29,11 +29,12 @@ from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
 from attnscope.decomposing.predictions import Predicting, predictions
 from attnscope.decomposing.reading import Aim, Reading, aim, reading
+from attnscope.decomposing.room import LARGE, PathSizes, refuse_too_many_tokens
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.loading.given import loaded_for
 from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import out_of_memory, refusing_what_does_not_run
+from attnscope.hf.loading.material import out_of_memory, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.loading.options import Loading
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
@@ -95,6 +96,12 @@ def paths(
     with looking_at(loaded.model), quiet(), _fitting(read):
         progress("freezing", 0, 0)
         found = _anatomy(loaded, read, stack)
+        tokens, suffixes = len(read.words), max(top, WIDEST_SEARCH)
+        signs = SIGNS_AT_ONCE if draws else 0
+        sizes = PathSizes.of(loaded, found, stack, tokens=tokens, suffixes=suffixes, signs=signs)
+        refuse_too_many_tokens(sizes, precision_and_place(loaded.model)[1])
+        if sizes.bytes > LARGE:
+            progress(f"freezing (about {sizes.bytes / 1e9:,.1f} GB of memory will be needed)", 0, 0)
         network = freeze(loaded.model, read.batch, found, stack)
         with torch.no_grad():
             apart = max(differences(network))
@@ -111,7 +118,7 @@ def paths(
         players = _players(network, goal, progress) if mlp else None
         progress("energies", 0, 0)
         energy = path_energy(network, draws, seed, goal.target, at_once=SIGNS_AT_ONCE) if draws else None
-        chains = top_paths(network, goal.target, top, max(top, WIDEST_SEARCH), seed=seed, advance=progress)
+        chains = top_paths(network, goal.target, top, suffixes, seed=seed, advance=progress)
     rows = _rows(graded, number_of_paths(network), view if len(read.words) != 1 else None, energy, said)
     return PathReport(
         model=loaded.name,

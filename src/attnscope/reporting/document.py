@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from typing import TYPE_CHECKING, Any
+
+from attnscope.core.digest import digest
 
 if TYPE_CHECKING:
     import jinja2
@@ -47,9 +47,9 @@ def page_style(templates: jinja2.Environment) -> str:
 
 def policy(style: str, script: str | None = None) -> str:
     """Only this style sheet and this script, or none; no network, no frames, no forms, no evaluation of text."""
-    scripts = "" if script is None else f" script-src '{_digest(script)}';"
+    scripts = "" if script is None else f" script-src '{digest(script)}';"
     return (
-        f"default-src 'none';{scripts} style-src '{_digest(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
+        f"default-src 'none';{scripts} style-src '{digest(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -58,10 +58,6 @@ def unbroken(text: str) -> Markup:
     from markupsafe import Markup, escape
 
     return Markup(SIGNED.sub(r'<span class="unbroken">\g<0></span>', str(escape(text))))
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def flat(data: Any, name: str = "") -> list[tuple[str, str]]:

@@ -1,0 +1,7 @@
+"""The browser of the reports' tests, for the pages of charts."""
+
+from __future__ import annotations
+
+from tests.reporting.conftest import browser
+
+__all__ = ["browser"]
