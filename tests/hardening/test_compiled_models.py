@@ -32,7 +32,7 @@ def wrapped(model: nn.Module) -> nn.Module:
 def wrapped_inside(model: Any) -> nn.Module:
     model.model = wrapped(model.model)
     model.model._orig_mod.layers[1] = wrapped(model.model._orig_mod.layers[1])
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def in_place(model: nn.Module) -> nn.Module:
@@ -42,12 +42,12 @@ def in_place(model: nn.Module) -> nn.Module:
 
 def layer_in_place(model: Any) -> nn.Module:
     model.model.layers[0].compile(backend="eager")
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def forward_only(model: Any) -> nn.Module:
     model.forward = torch.compile(model.forward, backend="eager")
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 WAYS = [wrapped, wrapped_inside, in_place, layer_in_place, forward_only]
