@@ -131,8 +131,8 @@ DEATHS = [
 ]
 
 
-@pytest.mark.parametrize(("death", "left"), DEATHS, ids=lambda one: " ".join(map(str, one)))
-def test_a_killed_scan_leaves_whole_files_and_can_be_gone_on_with(
+@pytest.mark.parametrize(("death", "left"), DEATHS, ids=lambda one: " ".join(sorted(map(str, one))))
+def test_a_killed_scan_leaves_whole_files_and_can_be_resumed(
     nursery: Nursery,
     words: tuple[str | Path, ...],
     unbroken: Survey,
