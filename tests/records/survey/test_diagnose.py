@@ -428,7 +428,7 @@ def test_the_limit_of_norm_growth_has_a_name_and_can_be_changed() -> None:
     assert finding.sentence.endswith("in layer 1 (up to 12): one block makes tokens ten times longer.")
     assert diagnose(survey, Thresholds(norm_growth=20.0)) == ()
     changed = only(survey, Thresholds.parse(["norm_growth=5"]))
-    assert changed.sentence == "Norm growth is above 5.00 in layer 1 (up to 12.0)."
+    assert changed.sentence == "Norm growth is above 5 in layer 1 (up to 12)."
 
 
 def test_limits_agree_with_the_cards_they_are_named_after() -> None:
