@@ -124,12 +124,11 @@ def survey(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
     from attnscope.core.registry import measures
     from attnscope.records.survey.cell import Cell, Key
-    from attnscope.records.survey.file import to_json
 
     card = measures()["entropy"].card
     cell = Cell.of(np.ones((3, 2)), {}, None)
     key = Key("entropy", card.parts[0], "model", "self", 0)
-    return json.loads(json.dumps(to_json(Survey({"model": {}, "corpus": {}}, {"entropy": card}, {key: cell}))))
+    return json.loads(json.dumps(Survey({"model": {}, "corpus": {}}, {"entropy": card}, {key: cell}).to_json()))
 
 
 @pytest.mark.parametrize(

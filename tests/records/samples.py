@@ -23,7 +23,7 @@ def sample(kind: str) -> Record:
         "collapse": sample_collapse,
         "paths": lambda: sample_paths(2, 2),
         "compiled": lambda: attnscope.compile(attnscope.generate("window", 8, 2), width=4),
-        "capacity": lambda: attnscope.capacity(16, 1, budget=0.0),
+        "capacity": lambda: attnscope.capacity(64, 2, budget=0.0),
         "reproduction": sample_reproduction,
     }[kind]()
     return made
