@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,9 @@ def test_its_page_and_its_screen(kind: str, tmp_path: Path) -> None:
     assert page.startswith("<!DOCTYPE html>")
     assert "Content-Security-Policy" in page
     assert "<svg" in page
-    console = Console(width=80, file=(tmp_path / "screen.txt").open("w"), highlight=False)
-    print_record(sample(kind), files={"Page": tmp_path / "page.html"}, console=console)
-    console.file.close()
-    screen = (tmp_path / "screen.txt").read_text()
+    written = StringIO()
+    print_record(sample(kind), files={"Page": tmp_path / "page.html"}, console=Console(width=80, file=written))
+    screen = written.getvalue()
     assert "page.html" in screen
     assert max(map(len, screen.splitlines()[:-3])) <= 80
 
@@ -119,7 +119,9 @@ def test_an_edited_file_is_read_or_refused_and_never_breaks_what_is_made_of_it(k
     path = tmp_path / "edited.json"
     refused = 0
 
-    @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    few = kind in ("survey", "comparison")  # their pages are the largest: fewer of them keep the suite short
+
+    @settings(max_examples=8 if few else 40, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.sampled_from(places), st.sampled_from(WRONG), st.booleans())
     def attempt(way: tuple[Any, ...], value: Any, remove: bool) -> None:
         nonlocal refused
@@ -133,9 +135,9 @@ def test_an_edited_file_is_read_or_refused_and_never_breaks_what_is_made_of_it(k
             record.write_page(tmp_path / "page.html")
             record.sentences()
             repr(record)
-            print_record(record, console=Console(width=80, file=(tmp_path / "screen.txt").open("w")))
+            print_record(record, console=Console(width=80, file=StringIO()))
         except RefusalError:
             pass  # such as: nothing finite to draw
 
     attempt()
-    assert refused > 10  # the edits do reach what matters
+    assert refused > (0 if few else 5)  # the edits do reach what matters
