@@ -337,7 +337,9 @@ def test_bad_input_is_refused_in_a_sentence() -> None:
     broken = tiny_llama()
     with torch.no_grad():
         broken.model.layers[1].mlp.up_proj.weight[0, 0] = math.nan
-    with pytest.raises(RefusalError, match=r"not numbers, in model\.layers\.1\.mlp\.up_proj\.weight"):
+    with pytest.raises(
+        RefusalError, match=r"weights model\.layers\.1\.mlp\.up_proj\.weight of LlamaForCausalLM hold NaN"
+    ):
         paths(broken, TEXT, tokenizer=tokenizer)
 
 
@@ -395,7 +397,7 @@ def test_a_report_is_plain_data_and_comes_back(report: PathReport, tmp_path: Pat
     with pytest.raises(RefusalError, match="run `attnscope paths` again"):
         PathReport.load(tmp_path / "newer.json")
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(RefusalError, match="not a record"):
+    with pytest.raises(RefusalError, match="is not a paths file"):
         PathReport.load(tmp_path / "broken.json")
     with pytest.raises(RefusalError, match="There is no file"):
         PathReport.load(tmp_path / "nowhere.json")

@@ -86,7 +86,7 @@ def test_sentences_and_lines() -> None:
     assert len(nothing) == 2
     assert [line[:2] for line in need_lines(found)] == [
         ("joint", "4"),
-        ("frame", "–"),
+        ("frame", "none"),
         ("margin", "–"),
         ("the theorem", "38,809,393"),
     ]

@@ -43,7 +43,7 @@ def load(path: Path | str, *, expected: type[Record] | None = None) -> Record:
         data = read_document(file, _wanted(expected))
         name = str(data.get("format", "") if isinstance(data, dict) else "").removeprefix("attnscope-")
         if not isinstance(data, dict) or name not in KINDS:
-            what = "record" if expected is None else expected.KIND
+            what = "record" if expected is None else f"{expected.KIND} file"
             raise RefusalError(f"{file} is not a {what}: give {_wanted(expected)}.")
         found = read_record(class_of(name), data, file)
     if expected is not None and not isinstance(found, expected):
