@@ -13,6 +13,7 @@ from attnscope.charts.export import render as draw
 from attnscope.charts.theme import specification
 from attnscope.core.errors import RefusalError
 from attnscope.records.collapse import Collapse, Curve
+from attnscope.records.decoding import encode
 from attnscope.records.published import Published
 from attnscope.reporting.collapse.page import render
 from attnscope.reporting.collapse.words import end_lines, power_of_ten, sentences
@@ -46,7 +47,7 @@ def found() -> Collapse:
         "san": curve("san", "attention only", (0.6, 1e-3, 1e-17)),
         "whole": curve("whole", "whole model", (0.6, 0.5, math.nan)),
     }
-    return replace(Collapse.from_json(document), curves=curves)
+    return Collapse.from_json({**document, "curves": encode(curves)})
 
 
 REFERENCE = Published(model="BERT", weights="random", curves={"san": (0.6, 0.02, 0.0, 0.0), "san+mlp": (0.6, 0.1)})

@@ -148,7 +148,7 @@ def _bounds(found: Collapse, names: Mapping[str, str], title: str) -> alt.LayerC
         {"layer": row.layer, "which": label, "value": max(value, row.rounding, 1e-300)}
         for column, label in names.items()
         for row in found.bounds
-        if (value := getattr(row, column)) is not None
+        if (value := getattr(row, column)) is not None and math.isfinite(value)
     ]
     frame = pd.DataFrame(rows, columns=["layer", "which", "value"])
     values = frame["value"] if len(frame) else pd.Series([1.0])

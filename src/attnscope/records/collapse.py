@@ -10,13 +10,19 @@ A number that does not exist (a fit through too few points) is NaN.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from attnscope.records.decoding import FieldError
 from attnscope.records.record import Record
 
 if TYPE_CHECKING:
     import pandas
+
+
+VARIANTS = ("san", "san+mlp", "san+skip", "whole")
+BOUNDS = ("contraction", "cubic", "theorem 2.3", "corollary 3.2")
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,12 @@ class Collapse(Record):
         """`random weights`, `trained weights`, `weights as given`."""
         return "weights as given" if self.weights == "as given" else f"{self.weights} weights"
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Collapse:
+        found = super().from_json(data)
+        _refuse_what_does_not_fit_together(found)
+        return found
+
     def table(self) -> pandas.DataFrame:
         """One row for each variant and depth."""
         import pandas
@@ -126,3 +138,29 @@ class Collapse(Record):
     def __repr__(self) -> str:
         ends = ", ".join(f"{name} {curve.mean[-1]:.2g}" for name, curve in self.curves.items())
         return f"<Collapse of {self.model}: {self.layers} layers leave {ends}>"
+
+
+def _refuse_what_does_not_fit_together(found: Collapse) -> None:
+    """Each field may be of its type and the whole still not be a collapse: then no page could be made of it."""
+    if not found.curves:
+        raise FieldError("curves: there is none")
+    for name, curve in found.curves.items():
+        if name not in VARIANTS:
+            raise FieldError(f"curves['{name}']: not one of {', '.join(VARIANTS)}")
+        if not curve.mean or any(len(one) != len(curve.mean) for one in (curve.std, curve.low, curve.high, curve.n)):
+            raise FieldError(f"curves['{name}']: its columns are not of one length")
+        if any(
+            math.isfinite(m) and not math.isfinite(a + b)
+            for m, a, b in zip(curve.mean, curve.low, curve.high, strict=True)
+        ):
+            raise FieldError(f"curves['{name}']: a mean has no percentiles")
+    if not 0 < found.floor < math.inf:
+        raise FieldError(f"floor: {found.floor} is no floor of rounding")
+    if not all(math.isfinite(one.rounding) for one in found.bounds):
+        raise FieldError("bounds: rounding is not a number")
+    for number, end in enumerate(found.ends):
+        if end.name not in BOUNDS or not end.bound or not end.truth:
+            raise FieldError(f"ends[{number}]: not a bound with its truth")
+    corpus = found.provenance.get("corpus")
+    if not isinstance(corpus, Mapping) or not {"name", "sequences"} <= corpus.keys():
+        raise FieldError("provenance['corpus']: its name and sequences are missing")
