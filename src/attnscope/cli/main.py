@@ -28,9 +28,10 @@ from attnscope.cli.streams import (
     say,
 )
 from attnscope.core.errors import RefusalError
-from attnscope.core.interrupts import exit_code, stoppable
+from attnscope.core.interrupts import exit_code, leave_in_peace, stoppable
 
 STOPPED = 130  # what commands say after a stop of either kind
+TERMINATED = 143
 
 # Plain help: rich's formatting of it would cost more time than everything else in `attnscope --help`.
 app = typer.Typer(
@@ -60,7 +61,10 @@ def options(
 def run() -> None:
     """Console entry point. Here and nowhere earlier signals are taken over: who imports attnscope keeps their own."""
     open_closed_streams()
-    sys.exit(code_after_flush(_code()))
+    code = _code()
+    if code in (STOPPED, TERMINATED):
+        leave_in_peace()
+    sys.exit(code_after_flush(code))
 
 
 def _code() -> int:

@@ -58,6 +58,13 @@ def exit_code() -> int:
     return 128 + (_arrivals.first or signal.SIGINT)
 
 
+def leave_in_peace() -> None:
+    """A stopped command is on its way out: another signal now would change nothing but its exit code."""
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def stoppable() -> Iterator[None]:
     """Inside, Ctrl-C and SIGTERM raise, once: for a command, from beginning to end."""
