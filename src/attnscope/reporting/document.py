@@ -1,11 +1,21 @@
-"""What every page shares: how templates are found and escaped, what a page may load, its style, provenance as rows."""
+"""What every page shares: templates and escaping, what a page may load, style and script, provenance as rows.
+
+return page("collapse.html", verdict=verdict(found), figures=[curves], title=..., provenance=rows(...), **words)
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from attnscope import __version__
 from attnscope.core.digest import digest
+from attnscope.core.numerals import numeral
+from attnscope.reporting.citations import citation
+from attnscope.reporting.drawing import Drawn
+from attnscope.reporting.verdict import Verdict
 
 if TYPE_CHECKING:
     import jinja2
@@ -15,12 +25,38 @@ if TYPE_CHECKING:
 SIGNED = re.compile(r"(?<![\w&#;.^-])(?:[+-]\d[\d,]*(?:\.\d+)?(?:e-?\d+)?|\d[\d,]*(?:\.\d+)?e-\d+|\d+\^-\d+)(?![\w-])")
 
 
+def page(
+    template: str,
+    *,
+    verdict: Verdict,
+    figures: Iterable[Drawn] = (),
+    styles: Sequence[str] = (),
+    scripts: Sequence[str] = (),
+    **words: Any,
+) -> str:
+    """A page that extends `shell.html`. Equal words give equal pages.
+
+    `figures` are all the charts on it, whose specifications can be saved from it. `styles` and `scripts` are templates
+    of this room that the page needs beside those of the shell.
+    """
+    templates = environment()
+    style = page_style(templates) + "".join(templates.get_template(name).render() for name in styles)
+    folder = files("attnscope.reporting").joinpath("templates")
+    script = "\n".join(folder.joinpath(name).read_text("utf-8") for name in ("shell.js", *scripts))
+    return templates.get_template(template).render(
+        policy=policy(style, script),
+        style=style,
+        script=script,
+        version=__version__,
+        verdict=verdict,
+        specifications={figure.name: figure.specification for figure in figures},
+        **words,
+    )
+
+
 def environment(package: str = "attnscope.reporting") -> jinja2.Environment:
     """Templates of a package, which may include those of this room; every value is escaped unless marked safe."""
     import jinja2
-
-    from attnscope.core.numerals import numeral
-    from attnscope.reporting.survey.words import card_range, citation, site_title
 
     rooms = dict.fromkeys((package, "attnscope.reporting"))
     made = jinja2.Environment(
@@ -30,26 +66,25 @@ def environment(package: str = "attnscope.reporting") -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"numeral": numeral, "citation": citation, "card_range": card_range, "unbroken": unbroken}
-    made.globals |= {"site_title": site_title}
+    made.filters |= {"numeral": numeral, "citation": citation, "unbroken": unbroken}
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return made
 
 
 def page_style(templates: jinja2.Environment) -> str:
-    """The style sheet of the report, in the colours of the charts."""
+    """The style sheet of the shell, in the colours of the charts."""
     from attnscope.charts.palette import SERIES, STEPS, diverging, sequential
 
-    return templates.get_template("page.css").render(
+    return templates.get_template("shell.css").render(
         steps=range(STEPS), sequential=sequential, diverging=diverging, series=SERIES
     )
 
 
-def policy(style: str, script: str | None = None) -> str:
-    """Only this style sheet and this script, or none; no network, no frames, no forms, no evaluation of text."""
-    scripts = "" if script is None else f" script-src '{digest(script)}';"
+def policy(style: str, script: str) -> str:
+    """Only this style sheet and this script; no network, no frames, no forms, no evaluation of text."""
     return (
-        f"default-src 'none';{scripts} style-src '{digest(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
     )
 
 
@@ -60,16 +95,31 @@ def unbroken(text: str) -> Markup:
     return Markup(SIGNED.sub(r'<span class="unbroken">\g<0></span>', str(escape(text))))
 
 
-def flat(data: Any, name: str = "") -> list[tuple[str, str]]:
-    """Nested data as rows: `model hash`, `sha256:...`. What is empty has no row."""
+def rows(data: Any, name: str = "") -> list[tuple[str, str]]:
+    """Nested data as rows: `model hash`, `sha256:...`. What is empty or not known has no row, a word that repeats the
+    one before it stands once (`model type`, not `model model type`), and numbers have the figures they have elsewhere.
+    """
     if isinstance(data, dict):
-        return [row for key, value in data.items() for row in flat(value, f"{name} {key}".strip())]
-    if isinstance(data, list) and any(isinstance(v, dict) for v in data):
-        return [row for n, value in enumerate(data) for row in flat(value, f"{name} {n + 1}")]
-    if data == "" or (isinstance(data, list | tuple) and not data):
+        return [row for key, value in data.items() for row in rows(value, _joined(name, str(key)))]
+    if isinstance(data, list | tuple) and any(isinstance(v, dict) for v in data):
+        return [row for n, value in enumerate(data) for row in rows(value, f"{name} {n + 1}")]
+    if data is None or data == "" or (isinstance(data, list | tuple) and not data):
         return []
     if isinstance(data, list | tuple):
-        return [(name, ", ".join(str(v) for v in data))]
-    if isinstance(data, int) and not isinstance(data, bool):
-        return [(name, f"{data:,}")]
-    return [(name, "not known" if data is None else str(data))]
+        return [(name, ", ".join(_said(v) for v in data))]
+    return [(name, _said(data))]
+
+
+def _joined(name: str, key: str) -> str:
+    words = key.replace("_", " ").split()
+    if name and words and words[0] == name.rsplit(maxsplit=1)[-1]:
+        words = words[1:]
+    return " ".join((name, *words)).strip()
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return numeral(value) if isinstance(value, float) else str(value)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from attnscope.core.numerals import numeral
 from attnscope.records.capacity import Capacity, Need
+from attnscope.reporting.verdict import Verdict
 
 Line = tuple[str, str, str]
 
@@ -126,3 +127,8 @@ def width_words(need: Need | None) -> str:
 def _beside(found: Capacity) -> str:
     best = found.narrowest
     return ": far above what is needed" if best is not None and 10 * (best.d or 0) < found.theorem_width else ""
+
+
+def verdict(found: Capacity) -> Verdict:
+    """The answer; calm where some construction reached the accuracy."""
+    return Verdict("info" if found.narrowest is None else "calm", answer_words(found))

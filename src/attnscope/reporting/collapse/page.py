@@ -1,48 +1,46 @@
-"""The page of a collapse: what is left of the differences between tokens, bounds beside it; one file, no script.
-
-The chart is drawn while the page is written, in the theme whose colours are CSS
-variables. All text is escaped, and the Content-Security-Policy allows the one style sheet by its hash and nothing else.
-"""
+"""The page of a collapse: what is left of the differences between tokens, bounds beside it; one file."""
 
 from __future__ import annotations
 
 import math
 
-from attnscope import __version__
 from attnscope.charts.collapse_curves import collapse_chart
 from attnscope.core.numerals import numeral
 from attnscope.core.words import count
 from attnscope.records.collapse import Collapse
 from attnscope.records.published import published as published_curves
-from attnscope.reporting.collapse.words import bound_lines, end_lines, published_words, sentences
-from attnscope.reporting.document import environment, flat, page_style, policy
-from attnscope.reporting.survey.figures import drawing
+from attnscope.reporting.collapse.words import bound_lines, end_lines, published_words, sentences, verdict
+from attnscope.reporting.document import page, rows
+from attnscope.reporting.drawing import drawn
 
 
 def render(found: Collapse, *, published: str | None = None) -> str:
     """The page as text; with `published` (BERT, Albert or XLNet), the paper's curves stand in the chart and differences
     beside it. Equal records give equal pages."""
     theirs = None if published is None else published_curves(published, found.weights)
-    templates = environment()
-    style = page_style(templates)
     chart = collapse_chart(found, published=theirs, bounds=True, title=False)
     told, bounds = sentences(found), bound_lines(found)
     curves = [
         (curve.title, [numeral(float(f"{v:.3g}")) if math.isfinite(v) else "–" for v in curve.mean], curve.n[0])
         for curve in found.curves.values()
     ]
-    return templates.get_template("collapse.html").render(
-        policy=policy(style),
-        style=style,
-        version=__version__,
+    picture = drawn(
+        chart,
+        "collapse",
+        title="Residual against depth",
+        caption=_caption(found, published=theirs.model if theirs else None),
+        summary=" ".join(told),
+    )
+    return page(
+        "collapse.html",
+        verdict=verdict(found),
+        figures=(picture,),
         data=found,
         corpus=found.provenance.get("corpus", {}).get("name", "ready batches"),
         sequences=_sequences(found),
         sentences=told,
         compared=() if theirs is None else published_words(found, theirs),
-        summary=" ".join(told),
-        svg=drawing(chart, "collapse"),
-        caption=_caption(found, published=theirs.model if theirs else None),
+        picture=picture,
         curves=curves,
         depths=range(max(len(curve.mean) for curve in found.curves.values())),
         bounds=bounds,
@@ -51,7 +49,7 @@ def render(found: Collapse, *, published: str | None = None) -> str:
             for row in found.skip_bounds
         ],
         ends=end_lines(found),
-        provenance=flat(found.provenance),
+        provenance=rows(found.provenance),
     )
 
 

@@ -9,6 +9,7 @@ from attnscope.core.numerals import numeral
 from attnscope.core.words import count
 from attnscope.records.collapse import Collapse
 from attnscope.records.published import Published
+from attnscope.reporting.verdict import Level, Verdict
 
 COLLAPSED = 1e-3  # a residual this small beside the tokens: they are one token, for all that follows
 SUBJECTS = {
@@ -182,3 +183,11 @@ def corpus_words(found: Collapse) -> str:
     """`pocket's text, 32 sequences of up to 128 tokens, 1,inf norm`."""
     corpus = found.provenance["corpus"]
     return f"{corpus['name']}, {corpus['sequences']} sequences of up to {found.tokens} tokens, {found.norm} norm"
+
+
+def verdict(found: Collapse) -> Verdict:
+    """What becomes of the model itself, or of the most complete variant that was run."""
+    name, curve = list(found.curves.items())[-1]
+    collapsed = any(math.isfinite(value) and value < COLLAPSED for value in curve.mean)
+    level: Level = "critical" if collapsed and name == "whole" else "calm"
+    return Verdict(level, _variant(name, curve.mean, float(found.floor)))

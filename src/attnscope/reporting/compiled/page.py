@@ -1,12 +1,13 @@
 """The page of a compiled head: what it reaches, its picture, its certificate, bounds, and what was tried; one file.
 
-No script: the Content-Security-Policy allows the one style sheet by its hash and nothing else. The maps are pictures
-with colours of their own, so they are drawn twice, and the style sheet shows the one of the reader's theme.
+The maps are pictures with colours of their own, so they are drawn twice, and the style sheet shows the one of the
+reader's theme.
 """
 
 from __future__ import annotations
 
-from attnscope import __version__
+from dataclasses import replace
+
 from attnscope.charts.pattern_panels import pooling_words
 from attnscope.records.compiled import Compiled
 from attnscope.reporting.compiled.chart import chart
@@ -19,27 +20,25 @@ from attnscope.reporting.compiled.words import (
     sentences,
     size_words,
     try_lines,
+    verdict,
 )
-from attnscope.reporting.document import environment, flat, page_style, policy
-from attnscope.reporting.survey.figures import drawing
+from attnscope.reporting.document import page, rows
+from attnscope.reporting.drawing import Drawn, drawing, drawn
 
 
 def render(compiled: Compiled) -> str:
     """The page as text. Equal records give equal pages."""
-    templates = environment()
-    style = page_style(templates) + templates.get_template("compiled.css").render()
     told = sentences(compiled)
-    return templates.get_template("compiled.html").render(
-        policy=policy(style),
-        style=style,
-        version=__version__,
+    picture = _picture(compiled)
+    return page(
+        "compiled.html",
+        verdict=verdict(compiled),
+        figures=(picture,),
+        styles=("compiled.css",),
         data=compiled,
         size=size_words(compiled),
-        sentences=told,
-        summary=f"Target, realised pattern and their difference. {told[1]}",
-        caption=_caption(compiled),
-        light=drawing(chart(compiled, title=False), "light"),
-        dark=drawing(chart(compiled, theme="dark", title=False), "dark"),
+        sentences=told[1:],
+        picture=picture,
         certificate=certificate_lines(compiled),
         bound_heading=BOUND_HEADING,
         bounds=bound_lines(compiled),
@@ -47,6 +46,22 @@ def render(compiled: Compiled) -> str:
         try_heading=TRY_HEADING,
         tries=try_lines(compiled),
         provenance=_provenance(compiled),
+    )
+
+
+def _picture(compiled: Compiled) -> Drawn:
+    """Drawn for both themes, and shown in one."""
+    light = drawn(
+        chart(compiled, title=False),
+        "light",
+        title="Target, realised pattern, and their difference",
+        caption=_caption(compiled),
+    )
+    dark = drawing(chart(compiled, theme="dark", title=False), "dark")
+    return replace(
+        light,
+        name="pattern",
+        svg=f'<div class="for-light">{light.svg}</div><div class="for-dark">{dark}</div>',
     )
 
 
@@ -60,7 +75,7 @@ def _caption(compiled: Compiled) -> str:
 
 
 def _provenance(compiled: Compiled) -> list[tuple[str, str]]:
-    return flat(
+    return rows(
         {
             "pattern": compiled.target.name,
             "construction": compiled.method,

@@ -1,8 +1,8 @@
-"""The page of a decomposition into paths: one HTML file without a script, in the look of the scan report.
+"""The page of a decomposition into paths: one HTML file in the look of the scan report.
 
 Bars and curves are Altair charts drawn to SVG while the page is written, with colours from CSS variables. Grids of
 heads are plain SVG whose cells carry classes of the page's own diverging ramp, so that they follow light and dark, and
-their numbers as titles. All text is escaped; the Content-Security-Policy allows the one style sheet and nothing else.
+their numbers as titles. All text is escaped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnscope import __version__
 from attnscope.charts.palette import STEPS
 from attnscope.charts.path_panels import (
     head_length_rows,
@@ -24,10 +23,10 @@ from attnscope.charts.path_panels import (
 )
 from attnscope.core.numerals import numeral
 from attnscope.records.paths import PathReport
-from attnscope.reporting.document import environment, flat, page_style, policy
+from attnscope.reporting.document import page, rows
+from attnscope.reporting.drawing import drawn
 from attnscope.reporting.paths.vocabulary import chain_words, of_all_tokens, probability_words, target_word
-from attnscope.reporting.paths.words import length_lines, sentences
-from attnscope.reporting.survey.figures import drawing
+from attnscope.reporting.paths.words import length_lines, sentences, verdict
 
 
 @dataclass(frozen=True)
@@ -52,27 +51,38 @@ class Grid:
 
 def render(report: PathReport) -> str:
     """The page as text. Equal records give equal pages."""
-    templates = environment()
-    style = page_style(templates) + templates.get_template("paths.css").render()
     small = _left_out(report)
     figures = [
-        (
-            "Share by length",
-            f"All paths through that many heads, added up.{small}",
-            drawing(length_chart(report, title=False), "lengths"),
+        drawn(
+            length_chart(report, title=False),
+            "lengths",
+            title="Share by length",
+            caption=f"All paths through that many heads, added up.{small}",
         ),
-        (
-            "When only lengths up to k count",
-            f"What the model makes of the shortest paths alone{_meaning(report)}; dashed: the whole model.{small}",
-            drawing(reconstruction_chart(report, title=False), "reached"),
+        drawn(
+            reconstruction_chart(report, title=False),
+            "reached",
+            title="When only lengths up to k count",
+            caption=f"What the model makes of the shortest paths alone{_meaning(report)}; dashed: the whole model."
+            f"{small}",
         ),
     ]
+    players = None
+    if player_rows(report):
+        players = drawn(
+            player_chart(report, title=False),
+            "players",
+            title="Heads and MLPs as players of one game",
+            caption="Shapley values by block; a block's heads are added up. A path is shared by all heads and MLPs on "
+            "it.",
+        )
     heading, *lines = length_lines(report)
     largest = max((abs(chain.contribution) for chain in report.top), default=1.0) or 1.0
-    return templates.get_template("paths.html").render(
-        policy=policy(style),
-        style=style,
-        version=__version__,
+    return page(
+        "paths.html",
+        verdict=verdict(report),
+        figures=[*figures, *([players] if players else [])],
+        styles=("paths.css",),
         data=report,
         value=numeral(report.value),
         sentences=sentences(report),
@@ -81,8 +91,8 @@ def render(report: PathReport) -> str:
         marked=None if report.output == "states" else report.position,
         heading=heading,
         lines=lines,
-        figures=figures,
-        players=drawing(player_chart(report, title=False), "players") if player_rows(report) else None,
+        drawings=figures,
+        players=players,
         values=_grid(value_rows(report), "layer", "head"),
         by_length=_grid(head_length_rows(report), "length", "head"),
         chains=[
@@ -96,7 +106,7 @@ def render(report: PathReport) -> str:
             for chain in report.top
         ],
         missed=numeral(report.top_missed),
-        provenance=flat(report.provenance),
+        provenance=rows(report.provenance),
     )
 
 

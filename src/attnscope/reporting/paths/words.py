@@ -18,6 +18,7 @@ from attnscope.reporting.paths.vocabulary import (
     quoted,
     signed,
 )
+from attnscope.reporting.verdict import Verdict
 
 RANK_ONE = 0.1  # a relative residual below which the rows of a sum are nearly one row
 CONSTANTS, OF_TARGET = "from constants", "p of target"  # columns that are not always worth their room
@@ -161,3 +162,8 @@ def _folded(rest: Sequence[LengthRow], bare: bool) -> dict[str, str]:
         "says without": next(iter(says)) if len(says) == 1 else f"{len(says)} words",
         "residual": " to ".join(dict.fromkeys(ends)),
     }
+
+
+def verdict(report: PathReport) -> Verdict:
+    """The headline."""
+    return Verdict("calm", sentences(report)[0])

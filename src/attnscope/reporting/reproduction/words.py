@@ -8,6 +8,7 @@ from attnscope.core.experiment import Claim, Number, median
 from attnscope.core.numerals import numeral
 from attnscope.core.words import count
 from attnscope.records.reproduction import Reproduction
+from attnscope.reporting.verdict import Level, Verdict
 
 
 def sentences(found: Reproduction) -> tuple[str, ...]:
@@ -42,3 +43,12 @@ def _spread(name: str, values: tuple[Number, ...]) -> str:
 def run_words(found: Reproduction) -> str:
     """`arXiv:2103.03404, preset quick, 2 seeds, 40 s`."""
     return f"arXiv:{found.paper}, preset {found.preset}, {count(len(found.seeds), 'seed')}, {found.seconds:.0f} s"
+
+
+def verdict(found: Reproduction) -> Verdict:
+    """How many claims held; a contradiction is the worst that can be said of one."""
+    counts = found.counts
+    level: Level = "critical" if counts["contradicted"] else "warning" if counts["not reproduced"] else "calm"
+    if found.claims and counts["reproduced"] == 0 and level == "calm":
+        level = "info"
+    return Verdict(level, sentences(found)[0])

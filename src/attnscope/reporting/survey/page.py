@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attnscope import __version__
 from attnscope.core.finding import SEVERITIES, Finding
 from attnscope.records.comparison import Comparison, compare
 from attnscope.records.survey.diagnose import diagnose
@@ -40,11 +38,12 @@ def render(
     thresholds: Thresholds | None = None,
 ) -> str:
     """The page as text; with `other`, a comparison of the two surveys is in it. Equal surveys give equal pages."""
-    from attnscope.reporting.document import environment, flat, page_style, policy
+    from attnscope.reporting.cards import card_range
+    from attnscope.reporting.document import page, rows
     from attnscope.reporting.survey.figures import profiles
     from attnscope.reporting.survey.headlines import headlines
     from attnscope.reporting.survey.maps import FULL_DETAIL, head_maps
-    from attnscope.reporting.survey.words import corpus_words, missing_words, model_name
+    from attnscope.reporting.survey.words import corpus_words, missing_words, model_name, site_title, verdict
 
     findings = diagnose(survey, thresholds) if findings is None else findings
     table = survey.table()
@@ -54,9 +53,6 @@ def render(
     if other is not None:
         comparison = _compared(compare(survey, other, thresholds), table, maps)
     figures = profiles(survey, table)
-    templates = environment()
-    style = page_style(templates)
-    script = files("attnscope.reporting").joinpath("templates/page.js").read_text("utf-8")
     drawn = (*figures, *(comparison.figures if comparison else ()))
     data = {
         "maps": [m.to_json(detail) for m in maps],
@@ -73,25 +69,25 @@ def render(
             for f in findings
         ],
     }
-    return templates.get_template("page.html").render(
-        policy=policy(style, script),
-        style=style,
-        script=script,
+    return page(
+        "survey.html",
+        verdict=verdict(survey, findings, thresholds),
+        figures=drawn,
+        scripts=("survey.js",),
         data=data,
-        specifications={f.name: f.specification for f in drawn},
         model=model_name(survey),
         corpus=corpus_words(survey),
-        version=__version__,
         findings=[_shown(f) for f in findings],
         counts={s: sum(f.severity == s for f in findings) for s in reversed(SEVERITIES)},
         headlines=headlines(survey, table, thresholds),
         profiles=figures,
         maps=maps,
         comparison=comparison,
-        provenance=flat({k: v for k, v in survey.provenance.items() if k != "not_measured"}),
+        provenance=rows({k: v for k, v in survey.provenance.items() if k != "not_measured"}),
         missing=missing_words(survey),
         thresholds=sorted(vars(thresholds or Thresholds()).items()),
-        cards=list(survey.cards.values()),
+        cards=[(card, card_range(card)) for card in survey.cards.values()],
+        site_title=site_title,
     )
 
 

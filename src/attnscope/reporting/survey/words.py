@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-from attnscope.core.card import Card
-from attnscope.core.finding import Finding
+from attnscope.core.finding import SEVERITIES, Finding, Severity
 from attnscope.core.words import count, layers
 from attnscope.records.survey.diagnose import diagnose
 from attnscope.records.survey.survey import Survey
-
-_ARXIV = re.compile(r"(?:arXiv:\s*)?(\d{4}\.\d{4,5})(?:v\d+)?", re.IGNORECASE)
-
-
-class Words(NamedTuple):
-    """A stretch of text, and where it leads, if anywhere."""
-
-    text: str
-    address: str | None = None
-
-
-def citation(text: str) -> tuple[Words, ...]:
-    """A source with its arXiv numbers as links. Only arXiv addresses are made, and only from digits."""
-    words: list[Words] = []
-    end = 0
-    for match in _ARXIV.finditer(text):
-        words += [Words(text[end : match.start()]), Words(match[0], f"https://arxiv.org/abs/{match[1]}")]
-        end = match.end()
-    return tuple(w for w in (*words, Words(text[end:])) if w.text)
+from attnscope.records.survey.thresholds import Thresholds
+from attnscope.reporting.verdict import Verdict
 
 
 def sentences(survey: Survey) -> tuple[str, ...]:
@@ -89,15 +71,29 @@ def names(first: Survey, second: Survey) -> tuple[str, str]:
     return f"{pair[0]} ({told[0]})", f"{pair[1]} ({told[1]})"
 
 
-def card_range(card: Card) -> str:
-    from attnscope.core.numerals import numeral
-
-    low, high = (numeral(v) if abs(v) != float("inf") else None for v in (card.low, card.high))
-    if low is None or high is None:
-        return "any number" if low is None and high is None else f"from {low}" if high is None else f"up to {high}"
-    return f"{low} to {high}"
-
-
 def _section(survey: Survey, name: str) -> dict[str, Any]:
     found = survey.provenance.get(name)
     return found if isinstance(found, dict) else {}
+
+
+NAMES: dict[Severity, tuple[str, str]] = {
+    "critical": ("critical", "critical"),
+    "warning": ("warning", "warnings"),
+    "info": ("note", "notes"),
+}
+
+
+def verdict(survey: Survey, findings: Sequence[Finding] | None = None, thresholds: Thresholds | None = None) -> Verdict:
+    """The worst finding in its own words, or that there is no problem; and how many of each severity there are."""
+    found = diagnose(survey, thresholds) if findings is None else findings
+    worst = max(found, key=lambda finding: SEVERITIES.index(finding.severity), default=None)
+    if worst is None or worst.severity == "info":
+        return Verdict("calm", f"No problems: {count_words(found)}.")
+    return Verdict(worst.severity, f"{worst.sentence} ({count_words(found, zero=False)})")
+
+
+def count_words(findings: Sequence[Finding], *, zero: bool = True) -> str:
+    """`0 critical, 0 warnings, 4 notes`; without `zero`, severities that nothing has are left out."""
+    counts = {severity: sum(f.severity == severity for f in findings) for severity in reversed(SEVERITIES)}
+    said = [f"{n} {NAMES[severity][n != 1]}" for severity, n in counts.items() if n or zero]
+    return ", ".join(said)

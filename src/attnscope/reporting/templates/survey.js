@@ -1,21 +1,13 @@
-"use strict";
-/* Hover, filter and click-through for the report. Text only ever enters the page as text. */
+/* The report of a survey: findings by severity, maps of layers and heads, and the drawer of one head. */
 (() => {
   const STEPS = 25;
-  const byId = (id) => document.getElementById(id);
-  const all = (query, root = document) => [...root.querySelectorAll(query)];
+  const { byId, all, make, tell, hush, telling } = page;
   const data = JSON.parse(byId("data").textContent);
-  const make = (tag, properties = {}, ...children) => {
-    const element = Object.assign(document.createElement(tag), properties);
-    element.append(...children);
-    return element;
-  };
   const drawn = (tag, attributes) => {
     const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
     for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
     return element;
   };
-  document.documentElement.classList.add("js");
 
   /* The same four figures as in the rest of the page. */
   const numeral = (value) => {
@@ -30,44 +22,6 @@
     return short(value.toPrecision(4));
   };
 
-  /* Tooltip, shared by maps and profiles. */
-  const tooltip = byId("tooltip");
-  let told = null;
-  const settle = () => {
-    if (!told) return;
-    const box = told.getBoundingClientRect(), own = tooltip.getBoundingClientRect();
-    const left = Math.min(Math.max(8, box.left + box.width / 2 - own.width / 2), innerWidth - own.width - 8);
-    const above = box.top - own.height - 10;
-    tooltip.style.transform = `translate(${left}px, ${above > 8 ? above : box.bottom + 10}px)`;
-  };
-  const tell = (text, element) => {
-    told = element;
-    tooltip.textContent = text;
-    tooltip.hidden = false;
-    settle();
-  };
-  const hush = () => {
-    told = null;
-    tooltip.hidden = true;
-  };
-  addEventListener("scroll", settle, { passive: true, capture: true });
-
-  /* Light, dark, or as the system has it. */
-  const themes = ["system", "light", "dark"];
-  const wear = (theme) => {
-    if (theme === "system") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = theme;
-    byId("theme").textContent = `Theme: ${theme}`;
-    try { localStorage.setItem("attnscope-theme", theme); } catch { /* private windows keep no choices */ }
-  };
-  let theme = "system";
-  try { theme = localStorage.getItem("attnscope-theme") || theme; } catch { /* as above */ }
-  wear(themes.includes(theme) ? theme : "system");
-  byId("theme").addEventListener("click", () => {
-    theme = themes[(themes.indexOf(document.documentElement.dataset.theme || "system") + 1) % 3];
-    wear(theme);
-  });
-
   /* Findings by severity. */
   const severities = all(".titled .filter button");
   for (const button of severities) {
@@ -76,48 +30,6 @@
       for (const finding of all(".finding")) {
         finding.hidden = !["all", finding.dataset.severity].includes(button.dataset.severity);
       }
-    });
-  }
-
-  /* Profiles: every reading carries its own sentence. */
-  for (const plot of all(".plot")) {
-    const readings = all(".mark-symbol.role-mark path[aria-label]", plot);
-    let at = -1;
-    const read = (index) => {
-      if (readings[at]) readings[at].classList.remove("read");
-      at = index;
-      readings[at].classList.add("read");
-      tell(readings[at].getAttribute("aria-label"), readings[at]);
-    };
-    const leave = () => {
-      if (readings[at]) readings[at].classList.remove("read");
-      hush();
-    };
-    plot.addEventListener("pointermove", (event) => {
-      let best = -1, nearest = Infinity;
-      readings.forEach((reading, index) => {
-        const box = reading.getBoundingClientRect();
-        const distance = Math.hypot(box.left + box.width / 2 - event.clientX, 0.3 * (box.top + box.height / 2 - event.clientY));
-        if (distance < nearest) [best, nearest] = [index, distance];
-      });
-      if (best >= 0) read(best);
-    });
-    plot.addEventListener("pointerleave", leave);
-    plot.addEventListener("blur", leave);
-    plot.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key];
-      if (!step || !readings.length) return;
-      event.preventDefault();
-      read(Math.min(Math.max(at + step, 0), readings.length - 1));
-    });
-  }
-  const specifications = byId("specifications");
-  for (const button of all("[data-save]")) {
-    button.addEventListener("click", () => {
-      const specification = JSON.parse(specifications.textContent)[button.dataset.save];
-      const address = URL.createObjectURL(new Blob([JSON.stringify(specification, null, 1)], { type: "application/json" }));
-      make("a", { href: address, download: `${button.dataset.save}.vl.json` }).click();
-      setTimeout(() => URL.revokeObjectURL(address), 1000);
     });
   }
 
@@ -259,7 +171,7 @@
   const cellOf = (event) => event.target.closest("#grid .cell");
   grid.addEventListener("pointermove", (event) => {
     const cell = cellOf(event);
-    if (cell && cell !== told) tell(describe(Number(cell.dataset.layer), Number(cell.dataset.head)), cell);
+    if (cell && !telling(cell)) tell(describe(Number(cell.dataset.layer), Number(cell.dataset.head)), cell);
   });
   grid.addEventListener("pointerleave", hush);
   grid.addEventListener("focusin", (event) => {
