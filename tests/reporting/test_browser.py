@@ -78,7 +78,7 @@ def test_hover_shows_the_number_of_the_survey(watched: Watched, report: Path, su
     expect(page.locator("#tooltip")).to_be_visible()
     expected = numeral(survey.values("sink_mass")[7, 4])
     assert page.locator("#tooltip").inner_text().splitlines()[:2] == [
-        "Layer 7, head 4",
+        "Block 7, head 4",
         f"Sink mass {expected} share",
     ]
     cell(page, 3, 2).hover()
@@ -133,12 +133,12 @@ def test_a_click_opens_the_head_and_escape_closes_it(watched: Watched, report: P
     cell(page, 9, 3).click()
     drawer = page.locator("#drawer")
     expect(drawer).to_be_visible()
-    expect(page.locator("#drawer-title")).to_have_text("Layer 9, head 3")
+    expect(page.locator("#drawer-title")).to_have_text("Block 9, head 3")
     expect(page.locator("#drawer-title")).to_be_focused()
     expected = f"{numeral(survey.values('entropy')[9, 3])} nats"
     expect(drawer.locator(".portrait > div", has_text="Entropy")).to_contain_text(expected)
-    drawer.get_by_role("button", name="layer →").click()
-    expect(page.locator("#drawer-title")).to_have_text("Layer 10, head 3")
+    drawer.get_by_role("button", name="block →").click()
+    expect(page.locator("#drawer-title")).to_have_text("Block 10, head 3")
     page.keyboard.press("Escape")
     expect(drawer).to_be_hidden()
     expect(cell(page, 10, 3)).to_be_focused()
@@ -152,17 +152,17 @@ def test_everything_can_be_reached_by_keyboard(watched: Watched, report: Path) -
     for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp", "ArrowUp"):
         page.keyboard.press(key)
     expect(cell(page, 1, 0)).to_be_focused()
-    expect(page.locator("#tooltip")).to_contain_text("Layer 1, head 0")
+    expect(page.locator("#tooltip")).to_contain_text("Block 1, head 0")
     page.keyboard.press("End")
     expect(cell(page, 11, 0)).to_be_focused()
     page.keyboard.press("Enter")
-    expect(page.locator("#drawer-title")).to_have_text("Layer 11, head 0")
+    expect(page.locator("#drawer-title")).to_have_text("Block 11, head 0")
     page.keyboard.press("Escape")
     page.locator(".plot").first.focus()
     page.keyboard.press("Home")
-    expect(page.locator("#tooltip")).to_contain_text("entering layer 0: ")
+    expect(page.locator("#tooltip")).to_contain_text("entering block 0: ")
     page.keyboard.press("ArrowRight")
-    expect(page.locator("#tooltip")).to_contain_text("entering layer 1: ")
+    expect(page.locator("#tooltip")).to_contain_text("entering block 1: ")
 
 
 def test_a_profile_reads_out_under_the_pointer(watched: Watched, report: Path) -> None:
@@ -172,12 +172,12 @@ def test_a_profile_reads_out_under_the_pointer(watched: Watched, report: Path) -
     box = plot.bounding_box()
     assert box
     page.mouse.move(box["x"] + box["width"] - 12, box["y"] + 20)
-    expect(page.locator("#tooltip")).to_contain_text("entering layer 12: ")
+    expect(page.locator("#tooltip")).to_contain_text("entering block 12: ")
 
 
 def test_a_head_has_an_address(watched: Watched, report: Path) -> None:
     page = watched.open(report, "#head=decoder/self/5/1")
-    expect(page.locator("#drawer-title")).to_have_text("Layer 5, head 1")
+    expect(page.locator("#drawer-title")).to_have_text("Block 5, head 1")
     watched.open(report, "#head=decoder/self/99/1").locator("#drawer").wait_for(state="hidden")
 
 
@@ -268,5 +268,5 @@ def test_ninety_six_layers_and_heads(watched: Watched, tmp_path: Path) -> None:
     page = watched.open(write_report(survey, tmp_path / "huge.html", findings=()))
     expect(page.locator("#grid .cell")).to_have_count(96 * 96)
     cell(page, 95, 95).click()
-    expect(page.locator("#drawer-title")).to_have_text("Layer 95, head 95")
+    expect(page.locator("#drawer-title")).to_have_text("Block 95, head 95")
     assert overflow(page) == 0

@@ -197,8 +197,8 @@ def test_numbers_in_the_page_are_the_survey_s(page: str, large: Survey) -> None:
 
 
 def test_profiles_carry_a_sentence_per_reading(page: str) -> None:
-    assert re.search(r'<path aria-label="entering layer 12: 2[\d,]+ \(p10 [\d,]+, p90 [\d,]+\)"', page) or re.search(
-        r'aria-label="largest activation, entering layer 12: 2[\d,]+ ', page
+    assert re.search(r'<path aria-label="entering block 12: 2[\d,]+ \(p10 [\d,]+, p90 [\d,]+\)"', page) or re.search(
+        r'aria-label="largest activation, entering block 12: 2[\d,]+ ', page
     )
     assert "Relative residual against depth: 0.9" in page
     assert 'fill="var(--' in page
@@ -276,10 +276,10 @@ def test_stacks_and_cross_attention_are_told_apart() -> None:
     page = render_report(encoder_decoder(only=FEW))
     maps = [m["place"] for m in embedded(page)["maps"] if m["measure"] == "entropy"]
     assert maps == ["encoder, self-attention", "decoder, self-attention", "decoder, cross-attention"]
-    assert "Layers × heads (encoder)" in outline(page).words()
+    assert "Blocks × heads (encoder)" in outline(page).words()
 
 
-SIZE, RESIDUAL, SINKS, SPIKE = "Layers × heads", "Residual left at the end", "Heads that sink", "Largest activation"
+SIZE, RESIDUAL, SINKS, SPIKE = "Blocks × heads", "Residual left at the end", "Heads that sink", "Largest activation"
 
 
 @pytest.mark.parametrize(
@@ -288,13 +288,13 @@ SIZE, RESIDUAL, SINKS, SPIKE = "Layers × heads", "Residual left at the end", "H
         (
             made_survey(observations(1, 1, 1, only=FEW)),
             [SIZE, RESIDUAL, SINKS, SPIKE],
-            "Layers × heads 1 × 1 1 head in all",
+            "Blocks × heads 1 × 1 1 head in all",
             ["entropy", "sink_mass"],
         ),
         (
             made_survey(observations(3, 2, only=("relative_residual",))),
-            ["Layers", RESIDUAL],
-            "Layers 3 no number per head was taken",
+            ["Blocks", RESIDUAL],
+            "Blocks 3 no number per head was taken",
             [],
         ),
         (made_survey(observations(3, 2, only=("entropy",))), [SIZE], "3 × 2 6 heads in all", ["entropy"]),
@@ -321,8 +321,8 @@ def test_small_and_partial_surveys_have_a_page(survey: Survey, labels: list[str]
 
 def test_heads_of_self_and_cross_attention_both_count() -> None:
     words = outline(render_report(encoder_decoder(only=FEW))).words()
-    assert "Layers × heads (encoder) 4 × 3 12 heads in all" in words
-    assert "Layers × heads (decoder) 5 × 3 30 heads in all, 15 of them in cross-attention" in words
+    assert "Blocks × heads (encoder) 4 × 3 12 heads in all" in words
+    assert "Blocks × heads (decoder) 5 × 3 30 heads in all, 15 of them in cross-attention" in words
 
 
 def test_what_could_not_be_measured_is_said_in_a_sentence() -> None:

@@ -31,6 +31,13 @@ Corpus = Annotated[
         "Default: a public-domain text inside the package; random tokens without a tokenizer."
     ),
 ]
+KeepText = Annotated[
+    bool,
+    typer.Option(
+        "--text/--no-text",
+        help="Show the few sequences that findings point at; --no-text for corpora that must not be passed on.",
+    ),
+]
 Field = Annotated[str, typer.Option(help="The text field of .jsonl and .parquet corpora.")]
 BatchSize = Annotated[int, typer.Option(help="Sequences in a batch; halves itself when memory runs out.", min=1)]
 

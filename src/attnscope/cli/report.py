@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnscope.cli.options import Threshold, json_option
+from attnscope.cli.options import KeepText, Threshold, json_option
 from attnscope.core.errors import RefusalError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def report(
         typer.Option(help="Also write every chart into this folder, as PNG, SVG and specification.", metavar="FOLDER"),
     ] = None,
     threshold: Threshold = None,
+    keep_text: KeepText = True,
     as_json: Annotated[bool, json_option("the findings")] = False,
 ) -> None:
     """Draw the page of FILE again: of what scan, compare, collapse, paths, compile, capacity or reproduce wrote."""
@@ -46,7 +47,7 @@ def report(
     file = file_of(record)
     read = load(file)
     if isinstance(read, Survey):
-        _report_survey(read, file, out, charts, threshold or [], as_json)
+        _report_survey(read, file, out, charts, threshold or [], keep_text, as_json)
         return
     if charts is not None or threshold:
         raise RefusalError(f"'{file}' is no survey: --charts and --threshold are about surveys, leave them out.")
@@ -58,7 +59,13 @@ def report(
 
 
 def _report_survey(
-    survey: Survey, file: Path, out: Path | None, charts: Path | None, settings: list[str], as_json: bool
+    survey: Survey,
+    file: Path,
+    out: Path | None,
+    charts: Path | None,
+    settings: list[str],
+    keep_text: bool,
+    as_json: bool,
 ) -> None:
     from attnscope.cli.output import page_path, print_json
     from attnscope.records.survey.diagnose import diagnose
@@ -68,7 +75,7 @@ def _report_survey(
     thresholds = Thresholds.parse(settings)
     findings = diagnose(survey, thresholds)
     page = file.with_name(survey.page_name(file)) if out is None else page_path(out)
-    survey.write_page(page, findings=findings, thresholds=thresholds)
+    survey.write_page(page, findings=findings, thresholds=thresholds, text=keep_text)
     if charts is not None:
         from attnscope.charts.gallery import write_gallery
 

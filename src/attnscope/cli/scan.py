@@ -13,6 +13,7 @@ from attnscope.cli.options import (
     Corpus,
     Device,
     Field,
+    KeepText,
     LoadedDtype,
     Model,
     RandomInit,
@@ -51,6 +52,7 @@ def scan(
     dtype: LoadedDtype = "float32",
     device: Device = "cpu",
     field: Field = "text",
+    keep_text: KeepText = True,
     threshold: Threshold = None,
     fail_on: Annotated[
         FailOn | None,
@@ -90,6 +92,7 @@ def scan(
                 dtype=dtype,
                 device=device,
                 field=field,
+                keep_text=keep_text,
                 random_init=random_init,
                 allow_pickle=allow_pickle,
                 trust_remote_code=trust_remote_code,
