@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from attnscope.core.numerals import numeral
 from attnscope.core.words import count
 from attnscope.records.compiled import Compiled, Try
+from attnscope.reporting.verdict import Verdict
 
 Line = tuple[str, str, str]
 NAMED_ROWS = 8
@@ -123,3 +124,8 @@ def _outcome(one: Try) -> str:
 def _asked(worst: float, asked: float, mean: float) -> str:
     words = f"worst row, at most {numeral(asked)} was asked for; mean {number(mean)}"
     return words if worst <= asked else f"{TOO_LARGE}: {words}"
+
+
+def verdict(compiled: Compiled) -> Verdict:
+    """Whether there is such a head, and how narrow it is."""
+    return Verdict("calm" if compiled.reached else "warning", sentences(compiled)[0])

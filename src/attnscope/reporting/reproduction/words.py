@@ -8,6 +8,7 @@ from attnscope.core.experiment import Claim, Number, median
 from attnscope.core.numerals import numeral
 from attnscope.core.words import count
 from attnscope.records.reproduction import Reproduction
+from attnscope.reporting.verdict import Level, Verdict
 
 
 def sentences(found: Reproduction) -> tuple[str, ...]:
@@ -42,3 +43,10 @@ def _spread(name: str, values: tuple[Number, ...]) -> str:
 def run_words(found: Reproduction) -> str:
     """`arXiv:2103.03404, preset quick, 2 seeds, 40 s`."""
     return f"arXiv:{found.paper}, preset {found.preset}, {count(len(found.seeds), 'seed')}, {found.seconds:.0f} s"
+
+
+def verdict(found: Reproduction) -> Verdict:
+    """How many claims hold. That one does not is a result, and no fault."""
+    counts = found.counts
+    level: Level = "calm" if counts["reproduced"] == len(found.claims) else "info"
+    return Verdict("warning" if counts["contradicted"] else level, sentences(found)[0])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from attnscope.core.card import Card
-from attnscope.core.finding import Finding
+from attnscope.core.finding import SEVERITIES, Finding
 from attnscope.core.words import count, layers
 from attnscope.records.survey.diagnose import diagnose
 from attnscope.records.survey.survey import Survey
+from attnscope.records.survey.thresholds import Thresholds
+from attnscope.reporting.verdict import Verdict
 
 _ARXIV = re.compile(r"(?:arXiv:\s*)?(\d{4}\.\d{4,5})(?:v\d+)?", re.IGNORECASE)
 
@@ -101,3 +104,14 @@ def card_range(card: Card) -> str:
 def _section(survey: Survey, name: str) -> dict[str, Any]:
     found = survey.provenance.get(name)
     return found if isinstance(found, dict) else {}
+
+
+def verdict(survey: Survey, findings: Sequence[Finding] | None = None, thresholds: Thresholds | None = None) -> Verdict:
+    """No problems, or the worst of them; and how many there are of each severity."""
+    found = diagnose(survey, thresholds) if findings is None else findings
+    number = {severity: sum(one.severity == severity for one in found) for severity in SEVERITIES}
+    counts = f"{number['critical']} critical, {count(number['warning'], 'warning')}, {count(number['info'], 'note')}"
+    worst = max(found, key=lambda one: SEVERITIES.index(one.severity), default=None)
+    if worst is None or worst.severity == "info":
+        return Verdict("calm", f"No problems: {counts}.")
+    return Verdict(worst.severity, f"{worst.sentence} ({counts})")
