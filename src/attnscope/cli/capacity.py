@@ -94,9 +94,7 @@ def capacity(
         raise refusal
     if answer.interrupted:
         kept = f"{count(shelf.kept, 'measurement')} done until then {'is' if shelf.kept == 1 else 'are'} kept"
-        done = (
-            f"{kept}: run the same command to go on" if shelf.kept else "no measurement was done yet, and none is kept"
-        )
+        done = f"{kept}: run the same command to go on" if shelf.kept else "nothing new was measured or kept"
         typer.echo(f"attnscope: interrupted; {done}.", err=True)
         raise typer.Exit(130)
 

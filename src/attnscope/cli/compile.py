@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnscope.cli.default_folder import HEAD
 from attnscope.cli.options import (
     HeadDtype,
     Leak,
@@ -138,6 +137,8 @@ def compile(
 
 def _kept(compiled: Compiled, place: Path, folder: Path | None, progress: Advance) -> tuple[Path, Path | None]:
     """The head, and in a folder its page too; who has pressed Ctrl-C does not wait for a drawing."""
+    from attnscope.cli.default_folder import HEAD
+
     with uninterrupted():  # a second Ctrl-C must not take away what the first one was promised
         written = compiled.save(place if folder is None else folder / HEAD)
     if folder is None or compiled.interrupted:

@@ -17,7 +17,7 @@ class PathCheckingCommand(TyperCommand):
     """A command whose paths are such: not empty, without zero bytes, short enough, in folders that may be searched.
     Its help ends with examples."""
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         write_examples(str(self.name), formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -52,7 +52,7 @@ WHAT_IS_WRITTEN = (
 class WholeHelpGroup(TyperGroup):
     """All commands with whole descriptions, and complaints in which nothing can command the terminal."""
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, " ".join((one.help or "").split())) for name, one in self.commands.items()])
 

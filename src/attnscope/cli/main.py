@@ -38,7 +38,8 @@ TERMINATED = 143
 app = typer.Typer(
     name="attnscope",
     cls=WholeHelpGroup,
-    help="See what attention in a transformer does, and whether depth is destroying it. Begin with: attnscope scan pocket",
+    help="See what attention in a transformer does, and whether depth is destroying it. Begin with: attnscope scan "
+    "pocket",
     epilog=WHAT_IS_WRITTEN,
     no_args_is_help=True,
     add_completion=False,

@@ -12,7 +12,6 @@ from typing import Any
 import typer
 
 from attnscope.core.errors import RefusalError
-from attnscope.core.plain import plain
 
 WRITTEN = (
     *("survey.json", "survey.partial.json", "report.html"),  # by a scan
@@ -55,4 +54,6 @@ def page_path(out: Path) -> Path:
 
 def print_json(data: Any) -> None:
     """Strict JSON: numbers that JSON cannot hold become null."""
+    from attnscope.core.plain import plain
+
     typer.echo(json.dumps(plain(data), indent=2))

@@ -65,7 +65,7 @@ def _count_columns() -> tuple[ProgressColumn, ...]:
 
 
 def _step_columns() -> tuple[ProgressColumn, ...]:
-    """Steps have labels, which may be long: they have all the room there is, and another line where it is too little."""
+    """Steps have labels, which may be long: they have all the room there is, and more lines if need be."""
     from rich.progress import BarColumn, TextColumn
     from rich.table import Column
 

@@ -32,7 +32,7 @@ def reproduce(
     verbose: Verbose = False,
     as_json: Annotated[bool, json_option("the results")] = False,
 ) -> None:
-    """Run a paper's claims again, with a verdict beside each; without PAPER, list the papers. Any verdict is exit code 0."""
+    """Run a paper's claims again, with a verdict beside each (any verdict is exit code 0); without PAPER, list them."""
     from attnscope.cli.default_folder import named_folder
     from attnscope.cli.output import output_folder, print_json
     from attnscope.cli.progress import showing

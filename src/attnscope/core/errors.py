@@ -14,7 +14,7 @@ class RefusalError(Exception):
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """The tail of a refusal where the list would be long or is nobody's business: ` Did you mean 'pocket'?`, or none."""
+    """The tail of a refusal where nobody wants the whole list: ` Did you mean 'pocket'?`, or nothing."""
     close = get_close_matches(word, sorted(set(known)), n=1, cutoff=0.6)
     return f" Did you mean '{close[0]}'?" if close else ""
 

@@ -38,7 +38,7 @@ def named_path(given: str | Path, what: str = "path") -> Path:
 
 
 def neighbour_meant(path: Path, *others: str) -> str:
-    """The tail of a refusal of something that is not there: what lies beside it, or one of the `others`, may be meant."""
+    """The tail of a refusal of what is not there: something beside it, or one of the `others`, may be meant."""
     try:
         beside = [one.name for one in path.parent.iterdir()]
     except OSError:
