@@ -45,7 +45,7 @@ def specimen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(tmp_path: Path, specimen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a model in it, an experiment that takes no time, and charts that are not drawn, which takes most."""
+    """A folder with a model in it, an experiment that takes no time, and charts that are not drawn."""
     blank = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10"></svg>'
     for module in ("attnscope.charts.export", "attnscope.reporting.survey.figures"):
         monkeypatch.setattr(f"{module}.render", lambda *_, **__: blank)

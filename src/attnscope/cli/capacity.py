@@ -21,9 +21,11 @@ from attnscope.cli.options import (
     seeds_option,
 )
 from attnscope.core.errors import RefusalError
+from attnscope.core.visible import clean
 from attnscope.core.words import count
 
 if TYPE_CHECKING:
+    from attnscope.core.progress import Advance
     from attnscope.records.capacity import Capacity
 
 RECORD, PAGE = "capacity.json", "capacity.html"
@@ -82,9 +84,7 @@ def capacity(
         with nullcontext() if place is None else output_folder(place) as folder:
             answer = answered(question, shelf, budget=budget, progress=progress)
             if folder is not None and not answer.interrupted:
-                files["Record"] = answer.save(folder / RECORD)
-                progress("drawing the page", 0, 0)
-                files["Page"] = answer.write_page(folder / PAGE)
+                files = _kept(answer, folder, progress)
     if save is not None:
         answer.save(save)
     refusal = None if chart is None else _drawn(answer, chart)
@@ -97,6 +97,16 @@ def capacity(
         done = f"{kept}: run the same command to go on" if shelf.kept else "nothing new was measured or kept"
         typer.echo(f"attnscope: interrupted; {done}.", err=True)
         raise typer.Exit(130)
+
+
+def _kept(answer: Capacity, folder: Path, progress: Advance) -> dict[str, Path | None]:
+    record = answer.save(folder / RECORD)  # before anything is drawn: a drawing can fail, and be made again
+    try:
+        progress("drawing the page", 0, 0)
+        return {"Page": answer.write_page(folder / PAGE), "Record": record}
+    except KeyboardInterrupt:
+        typer.echo(f"attnscope: interrupted; {clean(str(record))} is written, the page is not.", err=True)
+        raise typer.Exit(130) from None
 
 
 def _say(answer: Capacity, files: Mapping[str, Path | None], as_json: bool, verbose: bool) -> None:

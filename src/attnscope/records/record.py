@@ -6,8 +6,8 @@
 A record is a frozen dataclass whose fields are its file: `{"format": "attnscope-KIND", "version": 1, ...fields}`. What
 a person reads of it lives in `reporting/KIND/`, a room above this one, and is found by name when it is first asked
 for: `words.py` has `sentences(record)`, `chart.py` has `chart(record)`, `page.py` has `render(record)`, `terminal.py`
-has `show(record)` and `notebook.py`, where there is one, `html(record)`. So a record can be read where nothing can be
-drawn, and a new kind of record is a file here and a folder there.
+has `show(record, verbose=False)` and `notebook.py`, where there is one, `html(record)`. So a record can be read where
+nothing can be drawn, and a new kind of record is a file here and a folder there.
 """
 
 from __future__ import annotations
