@@ -91,6 +91,9 @@ Threshold = Annotated[
 ]
 
 
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print the numbers behind the sentences.")]
+
+
 def seed_option(purpose: str, smallest: int | None = None) -> Any:
     return typer.Option(help=f"For {purpose}.", min=smallest)
 
@@ -99,8 +102,9 @@ def seeds_option(purpose: str) -> Any:
     return typer.Option(help=f"{purpose}: seeds 0, 1, ...", min=1)
 
 
-def out_option(holds: str) -> Any:
-    return typer.Option(help=f"Folder for {holds}", metavar="FOLDER")
+def out_option(holds: str, name: str) -> Any:
+    """All commands that find something write it, by default into a folder of one kind of name."""
+    return typer.Option(help=f"Folder for {holds}. Default: attnscope-{name}.", metavar="FOLDER")
 
 
 def chart_option(drawn: str) -> Any:

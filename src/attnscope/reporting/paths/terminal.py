@@ -21,7 +21,7 @@ MOST_HEADS = 6
 COLUMNS = 80
 
 
-def show(report: PathReport) -> RenderableType:
+def show(report: PathReport, *, verbose: bool = False) -> RenderableType:  # noqa: ARG001
     """What a console prints."""
     parts: list[RenderableType] = [
         Text(""),
