@@ -6,9 +6,9 @@
 A record is a frozen dataclass whose fields are its file: `{"format": "attnscope-KIND", "version": 1, ...fields}`. What
 a person reads of it lives in `reporting/KIND/`, a room above this one, and is found by name when it is first asked
 for: `words.py` has `sentences(record)`, `chart.py` has `chart(record)`, `page.py` has `render(record)`, `terminal.py`
-has `show(record, verbose=False)`. In a notebook a record shows its verdict, its chart, and what `notebook.py`, where there is one,
-adds with `html(record)`. So a record can be read where nothing can be drawn, and a new kind of record is a file here
-and a folder there.
+has `show(record, verbose=False)`. In a notebook a record shows its verdict, its chart, and what `notebook.py`, where
+there is one, adds with `html(record)`. So a record can be read where nothing can be drawn, and a new kind of record is
+a file here and a folder there.
 """
 
 from __future__ import annotations
