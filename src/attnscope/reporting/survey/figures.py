@@ -51,7 +51,7 @@ def paired_profiles(
             card = survey.cards[panel.measure]
             place = {"stack": panel.stack, "site": panel.site}
             chart = comparison_profile(
-                first, second, card, names=names, **place, width=WIDTH, height=HEIGHT, title=False
+                [first, second], card, names=names, **place, width=WIDTH, height=HEIGHT, title=False
             )
             summary = f"{card.title} against depth in both surveys."
             figures.append(_profile(card, panel, chart, summary, "pair"))

@@ -51,7 +51,7 @@ def render(
     detail = sum(m.layers * m.heads for m in maps) <= FULL_DETAIL
     comparison = None
     if other is not None:
-        comparison = _compared(compare(survey, other, thresholds), table, maps)
+        comparison = _compared(compare(survey, other, thresholds=thresholds), table, maps)
     figures = profiles(survey, table)
     drawn = (*figures, *(comparison.figures if comparison else ()))
     data = {
@@ -150,7 +150,8 @@ class _Compared:
 
 
 def _compared(found: Comparison, table: Any, maps: tuple[Any, ...]) -> _Compared:
-    from attnscope.reporting.comparison.words import build_words, change_words, changes_worth_listing
+    from attnscope.reporting.comparison.settings import build_words
+    from attnscope.reporting.comparison.words import change_words, changes_worth_listing
     from attnscope.reporting.survey.figures import paired_profiles
     from attnscope.reporting.survey.maps import difference_drawing, differences, figures, head_maps
     from attnscope.reporting.survey.words import names
