@@ -22,7 +22,7 @@ from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
 from attnscope.core.numerals import numeral
 
-DASHES = ([1, 0], [5, 3], [2, 2], [8, 3, 2, 3], [1, 4], [10, 4])
+DASHES = ([1, 0], [6, 4], [1, 4], [10, 4, 1, 4], [3, 6], [14, 5])  # lines have round ends, which fill small gaps
 WORDY = 18  # letters of a name with which two do not fit beside each other
 NARROW = 360  # pixels
 

@@ -57,11 +57,15 @@ def profiles(found: Comparison, tables: Sequence[pd.DataFrame]) -> tuple[Drawn, 
 
 
 def _effects(found: Comparison) -> dict[Panel, float]:
-    """The largest effect in every panel."""
-    effects: dict[Panel, float] = {}
+    """How far apart the lines of a panel are at most: effects are averaged over the heads of a block, as lines are."""
+    every: dict[tuple[Panel, str, int, int], list[float]] = {}
     for change in found.changes:
         panel = Panel(change.measure, change.stack, "stream" if change.site == "middle" else change.site)
-        effects[panel] = max(effects.get(panel, 0.0), abs(change.effect))
+        if change.part == found.first.cards[change.measure].parts[0]:
+            every.setdefault((panel, change.site, change.layer, change.survey), []).append(change.effect)
+    effects: dict[Panel, float] = {}
+    for (panel, *_), some in every.items():
+        effects[panel] = max(effects.get(panel, 0.0), abs(float(np.mean(some))))
     return effects
 
 

@@ -27,10 +27,10 @@ from attnscope.reporting.document import page
 from attnscope.reporting.survey.words import corpus_words
 
 MOST_CHANGES = 12
-MOST_PICTURES = 6  # in sight; the others are folded
+MOST_LINES, MOST_MAPS = 6, 8  # pictures in sight, full rows on a desk; the others are folded
 GROUPS: tuple[tuple[str, tuple[Status, ...]], ...] = (
-    ("Worse", REGRESSIONS),
-    ("Better", IMPROVEMENTS),
+    ("Worse or new", REGRESSIONS),
+    ("Better or gone", IMPROVEMENTS),
     ("Changed, neither better nor worse", ("changed",)),
     ("The same", ("same",)),
 )
@@ -61,7 +61,8 @@ def render(found: Comparison) -> str:
         maps=maps,
         places=len({(one.before.stack, one.before.site) for one in maps}),
         data={"maps": [one.to_json() for one in maps], "names": list(names(found))},
-        most=MOST_PICTURES,
+        most_lines=MOST_LINES,
+        most_maps=MOST_MAPS,
         provenance=provenance_sides(found),
         thresholds=sorted(vars(found.thresholds).items()),
     )

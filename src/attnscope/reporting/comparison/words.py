@@ -105,7 +105,7 @@ def row(found: Comparison, pair: FindingChange) -> Row:
         told, behind = [number(side.value) for side in sides], ""
     else:
         told = [f"{concerned(side):,}" if side is not None else "0" for side in (pair.before, pair.after)]
-        behind = "" if noun in title.split() else f" {noun[:-1] if set(told) == {'1'} else noun}"
+        behind = "" if noun in title.split() else f" {noun[:-1] if told[-1] == '1' else noun}"
     amounts = " → ".join(dict.fromkeys(told))
     return Row(pair, title, f"{' ' if noun else ': '}{amounts}{behind}", severity_words(pair))
 
@@ -198,7 +198,7 @@ def change_place(found: Comparison, change: Change) -> str:
     several = len({stack for survey in found.surveys for stack in survey.stacks}) > 1
     tail = f" of the {change.stack}" if several else ""
     if change.site == "stream":
-        last = change.layer == depth(found.first, change.stack)
+        last = all(depth(one, change.stack) == change.layer for one in (found.first, found.surveys[change.survey]))
         return f"after the last block{tail}" if last else f"entering block {change.layer}{tail}"
     if change.site == "middle":
         return f"inside block {change.layer}{tail}, after attention"
