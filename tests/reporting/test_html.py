@@ -259,7 +259,7 @@ def _of_layers(survey: Survey, layers: int) -> Survey:
 def test_surveys_of_different_size_are_compared_where_they_can_be() -> None:
     first, second = (_of_layers(survey, layers) for survey, layers in ((small(), 4), (small(6, 2, name="deeper"), 6)))
     page = render_report(first, other=second)
-    assert "The models are built differently (decoder of 4 layers" in outline(page).words()
+    assert "The models are built differently (decoder of 4 blocks" in outline(page).words()
     assert outline(page).find("section", id="comparison")
     assert set(map(str, embedded(page)["changes"])) == {"None"}
 

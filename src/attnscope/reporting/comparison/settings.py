@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attnscope.core.numerals import numeral
 from attnscope.records.comparison import Comparison
 from attnscope.records.survey.survey import Survey
 
@@ -74,7 +73,7 @@ def _texts(surveys: Sequence[Survey]) -> str | None:
 
 
 def _told(values: Sequence[Any], what: str, why: str, noun: str = "") -> str | None:
-    known = [numeral(v) if isinstance(v, int | float) and not isinstance(v, bool) else str(v) for v in values]
+    known = [f"{v:,}" if isinstance(v, int) and not isinstance(v, bool) else str(v) for v in values]
     if any(value in (None, "") for value in values) or len(set(known)) == 1:
         return None
     reason = f": {why}" if why else ""

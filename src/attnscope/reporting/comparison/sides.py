@@ -26,7 +26,7 @@ class Found:
     severity: Severity
     word: str
     amount: str
-    sentence: str
+    number: str  # the same without its noun, for narrow columns
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,9 @@ def finding_sides(found: Comparison) -> tuple[tuple[str, tuple[tuple[Found, ...]
 
 def _found(finding: Finding, every: Sequence[Finding]) -> Found:
     noun = amount_noun(every)
-    told = count(concerned(finding), noun[:-1]) if noun else number(finding.value)
-    return Found(finding.severity, NAMES[finding.severity][0], told, finding.sentence)
+    bare = f"{concerned(finding):,}" if noun else number(finding.value)
+    told = count(concerned(finding), noun[:-1]) if noun else bare
+    return Found(finding.severity, NAMES[finding.severity][0], told, bare)
 
 
 def headline_sides(found: Comparison, tables: Sequence[pd.DataFrame]) -> tuple[Line, ...]:

@@ -3,6 +3,8 @@ thirty lines of eighty columns; with `verbose`, tables of all that is there."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -11,7 +13,7 @@ from attnscope.core.visible import clean
 from attnscope.core.words import count
 from attnscope.records.comparison import Comparison
 from attnscope.reporting.comparison.settings import setting_notes
-from attnscope.reporting.comparison.sides import Line, finding_sides, headline_sides
+from attnscope.reporting.comparison.sides import Found, Line, finding_sides, headline_sides
 from attnscope.reporting.comparison.words import (
     EFFECT,
     change_sentence,
@@ -22,11 +24,12 @@ from attnscope.reporting.comparison.words import (
     row,
     verdict,
 )
-from attnscope.reporting.terminal import lines_under, section
+from attnscope.reporting.terminal import section
 
 MOST_ROWS, MOST_CHANGES, MOST_LINES = 7, 8, 6
 MANY_CHANGES = 40  # with `verbose`
-COLUMN = 16  # letters of a survey's name at the head of a column
+MOST_COLUMNS = 4
+COLUMN = 12  # letters of a survey's name at the head of a column
 LEVELS = {"calm": "bold green", "info": "bold blue", "warning": "bold yellow", "critical": "bold red"}
 STYLES = {"worse": "red", "new": "red", "better": "green", "gone": "green", "changed": "blue", "same": "dim"}
 
@@ -87,18 +90,37 @@ def _sides(found: Comparison, verbose: bool) -> list[RenderableType]:
     """Findings and headline numbers, a column for each survey."""
     tables = [survey.table() for survey in found.surveys]
     findings = [
-        (title, *(", ".join(f"{one.amount} ({one.word})" for one in cell) or "–" for cell in cells))
+        (title, *(", ".join(_short(one) for one in cell) or "–" for cell in cells))
         for title, cells in finding_sides(found)
     ]
     numbers = [_cells(line) for line in headline_sides(found, tables)]
     most = len(findings) + len(numbers) if verbose else MOST_LINES
     told = names(found)
-    if not verbose and len(told) > 4:
+    if len(told) > MOST_COLUMNS:
         return [Text(f"\n{len(told)} surveys are too many for this screen: --out writes a page.", style="dim")]
     heading = ("", *(name if len(name) <= COLUMN else f"…{name[1 - COLUMN :]}" for name in told))
-    parts = lines_under("Findings", heading, findings[:most]) + lines_under("Numbers", heading, numbers[:most])
+    parts = _columns("Findings (notes, where nothing else is said)", heading, findings[:most])
+    parts += _columns("Numbers", heading, numbers[:most])
     hidden = max(0, len(findings) - most) + max(0, len(numbers) - most)
     return [*parts, Text(f"and {count(hidden, 'other line')}: --verbose", style="dim")] if hidden else parts
+
+
+def _short(one: Found) -> str:
+    return one.number if one.severity == "info" else f"{one.number} {one.word[:4]}."
+
+
+def _columns(title: str, heading: Sequence[str], lines: Sequence[Sequence[str]]) -> list[RenderableType]:
+    """A table in which one line is one line, whatever its words."""
+    if not lines:
+        return []
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=30 if len(heading) <= 4 else 22)
+    for _ in heading[1:]:
+        table.add_column(no_wrap=True, overflow="ellipsis")
+    table.add_row(*(Text(clean(word), style="dim") for word in heading))
+    for line in lines:
+        table.add_row(*(Text(clean(word)) for word in line))
+    return [section(title), table]
 
 
 def _cells(line: Line) -> tuple[str, ...]:
