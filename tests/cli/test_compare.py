@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *words: str) -> tuple[int, str]:
-    given = [str(folder / word) if (folder / word).is_dir() else word for word in words]
+    given = [str(folder / word) if word and (folder / word).is_dir() else word for word in words]
     done = CliRunner().invoke(app, ["compare", *given])
     if isinstance(done.exception, RefusalError):
         raise done.exception

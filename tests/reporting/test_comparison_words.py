@@ -208,7 +208,7 @@ def test_many_surveys_on_a_screen(number: int) -> None:
     assert len(text.splitlines()) <= 30
     assert max(map(len, text.splitlines())) <= 80
     if number <= 4:
-        heading = next(line for line in text.splitlines() if line.startswith("    "))
+        heading = next(line for line in text.splitlines() if line.startswith("    ") and line.strip())
         assert heading.split() == [word for n in range(number) for word in ("step", str(1000 * n))]
         sinks = next(line for line in text.splitlines() if line.startswith("Heads that sink"))
         assert sinks.count("%") == number
