@@ -94,7 +94,8 @@ def test_a_finding_that_moved_is_one_row(measure: str, early: list[float], late:
     assert moved.before.layers != moved.after.layers
     stayed = compare(before, series(measure, [1.01 * value for value in early]))
     assert [pair.status for pair in stayed.findings] == ["same"]
-    assert stayed.appeared == stayed.disappeared == stayed.regressions() == ()
+    assert stayed.appeared == stayed.disappeared == ()
+    assert stayed.regressions() == ()
 
 
 def test_more_heads_and_another_severity_are_one_row() -> None:

@@ -131,8 +131,8 @@ def difference_maps(found: Comparison, tables: Sequence[pd.DataFrame]) -> tuple[
     made = []
     for one in head_maps(found.first, tables[0]):
         key = (one.card.name, one.part, one.stack, one.site)
-        change = differences(one, twins[key]) if key in twins else None
-        if change is not None and (change[np.isfinite(change)] != 0).any():
-            drawing, reach = difference_drawing(change)
+        apart = differences(one, twins[key]) if key in twins else None
+        if apart is not None and (apart[np.isfinite(apart)] != 0).any():
+            drawing, reach = difference_drawing(apart)
             made.append(DifferenceMap(one, twins[key], drawing, reach, effects.get(key, 0.0)))
     return tuple(sorted(made, key=lambda one: -one.effect))

@@ -49,9 +49,15 @@ def paired_profiles(
     with debug_mode(False):
         for panel in (p for p in panels(first, survey.stacks) if p in shared):
             card = survey.cards[panel.measure]
-            place = {"stack": panel.stack, "site": panel.site}
             chart = comparison_profile(
-                [first, second], card, names=names, **place, width=WIDTH, height=HEIGHT, title=False
+                [first, second],
+                card,
+                names=names,
+                stack=panel.stack,
+                site=panel.site,
+                width=WIDTH,
+                height=HEIGHT,
+                title=False,
             )
             summary = f"{card.title} against depth in both surveys."
             figures.append(_profile(card, panel, chart, summary, "pair"))
