@@ -128,12 +128,12 @@ def test_portrait_draws_quantiles_of_many_heads() -> None:
 
 def test_comparison_draws_two_lines_apart_without_colour() -> None:
     first, second = made_survey(observations(4, 2)).table(), made_survey(observations(6, 2, tilt=0.2)).table()
-    chart = comparison_profile(first, second, CARDS["relative_residual"], names=("base", "tilted"))
+    chart = comparison_profile([first, second], CARDS["relative_residual"], names=("base", "tilted"))
     rows = rows_of(chart)
     assert [sum(r["survey"] == n for r in rows) for n in ("base", "tilted")] == [5, 7]
     line = layers_of(chart)[1]["encoding"]
     assert line["color"]["field"] == line["strokeDash"]["field"] == "survey"
-    same = comparison_profile(first, second, CARDS["relative_residual"], names=("x", "x"))
+    same = comparison_profile([first, second], CARDS["relative_residual"], names=("x", "x"))
     assert {r["survey"] for r in rows_of(same)} == {"x (first)", "x (second)"}
 
 

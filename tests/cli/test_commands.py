@@ -98,7 +98,7 @@ def test_compare_needs_no_torch_and_says_what_differs(scanned: Path, model: Path
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "(random weights, seed 1)" in done.stdout
-    assert "layer 1 head" in done.stdout
+    assert "in block 1, head" in done.stdout
     assert (tmp_path / "c.html").exists()
     as_json = attnscope("compare", scanned, other, "--json")
     assert "entropy" in {change["measure"] for change in json.loads(as_json.stdout)["changes"]}

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.records.comparison import compare
 from attnscope.records.load import opened
 from attnscope.records.survey import Ledger, Survey, diagnose
+from tests.charts.test_charts import rows_of
 from tests.records.survey.sample import CARDS, sample_provenance, sample_survey
 
 
@@ -74,20 +78,90 @@ def series(measure: str, means: list[float]) -> Survey:
 
 
 @pytest.mark.parametrize(
-    ("measure", "early", "late"),
+    ("measure", "early", "late", "status"),
     [
-        ("spike", [10.0, 5000.0, 5000.0, 5000.0], [10.0, 10.0, 10.0, 5000.0]),
-        ("relative_residual", [0.8, 0.05, 0.05, 0.05], [0.8, 0.7, 0.6, 0.05]),
-        ("token_cosine", [0.1, np.nan, np.nan, np.nan], [0.1, 0.1, 0.1, np.nan]),
+        ("spike", [10.0, 5000.0, 5000.0, 5000.0], [10.0, 10.0, 10.0, 5000.0], "changed"),
+        ("relative_residual", [0.8, 0.05, 0.05, 0.05], [0.8, 0.7, 0.6, 0.05], "better"),
+        ("token_cosine", [0.1, np.nan, np.nan, np.nan], [0.1, 0.1, 0.1, np.nan], "changed"),
     ],
 )
-def test_a_finding_that_moved_is_another_one(measure: str, early: list[float], late: list[float]) -> None:
+def test_a_finding_that_moved_is_one_row(measure: str, early: list[float], late: list[float], status: str) -> None:
     before, after = series(measure, early), series(measure, late)
-    moved = compare(before, after)
-    assert len(moved.appeared) == len(moved.disappeared) == 1
-    assert moved.appeared[0].kind == moved.disappeared[0].kind
+    (moved,) = compare(before, after).findings
+    assert moved.status == status
+    assert moved.before is not None
+    assert moved.after is not None
+    assert moved.before.layers != moved.after.layers
     stayed = compare(before, series(measure, [1.01 * value for value in early]))
+    assert [pair.status for pair in stayed.findings] == ["same"]
     assert stayed.appeared == stayed.disappeared == ()
+    assert stayed.regressions() == ()
+
+
+def test_more_heads_and_another_severity_are_one_row() -> None:
+    """Uniform attention over the 64 tokens of the sample has 3.2 nats at most."""
+    top = math.lgamma(65) / 64
+    few, many = ([[top, top, 1.0, 1.0]] + [[1.0] * 4] * 3, [[top, top, top, 1.0]] * 4)
+    (pair,) = compare(entropies(few), entropies(many)).findings
+    assert (pair.kind, pair.status) == ("uniform_heads", "worse")
+    assert pair.before is not None
+    assert pair.after is not None
+    assert (len(pair.before.heads), pair.before.severity) == (2, "info")
+    assert (len(pair.after.heads), pair.after.severity) == (12, "warning")
+    assert [other.status for other in compare(entropies(many), entropies(few)).findings] == ["better"]
+
+
+def test_many_surveys_are_held_against_the_first() -> None:
+    steps = [entropies([[2.0, 2.0]]), entropies([[2.0, 1.5]]), entropies([[0.1, 0.1]])]
+    found = compare(*steps)
+    assert found.surveys == tuple(steps)
+    assert (found.first, found.second) == (steps[0], steps[2])
+    assert sorted((c.survey, c.head, c.before, c.after) for c in found.changes) == [
+        (1, 1, 2.0, 1.5),
+        (2, 0, 2.0, 0.1),
+        (2, 1, 2.0, 0.1),
+    ]
+    assert found.unchanged == 1
+    assert [(pair.kind, pair.survey, pair.status) for pair in found.findings] == [("entropy_collapse", 2, "new")]
+    assert set(found.table()["survey"]) == {1, 2}
+    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["findings"][0]["survey"] == 2
+    assert "3 surveys" in repr(found)
+
+
+def test_many_surveys_behave_as_a_record(tmp_path: Path) -> None:
+    found = compare(*(sample_survey(2, 2, 2, seed=seed, name=f"step {seed}") for seed in range(3)))
+    path = found.save(tmp_path / "comparison.json")
+    read = attnscope.load(path)
+    assert read == found
+    assert read.save(tmp_path / "again.json").read_bytes() == path.read_bytes()
+    assert read.sentences() == found.sentences()
+    assert [line["survey"] for line in rows_of(found.chart())][:1] == ["step 0"]
+    assert {line["survey"] for line in rows_of(found.chart())} == {"step 0", "step 1", "step 2"}
+    document = json.loads(path.read_text())
+    few = "two surveys or more"
+    for surveys, told in (([], few), (document["surveys"][:1], few), ("text", few), ([1, 2], "surveys[0]")):
+        path.write_text(json.dumps(document | {"surveys": surveys}))
+        with pytest.raises(RefusalError, match=re.escape(told)):
+            attnscope.load(path)
+
+
+def test_two_surveys_keep_their_file(tmp_path: Path) -> None:
+    """Files hold `first` and `second`, as they did before there could be more."""
+    found = compare(sample_survey(2, 2, 2), sample_survey(2, 2, 2, seed=1))
+    document = json.loads(found.save(tmp_path / "c.json").read_text())
+    assert sorted(document) == ["first", "format", "second", "thresholds", "version"]
+
+
+def test_one_survey_is_no_comparison() -> None:
+    with pytest.raises(RefusalError, match="two surveys or more"):
+        compare(sample_survey())
+
+
+def test_the_gate_counts_what_is_new_or_worse() -> None:
+    calm, bad = entropies([[2.0, 2.0]] * 3), entropies([[0.1, 0.1]] * 3)
+    assert [pair.severity for pair in compare(calm, bad).regressions()] == ["critical"]
+    assert len(compare(calm, bad).regressions("critical")) == 1
+    assert compare(bad, calm).regressions() == compare(bad, bad).regressions() == ()
 
 
 def test_what_only_one_has_is_named() -> None:
@@ -110,6 +184,11 @@ def test_table_and_json() -> None:
     assert table["effect"].abs().is_monotonic_decreasing
     data = json.loads(json.dumps(comparison.to_json(), allow_nan=False))
     assert data["changes"][0]["measure"] == comparison.changes[0].measure
+
+
+def test_a_stranger_among_many_is_named() -> None:
+    with pytest.raises(RefusalError, match="the third one holds no number"):
+        compare(entropies([[1.0]]), entropies([[1.1]]), Survey.empty({}, CARDS))
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from rich.console import Console
 
-from attnscope.records.comparison import compare
-from attnscope.records.survey import Ledger, Survey
 from attnscope.records.survey.diagnose import diagnose
 from attnscope.records.survey.thresholds import Thresholds
 from attnscope.reporting.survey.headlines import headlines
@@ -148,69 +145,6 @@ def test_stacks_are_named_where_there_are_several() -> None:
     assert "Layers × heads (encoder)" in text
     assert text.count("Entropy  ") == 3
     assert text.index("decoder, self-attention") < text.index("decoder, cross-attention")
-
-
-def test_comparison_tells_what_changed() -> None:
-    first, second = (
-        made_survey(observations(6, 3, broken=((2, 1),))),
-        made_survey(observations(6, 3, tilt=0.3), name="b"),
-    )
-    console, raw = printed()
-    print_record(compare(first, second), files={"Report": Path("both.html")}, console=console)
-    text = raw.getvalue().decode()
-    assert max(map(len, text.splitlines())) <= 80
-    for words in (
-        "made/up-model → b",
-        "Findings that are gone",
-        "NaN or infinity",
-        "Largest changes",
-        "both.html",
-    ):
-        assert words in text
-
-
-def comparison_text(first: Survey, second: Survey, width: int = 200) -> str:
-    console, raw = printed(width=width)
-    print_record(compare(first, second), files={"Report": None}, console=console)
-    return raw.getvalue().decode()
-
-
-def test_the_same_survey_twice_changes_nothing() -> None:
-    survey = sample_survey()
-    text = comparison_text(survey, survey)
-    assert f"Nothing changed: {len(survey.table())} numbers compared, no difference" in text
-    assert "No finding appeared" in text
-    assert "+0.0" not in text
-    assert "Largest" not in text
-    assert "built differently" not in text
-
-
-def nudged(survey: Survey, amounts: dict[int, float]) -> Survey:
-    """The entropies of head 0 moved at these layers."""
-    ledger = Ledger(survey.cards)
-    for layer in range(4):
-        values = np.array([[2.0 + layer + amounts.get(layer, 0.0), 3.0]])
-        ledger.observe("entropy", "value", "decoder", "self", layer, values)
-    return ledger.survey(survey.provenance)
-
-
-def test_changes_too_small_to_show_are_counted_not_listed() -> None:
-    base = nudged(sample_survey(), {})
-    text = comparison_text(base, nudged(base, {1: 1e-6}))
-    assert "Nothing changed noticeably: 1 of 8 numbers differ, by less than 0.05 of the usual spread" in text
-    assert "0.0" not in text.replace("0.05", "")
-    some = comparison_text(base, nudged(base, {1: 1e-6, 2: 0.5}))
-    assert "Largest changes" in some
-    assert some.count("decoder self layer") == 1
-
-
-def test_models_of_different_build_are_compared_with_a_warning() -> None:
-    text = comparison_text(sample_survey(4, 3), sample_survey(2, 2, name="small"))
-    assert (
-        "The models are built differently (SampleForCausalLM, decoder of 4 layers × 3 heads; SampleForCausalLM, decoder"
-        " of 2 layers × 2 heads), so layers and heads are matched by number alone and what only one model has is left"
-        " out."
-    ) in " ".join(text.split())
 
 
 def test_files_of_a_folder_are_counted() -> None:

@@ -1,76 +1,166 @@
-"""Two surveys in one chart: their lines against depth.
+"""Surveys in one chart: their lines against depth, and the difference of every head.
 
-    chart = comparison_profile(a.table(), b.table(), card, names=("step 1000", "step 2000"))
+    chart = comparison_profile([a.table(), b.table()], card, names=("step 1000", "step 2000"))
+    chart = difference_grid(a.table(), b.table(), card)
 
-Depths need not agree: a 6-layer and a 12-layer model share one axis of layers.
+Depths need not agree: a 6-block and a 12-block model share one axis of blocks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from attnscope.charts.depth_profile import chart_title, first_panel, reading_size, value_axis, value_scale
-from attnscope.charts.rows import Panel, depth_rows, unit_title
+from attnscope.charts.head_grid import grid_axes
+from attnscope.charts.rows import Panel, depth_rows, head_rows, part_title, series_title, unit_title
 from attnscope.core.card import Card
+from attnscope.core.errors import RefusalError
+from attnscope.core.numerals import numeral
+
+DASHES = ([1, 0], [6, 4], [1, 4], [10, 4, 1, 4], [3, 6], [14, 5])  # lines have round ends, which fill small gaps
+WORDY = 18  # letters of a name with which two do not fit beside each other
+NARROW = 360  # pixels
 
 
 def comparison_rows(
-    first: pd.DataFrame, second: pd.DataFrame, card: Card, panel: Panel, names: tuple[str, str]
+    tables: Sequence[pd.DataFrame], card: Card, panel: Panel, names: Sequence[str], part: str
 ) -> pd.DataFrame:
-    """The depth rows of both surveys, told apart by the column `survey`; first part only."""
+    """The depth rows of one part in all surveys, told apart by the column `survey`."""
     sides = []
-    for table, name in zip((first, second), names, strict=True):
+    for table, name in zip(tables, names, strict=True):
         rows = depth_rows(table, card, panel)
-        rows = rows[rows["part"] == rows["part"].iloc[0]]
+        rows = rows[rows["part"] == series_title(card, part)]
         sides.append(rows.assign(survey=name, label=[f"{name}, {text}" for text in rows["label"]]))
-    both: pd.DataFrame = pd.concat(sides, ignore_index=True)
-    return both
+    every: pd.DataFrame = pd.concat(sides, ignore_index=True)
+    return every
 
 
 def comparison_profile(
-    first: pd.DataFrame,
-    second: pd.DataFrame,
+    tables: Sequence[pd.DataFrame],
     card: Card,
     *,
-    names: tuple[str, str] = ("first", "second"),
+    names: Sequence[str],
+    part: str | None = None,
     stack: str | None = None,
     site: str | None = None,
     width: int = 340,
     height: int = 150,
     title: bool = True,
+    fit: bool = False,
 ) -> alt.LayerChart:
-    """Two lines with their bands; the second is dashed, so that colour is not the only difference."""
-    names = names if names[0] != names[1] else (f"{names[0]} (first)", f"{names[1]} (second)")
-    panel = first_panel(first, card, stack, site)
-    rows = comparison_rows(first, second, card, panel, names)
+    """A line for every survey. Dashes differ too, so that colour is not the only difference.
+
+    Two have their bands; the bands of many would hide the lines. With `fit`, `width` is that of the whole chart.
+    """
+    told = distinct(names)
+    panel = first_panel(tables[0], card, stack, site)
+    part = card.parts[0] if part is None else part
+    rows = comparison_rows(tables, card, panel, told, part)
     x = alt.X(
         "depth:Q",
-        title="layer",
+        title="entering block" if panel.site == "stream" else "block",
         scale=alt.Scale(nice=False, zero=False, padding=6),
-        axis=alt.Axis(tickMinStep=1, format="d", tickCount=8),
+        axis=alt.Axis(values=block_ticks(rows["depth"]), format="d"),
     )
     scale = value_scale(rows, card)
-    colour = alt.Color("survey:N", sort=list(names), title=None, legend=alt.Legend(orient="top", labelLimit=160))
-    dash = alt.StrokeDash(
-        "survey:N", sort=list(names), scale=alt.Scale(range=[[1, 0], [5, 3]]), title=None, legend=None
+    longest = max(map(len, told))
+    beside = 1 if width < NARROW and longest > WORDY else max(1, min(len(told), width // (7 * min(longest, 24) + 30)))
+    legend = alt.Legend(
+        orient="top",
+        columns=beside,
+        labelLimit=max(120, width // beside - 60),
+        symbolType="stroke",
+        symbolSize=400,
+        symbolStrokeWidth=2,
     )
+    # One legend for both channels, which Vega-Lite makes where their domains are written out and equal.
+    colour = alt.Color("survey:N", scale=alt.Scale(domain=list(told)), title=None, legend=legend)
+    dashes = [DASHES[n % len(DASHES)] for n in range(len(told))]
+    dash = alt.StrokeDash("survey:N", scale=alt.Scale(domain=list(told), range=dashes), title=None, legend=legend)
     base = alt.Chart(rows).transform_filter("isValid(datum.mean)")
-    y = alt.Y("mean:Q", scale=scale)
-    chart = alt.layer(
-        base.mark_area(style="spread").encode(
-            x=x,
-            y=alt.Y("low:Q", scale=scale, title=unit_title(card), axis=value_axis(rows, card)),
-            y2="high:Q",
-            color=colour,
-        ),
-        base.mark_line(style="line").encode(x=x, y=y, color=colour, strokeDash=dash),
-        base.mark_circle(style="reading", size=reading_size(rows)).encode(
-            x=x,
-            y=y,
-            color=colour,
-            description="label:N",
-            tooltip=["survey:N", "depth:Q", "mean:Q", "low:Q", "high:Q"],
-        ),
-    ).properties(width=width, height=height)
-    return chart.properties(title=chart_title(card, panel, "both surveys")) if title else chart
+    measured = unit_title(card) if part == card.parts[0] else f"{card.title}, {part_title(part)}"
+    axis = {"title": measured, "axis": value_axis(rows, card)}
+    y = alt.Y("mean:Q", scale=scale, **axis)
+    lines = base.mark_line(style="line").encode(x=x, y=y, color=colour, strokeDash=dash)
+    dots = base.mark_circle(style="reading", size=reading_size(rows)).encode(
+        x=x,
+        y=y,
+        color=colour,
+        description="label:N",
+        tooltip=["survey:N", "depth:Q", "mean:Q", "low:Q", "high:Q"],
+    )
+    low = alt.Y("low:Q", scale=scale, **axis)
+    band = base.mark_area(style="spread").encode(x=x, y=low, y2="high:Q", color=colour)
+    layers = [band, lines, dots] if len(told) == 2 else [lines, dots]
+    chart = alt.layer(*layers).properties(width=width, height=height)
+    if fit:
+        chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+    both = "both surveys" if len(told) == 2 else f"{len(told)} surveys"
+    return chart.properties(title=chart_title(card, panel, both)) if title else chart
+
+
+def difference_grid(
+    first: pd.DataFrame,
+    second: pd.DataFrame,
+    card: Card,
+    *,
+    part: str | None = None,
+    stack: str | None = None,
+    site: str | None = None,
+) -> alt.Chart:
+    """Second minus first, a square for each head that both have; the colours meet at 0."""
+    panel = first_panel(first, card, stack, site)
+    part = card.parts[0] if part is None else part
+    sides = [head_rows(table, panel, part) for table in (first, second)]
+    rows = sides[0].merge(sides[1], on=["layer", "head"], suffixes=("_before", "_after"))
+    rows = pd.DataFrame(
+        {
+            "layer": rows["layer"],
+            "head": rows["head"],
+            "before": rows["mean_before"],
+            "after": rows["mean_after"],
+            "difference": rows["mean_after"] - rows["mean_before"],
+        }
+    )
+    rows = rows[np.isfinite(rows["difference"])].reset_index(drop=True)
+    if rows.empty:
+        raise RefusalError(f"'{card.name}' has no head with a number in both surveys: draw it against depth instead.")
+    rows["label"] = [
+        f"block {r.layer}, head {r.head}: {numeral(r.before)} → {numeral(r.after)}" for r in rows.itertuples()
+    ]
+    reach = float(rows["difference"].abs().max()) or 1.0
+    x, y, step = grid_axes(rows)
+    tooltip: list[Any] = [alt.Tooltip("layer:O", title="block"), alt.Tooltip("head:O")]
+    tooltip += [alt.Tooltip(f"{name}:Q", format=".4~g") for name in ("before", "after", "difference")]
+    colour = alt.Color(
+        "difference:Q",
+        scale=alt.Scale(domain=[-reach, 0, reach], range="diverging"),
+        title=f"second minus first ({card.unit})",
+        legend=alt.Legend(orient="bottom", gradientLength=180, gradientThickness=8),
+    )
+    what = f"difference of {part_title(part)}" if part != "value" else "difference of every head"
+    return (
+        alt.Chart(rows)
+        .mark_rect()
+        .encode(x=x.title("block"), y=y, color=colour, tooltip=tooltip, description="label:N")
+        .properties(width=alt.Step(step), height=alt.Step(step), title=chart_title(card, panel, what))
+    )
+
+
+def block_ticks(depths: pd.Series[float]) -> list[int]:
+    """Whole numbers, about eight of them."""
+    first, last = int(np.ceil(depths.min())), int(np.floor(depths.max()))
+    return list(range(first, last + 1, max(1, -(-(last - first) // 8))))
+
+
+def distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """Names as given where they differ, else with a number behind each."""
+    if len(set(names)) == len(names):
+        return tuple(names)
+    ends = ("first", "second") if len(names) == 2 else tuple(map(str, range(1, len(names) + 1)))
+    return tuple(f"{name} ({end})" for name, end in zip(names, ends, strict=True))

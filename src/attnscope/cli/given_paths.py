@@ -25,13 +25,16 @@ class PathCheckingCommand(TyperCommand):
         rest: list[str] = super().parse_args(ctx, args)
         for parameter in self.params:
             value = ctx.params.get(str(parameter.name))
-            if not isinstance(value, Path):
+            several = isinstance(value, list | tuple) and all(isinstance(one, Path) for one in value)
+            if not isinstance(value, Path) and not several:
                 continue
             argument = isinstance(parameter, TyperArgument)
             name = str(parameter.name).upper() if argument else max(parameter.opts, key=len)
-            if value == Path() and _was_empty(typed, None if argument else name):  # typer takes it for this folder
-                raise RefusalError(f"What is given for {name} is empty, and not a file name: give it one.")
-            ctx.params[str(parameter.name)] = named_path(value, f"path of {name}")
+            for one in value if several else (value,):
+                if one == Path() and _was_empty(typed, None if argument else name):  # typer takes it for this folder
+                    raise RefusalError(f"What is given for {name} is empty, and not a file name: give it one.")
+            checked = [named_path(one, f"path of {name}") for one in (value if several else (value,))]
+            ctx.params[str(parameter.name)] = checked if several else checked[0]
         return rest
 
 

@@ -31,6 +31,9 @@ class Finding:
     advice: str
     details: dict[str, Any] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return self.sentence
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -43,7 +46,8 @@ class FindingKind:
     """A registered kind of finding; its name is the `kind` of what it yields.
 
     `order` is its place among findings of one severity. The measures in `reads` are explained by it: where no kind
-    reads a measure, the alarm on the measure's own card speaks.
+    reads a measure, the alarm on the measure's own card speaks. A `neutral` kind says what heads do, which is neither
+    good nor bad: more of them is a change, and not worse.
     """
 
     name: str
@@ -52,17 +56,18 @@ class FindingKind:
     summary: str
     citation: str
     function: Callable[[Any, Any], Iterator[Finding]]
+    neutral: bool = False
 
     def __call__(self, survey: Any, thresholds: Any) -> Iterator[Finding]:
         return self.function(survey, thresholds)
 
 
 def finding(
-    *, order: int, reads: tuple[str, ...], summary: str, citation: str
+    *, order: int, reads: tuple[str, ...], summary: str, citation: str, neutral: bool = False
 ) -> Callable[[Callable[[Any, Any], Iterator[Finding]]], FindingKind]:
     """Turn a function into a kind of finding named like the function, which is named like its file."""
 
     def register(function: Callable[[Any, Any], Iterator[Finding]]) -> FindingKind:
-        return FindingKind(function.__name__, order, reads, summary, citation, function)
+        return FindingKind(function.__name__, order, reads, summary, citation, function, neutral)
 
     return register

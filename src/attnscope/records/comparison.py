@@ -1,7 +1,11 @@
-"""Two surveys side by side: checkpoints, variants, models. Data only; charts and reports draw it.
+"""Surveys side by side, the first as the baseline: checkpoints, variants, models. Data only; charts and pages draw it.
+
+    found = compare("run-a", "run-b")           found = compare("step-1000", "step-2000", "step-3000")
+    found.findings                               every finding in pairs: worse, new, better, gone, changed, same
+    found.changes                                every number that moved, the largest effect first
 
 Measures have different units. To rank changes across them, every difference is divided by the spread
-(standard deviation) of that measure's means over all places and heads of both surveys: `effect` 1 means that
+(standard deviation) of that measure's means over all places and heads of these surveys: `effect` 1 means that
 the place moved as far as places usually differ from each other. A place whose mean is the same to the last bit is
 counted and not listed.
 """
@@ -9,7 +13,7 @@ counted and not listed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,10 +21,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from attnscope.core.errors import RefusalError
-from attnscope.core.finding import Finding
+from attnscope.core.finding import Finding, Severity
 from attnscope.core.plain import plain
+from attnscope.core.words import count
 from attnscope.records.decoding import FieldError, decode
 from attnscope.records.load import opened
+from attnscope.records.paired_findings import FindingChange, paired_findings, told_first
 from attnscope.records.record import Record
 from attnscope.records.survey.cell import Key
 from attnscope.records.survey.diagnose import diagnose
@@ -31,11 +37,12 @@ if TYPE_CHECKING:
     import pandas
 
 _MOST_NAMES = 3
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
 
 @dataclass(frozen=True)
 class Change:
-    """The mean of one measure at one place in both surveys. `head` is None for the stream."""
+    """The mean of one measure at one place in two surveys. `head` is None for the stream."""
 
     measure: str
     part: str
@@ -47,28 +54,36 @@ class Change:
     after: float
     difference: float
     effect: float
+    survey: int = 1  # which survey is held against the first: its place in `Comparison.surveys`
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Record):
-    """What changed, the largest effect first, and findings that one survey has and the other has not.
+    """Two surveys or more, each of them after the first held against the first.
 
-    Its file holds both surveys and the thresholds; all else follows from these and is made again when it is read.
+    `changes` come with the largest effect first, `findings` with what got worse first. Its file holds the surveys and
+    the thresholds; all else follows from these and is made again when it is read.
     """
 
     KIND: ClassVar[str] = "comparison"
     COMMAND: ClassVar[str] = "compare"
     INDENT: ClassVar[int | None] = None
 
-    first: Survey
-    second: Survey
+    surveys: tuple[Survey, ...]
     thresholds: Thresholds
     changes: tuple[Change, ...]
     unchanged: int  # how many numbers are the same in both
-    appeared: tuple[Finding, ...]
-    disappeared: tuple[Finding, ...]
-    only_before: tuple[str, ...]  # measures that only one of them has
-    only_after: tuple[str, ...]
+    findings: tuple[FindingChange, ...]
+
+    @property
+    def first(self) -> Survey:
+        """The baseline."""
+        return self.surveys[0]
+
+    @property
+    def second(self) -> Survey:
+        """What is held against the baseline; of many, the last."""
+        return self.surveys[-1]
 
     @property
     def before(self) -> dict[str, Any]:
@@ -79,8 +94,30 @@ class Comparison(Record):
     def after(self) -> dict[str, Any]:
         return self.second.provenance
 
+    @property
+    def appeared(self) -> tuple[Finding, ...]:
+        """Findings that the first survey does not have, at any count and severity."""
+        return tuple(pair.after for pair in self.findings if pair.status == "new" and pair.after is not None)
+
+    @property
+    def disappeared(self) -> tuple[Finding, ...]:
+        return tuple(pair.before for pair in self.findings if pair.status == "gone" and pair.before is not None)
+
+    @property
+    def only_before(self) -> tuple[str, ...]:
+        """Measures of the first survey that another one lacks."""
+        return _lacking(self.first, self.surveys[1:])
+
+    @property
+    def only_after(self) -> tuple[str, ...]:
+        return tuple(sorted({name for other in self.surveys[1:] for name in _lacking(other, (self.first,))}))
+
+    def regressions(self, severity: Severity = "info") -> tuple[FindingChange, ...]:
+        """Findings that are new or got worse, and are at least this severe."""
+        return tuple(pair for pair in self.findings if pair.regressed(severity))
+
     def table(self) -> pandas.DataFrame:
-        """One row for each change."""
+        """One row for each change; `survey` says which one is held against the first."""
         import pandas
 
         frame = pandas.DataFrame([asdict(c) for c in self.changes], columns=list(Change.__dataclass_fields__))
@@ -92,6 +129,8 @@ class Comparison(Record):
             {
                 "before": self.before,
                 "after": self.after,
+                "surveys": [survey.provenance for survey in self.surveys],
+                "findings": [pair.to_json() for pair in self.findings],
                 "changes": [asdict(c) for c in self.changes],
                 "unchanged": self.unchanged,
                 "appeared": [f.to_json() for f in self.appeared],
@@ -103,113 +142,124 @@ class Comparison(Record):
         return data
 
     def document(self) -> dict[str, Any]:
+        """Two surveys are `first` and `second`; more are a list."""
+        told = [survey.to_json() for survey in self.surveys]
+        held = {"first": told[0], "second": told[1]} if len(told) == 2 else {"surveys": told}
         return {
             "format": "attnscope-comparison",
             "version": self.VERSION,
-            "first": self.first.to_json(),
-            "second": self.second.to_json(),
+            **held,
             "thresholds": asdict(self.thresholds),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Comparison:
-        sides = []
-        for name in ("first", "second"):
-            if not isinstance(data.get(name), Mapping) or data[name].get("version") != Survey.VERSION:
+        listed = data.get("surveys")
+        if listed is not None and (not isinstance(listed, list) or len(listed) < 2):
+            raise FieldError("surveys: a list of two surveys or more is needed")
+        named = (
+            {name: data.get(name) for name in ("first", "second")}
+            if listed is None
+            else {f"surveys[{n}]": one for n, one in enumerate(listed)}
+        )
+        surveys = []
+        for name, held in named.items():
+            if not isinstance(held, Mapping) or held.get("version") != Survey.VERSION:
                 raise FieldError(f"{name}: not a survey of version {Survey.VERSION}")
             try:
-                sides.append(Survey.from_json(data[name]))
+                surveys.append(Survey.from_json(held))
             except FieldError as error:
                 raise FieldError(f"{name}.{error}") from error
-        return compare(sides[0], sides[1], decode(Thresholds, data.get("thresholds")))
+        return compare(*surveys, thresholds=decode(Thresholds, data.get("thresholds")))
 
     def __repr__(self) -> str:
-        names = [str((side.get("model") or {}).get("name", "unnamed model")) for side in (self.before, self.after)]
-        found = f"{len(self.appeared)} findings appeared, {len(self.disappeared)} are gone"
-        return f"<Comparison of {names[0]} with {names[1]}: {len(self.changes)} numbers changed, {found}>"
+        names = [str((one.provenance.get("model") or {}).get("name", "unnamed model")) for one in self.surveys]
+        told = f"{names[0][-60:]} with {names[1][-60:]}" if len(names) == 2 else f"{len(names)} surveys"
+        became = {
+            status: sum(pair.status == status for pair in self.findings)
+            for status in ("new", "worse", "better", "gone")
+        }
+        found = ", ".join(f"{n} {status}" for status, n in became.items())
+        return f"<Comparison of {told}: findings {found}; {count(len(self.changes), 'number')} changed>"
 
 
-def compare(
-    before: Survey | str | Path, after: Survey | str | Path, thresholds: Thresholds | None = None
-) -> Comparison:
-    """Places are matched by measure, part, stack, site, layer and head; what one side lacks is left out.
+def compare(*surveys: Survey | str | Path, thresholds: Thresholds | None = None) -> Comparison:
+    """Every survey after the first held against the first. Paths are read.
 
-    Paths are read.
+    Places are matched by measure, part, stack, site, layer and head; what one side lacks is left out.
     """
-    first, second = opened(before, Survey), opened(after, Survey)
-    shared = [key for key in first.cells if key in second.cells]
-    if not shared:
-        raise RefusalError(_nothing_in_common(first, second))
+    if len(surveys) < 2:
+        raise RefusalError("A comparison is of two surveys or more: give another one.")
+    read = tuple(opened(one, Survey) for one in surveys)
     chosen = thresholds or Thresholds()
-    old, new = diagnose(first, chosen), diagnose(second, chosen)
-    pairs = _changes(first, second, shared)
+    diagnosed = [diagnose(one, chosen) for one in read]
+    rows: list[_Row] = []
+    for place, other in enumerate(read[1:], 1):
+        rows += _rows(read[0], other, place)
+    spread = _spreads(rows)
+    pairs = [_change(row, spread) for row in rows]
     changes = [change for change in pairs if change.difference]
+    findings = [
+        pair for place in range(1, len(read)) for pair in paired_findings(diagnosed[0], diagnosed[place], survey=place)
+    ]
     return Comparison(
-        first=first,
-        second=second,
+        surveys=read,
         thresholds=chosen,
         changes=tuple(sorted(changes, key=_largest_first)),
         unchanged=len(pairs) - len(changes),
-        appeared=_without(new, old),
-        disappeared=_without(old, new),
-        only_before=tuple(sorted({k.measure for k in first.cells} - {k.measure for k in second.cells})),
-        only_after=tuple(sorted({k.measure for k in second.cells} - {k.measure for k in first.cells})),
+        findings=tuple(sorted(findings, key=told_first)),
     )
 
 
-def _changes(before: Survey, after: Survey, shared: list[Key]) -> list[Change]:
-    rows = []
+_Row = tuple[Key, int | None, float, float, int]
+"""A place, a head there, its mean in the first survey and in another one, and which one."""
+
+
+def _rows(first: Survey, other: Survey, place: int) -> list[_Row]:
+    shared = [key for key in first.cells if key in other.cells]
+    if not shared:
+        raise RefusalError(_nothing_in_common(first, other, place))
+    rows: list[_Row] = []
     for key in shared:
-        old, new = before.cells[key], after.cells[key]
+        old, new = first.cells[key], other.cells[key]
         pairs = zip(np.ravel(old.moments.mean).tolist(), np.ravel(new.moments.mean).tolist(), strict=False)
-        for place, (a, b) in enumerate(pairs):
-            if math.isfinite(a) and math.isfinite(b):
-                rows.append((key, place if old.shape else None, a, b))
-    spread = _spreads(rows)
-    return [
-        Change(*key, head=head, before=a, after=b, difference=b - a, effect=_effect(b - a, spread[key[:2]]))
-        for key, head, a, b in rows
-    ]
+        rows += [
+            (key, head if old.shape else None, a, b, place)
+            for head, (a, b) in enumerate(pairs)
+            if math.isfinite(a) and math.isfinite(b)
+        ]
+    return rows
 
 
-def _spreads(rows: list[tuple[Key, int | None, float, float]]) -> Mapping[tuple[str, ...], float]:
+def _change(row: _Row, spread: Mapping[tuple[str, ...], float]) -> Change:
+    key, head, a, b, place = row
+    usual = spread[key[:2]]
+    effect = (b - a) / usual if usual > 0 else 0.0
+    return Change(*key, head=head, before=a, after=b, difference=b - a, effect=effect, survey=place)
+
+
+def _spreads(rows: Sequence[_Row]) -> Mapping[tuple[str, ...], float]:
     means: dict[tuple[str, ...], list[float]] = {}
-    for key, _, a, b in rows:
+    for key, _, a, b, _ in rows:
         means.setdefault(key[:2], []).extend((a, b))
     return {name: float(np.std(values)) for name, values in means.items()}
 
 
-def _effect(difference: float, spread: float) -> float:
-    return difference / spread if spread > 0 else 0.0
-
-
 def _largest_first(change: Change) -> tuple[Any, ...]:
     place = (change.measure, change.part, change.stack, change.site, change.layer, change.head or 0)
-    return (-abs(change.effect), *place)
+    return (-abs(change.effect), change.survey, *place)
 
 
-def _without(findings: tuple[Finding, ...], others: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    known = {_identity(f) for f in others}
-    return tuple(f for f in findings if _identity(f) not in known)
+def _lacking(survey: Survey, others: Sequence[Survey]) -> tuple[str, ...]:
+    """Measures of a survey that one of the others does not have."""
+    own = {key.measure for key in survey.cells}
+    return tuple(sorted({name for other in others for name in own - {key.measure for key in other.cells}}))
 
 
-def _identity(finding: Finding) -> tuple[Any, ...]:
-    """A finding is the same one if it is of the same kind and severity at the same place.
-
-    Findings about many heads or layers are one per stack and site. Those about one place are another finding when they
-    move: a massive activation to another block, a collapse or the first NaN to another layer. The measure tells alarms
-    apart; elsewhere the kind says it.
-    """
-    details = finding.details
-    located = finding.layers[:1] if finding.kind in ("collapse", "nonfinite") else details.get("block")
-    measure = details.get("measure") if finding.kind == "alarm" else None
-    place = (finding.stack, details.get("site"), details.get("step"), located, measure)
-    return (finding.kind, finding.severity, *place)
-
-
-def _nothing_in_common(first: Survey, second: Survey) -> str:
+def _nothing_in_common(first: Survey, second: Survey, place: int) -> str:
     """Why two surveys cannot be compared: one is empty, they measured other things, or other parts of a model."""
-    sides = ("first", first), ("second", second)
+    other = _ORDINALS[place] if place < len(_ORDINALS) else f"{place + 1}th"
+    sides = ("first", first), (other, second)
     for which, survey in sides:
         if not survey.cells:
             return f"These surveys cannot be compared, because the {which} one holds no number: scan its model again."
@@ -217,13 +267,13 @@ def _nothing_in_common(first: Survey, second: Survey) -> str:
     if set(measures[0]).isdisjoint(measures[1]):
         told = [", ".join(names[:_MOST_NAMES]) + (", ..." if names[_MOST_NAMES:] else "") for names in measures]
         return (
-            f"These surveys cannot be compared, because they share no measure (the first has {told[0]}; the second"
+            f"These surveys cannot be compared, because they share no measure (the first has {told[0]}; the {other}"
             f" {told[1]}): scan both models with the same --measures."
         )
     if set(first.stacks).isdisjoint(second.stacks):
         parts = [" and ".join(f"the {stack}" for stack in survey.stacks) for _, survey in sides]
         return (
-            f"These surveys cannot be compared, because the first is of {parts[0]} of its model and the second of"
+            f"These surveys cannot be compared, because the first is of {parts[0]} of its model and the {other} of"
             f" {parts[1]}: compare models of the same kind."
         )
     return (

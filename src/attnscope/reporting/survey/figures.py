@@ -50,9 +50,15 @@ def paired_profiles(
     with debug_mode(False):
         for panel in (p for p in panels(first, survey.stacks) if p in shared):
             card = survey.cards[panel.measure]
-            place = {"stack": panel.stack, "site": panel.site}
             chart = comparison_profile(
-                first, second, card, names=names, **place, width=WIDTH, height=HEIGHT, title=False
+                [first, second],
+                card,
+                names=names,
+                stack=panel.stack,
+                site=panel.site,
+                width=WIDTH,
+                height=HEIGHT,
+                title=False,
             )
             summary = f"{card.title} against depth in both surveys."
             place_words = site_title(panel.stack, panel.site, alone=len(survey.stacks) == 1)

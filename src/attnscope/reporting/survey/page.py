@@ -48,7 +48,7 @@ def render(
     if other is not None:
         from attnscope.reporting.comparison.page import render as render_comparison
 
-        return render_comparison(compare(survey, other, thresholds))
+        return render_comparison(compare(survey, other, thresholds=thresholds))
     from attnscope.core.words import count
     from attnscope.reporting.cards import card_range
     from attnscope.reporting.document import page, rows

@@ -15,6 +15,7 @@ from attnscope.records.survey.thresholds import Thresholds
     reads=("self_attention",),
     summary="Heads in which tokens mostly attend to themselves.",
     citation="arXiv:2402.02098",
+    neutral=True,
 )
 def identity_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     yield from fixed_pattern(

@@ -15,6 +15,7 @@ from attnscope.records.survey.thresholds import Thresholds
     reads=("previous_token",),
     summary="Heads in which tokens mostly attend to the one before.",
     citation="arXiv:2409.10559",
+    neutral=True,
 )
 def previous_token_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     yield from fixed_pattern(

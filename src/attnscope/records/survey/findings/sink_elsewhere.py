@@ -21,6 +21,7 @@ from attnscope.records.survey.thresholds import Thresholds
     reads=("most_received", "sink_mass"),
     summary="Heads in which much of the attention goes to one token that is not the first.",
     citation="arXiv:2410.10781",
+    neutral=True,
 )
 def sink_elsewhere(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for grid in grids(survey, "most_received"):

@@ -1,0 +1,159 @@
+"""The findings of two surveys in pairs: what got worse, what got better, what is new, gone, moved or the same.
+
+    for pair in paired_findings(diagnose(first), diagnose(second)):
+        print(pair.status, pair.before, pair.after)
+
+A finding is the same one in both surveys if it is of the same kind in the same stack and site, whatever its count, its
+value and its severity: twenty-four uniform heads where there were four are one finding that got worse, not one that
+came and one that went. The measure tells alarms apart, and a step up of the stream from a step down.
+
+Of a pair, severity decides first, then how many heads or places it concerns, then its number, where that moved by more
+than a tenth away from its threshold or towards it. Kinds that only say what heads do (`neutral`) are never worse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from typing import Any, Literal, get_args
+
+from attnscope.core.finding import SEVERITIES, Finding, Severity
+from attnscope.core.registry import findings as kinds
+
+Status = Literal["worse", "new", "better", "gone", "changed", "same"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+REGRESSIONS: tuple[Status, ...] = ("worse", "new")
+IMPROVEMENTS: tuple[Status, ...] = ("better", "gone")
+NOTICEABLE = 0.1  # a number that moved by less than this share of itself is neither better nor worse
+
+
+@dataclass(frozen=True)
+class FindingChange:
+    """One finding in the first survey and in another one; None where that survey has no such finding."""
+
+    status: Status
+    before: Finding | None
+    after: Finding | None
+    survey: int = 1  # which survey is held against the first: its place in `Comparison.surveys`
+
+    @property
+    def either(self) -> Finding:
+        """As it is now, or as it was where it is gone."""
+        found = self.after or self.before
+        assert found is not None
+        return found
+
+    @property
+    def kind(self) -> str:
+        return self.either.kind
+
+    @property
+    def stack(self) -> str:
+        return self.either.stack
+
+    @property
+    def site(self) -> str | None:
+        return self.either.details.get("site")
+
+    @property
+    def measure(self) -> str | None:
+        return self.either.details.get("measure")
+
+    @property
+    def severity(self) -> Severity:
+        return self.either.severity
+
+    def regressed(self, severity: Severity = "info") -> bool:
+        """New or worse, and at least this severe: what a gate counts."""
+        return self.status in REGRESSIONS and self.either.at_least(severity)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "kind": self.kind, "stack": self.stack, "site": self.site, "measure": self.measure}
+
+
+def paired_findings(before: Sequence[Finding], after: Sequence[Finding], survey: int = 1) -> tuple[FindingChange, ...]:
+    """Every finding of either, in pairs: new and worse ones first, the most severe of them at the top."""
+    names = list(dict.fromkeys(map(identity, chain(after, before))))
+    pairs = [
+        FindingChange(status(old, new), old, new, survey)
+        for name in names
+        for old, new in _matched(
+            [one for one in before if identity(one) == name], [one for one in after if identity(one) == name]
+        )
+    ]
+    return tuple(sorted(pairs, key=told_first))
+
+
+def told_first(pair: FindingChange) -> tuple[int, int, int]:
+    """Regressions, improvements, changes, and what stayed; of each, the most severe first."""
+    groups = (REGRESSIONS, IMPROVEMENTS, ("changed",), ("same",))
+    group = next(n for n, some in enumerate(groups) if pair.status in some)
+    return group, -SEVERITIES.index(pair.severity), STATUSES.index(pair.status)
+
+
+def identity(finding: Finding) -> tuple[Hashable, ...]:
+    """What makes two findings one. Where NaN first appears may move from site to site, and broken weights are apart."""
+    details = finding.details
+    site = None if finding.kind == "nonfinite" else details.get("site")
+    measure = details.get("measure") if finding.kind == "alarm" else None
+    return finding.kind, finding.stack, site, measure, details.get("step"), "weights" in details
+
+
+def concerned(finding: Finding) -> int:
+    """How many heads it is about; of the stream, how many places."""
+    return len(finding.heads) or len(finding.layers)
+
+
+def status(before: Finding | None, after: Finding | None) -> Status:
+    """What became of a finding."""
+    if before is None or after is None:
+        return "new" if before is None else "gone"
+    if _neutral(after):
+        return "same" if _stayed(before, after) and before.severity == after.severity else "changed"
+    steps = (
+        SEVERITIES.index(after.severity) - SEVERITIES.index(before.severity),
+        concerned(after) - concerned(before),
+        _further(before, after),
+    )
+    decisive = next((step for step in steps if step), 0)
+    if decisive:
+        return "worse" if decisive > 0 else "better"
+    return "same" if _stayed(before, after) else "changed"
+
+
+def _matched(before: list[Finding], after: list[Finding]) -> list[tuple[Finding | None, Finding | None]]:
+    """Findings of one identity, such as two steps up of one stream: those in one place first, then in order."""
+    pairs: list[tuple[Finding | None, Finding | None]] = []
+    waiting = []
+    for new in after:
+        twin = next((old for old in before if old.layers == new.layers), None)
+        if twin is None:
+            waiting.append(new)
+        else:
+            before = [old for old in before if old is not twin]
+            pairs.append((twin, new))
+    both = min(len(before), len(waiting))
+    pairs += zip(before[:both], waiting[:both], strict=True)
+    pairs += [(None, new) for new in waiting[both:]]
+    return pairs + [(old, None) for old in before[both:]]
+
+
+def _neutral(finding: Finding) -> bool:
+    kind = kinds().get(finding.kind)
+    return bool(kind and kind.neutral) or finding.details.get("step") == "down"  # the counterpart of a step up
+
+
+def _further(before: Finding, after: Finding) -> int:
+    """1 where the number is noticeably further beyond its threshold, -1 where it is noticeably closer."""
+    old, new = before.value, after.value
+    alike = before.threshold_name == after.threshold_name
+    if not alike or not (math.isfinite(old) and math.isfinite(new)) or abs(new - old) <= NOTICEABLE * abs(old):
+        return 0
+    above = before.value >= before.threshold
+    return 1 if (new > old) == above else -1
+
+
+def _stayed(before: Finding, after: Finding) -> bool:
+    return (before.layers, before.heads) == (after.layers, after.heads)

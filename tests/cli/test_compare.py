@@ -1,0 +1,94 @@
+"""`attnscope compare` on made-up surveys: many of them, the gate, what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import attnscope
+from attnscope.cli.main import app
+from attnscope.core.errors import RefusalError
+from attnscope.records.survey import Ledger
+from tests.records.survey.sample import CARDS, sample_provenance
+
+TOP = math.lgamma(65) / 64  # nats: uniform attention over 64 tokens under a causal mask
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`few`, `some` and `most`: models of ten blocks of four heads, 4, 6 and 24 of which are uniform."""
+    made = tmp_path_factory.mktemp("surveys")
+    for name, number in (("few", 4), ("some", 6), ("most", 24)):
+        flat = [TOP] * number + [1.5] * (40 - number)
+        ledger = Ledger(CARDS)
+        for layer in range(10):
+            row = np.array([flat[4 * layer : 4 * layer + 4]])
+            ledger.observe("entropy", "value", "decoder", "self", layer, row)
+        (made / name).mkdir()
+        ledger.survey(sample_provenance(10, 4, name=name)).save(made / name / "survey.json")
+    return made
+
+
+def run(folder: Path, *words: str) -> tuple[int, str]:
+    given = [str(folder / word) if word and (folder / word).is_dir() else word for word in words]
+    done = CliRunner().invoke(app, ["compare", *given])
+    if isinstance(done.exception, RefusalError):
+        raise done.exception
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("few", "most"), 0),  # no gate
+        (("few", "most", "--fail-on", "warning"), 1),
+        (("few", "most", "--fail-on", "critical"), 0),
+        (("few", "some", "--fail-on", "warning"), 0),  # worse, and still a note
+        (("few", "some", "--fail-on", "info"), 1),
+        (("most", "few", "--fail-on", "info"), 0),  # better
+        (("most", "most", "--fail-on", "info"), 0),  # as bad as before
+        (("few", "some", "most", "--fail-on", "warning"), 1),  # any of them
+        (("most", "few", "some", "--fail-on", "info"), 0),
+        (("few", "most", "--fail-on", "warning", "--threshold", "uniform_entropy=1"), 0),
+        (("few", "most", "--fail-on", "warning", "--json"), 1),
+    ],
+)
+def test_the_gate(folder: Path, words: tuple[str, ...], code: int) -> None:
+    assert run(folder, *words)[0] == code
+
+
+def test_a_gate_that_fails_still_writes_and_says_why(folder: Path, tmp_path: Path) -> None:
+    page, record = tmp_path / "c.html", tmp_path / "c.json"
+    code, text = run(folder, "few", "most", "--fail-on", "warning", "--out", str(page), "--save", str(record))
+    assert code == 1
+    assert "Worse: uniform heads 4 → 24 (note → warning)." in text
+    assert "Worse: uniform heads 4 → 24" in page.read_text()
+    assert [pair.status for pair in attnscope.load(record).findings] == ["worse"]  # type: ignore[attr-defined]
+
+
+def test_many_surveys(folder: Path) -> None:
+    code, text = run(folder, "few", "some", "most")
+    assert code == 0
+    assert "Worse in most: uniform heads 4 → 24 (note → warning); 1 more got worse." in text
+    said = json.loads(run(folder, "few", "some", "most", "--json")[1])
+    assert [(pair["survey"], pair["status"]) for pair in said["findings"]] == [(2, "worse"), (1, "worse")]
+    assert len(said["surveys"]) == 3
+    assert len(run(folder, "few", "most", "--verbose")[1]) > len(run(folder, "few", "most")[1])
+
+
+def test_one_survey_is_refused(folder: Path) -> None:
+    with pytest.raises(RefusalError, match="two surveys or more: name another one"):
+        run(folder, "few")
+
+
+def test_empty_and_unreadable_names_are_refused_wherever_they_stand(folder: Path) -> None:
+    for words in (("few", ""), ("", "few"), ("few", "some", "")):
+        with pytest.raises(RefusalError, match="is empty, and not a file name"):
+            run(folder, *words)
+    with pytest.raises(RefusalError, match="There is no file"):
+        run(folder, "few", "some", "nothing.json")
