@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from attnscope.cli.names import check_model
 from attnscope.core.named_path import neighbour_meant
@@ -92,6 +93,19 @@ def test_right_names_pass(tmp_path: Path) -> None:
     check_model("pocket")
     check_model("bert-base", random_init=True, shapes=True)
     check_model(str(save_specimen(tmp_path / "model")))
+
+
+def test_ctrl_c_while_a_model_is_fetched_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attnscope.hf.loading.sources.find", interrupted)
+    with pytest.raises(typer.Exit) as left:
+        check_model("some/model")
+    assert left.value.exit_code == 130
+    assert "nothing was done yet" in capsys.readouterr().err
 
 
 def test_only_what_is_close_is_suggested(tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import typer
+
 from attnscope.core.errors import RefusalError, nearest
 
 
@@ -15,8 +19,6 @@ def check_model(
     shapes: bool = False,
 ) -> None:
     """The model must be there (a hub name is fetched); with `shapes`, one of the paper's shapes will do as well."""
-    from pathlib import Path
-
     from attnscope.hf.loading.options import Loading, refuse_unknown_dtype
     from attnscope.hf.loading.sources import find
 
@@ -25,10 +27,12 @@ def check_model(
         if not random_init:
             raise RefusalError(f"'{model}' is a shape without weights: pass --random-init, or name a model.")
         return
-    find(
-        model,
-        Loading(dtype, random_init=random_init, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code),
-    )
+    loading = Loading(dtype, random_init=random_init, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
+    try:
+        find(model, loading)
+    except KeyboardInterrupt:  # a download may take long
+        typer.echo("attnscope: interrupted while the model was fetched; nothing was done yet.", err=True)
+        raise typer.Exit(130) from None
 
 
 def check_corpus(corpus: str | None) -> None:
