@@ -37,6 +37,6 @@ def power_axis(low: float, high: float) -> dict[str, Any]:
 
 
 def round_below(value: float, decades: float) -> float:
-    """Where a logarithmic axis begins: the power of ten at or below a number, or its 1, 2 or 5 where decades are few."""
+    """Where a logarithmic axis begins: the power of ten at or below, or 1, 2 or 5 times it where decades are few."""
     power = 10.0 ** math.floor(math.log10(value) + 1e-9)
     return max(m * power for m in ((1, 2, 5) if decades <= FEW_DECADES else (1,)) if m * power <= value * (1 + 1e-9))

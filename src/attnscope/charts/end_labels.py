@@ -1,6 +1,6 @@
 """Names at the ends of lines, in place of a legend: an eye that follows a line arrives at its name.
 
-    labels = end_labels({"whole model": (12, 0.6), "attention only": (12, 1e-7)}, log=True, domain=(1e-7, 1), height=300)
+    rows = end_labels({"whole model": (12, 0.6), "attention only": (12, 0.5)}, log=True, domain=(0.1, 1), height=300)
 
 Lines that end close together would have their names on each other: names are moved apart, no further than needed.
 """
