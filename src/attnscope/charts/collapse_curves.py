@@ -202,7 +202,7 @@ def place_words(depth: int, blocks: int) -> str:
 def _colour(field: str, names: list[str], width: int) -> tuple[alt.Color, int]:
     """The colours of lines, and the room that their names take beside them; none where a legend names them above."""
     beside = width >= NARROW
-    columns = max(1, (width - AXIS) // (label_room(names) + 16))
+    columns = max(1, (width - AXIS) // (label_room(names) + 12))
     above = alt.Legend(orient="top", columns=columns, symbolType="stroke", symbolStrokeWidth=2, symbolSize=150)
     colour = alt.Color(
         f"{field}:N", scale=alt.Scale(domain=names), sort=names, title=None, legend=None if beside else above

@@ -53,8 +53,8 @@ def _notes(row: LayerBounds) -> list[str]:
     notes = []
     if row.spread is not None and row.condition_met is not None and row.condition_met < row.sequences:
         notes.append(
-            f"theorem 2.2 asks for logits that spread by {MOST_SPREAD} at most, and here they spread by "
-            f"{numeral(row.spread)}: it is no bound"
+            f"theorem 2.2 is no bound here: it asks for logits that spread by {MOST_SPREAD} at most, and these spread "
+            f"by {numeral(row.spread)}"
         )
     if row.after <= 16 * row.rounding:
         notes.append("what is measured is rounding")

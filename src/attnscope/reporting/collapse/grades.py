@@ -22,12 +22,13 @@ class Grade(IntEnum):
     KEEPS_NEARLY_ALL = 5
 
 
+OF_TOKENS = " of what tells its tokens apart"
 WORDS = {
     Grade.COLLAPSES: "collapses",
-    Grade.LOSES_MOST: "loses most of what tells its tokens apart",
-    Grade.LOSES_HALF: "loses about half of what tells its tokens apart",
-    Grade.KEEPS_MOST: "keeps most of what tells its tokens apart",
-    Grade.KEEPS_NEARLY_ALL: "keeps nearly all of what tells its tokens apart",
+    Grade.LOSES_MOST: f"loses most{OF_TOKENS}",
+    Grade.LOSES_HALF: f"loses about half{OF_TOKENS}",
+    Grade.KEEPS_MOST: f"keeps most{OF_TOKENS}",
+    Grade.KEEPS_NEARLY_ALL: f"keeps nearly all{OF_TOKENS}",
 }
 
 

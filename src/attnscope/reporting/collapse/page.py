@@ -20,6 +20,7 @@ from attnscope.reporting.collapse.bound_words import (
 )
 from attnscope.reporting.collapse.words import (
     corpus_words,
+    published_remarks,
     published_words,
     remarks,
     sentences,
@@ -62,7 +63,7 @@ def render(found: Collapse, *, published: str | None = None) -> str:
         variants=told,
         more=sentences(found)[len(told) :],
         remarks=remarks(found),
-        compared=() if theirs is None else published_words(found, theirs),
+        compared=() if theirs is None else (*published_words(found, theirs), *published_remarks(theirs)),
         curves=curves,
         mean_heading=("block", *(curve.title for curve in found.curves.values())),
         means=_means(found),

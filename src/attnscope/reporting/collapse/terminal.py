@@ -21,6 +21,7 @@ from attnscope.reporting.collapse.bound_words import (
 )
 from attnscope.reporting.collapse.words import (
     corpus_words,
+    published_remarks,
     published_words,
     remarks,
     sentences,
@@ -37,16 +38,19 @@ COLOURS = {"calm": "bold green", "info": "bold", "warning": "bold yellow", "crit
 def show(found: Collapse, *, published: str | None = None, verbose: bool = False) -> RenderableType:
     """What a console prints; `published` as on the page, `verbose` adds the curves and bounds as tables."""
     told = verdict(found)
+    told_of = sentences(found) if verbose else variant_sentences(found, short=True)
     parts: list[RenderableType] = [
         titled(found.model, shape_words(found)),
         Text(clean(corpus_words(found)), style="dim"),
         Text.assemble("\n", (clean(told.sentence), COLOURS[told.level]), "\n"),
-        *(Text(f"· {clean(sentence)}") for sentence in (sentences(found) if verbose else variant_sentences(found))),
+        *(Text(f"· {clean(sentence)}") for sentence in told_of),
         *(Text(clean(note), style="dim") for note in (found.notes if verbose else remarks(found))),
     ]
     if published is not None:
+        theirs = published_curves(published, found.weights)
         parts.append(Text("\nBeside the published curves", style="bold"))
-        parts += [Text(said) for said in published_words(found, published_curves(published, found.weights))]
+        parts += [Text(said) for said in published_words(found, theirs)]
+        parts += [Text(said) for said in published_remarks(theirs) if verbose]
     return Group(*parts, *(_tables(found) if verbose else ()))
 
 

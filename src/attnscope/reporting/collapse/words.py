@@ -10,7 +10,15 @@ from attnscope.core.numerals import numeral
 from attnscope.core.words import count
 from attnscope.records.collapse import Collapse
 from attnscope.records.published import Published
-from attnscope.reporting.collapse.grades import COLLAPSED, WORDS, Grade, graded, share_left, share_words
+from attnscope.reporting.collapse.grades import (
+    COLLAPSED,
+    OF_TOKENS,
+    WORDS,
+    Grade,
+    graded,
+    share_left,
+    share_words,
+)
 from attnscope.reporting.verdict import Level, Verdict
 
 SUBJECTS = {
@@ -26,6 +34,7 @@ WOULD = {
     Grade.LOSES_HALF: "would lose about half of it",
     Grade.KEEPS_MOST: "would keep most of it",
 }
+PAPERS_NORM = "1,inf"
 LEVELS: dict[Grade, Level] = {Grade.BROKEN: "critical", Grade.COLLAPSES: "critical", Grade.LOSES_MOST: "warning"}
 
 
@@ -51,8 +60,10 @@ def _saved(found: Collapse, grade: Grade) -> str:
     alone, skips, mlps = (known.get(name) for name in ("san", "san+skip", "san+mlp"))
     if alone is None or grade is Grade.BROKEN:
         return ""
+    if alone is Grade.COLLAPSES and grade is Grade.COLLAPSES:
+        return ", and neither skips nor MLPs save it"
     if alone >= grade:
-        return ": neither skips nor MLPs save it" if grade is Grade.COLLAPSES else "; attention alone would do no worse"
+        return f"; attention alone would do {'no worse' if alone == grade else 'better'}"
     said = f"; attention alone {WOULD[alone]}"
     if skips is None or mlps is None:
         return said
@@ -68,8 +79,10 @@ def sentences(found: Collapse) -> tuple[str, ...]:
     return (*variant_sentences(found), *_order(found))
 
 
-def variant_sentences(found: Collapse) -> tuple[str, ...]:
-    return tuple(_variant(name, curve.mean, found) for name, curve in found.curves.items())
+def variant_sentences(found: Collapse, *, short: bool = False) -> tuple[str, ...]:
+    """What is left in every variant; `short` has room in a line of a terminal."""
+    said = tuple(_variant(name, curve.mean, found) for name, curve in found.curves.items())
+    return tuple(sentence.replace(OF_TOKENS, "") for sentence in said) if short else said
 
 
 def _variant(name: str, mean: Sequence[float], found: Collapse) -> str:
@@ -77,18 +90,24 @@ def _variant(name: str, mean: Sequence[float], found: Collapse) -> str:
     known = [(depth, value) for depth, value in enumerate(mean) if math.isfinite(value)]
     if not known:
         return f"{subject} gives no finite number."
+    start, (end_depth, end) = known[0][1], known[-1]
     if grade is Grade.COLLAPSES:
         rounding = next((depth for depth, value in known if value <= 8 * found.floor), None)
         if rounding is not None:
             return f"{subject} collapses: {_after(rounding)} only rounding is left (below {_ten(80 * found.floor)})."
         first = next(depth for depth, value in known if value < COLLAPSED)
-        end = "" if first == known[-1][0] else f", {numeral(known[-1][1], 3)} {place_words(known[-1][0], last)}"
-        return f"{subject} collapses: the residual is {numeral(mean[first], 3)} {_after(first)}{end}."
-    start, end = (f"{numeral(value, 3)} {place_words(depth, last)}" for depth, value in (known[0], known[-1]))
+        more = "" if first == end_depth else f", {numeral(end, 3)} {place_words(end_depth, last)}"
+        return f"{subject} collapses: the residual is {numeral(mean[first], 3)} {_after(first)}{more}."
     if grade is Grade.BROKEN:
-        return f"{subject} gives no finite number {_after(known[-1][0] + 1)}: the residual is {end}."
-    left = f"{share_words(share_left(mean))} is left"
-    return f"{subject} {WORDS[grade]}: {start}, {end} ({left})."
+        return (
+            f"{subject} gives no finite number {_after(end_depth + 1)}: the residual was {numeral(end, 3)} "
+            f"{place_words(end_depth, last)}."
+        )
+    if end > start:
+        left = f"{numeral(end, 3)} {_after(last)}, {numeral(start, 3)} entering block 0"
+    else:
+        left = f"{numeral(end, 3)} of {numeral(start, 3)} is left {_after(last)}"
+    return f"{subject} {WORDS[grade]}: {left}."
 
 
 def _after(depth: int) -> str:
@@ -111,12 +130,12 @@ def _order(found: Collapse) -> list[str]:
 
 def remarks(found: Collapse) -> tuple[str, ...]:
     """Notes that a reader of the curves must know; those on bounds stand with the provenance."""
-    return tuple(note for note in found.notes if not note.startswith(("The bound", "Bound", "Corollary")))
+    return tuple(note for note in found.notes if not note.startswith("The bound"))
 
 
 def published_words(found: Collapse, published: Published) -> tuple[str, ...]:
-    """How far these curves are from the published ones, variant by variant, and why they need not agree."""
-    said, model = [], published.model
+    """How far these curves are from the published ones, variant by variant."""
+    said = []
     for name, theirs in published.curves.items():
         if name not in found.curves:
             continue
@@ -129,19 +148,23 @@ def published_words(found: Collapse, published: Published) -> tuple[str, ...]:
         if pairs:
             apart, depth, a, b = max(pairs)
             said.append(
-                f"{SUBJECTS[name]}: at most {numeral(apart)} from the published {model} "
+                f"{SUBJECTS[name]}: at most {numeral(apart)} from the published {published.model} "
                 f"({place_words(depth, len(ours) - 1)}: {numeral(a)} here, {numeral(b)} there)."
             )
-    if model == "Albert":
-        said.append(
-            "The paper's Albert without MLPs keeps their activation (x + gelu(x) in every block), which holds its "
-            "attention + skip up; here MLPs are out whole."
-        )
-    said.append(
+    return tuple(said)
+
+
+def published_remarks(published: Published) -> tuple[str, ...]:
+    """Why curves need not agree with the published ones."""
+    albert = (
+        "The paper's Albert without MLPs keeps their activation (x + gelu(x) in every block), which holds its "
+        "attention + skip up; here MLPs are out whole."
+    )
+    measured = (
         "The paper measured 32 sequences of 128 tokens of other text, with other seeds, in float32, to four decimals; "
         "curves of random weights depend on how weights are drawn."
     )
-    return tuple(said)
+    return (albert, measured) if published.model == "Albert" else (measured,)
 
 
 def shape_words(found: Collapse) -> str:
@@ -151,8 +174,9 @@ def shape_words(found: Collapse) -> str:
 
 
 def corpus_words(found: Collapse) -> str:
-    """`pocket's text, 32 sequences of up to 128 tokens, 1,inf norm`."""
+    """`pocket's text, 32 sequences of up to 128 tokens`, and the norm where it is not the paper's."""
     corpus = found.provenance["corpus"]
     sequences = corpus["sequences"]
     over = count(sequences, "sequence") if isinstance(sequences, int) else f"{sequences} sequences"
-    return f"{corpus['name']}, {over} of up to {count(found.tokens, 'token')}, {found.norm} norm"
+    norm = "" if found.norm == PAPERS_NORM else f", {found.norm} norm"
+    return f"{corpus['name']}, {over} of up to {count(found.tokens, 'token')}{norm}"
