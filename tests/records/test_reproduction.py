@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,19 @@ def test_a_file_of_an_older_attnscope_is_read(tmp_path: Path) -> None:
     assert math.isnan(first.low)
     assert math.isnan(second.y)
     read.write_page(tmp_path / "page.html")
+
+
+def test_a_seed_without_a_number_has_a_row_in_the_table_and_is_written() -> None:
+    """An experiment says None where a number is not finite; claims of a run have it before any file is read."""
+    claim = CLAIMS[0].judged({"accuracy": (None, 0.9, 0.8)})
+    missing = CLAIMS[1].judged({"loss": (None,)})
+    made = replace(sample(), claims=(claim, missing))
+    assert made.table()[["median", "low", "high", "n"]].to_dict("records") == [
+        {"median": pytest.approx(math.nan, nan_ok=True), "low": 0.8, "high": 0.9, "n": 3},
+        pytest.approx({"median": math.nan, "low": math.nan, "high": math.nan, "n": 1}, nan_ok=True),
+    ]
+    assert "0.8 to 0.9 over 3 seeds" in " ".join(made.sentences())
+    assert made._repr_html_().startswith("<div")
 
 
 def _verdict(data: dict[str, Any]) -> None:

@@ -147,7 +147,7 @@ def test_the_screen_is_short_and_tables_come_on_request() -> None:
     assert sum(line.startswith("· ") for line in calm) == 4
     assert not any("bound" in line for line in calm)
     assert any("out/collapse.html" in line for line in calm)
-    text = "\n".join(wordy)
+    text = " ".join(" ".join(wordy).split())
     assert "bound from" in text
     assert "Relative residual" in text
     assert "With its skip and the patterns seen here, attention cannot collapse the stream in 12 of 12" in text

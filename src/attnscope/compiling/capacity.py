@@ -28,7 +28,7 @@ from attnscope.patterns.seeds import refuse_negative
 from attnscope.records.capacity import Capacity, Floor
 from attnscope.solvers.projection import theorem_width
 
-SEEDS = (0, 1, 2)
+SEEDS = 3
 BUDGET = 120.0
 SIZES = (16, 64, 256, 1024, 4096, 16384)
 COUNTS = (1, 2, 4, 8, 16)

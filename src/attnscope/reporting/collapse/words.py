@@ -65,13 +65,16 @@ def _saved(found: Collapse, grade: Grade) -> str:
     if alone >= grade:
         return f"; attention alone would do {'no worse' if alone == grade else 'better'}"
     said = f"; attention alone {WOULD[alone]}"
-    if skips is None or mlps is None:
-        return said
+    return said if skips is None or mlps is None else f"{said}, and {_saviour(skips, mlps, grade)} save it from that"
+
+
+def _saviour(skips: Grade, mlps: Grade, grade: Grade) -> str:
+    """What lifts attention alone to the grade of the whole model."""
+    if skips < grade and mlps < grade:
+        return "it takes skips and MLPs together to"
     if skips >= grade and mlps >= grade:
-        return f"{said}, and skips or MLPs, either of them, save it from that"
-    if skips >= grade or mlps >= grade:
-        return f"{said}, and {'skips' if skips >= grade else 'MLPs'} save it from that"
-    return f"{said}, and it takes skips and MLPs together to save it from that"
+        return "skips or MLPs, either of them,"
+    return "skips" if skips >= grade else "MLPs"
 
 
 def sentences(found: Collapse) -> tuple[str, ...]:
