@@ -27,9 +27,6 @@ from attnscope.cli.options import (
     stack_option,
 )
 
-SAMPLES = 32
-FEW_SAMPLES = 8  # of models of a published size, which take seconds a sequence in float64
-
 
 def collapse(
     model: ModelOrShape,
@@ -42,7 +39,7 @@ def collapse(
     norm: Annotated[str, typer.Option(help="How residuals are measured: 1,inf (the paper's), frobenius, 1 or inf.")] = (
         "1,inf"
     ),
-    samples: Annotated[int | None, samples_option(f"{SAMPLES}, or {FEW_SAMPLES} for a shape of the paper")] = None,
+    samples: Annotated[int, samples_option()] = 8,
     max_tokens: Annotated[int | None, max_tokens_option("128, or all that the model has positions for")] = None,
     batch_size: BatchSize = 8,
     dtype: LoadedDtype = "float64",
@@ -91,14 +88,12 @@ def collapse(
         with output_folder(place) as folder, showing() as progress:
             progress("loading", 0, 0)
             from attnscope.collapsing.collapse import collapse as run_collapse
-            from attnscope.hf.loading.shapes import SHAPES
 
-            few = random_init and model in SHAPES
             found = run_collapse(
                 model,
                 corpus,
                 variants=variants,
-                samples=samples or (FEW_SAMPLES if few else SAMPLES),
+                samples=samples,
                 max_tokens=max_tokens,
                 batch_size=batch_size,
                 norm=norm,

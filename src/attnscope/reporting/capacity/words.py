@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from attnscope.core.numerals import numeral
 from attnscope.records.capacity import Capacity, Need
-from attnscope.reporting.verdict import Verdict
+from attnscope.reporting.verdict import Level, Verdict
 
 Line = tuple[str, str, str]
 FROM_TABLE = (
@@ -34,13 +34,14 @@ def sentences(found: Capacity) -> tuple[str, ...]:
 
 def answer_words(found: Capacity) -> str:
     """The answer in a sentence: what was enough, and what cannot be enough."""
-    floor = f"keys that serve every pattern need at least {found.bounds['universal'].width}"
+    pattern = f"{found.k:,} of {found.n:,} tokens"
+    floor = f"keys that serve every such pattern need at least {found.bounds['universal'].width:,}"
     best = found.narrowest
     if not any(need.measured for need in found.needs):
-        return f"Nothing was measured in the time given (--budget gives more); {floor}."
+        return f"No width was measured for {pattern} in the time given (--budget gives more); {floor}."
     if best is None:
-        return f"No construction reaches the accuracy; {floor}."
-    return f"Width {best.d} is enough for one pattern ({best.method}); {floor}."
+        return f"No construction attends to {pattern} with the accuracy that was asked for; {floor}."
+    return f"Width {best.d:,} is enough to attend to one pattern of {pattern} ({best.method}); {floor}."
 
 
 def title_words(found: Capacity) -> str:
@@ -136,7 +137,7 @@ def _beside(found: Capacity) -> str:
 
 
 def verdict(found: Capacity) -> Verdict:
-    """The answer; that there is none is worth a warning only where somebody looked for it."""
-    if found.narrowest is not None:
-        return Verdict("calm", answer_words(found))
-    return Verdict("warning" if any(need.measured for need in found.needs) else "info", answer_words(found))
+    """The answer; a warning where everything was tried and nothing reached the accuracy."""
+    measured = any(need.measured for need in found.needs)
+    level: Level = "calm" if found.narrowest is not None else "warning" if measured else "info"
+    return Verdict(level, answer_words(found))
