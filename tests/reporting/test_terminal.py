@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from attnscope.records.survey.diagnose import diagnose
+from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
 from attnscope.reporting.survey.headlines import headlines
 from attnscope.reporting.survey.terminal import sparkline

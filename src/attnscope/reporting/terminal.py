@@ -66,11 +66,6 @@ def opening(verdict: Verdict, *about: str) -> list[RenderableType]:
     ]
 
 
-def titled(name: str, about: str) -> RenderableType:
-    """The first line of a screen."""
-    return Text.assemble("\n", (clean(name), "bold"), ("  " + clean(about), "dim"))
-
-
 def section(text: str) -> RenderableType:
     return Padding(Text(text, style="bold"), (1, 0, 0, 0))
 

@@ -29,20 +29,16 @@ from attnscope.reporting.collapse.words import (
     variant_sentences,
     verdict,
 )
-from attnscope.reporting.terminal import lines_under, titled
+from attnscope.reporting.terminal import lines_under, opening
 
 MOST_DEPTHS = 6
-COLOURS = {"calm": "bold green", "info": "bold", "warning": "bold yellow", "critical": "bold red"}
 
 
 def show(found: Collapse, *, published: str | None = None, verbose: bool = False) -> RenderableType:
     """What a console prints; `published` as on the page, `verbose` adds the curves and bounds as tables."""
-    told = verdict(found)
     told_of = sentences(found) if verbose else variant_sentences(found, short=True)
     parts: list[RenderableType] = [
-        titled(found.model, shape_words(found)),
-        Text(clean(corpus_words(found)), style="dim"),
-        Text.assemble("\n", (clean(told.sentence), COLOURS[told.level]), "\n"),
+        *opening(verdict(found), f"{found.model}, {shape_words(found)}", corpus_words(found), ""),
         *(Text(f"· {clean(sentence)}") for sentence in told_of),
         *(Text(clean(note), style="dim") for note in (found.notes if verbose else remarks(found))),
     ]
