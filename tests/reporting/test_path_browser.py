@@ -31,31 +31,37 @@ def written(report: PathReport, folder: Path) -> Path:
     return report.write_page(folder / "paths.html")
 
 
+@pytest.fixture(scope="module")
+def long_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(long_report(), tmp_path_factory.mktemp("long"))
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 800, 390])
-def test_the_page_looks_right(browser: Browser, tmp_path: Path, width: int, scheme: Literal["light", "dark"]) -> None:
-    with looks.opened(browser, written(long_report(), tmp_path), width=width, scheme=scheme) as page:
+def test_the_page_looks_right(browser: Browser, long_page: Path, width: int, scheme: Literal["light", "dark"]) -> None:
+    with looks.opened(browser, long_page, width=width, scheme=scheme) as page:
         looks.assert_looks(page)
         looks.assert_charts_are_read_by_keys(page)
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("width", [1280, 390])
-def test_grids_of_every_size_fill_their_cards(browser: Browser, tmp_path: Path, width: int, size: str) -> None:
+def test_grids_of_every_size_fill_their_cards(browser: Browser, tmp_path: Path, size: str) -> None:
     blocks, heads = SIZES[size]
-    with looks.opened(browser, written(sample_paths(layers=blocks, heads=heads), tmp_path), width=width) as page:
-        looks.assert_looks(page)
-        grid = page.locator("#values svg:visible")
-        assert grid.locator("rect").count() == blocks * heads
-        assert grid.locator(".axis").all_text_contents() == ["block", "head"]
-        card, drawn = page.locator("#values").bounding_box(), grid.bounding_box()
-        assert card is not None
-        assert drawn is not None
-        assert drawn["width"] >= 0.85 * card["width"]
+    path = written(sample_paths(layers=blocks, heads=heads), tmp_path)
+    for width in (1280, 390):
+        with looks.opened(browser, path, width=width) as page:
+            looks.assert_looks(page)
+            grid = page.locator("#values svg:visible")
+            assert grid.locator("rect").count() == blocks * heads
+            assert grid.locator(".axis").all_text_contents() == ["block", "head"]
+            card, drawn = page.locator("#values").bounding_box(), grid.bounding_box()
+            assert card is not None
+            assert drawn is not None
+            assert drawn["width"] >= 0.85 * card["width"]
 
 
-def test_every_text_stands_and_keys_reach_everything(browser: Browser, tmp_path: Path) -> None:
-    with looks.opened(browser, written(long_report(), tmp_path)) as page:
+def test_keys_reach_everything_and_paper_shows_everything(browser: Browser, long_page: Path) -> None:
+    with looks.opened(browser, long_page) as page:
         looks.assert_tab_order(page)
         looks.assert_print_shows_all(page)
 
@@ -77,10 +83,10 @@ def box_of(page: Page, query: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_arcs_end_at_their_tokens(browser: Browser, tmp_path: Path, width: int) -> None:
+def test_arcs_end_at_their_tokens(browser: Browser, long_page: Path, width: int) -> None:
     """On the screen: both ends of every line, on the upper edge of the boxes of their tokens."""
     report = long_report()
-    with looks.opened(browser, written(report, tmp_path), width=width) as page:
+    with looks.opened(browser, long_page, width=width) as page:
         asked = box_of(page, ".chip.asked:visible rect")
         assert page.locator(".chip.asked:visible .word").text_content() == " word29"
         ends: list[Any] = page.locator(".arc:visible").evaluate_all(
@@ -101,9 +107,9 @@ def test_arcs_end_at_their_tokens(browser: Browser, tmp_path: Path, width: int) 
                 assert y == pytest.approx(box["y"], abs=1.5)
 
 
-def test_arcs_are_read_under_the_pointer_and_by_keys(browser: Browser, tmp_path: Path) -> None:
+def test_arcs_are_read_under_the_pointer_and_by_keys(browser: Browser, long_page: Path) -> None:
     report = long_report()
-    with looks.opened(browser, written(report, tmp_path)) as page:
+    with looks.opened(browser, long_page) as page:
         for number, arc in enumerate(page.locator(".arc:visible").all(), 1):
             arc.locator("circle").first.hover()
             expect(page.locator("#tooltip")).to_contain_text(f"{number}. '{TEXT[report.top[number - 1].position]}'")
