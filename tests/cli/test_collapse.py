@@ -62,6 +62,11 @@ def test_sentences_page_chart_and_file(model: str, text: str, tmp_path: Path) ->
     assert sorted(p.name for p in out.iterdir()) == ["collapse.html", "collapse.json"]
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 def test_json_alone_on_standard_output(model: str, text: str) -> None:
     code, said, error = run(
         model, text, *SMALL, "--variants", "whole,san", "--json", "--no-bounds", "--norm", "frobenius"
@@ -72,6 +77,13 @@ def test_json_alone_on_standard_output(model: str, text: str) -> None:
     assert data["norm"] == "frobenius"
     assert data["bounds"] == []
     assert data["provenance"]["versions"]["torch"]
+    folder = Path(f"attnscope-{Path(model).name}")
+    assert data["files"] == {
+        "data": str(folder / "collapse.json"),
+        "page": str(folder / "collapse.html"),
+        "chart": None,
+    }
+    assert list(Collapse.load(folder).curves) == ["whole", "san"]
 
 
 def test_random_weights_of_several_seeds(model: str) -> None:

@@ -222,7 +222,12 @@ def test_the_page_of_a_file_cannot_bring_its_own_markup(tmp_path: Path) -> None:
 
 def test_the_screen_has_every_verdict_and_no_control_character() -> None:
     stream = StringIO()
-    print_record(sample(), console=Console(file=stream, width=200, highlight=False), files={"Page": Path("page.html")})
+    console = Console(file=stream, width=200, highlight=False)
+    print_record(sample(), console=console, files={"Page": Path("page.html")})
+    brief = stream.getvalue()
+    assert all(claim.verdict in brief for claim in sample().claims)
+    assert "· A remark." not in brief
+    print_record(sample(), console=console, files={"Page": Path("page.html")}, verbose=True)
     shown = stream.getvalue()
     assert "\x1b" not in shown
     for words in ("reproduced", "not reproduced", "contradicted", "not run", "nothing", "· A remark.", "page.html"):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from attnscope.cli.options import SaveRecord, Threshold, json_option
+from attnscope.cli.options import SaveRecord, Threshold, Verbose, json_option
 
 
 def compare(
@@ -16,6 +16,7 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Also write a page with both.", metavar="FILE")] = None,
     save: SaveRecord = None,
     threshold: Threshold = None,
+    verbose: Verbose = False,
     as_json: Annotated[bool, json_option("the differences")] = False,
 ) -> None:
     """Set survey A beside survey B: checkpoints, variants, models."""
@@ -35,4 +36,4 @@ def compare(
     if as_json:
         print_json(comparison.to_json())
     else:
-        print_record(comparison, files={"Report": out, "Record": save})
+        print_record(comparison, files={"Report": out, "Record": save}, verbose=verbose)

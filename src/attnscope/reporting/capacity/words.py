@@ -11,6 +11,10 @@ from attnscope.records.capacity import Capacity, Need
 from attnscope.reporting.verdict import Verdict
 
 Line = tuple[str, str, str]
+FROM_TABLE = (
+    "The widths come from the table that ships with attnscope, and nothing was searched for: --budget SECONDS searches "
+    "for what the table lacks, --no-cache for everything anew."
+)
 
 
 def sentences(found: Capacity) -> tuple[str, ...]:
@@ -22,7 +26,9 @@ def sentences(found: Capacity) -> tuple[str, ...]:
     missing = [need.method for need in found.needs if not need.measured]
     if missing and len(missing) < len(found.needs):
         names = missing[0] if len(missing) == 1 else f"{', '.join(missing[:-1])} and {missing[-1]}"
-        said.append(f"Not measured in the time given: {names}.")
+        said.append(f"Not measured{'' if found.shipped else ' in the time given'}: {names}.")
+    if found.shipped:
+        said.append(FROM_TABLE)
     return tuple(said)
 
 
@@ -130,5 +136,7 @@ def _beside(found: Capacity) -> str:
 
 
 def verdict(found: Capacity) -> Verdict:
-    """The answer; calm where some construction reached the accuracy."""
-    return Verdict("info" if found.narrowest is None else "calm", answer_words(found))
+    """The answer; that there is none is worth a warning only where somebody looked for it."""
+    if found.narrowest is not None:
+        return Verdict("calm", answer_words(found))
+    return Verdict("warning" if any(need.measured for need in found.needs) else "info", answer_words(found))

@@ -24,7 +24,7 @@ from attnscope.reporting.terminal import lines_under, titled
 MOST_DEPTHS = 6
 
 
-def show(found: Collapse, *, published: str | None = None) -> RenderableType:
+def show(found: Collapse, *, published: str | None = None, verbose: bool = False) -> RenderableType:  # noqa: ARG001
     """What a console prints; `published` as on the page."""
     parts: list[RenderableType] = [
         titled(found.model, shape_words(found)),

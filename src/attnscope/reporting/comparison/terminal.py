@@ -18,7 +18,7 @@ from attnscope.reporting.terminal import section
 MOST_CHANGES = 10
 
 
-def show(comparison: Comparison) -> RenderableType:
+def show(comparison: Comparison, *, verbose: bool = False) -> RenderableType:  # noqa: ARG001
     """What a console prints."""
     before, after = (
         clean(str((p.get("model") or {}).get("name", "unnamed model"))) for p in (comparison.before, comparison.after)

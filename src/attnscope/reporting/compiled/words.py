@@ -127,5 +127,5 @@ def _asked(worst: float, asked: float, mean: float) -> str:
 
 
 def verdict(compiled: Compiled) -> Verdict:
-    """Whether the head does what was asked."""
+    """Whether there is such a head, and how narrow it is."""
     return Verdict("calm" if compiled.reached else "warning", sentences(compiled)[0])

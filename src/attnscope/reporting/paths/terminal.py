@@ -16,8 +16,8 @@ from attnscope.records.paths import PathReport
 from attnscope.reporting.paths.carriers import heads
 from attnscope.reporting.paths.origin import constants_matter
 from attnscope.reporting.paths.vocabulary import chain_words, other_than_said
-from attnscope.reporting.paths.words import CONSTANTS, OF_TARGET, length_lines, player_words, sentences
-from attnscope.reporting.terminal import section, titled
+from attnscope.reporting.paths.words import CONSTANTS, OF_TARGET, length_lines, player_words, sentences, verdict
+from attnscope.reporting.terminal import opening, section
 
 FEW, MANY = 4, 12  # heads
 FEW_PATHS, FEW_SENTENCES, FEW_NOTES = 4, 2, 2
@@ -26,13 +26,12 @@ COLUMNS = 80
 
 def show(report: PathReport, *, verbose: bool = False) -> RenderableType:
     """What a console prints."""
-    verdict, *said = sentences(report)
+    said = sentences(report)[1:]
     game = player_words(report)
     shown = [*said, *([game] if game else [])] if verbose else said[: FEW_SENTENCES - bool(report.notes)]
     parts: list[RenderableType] = [
-        titled(report.model, f"{visible(report.target)} = {numeral(report.value)}"),
+        *opening(verdict(report), f"{report.model}: {visible(report.target)} = {numeral(report.value)}"),
         Text(""),
-        Text(clean(verdict), style="bold"),
         *(Text(clean(sentence)) for sentence in shown),
         *(Text(clean(note), style="dim") for note in (report.notes if verbose else report.notes[:FEW_NOTES])),
         section("Heads that move it most (Shapley values)"),

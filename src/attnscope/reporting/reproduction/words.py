@@ -46,9 +46,7 @@ def run_words(found: Reproduction) -> str:
 
 
 def verdict(found: Reproduction) -> Verdict:
-    """How many claims held; a contradiction is the worst that can be said of one."""
+    """How many claims hold. That one does not is a result, and no fault."""
     counts = found.counts
-    level: Level = "critical" if counts["contradicted"] else "warning" if counts["not reproduced"] else "calm"
-    if found.claims and counts["reproduced"] == 0 and level == "calm":
-        level = "info"
-    return Verdict(level, sentences(found)[0])
+    level: Level = "calm" if counts["reproduced"] == len(found.claims) else "info"
+    return Verdict("warning" if counts["contradicted"] else level, sentences(found)[0])
