@@ -40,7 +40,7 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_text_is_decomposed_and_written() -> None:
     result = invoke("pocket", "The old man", "--target", " and", "--chart", "paths.svg", *QUICK)
     assert result.exit_code == 0, result.output
-    for word in ("logit of ' and' after the last token", "By length", "Largest single paths", "paths.html"):
+    for word in ("logit of ' and' after the last token", "asked is ' and'", "Largest single paths", "paths.html"):
         assert word in result.stdout
     folder = Path("attnscope-pocket")
     report = PathReport.load(folder / "paths.json")
@@ -82,7 +82,7 @@ def test_report_draws_the_page_again_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "By length" in done.stdout
+    assert "Largest single paths" in done.stdout
     assert "Single paths" in Path("here/paths.html").read_text()
     from attnscope.cli.main import app as whole
 

@@ -81,7 +81,8 @@ const page = (() => {
         const distance = Math.hypot(across, 0.3 * down);
         if (distance < least) [best, least] = [index, distance];
       });
-      if (best >= 0) read(best);
+      const under = readings.indexOf(event.target.closest("[data-reading]")); /* lines have boxes that overlap */
+      if (under >= 0 || best >= 0) read(under >= 0 ? under : best);
     };
     plot.addEventListener("pointermove", nearest);
     plot.addEventListener("pointerdown", nearest); /* a finger does not hover */
