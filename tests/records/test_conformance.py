@@ -108,7 +108,7 @@ def _draw_nothing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Hundreds of pages are written below: their charts are built and not drawn, which is what takes the time."""
     if request.node.name.startswith("test_an_edited_file"):
         blank = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10"></svg>'
-        for module in ("attnscope.charts.export", "attnscope.reporting.survey.figures"):
+        for module in ("attnscope.charts.export", "attnscope.reporting.drawing"):
             monkeypatch.setattr(f"{module}.render", lambda *_, **__: blank)
 
 

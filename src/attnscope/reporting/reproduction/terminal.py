@@ -1,4 +1,4 @@
-"""A reproduction in a terminal: one row for each claim, then what was remarked."""
+"""A reproduction in a terminal: the verdict, one row for each claim, then what was remarked."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from rich.text import Text
 
 from attnscope.core.visible import clean
 from attnscope.records.reproduction import Reproduction
-from attnscope.reporting.reproduction.words import measured_words, run_words
+from attnscope.reporting.reproduction.words import measured_words, run_words, verdict
 from attnscope.reporting.terminal import titled
 
 COLOURS = {"reproduced": "green", "not reproduced": "yellow", "contradicted": "red", "not run": "dim"}
+LEVELS = {"calm": "bold green", "info": "bold", "warning": "bold yellow", "critical": "bold red"}
 
 
 def show(found: Reproduction) -> RenderableType:
@@ -28,4 +29,6 @@ def show(found: Reproduction) -> RenderableType:
             Text("\n".join(map(clean, measured_words(claim))) or "nothing"),
         )
     remarks = (Text(f"· {clean(remark)}") for remark in found.remarks)
-    return Group(titled(found.title, run_words(found)), table, *remarks)
+    told = verdict(found)
+    first = Text.assemble("\n", (clean(told.sentence), LEVELS[told.level]))
+    return Group(titled(found.title, run_words(found)), first, table, *remarks)
