@@ -70,7 +70,7 @@ def sample_reproduction() -> Reproduction:
         figures=(
             Figure("one", *words, lines(lambda x, place: 0.5 + 0.04 * x - 0.1 * place)),
             Figure("log", *words, lines(lambda x, place: 10.0 ** -(x * (1 + place)), twin=True), log=True),
-            Figure("panels", *words, lines(lambda x, place: x + place, ("BERT", "Albert", "XLNet"))),
+            Figure("panels", *words, lines(lambda x, place: float(x + place), ("BERT", "Albert", "XLNet"))),
             Figure("bars", *words, bars, "bars"),
             Figure("tracks", *words, turns, "tracks"),
         ),
