@@ -73,7 +73,7 @@ def comparison_profile(
     legend = alt.Legend(
         orient="top",
         columns=beside,
-        labelLimit=max(120, width // beside - 60),
+        labelLimit=max(100, (width - 60) // beside - 40),
         symbolType="stroke",
         symbolSize=400,
         symbolStrokeWidth=2,
