@@ -116,7 +116,7 @@ def test_portrait_places_a_head_among_the_others() -> None:
         "circle",
         "text",
     ]
-    with pytest.raises(RefusalError, match="no head 9 in layer 3"):
+    with pytest.raises(RefusalError, match="no head 9 in block 3"):
         portrait_rows(table, CARDS, stack="decoder", site="self", layer=3, head=9)
 
 
@@ -150,16 +150,16 @@ def test_every_chart_of_a_gallery_is_valid() -> None:
 def test_a_gallery_has_portraits_of_heads_that_findings_name() -> None:
     survey = made_survey(observations(8, 6, broken=((1, 1),)))
     findings = diagnose(survey)
-    named = {f"decoder-self-layer-{layer}-head-{head}" for f in findings for layer, head in f.heads}
-    portraits = {name: chart for name, chart in gallery(survey) if "-layer-" in name}
+    named = {f"decoder-self-block-{layer}-head-{head}" for f in findings for layer, head in f.heads}
+    portraits = {name: chart for name, chart in gallery(survey) if "-block-" in name}
     assert len(named) > len(portraits) == MOST_PORTRAITS
     assert set(portraits) <= named
-    assert "decoder-self-layer-1-head-1" in portraits  # every finding has its turn: this one is about NaN
+    assert "decoder-self-block-1-head-1" in portraits  # every finding has its turn: this one is about NaN
     first = next(f for f in findings if f.kind == "sink").heads[0]
-    assert specification(portraits[f"decoder-self-layer-{first[0]}-head-{first[1]}"])["title"]["text"] == (
-        f"Layer {first[0]}, head {first[1]}"
+    assert specification(portraits[f"decoder-self-block-{first[0]}-head-{first[1]}"])["title"]["text"] == (
+        f"Block {first[0]}, head {first[1]}"
     )
-    assert not [name for name, _ in gallery(survey, ()) if "-layer-" in name]
+    assert not [name for name, _ in gallery(survey, ()) if "-block-" in name]
 
 
 @pytest.mark.parametrize("theme", THEMES)

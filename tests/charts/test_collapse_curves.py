@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from attnscope.charts.collapse_curves import collapse_chart, curve_rows, published_rows
+from attnscope.charts.collapse_curves import (
+    bound_rows,
+    collapse_chart,
+    curve_rows,
+    curves_chart,
+    published_rows,
+)
 from attnscope.charts.export import render as draw
 from attnscope.charts.theme import specification
 from attnscope.core.errors import RefusalError
 from attnscope.records.collapse import Collapse, Curve
 from attnscope.records.decoding import encode
 from attnscope.records.published import Published
+from attnscope.reporting.collapse.bound_words import bound_lines, end_lines, power_of_ten
 from attnscope.reporting.collapse.page import render
-from attnscope.reporting.collapse.words import end_lines, power_of_ten, sentences
+from tests.reporting.sample_collapse import collapse_of, sample_curves
 
 
 def curve(name: str, title: str, mean: tuple[float, ...]) -> Curve:
@@ -64,6 +72,33 @@ def test_rows_rest_on_the_floor_and_leave_out_what_is_no_number(found: Collapse)
     ]
     theirs = published_rows(found, REFERENCE)
     assert [(r["depth"], r["published"]) for r in theirs] == [(0, 0.6), (1, 0.02), (2, 5e-5)]  # ends at its first 0
+    assert theirs[2]["label"] == "BERT as published, attention only, entering block 2: below 5e-5"
+
+
+def test_readings_say_which_block_the_stream_enters_and_where_it_ends(found: Collapse) -> None:
+    labels = [row["label"] for row in curve_rows(found)]
+    assert labels[0] == "attention only, entering block 0: 0.6 (p10 0.6, p90 0.6)"
+    assert labels[2].startswith("attention only, after block 1: 1e-17")  # the number, not the floor it is drawn on
+    assert [row["label"] for row in bound_rows(found, "residual")] == [
+        "measured, block 0: 0.002",
+        "measured, block 1: 0.002",
+        "the paper's theorem 2.2, block 0: 400",
+    ]
+
+
+def drawn_texts(width: int) -> list[str]:
+    document = specification(curves_chart(collapse_of(sample_curves()), width), "page")
+    return re.findall(r"<text[^>]*>([^<]*)</text>", draw(document, ".svg").decode())
+
+
+def test_names_stand_at_the_ends_of_lines_and_on_a_telephone_above_them() -> None:
+    wide, narrow = curves_chart(collapse_of(sample_curves()), 1080), curves_chart(collapse_of(sample_curves()), 326)
+    kinds = [[layer["mark"]["type"] for layer in chart.to_dict()["layer"]] for chart in (wide, narrow)]
+    assert kinds == [["area", "line", "circle", "text"], ["area", "line", "circle"]]
+    for width in (1080, 326):
+        assert {"attention only", "attention + MLP", "attention + skip", "whole model", "end"} <= set(
+            drawn_texts(width)
+        )
 
 
 @pytest.mark.parametrize("bounds", [False, True])
@@ -73,7 +108,7 @@ def test_the_chart_draws(found: Collapse, bounds: bool, published: Any) -> None:
     svg = draw(document, ".svg").decode()
     assert "attention only" in svg
     assert ("theorem 2.2" in svg) == bounds
-    assert ("as published" in svg) == (published is not None)
+    assert ("dashed: BERT as published" in svg) == (published is not None)
 
 
 def test_nothing_to_draw_is_refused(found: Collapse) -> None:
@@ -81,45 +116,51 @@ def test_nothing_to_draw_is_refused(found: Collapse) -> None:
         collapse_chart(replace(found, curves={"san": curve("san", "attention only", (math.nan, math.nan))}))
 
 
-def test_sentences(found: Collapse) -> None:
-    said = sentences(found)
-    assert said[0] == "Attention alone collapses: after 2 layers the residual is below 1e-14, where rounding begins."
-    assert said[1].startswith("The whole model keeps its tokens apart: the residual goes from 0.6 to 0.5")
-    assert "no finite number after it" in said[1]
-    assert "d^3.01" in said[2]
-    assert "1 of 1 layer" in said[3]
-    fallen = replace(found, curves={"san": curve("san", "attention only", (0.5, 1e-4, 1e-6))}, order=math.nan)
-    assert sentences(fallen)[0].endswith("below 0.001 after 1 layer and 1e-6 after all 2.")
-
-
-def test_numbers_too_large_for_floats_are_powers_of_ten(found: Collapse) -> None:
-    assert end_lines(found)[0][2:4] == ("0", "(10^152)")
+def test_numbers_too_large_for_floats_are_powers_of_ten() -> None:
+    assert power_of_ten(152.2) == "10^152"
     assert power_of_ten(-531441.0) == "10^-531,441"
     assert power_of_ten(-2.0) == "0.01"
     assert power_of_ten(math.inf) == "infinite"  # a bound that promises nothing is not the smallest one
+    assert power_of_ten(-math.inf) == "0"
+
+
+def test_bounds_over_all_blocks_are_listed_where_they_apply(found: Collapse) -> None:
+    assert end_lines(found) == []
+    applying = replace(found, ends=(replace(found.ends[0], applies=True, bound=(0.0, 2.0)),))
+    assert end_lines(applying) == [("the paper's theorem 2.3", "residual of attention only", "0", "100")]
+
+
+def test_bounds_are_named_in_words_and_columns_that_are_empty_are_left_out(found: Collapse) -> None:
+    heading, first, second = bound_lines(found)
+    assert heading == (
+        "block", "diameter", "bound from the patterns seen", "bound from weights alone", "residual",
+        "the paper's theorem 2.2", "note",
+    )  # fmt: skip
+    assert first[-1].startswith("theorem 2.2 is no bound here")
+    assert first[-1].endswith("and these spread by 3")
+    assert second[-1].endswith("what is measured is rounding")
+    calm = replace(found.bounds[0], condition_met=2, cubic=None, paper=None)
+    assert bound_lines(replace(found, bounds=(calm,)))[0] == (
+        "block", "diameter", "bound from the patterns seen", "residual",
+    )  # fmt: skip
 
 
 def test_the_page_escapes_and_says_when_a_condition_fails(found: Collapse) -> None:
     page = render(found, published="BERT")
     assert "<b>model</b>" not in page
     assert "<i>note</i>" not in page
-    assert "</script>" not in page
+    assert "text </script>" not in page
     assert "a &lt;b&gt;model" in page
-    assert "condition violated (spread 3 &gt; 1.256)" in page
-    assert "the truth is rounding" in page
-    assert "no bound here: norms stand between its layers" in page
+    assert "theorem 2.2 is no bound here" in page
     assert page == render(found, published="BERT")
 
 
-def test_the_page_says_what_bands_and_ratios_are_and_has_no_empty_column(found: Collapse) -> None:
+def test_the_page_says_what_bands_and_ratios_are_and_uses_no_letters_for_bounds(found: Collapse) -> None:
     page = render(found, published="BERT")
     assert "bands reach from the tenth to the ninetieth percentile (p10 to p90)" in page
     assert "means over 3 sequences" in page
     assert "Dashed: BERT as published" in page
-    assert "Ratios: the diameter after attention and its skip over the diameter before" in page
-    assert "growth of the diameter" in page
-    noted = '<th scope="col" class="number">theorem 2.2</th><th scope="col">note</th>'
-    assert noted in page
-    calm = replace(found.bounds[0], condition_met=2)
-    assert noted not in render(replace(found, bounds=(calm,)))
+    assert "Growth of the diameter when the skip is kept" in page
     assert "Dashed" not in render(found)
+    for letter in "abcd":
+        assert f"({letter})" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attnscope.charts.axes import power_axis, tick_labels
+from attnscope.charts.axes import power_axis, round_below, tick_labels
 from attnscope.charts.experiment_figure import experiment_figure
 from attnscope.core.experiment import Figure, Point
 
@@ -57,4 +57,10 @@ def test_axes_are_labelled_as_their_values_need() -> None:
     assert "~e" in tick_labels([0.0, -2e-4])["labelExpr"]
     assert power_axis(1e-4, 10.0)["values"] == pytest.approx([1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0])
     assert len(power_axis(1e-20, 1.0)["values"]) <= 8
-    assert "values" not in power_axis(2.0, 8.0)
+    assert power_axis(0.09, 1.1)["values"] == [0.1, 0.2, 0.5, 1.0]
+    assert power_axis(2.0, 8.0)["values"] == [2.0, 5.0]
+    assert len(power_axis(0.005, 1.2)["values"]) == 8  # few powers of ten: 1, 2 and 5 of each
+    assert "values" not in power_axis(2.1, 2.9)
+    assert round_below(0.37, 0.5) == 0.2
+    assert round_below(0.37, 5.0) == 0.1
+    assert round_below(0.1, 5.0) == pytest.approx(0.1)

@@ -53,9 +53,9 @@ def test_a_portrait_of_a_head_without_a_number_can_be_drawn(tmp_path: Path) -> N
     for name, heads in (("one", 2), ("all", 1)):
         survey = made_survey(observations(1, heads, 4, broken=((0, 0),), only=("entropy",)))
         files = write_gallery(survey, tmp_path / name)
-        (svg,) = [f for f in files if f.name == "decoder-self-layer-0-head-0.svg"]
+        (svg,) = [f for f in files if f.name == "decoder-self-block-0-head-0.svg"]
         words = "".join(ElementTree.fromstring(svg.read_text()).itertext())
-        assert "Layer 0, head 0" in words
+        assert "Block 0, head 0" in words
         assert ("not a number nats" in words) == (name == "one")
 
 

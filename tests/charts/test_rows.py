@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from attnscope.charts.rows import Panel, depth_rows, head_rows, panels, round_up, value_domain
+from attnscope.charts.rows import Panel, depth_rows, head_rows, panels
 from attnscope.core.errors import RefusalError
 from attnscope.core.numerals import numeral
 from tests.charts.sample_model import CARDS, encoder_decoder, made_survey, observations
@@ -51,7 +49,7 @@ def test_depth_rows_of_a_stream_are_the_survey_itself() -> None:
     assert rows["depth"].tolist() == [0, 1, 2, 3, 4]
     assert rows["mean"].tolist() == own["mean"].tolist()
     assert rows["low"].tolist() == own["p10"].tolist()
-    assert rows["label"].iloc[2].startswith("entering layer 2: ")
+    assert rows["label"].iloc[2].startswith("entering block 2: ")
 
 
 def test_places_inside_a_block_stand_half_way() -> None:
@@ -60,7 +58,7 @@ def test_places_inside_a_block_stand_half_way() -> None:
     first = rows[rows["part"] == "largest activation"]
     assert first["depth"].tolist() == [0, 0.5, 1, 1.5, 2, 2.5, 3]
     assert list(dict.fromkeys(rows["part"])) == ["largest activation", "second channel", "third channel"]
-    assert "inside layer 1, after attention" in first["label"].iloc[3]
+    assert "inside block 1, after attention" in first["label"].iloc[3]
 
 
 def test_spread_of_attention_is_over_heads() -> None:
@@ -91,21 +89,3 @@ def test_nan_is_marked_and_not_averaged() -> None:
 def test_a_panel_that_is_not_there_is_refused() -> None:
     with pytest.raises(RefusalError, match="no measure 'entropy' at 'cross'"):
         head_rows(made_survey(observations(2, 2)).table(), Panel("entropy", "decoder", "cross"), "value")
-
-
-def test_colours_span_the_card_where_numbers_fill_it() -> None:
-    share = CARDS["sink_mass"]
-    assert value_domain(np.array([0.1, 0.6, np.nan]), share) == (0.0, 1.0)
-    assert value_domain(np.array([0.01, 0.03]), share) == (0.0, 0.05)
-    assert value_domain(np.array([]), share) == (0.0, 1.0)
-    assert value_domain(np.array([np.nan]), share) == (0.0, 1.0)
-    assert value_domain(np.array([1.0, 3.0, np.inf]), CARDS["entropy"]) == (1.0, 3.0)
-    assert value_domain(np.array([4.0, 4.0]), CARDS["entropy"]) == (3.0, 4.0)
-    assert value_domain(np.array([0.0, 2.0, 8.0]), replace(CARDS["entropy"], log=True)) == (2.0, 8.0)
-    low, high = value_domain(np.array([-3.0, -3.0]), CARDS["qk_spectrum"])
-    assert low < -3.0 <= high
-
-
-@pytest.mark.parametrize(("value", "top"), [(1.0, 1.0), (1.1, 2.0), (3.4, 5.0), (70.0, 100.0), (0.03, 0.05)])
-def test_round_tops(value: float, top: float) -> None:
-    assert round_up(value) == pytest.approx(top, rel=1e-12)

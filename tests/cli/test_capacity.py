@@ -22,6 +22,7 @@ from tests.compiling.stand_in import exact_construction, registered
 @pytest.fixture(autouse=True)
 def one_construction(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(widths, "known_widths", lambda: {})
     import_module("attnscope.compiling.compile")  # first imported below, it would keep the stand-in for good
     with registered(monkeypatch, exact_construction("joint", needs=5)):
@@ -32,11 +33,12 @@ ASKED = ("capacity", "-n", "12", "-k", "1", "--seeds", "1", "--budget", "20")
 
 
 def test_the_table_has_bounds_and_constructions() -> None:
-    result = invoke(*ASKED)
+    result = invoke(*ASKED, "--verbose")
     assert result.exit_code == 0, (result.output, result.exception)
-    for words in ("1 of 12 tokens", "Width 5 is enough", "at least 2", "Bounds", "universal", "Constructions", "joint",
-                  "5 at seed 0", "the theorem"):  # fmt: skip
+    for words in ("1 of 12 tokens", "Width 5 is enough", "at least 2", "What is proved", "universal",
+                  "What was measured", "joint", "5 at seed 0", "the theorem"):  # fmt: skip
         assert words in " ".join(result.stdout.split())
+    assert "What is proved" not in invoke(*ASKED).stdout
 
 
 def test_json_and_chart(tmp_path: Path) -> None:
@@ -65,8 +67,7 @@ def test_interruption_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnscope.compiling.worklist.measure", interrupted)
     result = invoke(*ASKED)
     assert result.exit_code == 130
-    assert "run the same command" in result.stderr
-    assert "not measured" in result.stdout
+    assert result.stderr.splitlines()[-1] == "attnscope: interrupted; nothing new was measured or kept."
     assert "Nothing was measured in the time given" in " ".join(result.stdout.split())
 
 
@@ -87,6 +88,25 @@ def test_interruption_of_a_search_that_has_found_something_ends_the_measuring_to
     assert result.exit_code == 130, result.output
     assert len(asked_for) == 2
     assert not list((tmp_path / "cache").rglob("*.json"))
+    assert "nothing new was measured or kept" in result.stderr
+    assert not list(tmp_path.glob("attnscope-*"))
+
+
+def test_an_interruption_says_how_much_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    honest = widths.measure
+    asked_for: list[Point] = []
+
+    def second_interrupted(point: Point, seconds: float, advance: Advance) -> Measurement:
+        asked_for.append(point)
+        if len(asked_for) == 2:
+            raise KeyboardInterrupt
+        return honest(point, seconds, advance)
+
+    monkeypatch.setattr("attnscope.compiling.worklist.measure", second_interrupted)
+    result = invoke("capacity", "-n", "12", "-k", "1", "--seeds", "2", "--budget", "20")
+    assert result.exit_code == 130
+    assert "1 measurement done until then is kept: run the same command to go on." in result.stderr
+    assert len(list((tmp_path / "cache").rglob("*.json"))) == 1
 
 
 def test_python_takes_a_number_of_seeds() -> None:
@@ -98,7 +118,7 @@ def test_an_answer_that_cannot_be_drawn_is_still_given(tmp_path: Path) -> None:
     result = invoke(*asked)
     assert isinstance(result.exception, RefusalError)
     assert "no curve to draw" in str(result.exception)
-    assert "Bounds" in result.stdout
+    assert "need at least 2" in " ".join(result.stdout.split())
     assert json.loads(invoke(*asked, "--json").stdout)["chart"] is None
     assert not (tmp_path / "c.svg").exists()
 

@@ -49,17 +49,23 @@ def test_sentences_page_chart_and_file(model: str, text: str, tmp_path: Path) ->
     assert (code, error) == (0, None), said
     flat = " ".join(said.split())
     assert "Attention alone" in flat
-    assert "The whole model keeps its tokens apart" in flat
+    assert "The whole model keeps" in flat
+    assert "of what tells its tokens apart" in flat
     assert "Beside the published curves" in flat
-    assert "a mask hides keys" in flat
+    assert "a mask hides keys" not in flat  # on bounds, which are on the page
     data = json.loads((out / "collapse.json").read_text())
     assert list(data["curves"]) == ["san", "san+mlp", "san+skip", "whole"]
     page = (out / "collapse.html").read_text()
     assert "Content-Security-Policy" in page
-    assert "<script" not in page
+    assert "a mask hides keys" in page
     assert "published" in page
     assert chart.read_text().startswith("<svg")
     assert sorted(p.name for p in out.iterdir()) == ["collapse.html", "collapse.json"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 def test_json_alone_on_standard_output(model: str, text: str) -> None:
@@ -72,6 +78,13 @@ def test_json_alone_on_standard_output(model: str, text: str) -> None:
     assert data["norm"] == "frobenius"
     assert data["bounds"] == []
     assert data["provenance"]["versions"]["torch"]
+    folder = Path(f"attnscope-{Path(model).name}")
+    assert data["files"] == {
+        "data": str(folder / "collapse.json"),
+        "page": str(folder / "collapse.html"),
+        "chart": None,
+    }
+    assert list(Collapse.load(folder).curves) == ["whole", "san"]
 
 
 def test_random_weights_of_several_seeds(model: str) -> None:

@@ -222,6 +222,7 @@ def test_a_terminal_sees_a_bar_with_speed_and_time_left(model: Path, tmp_path: P
     assert b"Traceback" not in seen
     assert b"/40 sequences" in seen
     assert b"tokens/s" in seen
+    assert re.search(rb"0:\d\d elapsed, 0:\d\d left", seen)
 
 
 def test_ctrl_c_while_loading_speaks_on_a_line_of_its_own(model: Path, tmp_path: Path) -> None:

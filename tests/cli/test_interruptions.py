@@ -128,10 +128,11 @@ REPRODUCE = (
     """
 import sys, time
 sys.path.insert(0, {tests!r})
-from attnscope.reproducing import reproduce as driver
+from attnscope.reproducing import cards, reproduce as driver
 from attnscope.models import train
 from tests.reproducing.stand_in import stand_in
 driver.experiments = lambda: {{"stand_in": stand_in}}
+cards.cards = lambda: {{"stand_in": stand_in.card}}
 honest = train._step_seed
 def slow(seed, step):  # a step that a signal can arrive in
     if (seed, step) == (1, 3) and {slow}:

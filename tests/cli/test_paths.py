@@ -40,9 +40,9 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_text_is_decomposed_and_written() -> None:
     result = invoke("pocket", "The old man", "--target", " and", "--chart", "paths.svg", *QUICK)
     assert result.exit_code == 0, result.output
-    for word in ("logit of ' and' after the last token", "By length", "Largest single paths", "paths.html"):
+    for word in ("logit of ' and' after the last token", "asked is ' and'", "Largest single paths", "paths.html"):
         assert word in result.stdout
-    folder = Path("attnscope-paths-pocket")
+    folder = Path("attnscope-pocket")
     report = PathReport.load(folder / "paths.json")
     assert report.difference < 1e-11
     assert len(report.top) == 2
@@ -62,13 +62,14 @@ def test_json_is_all_that_is_printed_and_a_file_is_read() -> None:
     assert abs(sum(row["value"] for row in data["lengths"]) - data["value"]) < 1e-11
 
 
-def test_standard_input_is_a_text_and_json_alone_writes_nothing() -> None:
+def test_standard_input_is_a_text_and_json_says_where_files_are() -> None:
     result = CliRunner().invoke(app, ["pocket", "-", "--json", *QUICK], input="The old man\n")
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
     assert data["text"] == "The old man"
-    assert data["files"] == {"data": None, "page": None, "chart": None}
-    assert list(Path().iterdir()) == []
+    folder = Path("attnscope-pocket")
+    assert data["files"] == {"data": str(folder / "paths.json"), "page": str(folder / "paths.html"), "chart": None}
+    assert sorted(path.name for path in folder.iterdir()) == ["paths.html", "paths.json"]
 
 
 def test_report_draws_the_page_again_without_torch() -> None:
@@ -81,7 +82,7 @@ def test_report_draws_the_page_again_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "By length" in done.stdout
+    assert "Largest single paths" in done.stdout
     assert "Single paths" in Path("here/paths.html").read_text()
     from attnscope.cli.main import app as whole
 

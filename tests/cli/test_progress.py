@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from io import StringIO
+from typing import Any
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
 from attnscope.cli import progress
-from attnscope.cli.progress import showing
+from attnscope.cli.progress import showing, times_words
 from attnscope.core.progress import silent
 
 
@@ -36,8 +40,8 @@ def test_counted_work_says_every_tenth_with_its_speed(capsys: pytest.CaptureFixt
     lines = capsys.readouterr().err.splitlines()
     assert lines[:2] == ["loading", "scanning 0/20 sequences"]
     assert len(lines) == 13
-    assert re.fullmatch(r"scanning 2/20 sequences, [\d,]+ tokens/s, \d+ s left", lines[2])
-    assert lines[-2].endswith(", 0 s left")
+    assert re.fullmatch(r"scanning 2/20 sequences, [\d,]+ tokens/s, \d+:\d\d left", lines[2])
+    assert lines[-2].endswith(", 0:00 left")
     assert lines[-1] == "drawing the report"
 
 
@@ -68,3 +72,35 @@ def test_nobody_need_listen(capsys: pytest.CaptureFixture[str]) -> None:
     silent("searching", 1, 2)
     silent("scanning", 1, 2, 300)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "left", "words"),
+    [
+        (5.2, 12.0, "0:05 elapsed, 0:12 left"),
+        (5.2, None, "0:05 elapsed"),
+        (59.6, 3600.0, "1:00 elapsed, 1:00:00 left"),
+    ],
+)
+def test_times_say_which_is_which(elapsed: float, left: float | None, words: str) -> None:
+    assert times_words(elapsed, left) == words
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_bar_of_eighty_columns_cuts_no_label(counted: bool) -> None:
+    label = "scanning" if counted else "joint at n = 16384, k = 16, seed 2: width 24 (26 reached), polishing rows"
+    columns = progress._count_columns() if counted else progress._step_columns()
+    out = StringIO()
+    bar = Progress(*columns, console=Console(file=out, width=80, color_system=None, force_terminal=True), expand=True)
+    words: dict[str, Any] = {"count": "3/6", "speed": "", "left": None}
+    if counted:
+        words = {"count": "1200/6400 sequences", "speed": "123,456 tokens/s", "left": 4000.0}
+    bar.add_task(label, total=10, completed=3, **words)
+    bar.console.print(bar.get_renderable())
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    lines = shown.strip().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "elapsed, 1:06:40 left" in shown if counted else "0:00 elapsed" in shown
+    assert words["count"] in shown
+    assert set(label.split()) <= set(shown.split())  # on two lines, where one is too short
+    assert "…" not in shown

@@ -80,6 +80,7 @@ def registered(monkeypatch: pytest.MonkeyPatch, *known: Construction) -> Iterato
     """Only these constructions exist, wherever they are looked up."""
     table = {one.name: one for one in known}
     with monkeypatch.context() as patch:
-        for module in ("attnscope.core.registry", "attnscope.compiling.compile", "attnscope.compiling.capacity"):
+        for module in ("attnscope.core.registry", "attnscope.compiling.compile"):
             patch.setattr(f"{module}.constructions", lambda: table)
+        patch.setattr("attnscope.compiling.capacity.known_constructions", lambda: tuple(table))
         yield

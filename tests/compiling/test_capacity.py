@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,12 @@ import pytest
 
 from attnscope.charts.theme import specification
 from attnscope.compiling import widths
-from attnscope.compiling.capacity import capacity
+from attnscope.compiling.capacity import NARROWEST, capacity
 from attnscope.compiling.widths import Measurement, Point, Shelf, cache_folder, known_widths_json
 from attnscope.compiling.worklist import duration
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance
+from attnscope.core.registry import for_auto
 from attnscope.records.capacity import Capacity
 from tests.compiling.stand_in import exact_construction, registered
 
@@ -236,3 +239,42 @@ def test_what_ships_can_be_read() -> None:
 
 def test_durations() -> None:
     assert [duration(s) for s in (0.1, 40.0, 200.0, 9000.0, 400_000.0)] == ["1 s", "40 s", "3 min", "2 h", "5 days"]
+
+
+def test_what_the_table_has_is_answered_without_searching_and_without_torch() -> None:
+    program = (
+        "import sys; from attnscope.compiling.capacity import capacity\n"
+        "answer = capacity(256, 4)\n"
+        "assert answer.shipped and answer.narrowest.method == 'joint', answer\n"
+        "assert not {'torch', 'scipy.sparse'} & set(sys.modules)\n"
+        "print(*answer.sentences())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "from the table that ships with attnscope" in done.stdout
+    assert "--no-cache" in done.stdout
+
+
+def test_what_the_table_lacks_or_a_budget_asks_for_is_searched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Point] = []
+
+    def measured(point: Point, seconds: float, advance: Advance) -> Measurement:
+        asked.append(point)
+        return Measurement(point, 9, 5.0, 0.01)
+
+    monkeypatch.setattr("attnscope.compiling.worklist.measure", measured)
+    options: dict[str, Any] = {"cache_folder": tmp_path, "curves": False}
+    assert capacity(64, 4, **options).shipped
+    assert not asked
+    for question in ({"leak": 0.02}, {"seeds": (7,)}, {"use_cache": False}, {"budget": 50.0, "seeds": (0, 7)}):
+        asked.clear()
+        assert not capacity(64, 4, **options, **question).shipped
+        assert asked
+
+
+def test_the_answer_is_what_compile_would_take() -> None:
+    one_pattern = for_auto("one pattern")
+    assert one_pattern is not None
+    assert one_pattern.name == NARROWEST

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from attnscope.core.words import count, heads, layers, number, percent, ranges
+from attnscope.core.words import blocks, count, entering, heads, number, percent, ranges
 
 
 @pytest.mark.parametrize(
@@ -24,14 +24,21 @@ def test_numbers_are_rounded_sensibly(value: float, text: str) -> None:
 
 def test_ranges() -> None:
     assert ranges([5, 3, 4, 0, 7, 7]) == "0, 3-5, 7"
-    assert layers([12, 13, 14]) == "layers 12-14"
-    assert layers([3]) == "layer 3"
+    assert blocks([12, 13, 14]) == "blocks 12-14"
+    assert blocks([3]) == "block 3"
+
+
+def test_the_stream_enters_blocks_and_leaves_the_last() -> None:
+    assert entering([3], 6) == "entering block 3"
+    assert entering([5, 3, 4], 6) == "entering blocks 3-5"
+    assert entering([4, 5, 6], 6) == "entering blocks 4-5 and after the last"
+    assert entering([6], 6) == "after the last block"
 
 
 def test_heads_are_named_up_to_three() -> None:
-    assert heads([(0, 1)]) == "head 1 of layer 0"
-    assert heads([(0, 1), (2, 3)]) == "head 1 of layer 0 and head 3 of layer 2"
-    assert heads([(0, n) for n in range(5)]).endswith("head 2 of layer 0 and 2 more")
+    assert heads([(0, 1)]) == "head 1 of block 0"
+    assert heads([(0, 1), (2, 3)]) == "head 1 of block 0 and head 3 of block 2"
+    assert heads([(0, n) for n in range(5)]).endswith("head 2 of block 0 and 2 more")
 
 
 def test_counts_and_shares() -> None:

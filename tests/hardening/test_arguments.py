@@ -63,11 +63,11 @@ def test_names_that_are_too_long(here: Path, words: tuple[str, ...]) -> None:
 
 
 def test_a_model_with_the_longest_name_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    from attnscope.cli.output import folder_for
+    from attnscope.cli.default_folder import model_folder
 
     longest = tmp_path / ("é" * 127)
     longest.mkdir()
-    assert len(folder_for(str(longest), True).name.encode()) < 200
+    assert len(model_folder(str(longest), True).name.encode()) < 200
 
 
 @pytest.mark.parametrize(

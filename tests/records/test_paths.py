@@ -141,7 +141,7 @@ def test_a_file_from_before_there_were_goals_is_read(tmp_path: Path) -> None:
     path.write_text(json.dumps(data))
     report = PathReport.load(path)
     assert report == replace(sample_paths(), goal=None)
-    assert report.sentences()[0].startswith("The target, logit of ' Rome' after the last token, is ")
+    assert report.sentences()[1].startswith("The target, logit of ' Rome' after the last token, is ")
     assert "p(target) is the probability of logit of &#39; Rome&#39;" in report.write_page(
         tmp_path / "paths.html"
     ).read_text(encoding="utf-8")

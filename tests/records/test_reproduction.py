@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,19 @@ def test_a_file_of_an_older_attnscope_is_read(tmp_path: Path) -> None:
     assert math.isnan(first.low)
     assert math.isnan(second.y)
     read.write_page(tmp_path / "page.html")
+
+
+def test_a_seed_without_a_number_has_a_row_in_the_table_and_is_written() -> None:
+    """An experiment says None where a number is not finite; claims of a run have it before any file is read."""
+    claim = CLAIMS[0].judged({"accuracy": (None, 0.9, 0.8)})
+    missing = CLAIMS[1].judged({"loss": (None,)})
+    made = replace(sample(), claims=(claim, missing))
+    assert made.table()[["median", "low", "high", "n"]].to_dict("records") == [
+        {"median": pytest.approx(math.nan, nan_ok=True), "low": 0.8, "high": 0.9, "n": 3},
+        pytest.approx({"median": math.nan, "low": math.nan, "high": math.nan, "n": 1}, nan_ok=True),
+    ]
+    assert "0.8 to 0.9 over 3 seeds" in " ".join(made.sentences())
+    assert made._repr_html_().startswith("<div")
 
 
 def _verdict(data: dict[str, Any]) -> None:
@@ -215,14 +229,20 @@ def test_table_sentences_chart_and_repr() -> None:
 def test_the_page_of_a_file_cannot_bring_its_own_markup(tmp_path: Path) -> None:
     path = sample().save(tmp_path / "results.json")
     first = attnscope.report(sample(), tmp_path / "one.html").read_text()
-    assert "<script" not in first
+    assert first.count("<script") == 2  # specifications as data, and the page's own
+    assert "<script>alert" not in first
     assert attnscope.report(path, tmp_path / "two.html").read_text() == first
     assert attnscope.report(str(tmp_path), tmp_path / "three.html").read_text() == first
 
 
 def test_the_screen_has_every_verdict_and_no_control_character() -> None:
     stream = StringIO()
-    print_record(sample(), console=Console(file=stream, width=200, highlight=False), files={"Page": Path("page.html")})
+    console = Console(file=stream, width=200, highlight=False)
+    print_record(sample(), console=console, files={"Page": Path("page.html")})
+    brief = stream.getvalue()
+    assert all(claim.verdict in brief for claim in sample().claims)
+    assert "· A remark." not in brief
+    print_record(sample(), console=console, files={"Page": Path("page.html")}, verbose=True)
     shown = stream.getvalue()
     assert "\x1b" not in shown
     for words in ("reproduced", "not reproduced", "contradicted", "not run", "nothing", "· A remark.", "page.html"):

@@ -18,6 +18,8 @@ def sample_paths(layers: int = 6, heads: int = 4, seed: int = 0, **changes: Any)
     values = [a + b for a, b in zip(stream, constants, strict=True)]
     whole = float(sum(values))
     table = rng.normal(size=(layers, heads, layers + 1)) * np.array([0, *(3.0**-k for k in range(layers))])
+    # Of paths through k heads each head has its own, so all heads together have k times what paths of that length add.
+    table += (np.arange(layers + 1) * values - table.sum((0, 1))) / (layers * heads)
     rows = []
     for k, value in enumerate(values):
         reached = float(sum(values[: k + 1]))

@@ -78,7 +78,7 @@ def test_hover_shows_the_number_of_the_survey(watched: Watched, report: Path, su
     expect(page.locator("#tooltip")).to_be_visible()
     expected = numeral(survey.values("sink_mass")[7, 4])
     assert page.locator("#tooltip").inner_text().splitlines()[:2] == [
-        "Layer 7, head 4",
+        "Block 7, head 4",
         f"Sink mass {expected} share",
     ]
     cell(page, 3, 2).hover()
@@ -133,12 +133,12 @@ def test_a_click_opens_the_head_and_escape_closes_it(watched: Watched, report: P
     cell(page, 9, 3).click()
     drawer = page.locator("#drawer")
     expect(drawer).to_be_visible()
-    expect(page.locator("#drawer-title")).to_have_text("Layer 9, head 3")
+    expect(page.locator("#drawer-title")).to_have_text("Block 9, head 3")
     expect(page.locator("#drawer-title")).to_be_focused()
     expected = f"{numeral(survey.values('entropy')[9, 3])} nats"
     expect(drawer.locator(".portrait > div", has_text="Entropy")).to_contain_text(expected)
-    drawer.get_by_role("button", name="layer →").click()
-    expect(page.locator("#drawer-title")).to_have_text("Layer 10, head 3")
+    drawer.get_by_role("button", name="block →").click()
+    expect(page.locator("#drawer-title")).to_have_text("Block 10, head 3")
     page.keyboard.press("Escape")
     expect(drawer).to_be_hidden()
     expect(cell(page, 10, 3)).to_be_focused()
@@ -152,17 +152,17 @@ def test_everything_can_be_reached_by_keyboard(watched: Watched, report: Path) -
     for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp", "ArrowUp"):
         page.keyboard.press(key)
     expect(cell(page, 1, 0)).to_be_focused()
-    expect(page.locator("#tooltip")).to_contain_text("Layer 1, head 0")
+    expect(page.locator("#tooltip")).to_contain_text("Block 1, head 0")
     page.keyboard.press("End")
     expect(cell(page, 11, 0)).to_be_focused()
     page.keyboard.press("Enter")
-    expect(page.locator("#drawer-title")).to_have_text("Layer 11, head 0")
+    expect(page.locator("#drawer-title")).to_have_text("Block 11, head 0")
     page.keyboard.press("Escape")
     page.locator(".plot").first.focus()
     page.keyboard.press("Home")
-    expect(page.locator("#tooltip")).to_contain_text("entering layer 0: ")
+    expect(page.locator("#tooltip")).to_contain_text("entering block 0: ")
     page.keyboard.press("ArrowRight")
-    expect(page.locator("#tooltip")).to_contain_text("entering layer 1: ")
+    expect(page.locator("#tooltip")).to_contain_text("entering block 1: ")
 
 
 def test_a_profile_reads_out_under_the_pointer(watched: Watched, report: Path) -> None:
@@ -172,12 +172,12 @@ def test_a_profile_reads_out_under_the_pointer(watched: Watched, report: Path) -
     box = plot.bounding_box()
     assert box
     page.mouse.move(box["x"] + box["width"] - 12, box["y"] + 20)
-    expect(page.locator("#tooltip")).to_contain_text("entering layer 12: ")
+    expect(page.locator("#tooltip")).to_contain_text("entering block 12: ")
 
 
 def test_a_head_has_an_address(watched: Watched, report: Path) -> None:
     page = watched.open(report, "#head=decoder/self/5/1")
-    expect(page.locator("#drawer-title")).to_have_text("Layer 5, head 1")
+    expect(page.locator("#drawer-title")).to_have_text("Block 5, head 1")
     watched.open(report, "#head=decoder/self/99/1").locator("#drawer").wait_for(state="hidden")
 
 
@@ -241,20 +241,6 @@ def test_a_corpus_full_of_script_stays_text(watched: Watched, tmp_path: Path) ->
     assert page.locator("img, body script:not([type]) ~ script").count() == 0
 
 
-def test_two_surveys_and_their_difference(watched: Watched, survey: Survey, tmp_path: Path) -> None:
-    other = made_survey(observations(12, 5, 8, seed=9, tilt=0.3, only=FEW), name="other")
-    page = watched.open(write_report(survey, tmp_path / "two.html", other=other))
-    page.locator('[data-mode="change"]').click()
-    first, second = (numeral(s.values("sink_mass")[8, 1]) for s in (survey, other))
-    cell(page, 8, 1).hover()
-    expect(page.locator("#tooltip")).to_contain_text(f"Sink mass {first} → {second}")
-    assert (cell(page, 8, 1).get_attribute("class") or "").split()[1].startswith("d")
-    page.locator('[data-mode="second"]').click()
-    cell(page, 8, 2).hover()
-    cell(page, 8, 1).hover()
-    expect(page.locator("#tooltip")).to_contain_text(f"Sink mass {second} share")
-
-
 def test_stacks_are_chosen(watched: Watched, tmp_path: Path) -> None:
     page = watched.open(write_report(encoder_decoder(only=FEW), tmp_path / "stacks.html"))
     expect(page.locator("#grid .cell")).to_have_count(12)
@@ -268,5 +254,68 @@ def test_ninety_six_layers_and_heads(watched: Watched, tmp_path: Path) -> None:
     page = watched.open(write_report(survey, tmp_path / "huge.html", findings=()))
     expect(page.locator("#grid .cell")).to_have_count(96 * 96)
     cell(page, 95, 95).click()
-    expect(page.locator("#drawer-title")).to_have_text("Layer 95, head 95")
+    expect(page.locator("#drawer-title")).to_have_text("Block 95, head 95")
     assert overflow(page) == 0
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (6, 4), (12, 12), (30, 9), (80, 64)], ids=lambda s: f"{s[0]}x{s[1]}")
+def test_maps_fill_their_card_whatever_the_size_of_the_model(
+    watched: Watched, tmp_path: Path, shape: tuple[int, int]
+) -> None:
+    survey = made_survey(observations(*shape, 1, only=("sink_mass",)))
+    page = watched.open(write_report(survey, tmp_path / "page.html", findings=()))
+    card, grid = (page.locator(name).bounding_box() for name in ("#explorer", "#grid"))
+    assert card
+    assert grid
+    assert grid["width"] >= 0.9 * (card["width"] - 60)  # its padding and the name of the axis aside
+    assert grid["height"] <= 900
+    first = page.locator('#grid [role="rowheader"]').first
+    expect(first).to_have_text("0")
+    assert (first.bounding_box() or {"x": 0})["x"] - grid["x"] < 20  # labels stand beside the squares, not in a gap
+    box = cell(page, 0, 0).bounding_box()
+    assert box
+    assert box["height"] >= 9
+    expect(page.locator(".axis-head")).to_have_text("head")
+    expect(page.locator(".axis-block")).to_have_text("block")
+    expect(page.locator("#legend")).to_contain_text("Colours run over all that the measure can be.")
+    written = cell(page, 0, 0).inner_text()
+    assert bool(written) == (shape[0] <= 14 and shape[1] <= 24)
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert overflow(page) == 0
+
+
+def test_a_finger_reads_a_chart(watched: Watched, report: Path) -> None:
+    page = watched.open(report, has_touch=True, viewport={"width": 390, "height": 800})
+    plot = page.locator(".plot").first
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    assert box
+    page.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(page.locator("#tooltip")).to_contain_text("entering block")
+
+
+def test_a_chart_is_saved_as_a_picture_in_the_colours_of_the_page(watched: Watched, report: Path) -> None:
+    page = watched.open(report, color_scheme="dark")
+    with page.expect_download() as download:
+        page.locator("[data-picture]").first.click()
+    assert download.value.suggested_filename == "profile-decoder-stream-relative_residual.png"
+    saved = Path(download.value.path())
+    assert saved.read_bytes().startswith(b"\x89PNG")
+    from PIL import Image
+
+    with Image.open(saved) as picture:
+        assert picture.size[0] > 500
+        assert picture.convert("RGB").getpixel((2, 2)) == (0x14, 0x1B, 0x24)  # the surface of the dark theme
+        assert len(picture.convert("RGB").getcolors(1 << 20)) > 10
+
+
+def test_nothing_is_folded_on_paper(watched: Watched, report: Path) -> None:
+    page = watched.open(report)
+    expect(page.locator("#provenance td").first).to_be_hidden()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect(page.locator("#provenance td").first).to_be_visible()
+    expect(page.locator("#glossary dd").first).to_be_visible()
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    expect(page.locator("#provenance td").first).to_be_hidden()
+    page = watched.open(report, "#glossary")
+    expect(page.locator("#glossary dd").first).to_be_visible()

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from markupsafe import escape
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Finding
 from attnscope.records.survey import Survey, diagnose
 from attnscope.records.survey.thresholds import Thresholds
 from attnscope.reporting.report import report as write_report
-from attnscope.reporting.survey.maps import FULL_DETAIL, draw, head_maps
+from attnscope.reporting.survey.maps import BROKEN, FULL_DETAIL, MISSING, draw, head_maps
 from attnscope.reporting.survey.page import gauge
 from attnscope.reporting.survey.page import render as render_report
 from tests.charts.sample_model import CARDS, encoder_decoder, made_survey, observations
@@ -94,9 +95,10 @@ def test_page_is_well_formed_and_has_its_sections(page: str) -> None:
     parsed = outline(page)
     assert [a["id"] for a in parsed.find("section")] == [
         "findings",
-        "summary",
-        "depth",
         "heads",
+        "depth",
+        "head-depth",
+        "numbers",
         "provenance",
         "glossary",
     ]
@@ -104,6 +106,17 @@ def test_page_is_well_formed_and_has_its_sections(page: str) -> None:
     assert len(ids) == len(set(ids))
     assert "made/up-model" in parsed.words()
     assert parsed.find("html", lang="en")
+
+
+def test_the_verdict_stands_before_everything_and_is_the_worst_finding(page: str, large: Survey) -> None:
+    worst = diagnose(large)[0]
+    (strip,) = outline(page).find("p", id="verdict")
+    assert strip["class"] == f"verdict {worst.severity}"
+    assert page.index('id="verdict"') < page.index("<section")
+    text = re.sub("<[^>]*>", "", page[page.index('id="verdict"') : page.index("<nav")])
+    assert worst.sentence in text
+    calm = outline(render_report(small(2, 2), findings=())).words()
+    assert "No problems: 0 critical, 0 warnings, 0 notes." in calm
 
 
 def test_page_of_thirty_layers_and_nine_heads_is_small(page: str, large: Survey) -> None:
@@ -189,6 +202,7 @@ def test_numbers_in_the_page_are_the_survey_s(page: str, large: Survey) -> None:
     (sink,) = [m for m in embedded(page)["maps"] if m["measure"] == "sink_mass"]
     values = large.values("sink_mass")
     assert (sink["layers"], sink["heads"], sink["low"], sink["high"]) == (30, 9, 0.0, 1.0)
+    assert sink["why"] == "over all that the measure can be"
     assert sink["mean"][14 * 9 + 3] == float(f"{values[14, 3]:.4g}")
     assert sink["broken"] == {str(3 * 9 + 2): 12, str(20 * 9 + 5): 6}
     assert sink["mean"][3 * 9 + 2] is None
@@ -197,8 +211,8 @@ def test_numbers_in_the_page_are_the_survey_s(page: str, large: Survey) -> None:
 
 
 def test_profiles_carry_a_sentence_per_reading(page: str) -> None:
-    assert re.search(r'<path aria-label="entering layer 12: 2[\d,]+ \(p10 [\d,]+, p90 [\d,]+\)"', page) or re.search(
-        r'aria-label="largest activation, entering layer 12: 2[\d,]+ ', page
+    assert re.search(r'<path aria-label="entering block 12: 2[\d,]+ \(p10 [\d,]+, p90 [\d,]+\)"', page) or re.search(
+        r'aria-label="largest activation, entering block 12: 2[\d,]+ ', page
     )
     assert "Relative residual against depth: 0.9" in page
     assert 'fill="var(--' in page
@@ -210,7 +224,7 @@ def test_text_from_a_survey_stays_text() -> None:
     groups = [o._replace(stack=NASTY) for o in observations(3, 2, 4, broken=((1, 1),), only=FEW)]
     survey = made_survey(groups, name=NASTY, corpus=NASTY)
     finding = Finding(NASTY, "info", NASTY, (1,), ((1, 1),), NASTY, 1.0, 0.5, NASTY, NASTY, NASTY, {"site": NASTY})
-    page = render_report(survey, findings=(finding,), other=made_survey(groups, name=NASTY + "2"))
+    page = render_report(survey, findings=(finding,))
     assert "<script>alert" not in page
     assert "alert(1)</script" not in page
     parsed = outline(page)
@@ -219,49 +233,12 @@ def test_text_from_a_survey_stays_text() -> None:
     assert embedded(page)["findings"][0]["sentence"] == NASTY
 
 
-def test_comparison_shows_both_surveys() -> None:
-    first = small(name="org/base")
-    second = small(name="org/tuned", seed=3)
-    page = render_report(first, other=second)
-    parsed = outline(page)
-    assert parsed.find("section", id="comparison")
-    assert "base against tuned" in parsed.words()
-    data = embedded(page)
-    assert data["names"] == ["base", "tuned"]
-    assert len(data["changes"]) == len(data["maps"])
-    assert data["changes"][0]["mean"][0] == float(f"{second.values(data['maps'][0]['measure'])[0, 0]:.4g}")
-    assert "pair-decoder-stream-spike" in embedded(page, "specifications")
-
-
-def test_the_same_survey_twice_changes_nothing() -> None:
-    words = outline(render_report(small(2, 2), other=small(2, 2))).words()
-    assert "Nothing changed: " in words
-    assert "numbers compared, no difference." in words
-    assert "No finding appeared and none is gone." in words
-    assert "+0.0" not in words
-    assert "Difference of every head" not in words
-    assert "Largest changes" not in words
-
-
 def test_surveys_given_as_paths_are_read(tmp_path: Path) -> None:
     first, second = small(2, 2), small(2, 2, name="other", seed=1)
     (tmp_path / "scan").mkdir()
     folder = second.save(tmp_path / "scan" / "survey.json").parent
     page = write_report(str(first.save(tmp_path / "first.json")), tmp_path / "page.html", other=folder)
     assert page.read_text() == render_report(first, other=second)
-
-
-def _of_layers(survey: Survey, layers: int) -> Survey:
-    model = survey.provenance["model"] | {"stacks": [{"name": "decoder", "layers": layers, "heads": 2}]}
-    return replace(survey, provenance=survey.provenance | {"model": model})
-
-
-def test_surveys_of_different_size_are_compared_where_they_can_be() -> None:
-    first, second = (_of_layers(survey, layers) for survey, layers in ((small(), 4), (small(6, 2, name="deeper"), 6)))
-    page = render_report(first, other=second)
-    assert "The models are built differently (decoder of 4 blocks" in outline(page).words()
-    assert outline(page).find("section", id="comparison")
-    assert set(map(str, embedded(page)["changes"])) == {"None"}
 
 
 def test_surveys_without_a_shared_place_are_refused(tmp_path: Path) -> None:
@@ -276,10 +253,10 @@ def test_stacks_and_cross_attention_are_told_apart() -> None:
     page = render_report(encoder_decoder(only=FEW))
     maps = [m["place"] for m in embedded(page)["maps"] if m["measure"] == "entropy"]
     assert maps == ["encoder, self-attention", "decoder, self-attention", "decoder, cross-attention"]
-    assert "Layers × heads (encoder)" in outline(page).words()
+    assert "Blocks × heads (encoder)" in outline(page).words()
 
 
-SIZE, RESIDUAL, SINKS, SPIKE = "Layers × heads", "Residual left at the end", "Heads that sink", "Largest activation"
+SIZE, RESIDUAL, SINKS, SPIKE = "Blocks × heads", "Residual left at the end", "Heads that sink", "Largest activation"
 
 
 @pytest.mark.parametrize(
@@ -288,13 +265,13 @@ SIZE, RESIDUAL, SINKS, SPIKE = "Layers × heads", "Residual left at the end", "H
         (
             made_survey(observations(1, 1, 1, only=FEW)),
             [SIZE, RESIDUAL, SINKS, SPIKE],
-            "Layers × heads 1 × 1 1 head in all",
+            "Blocks × heads 1 × 1 1 head in all",
             ["entropy", "sink_mass"],
         ),
         (
             made_survey(observations(3, 2, only=("relative_residual",))),
-            ["Layers", RESIDUAL],
-            "Layers 3 no number per head was taken",
+            ["Blocks", RESIDUAL],
+            "Blocks 3 no number per head was taken",
             [],
         ),
         (made_survey(observations(3, 2, only=("entropy",))), [SIZE], "3 × 2 6 heads in all", ["entropy"]),
@@ -311,7 +288,7 @@ SIZE, RESIDUAL, SINKS, SPIKE = "Layers × heads", "Residual left at the end", "H
 def test_small_and_partial_surveys_have_a_page(survey: Survey, labels: list[str], words: str, maps: list[str]) -> None:
     page = render_report(survey)
     parsed = outline(page)
-    summary = page[page.index('<section id="summary"') :]
+    summary = page[page.index('<section id="numbers"') :]
     assert re.findall("<dt>(.*?)</dt>", summary[: summary.index("</section>")]) == labels
     assert words in parsed.words()
     assert [m["measure"] for m in embedded(page)["maps"]] == maps
@@ -321,8 +298,8 @@ def test_small_and_partial_surveys_have_a_page(survey: Survey, labels: list[str]
 
 def test_heads_of_self_and_cross_attention_both_count() -> None:
     words = outline(render_report(encoder_decoder(only=FEW))).words()
-    assert "Layers × heads (encoder) 4 × 3 12 heads in all" in words
-    assert "Layers × heads (decoder) 5 × 3 30 heads in all, 15 of them in cross-attention" in words
+    assert "Blocks × heads (encoder) 4 × 3 12 heads in all" in words
+    assert "Blocks × heads (decoder) 5 × 3 30 heads in all, 15 of them in cross-attention" in words
 
 
 def test_what_could_not_be_measured_is_said_in_a_sentence() -> None:
@@ -356,11 +333,12 @@ def test_equal_surveys_give_equal_pages() -> None:
 
 
 def test_maps_are_drawn_by_colour_step() -> None:
-    svg = draw(np.array([[0, 24], [0, -1], [5, 24]]), "q")
+    svg = draw(np.array([[0, 24], [0, BROKEN], [MISSING, 24]]), "q")
     assert 'viewBox="0 -0.5 3 2"' in svg
     assert '<path class="q0" d="M0 0h2"/>' in svg
     assert '<path class="q24" d="M0 1h1M2 1h1"/>' in svg
     assert '<path class="void" d="M1 1h1"/>' in svg
+    assert "M2 0" not in svg  # what was not measured has no colour
     survey = sample_survey(4, 3)
     (sink,) = [m for m in head_maps(survey, survey.table()) if (m.card.name, m.part) == ("sink_mass", "value")]
     assert sink.steps()[3, 0] == round(24 * survey.values("sink_mass")[3, 0])
@@ -396,3 +374,34 @@ def test_reports_import_neither_torch_nor_altair_until_needed() -> None:
         "assert not {'torch', 'altair', 'vl_convert', 'jinja2', 'pandas'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_finding_shows_the_text_behind_it_unless_it_is_left_out() -> None:
+    survey = made_survey(observations(3, 2, 4, only=FEW))
+    finding = next(f for f in diagnose(survey) if f.kind == "sink")
+    assert isinstance(finding.details["sample"], int)
+    kept = replace(survey, excerpts={finding.details["sample"]: (NASTY, " fell", " down")})
+    page = render_report(kept)
+    assert f"<mark>{escape(NASTY)}</mark> fell down" in page
+    assert f"(sample {finding.details['sample']}, token 0 marked)" in page
+    assert "Texts of 1 sequence that findings point at are in this page" in page
+    for without in (render_report(kept, text=False), render_report(survey)):
+        assert "fell down" not in without
+        assert "No text of the corpus is in this page." in without
+    several = {**survey.provenance, "corpus": {**survey.provenance["corpus"], "shards": [{}, {}]}}
+    assert "fell down" not in render_report(replace(kept, provenance=several))  # numbers of samples are ambiguous
+
+
+def test_provenance_is_folded_and_says_how_it_was_verified() -> None:
+    survey = small(2, 2)
+    survey.provenance["verify"] = {"passed": True, "largest_difference": 3.4177010616157125e-07}
+    survey.provenance["model"]["model_type"] = "llama"
+    survey.provenance["model"]["revision"] = None
+    page = render_report(survey)
+    words = outline(page).words()
+    assert "verified, largest difference 3e-7" in words
+    assert "3.418e-7" in words
+    assert "model type llama" in words
+    for unwanted in ("model model", "not known", "3.4177010616157125e-07", "revision"):
+        assert unwanted not in words
+    assert page.index("<details", page.index('id="provenance"')) < page.index("model type")

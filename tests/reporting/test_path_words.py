@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from attnscope.charts.path_panels import length_chart, seen_lengths, visible, wrapped
+from attnscope.charts.path_panels import length_chart, wrapped
+from attnscope.charts.path_rows import seen_lengths, visible
 from attnscope.records.paths import Chain, Goal, PathReport
 from attnscope.reporting.paths.page import render
 from attnscope.reporting.paths.vocabulary import probability_words, target_is, target_word
@@ -29,9 +30,9 @@ def with_streams(*values: float, constants: float = 0.0, **changes: Any) -> Path
     return replace(report, lengths=tuple(rows), value=whole, total=whole, **changes)
 
 
-def printed(report: PathReport) -> str:
+def printed(report: PathReport, verbose: bool = True) -> str:
     out = StringIO()
-    print_record(report, console=Console(file=out, width=80))
+    print_record(report, console=Console(file=out, width=80), verbose=verbose)
     assert max(map(len, out.getvalue().splitlines())) <= 80
     return out.getvalue()
 
@@ -63,20 +64,38 @@ def other_target(report: PathReport, chances: list[float]) -> PathReport:
 
 
 def test_lengths_that_cancel_are_not_shares_of_the_whole() -> None:
-    said = sentences(with_streams(-45.7, 47.9, 24.9, -24.4))[0]
+    said = sentences(with_streams(-45.7, 47.9, 24.9, -24.4))[1]
     assert "what is left of lengths that cancel" in said
     assert "add up to 142.9" in said
     assert "one head (+47.9) and through no head (-45.7)" in said
-    assert "Half of it" not in said
+    assert "%" not in said
     # What is taken away (1.9) is less than what remains (2.1), and then (2.1) more than what remains (1.9).
-    assert "Half of it" in sentences(with_streams(2.0, 2.0, -1.9))[0]
-    assert "cancel" in sentences(with_streams(2.0, 2.0, -2.1))[0]
+    assert "95% of it comes from paths through no head" in sentences(with_streams(2.0, 2.0, -1.9))[1]
+    assert "cancel" in sentences(with_streams(2.0, 2.0, -2.1))[1]
+
+
+@pytest.mark.parametrize(
+    ("streams", "words"),
+    [
+        ((2.0, 6.0), "25% of it comes from paths through no head and 75% through one head."),
+        ((0.04, 3.96), "1% of it comes from paths through no head and 99% through one head."),
+        ((0.01, 3.99), "more than 99% of it comes from paths through one head."),
+        ((5.0, -1.0), "125% of it comes from paths through no head and -25% through one head."),
+        ((1.0, 2.0, 3.0, 3.0, 1.0), "20% of it comes from paths through one head, 30% through 2 heads, 30% through 3"
+         " heads and 20% from all others."),
+        ((0.0, 0.0), "paths of every length give nothing."),
+    ],
+)  # fmt: skip
+def test_shares_of_lengths_are_those_that_were_measured(streams: tuple[float, ...], words: str) -> None:
+    assert sentences(with_streams(*streams))[1].endswith(f": {words}")
 
 
 def test_constants_are_spoken_of_and_shown_where_they_weigh() -> None:
     heavy, light = with_streams(2.0, 1.0, constants=0.5), with_streams(2.0, 1.0, constants=0.01)
     said = " ".join(sentences(heavy))
     assert "constants (biases, shifts of norms) add +1 and paths from the input +3" in said
+    assert "sizes" not in said  # which are the same here
+    assert "their sizes add up to 1.5 and 5" in " ".join(sentences(with_streams(4.0, -1.0, constants=0.75)))
     assert "constants" in printed(heavy).split("By length")[1]
     assert "constants" not in " ".join(sentences(light))
     assert "constants" not in printed(light).split("By length")[1]
@@ -97,9 +116,9 @@ def test_lengths_that_are_not_named_are_counted(changed: int, words: str) -> Non
 def test_the_probability_of_another_target_is_followed() -> None:
     report = other_target(sample_paths(), [0.01, 0.02, 0.09, 0.08, 0.07, 0.06, 0.05])
     said = " ".join(sentences(report))
-    assert "suffice to predict ' Rome', which is what the model says, with probability" in said
-    assert "The target, ' Paris', has probability 0.01 with paths through no head, most with those through " in said
-    assert "at most 2 heads (0.09), and 0.05 in the whole model." in said
+    assert "suffice to predict ' Rome' (60%)." in said
+    assert "The target, ' Paris', has probability 1% with paths through no head, most with those through " in said
+    assert "at most 2 heads (9%), and 5% in the whole model." in said
     table = printed(report).split("By length")[1]
     assert re.search(r"p +p +says", table)
     assert re.search(r"of that +of target", table)
@@ -171,8 +190,8 @@ def test_every_kind_of_target_makes_a_sentence(
     target: str, goal: Goal | None, start: str, word: str, chance: str
 ) -> None:
     report = with_streams(2.0, 1.0, target=target, goal=goal)
-    assert sentences(report)[0].startswith(start)
-    assert target_is(report) in sentences(report)[0]
+    assert sentences(report)[1].startswith(start)
+    assert target_is(report) in sentences(report)[1]
     assert target_word(report) == word
     assert probability_words(report) == f"p(target) is the probability {chance}"
 
@@ -180,8 +199,8 @@ def test_every_kind_of_target_makes_a_sentence(
 def test_states_have_no_words_no_probability_and_no_marked_token() -> None:
     report = states(sample_paths())
     page = render(report)
-    assert "<li aria-current" not in page
-    assert "marked is" not in page
+    assert 'class="chip asked"' not in page
+    assert 'class="chip output"' in page  # where arcs end
     for name in ("says so far", "says without", "p of that", "p of target"):
         assert name not in length_lines(report)[0]
         assert name not in page
@@ -193,9 +212,9 @@ def test_a_class_of_the_whole_text_marks_no_token() -> None:
     target, goal = "logit of 'good' minus that of 'bad'", Goal("difference", "good", "bad")
     report = replace(sample_paths(), output="classes", position=None, target=target, goal=goal)
     page = render(report)
-    assert "<li aria-current" not in page
-    assert "<li aria-current" in render(sample_paths())
-    assert "marked is" not in page
+    assert 'class="chip asked"' not in page
+    assert 'class="chip asked"' in render(sample_paths())
+    assert "the output, which is of all tokens" in page
     assert "p(target) is the probability of &#39;good&#39;, the first of the two" in page
 
 
@@ -206,7 +225,7 @@ def test_only_lengths_that_are_shown_are_spoken_of() -> None:
     shown = seen_lengths(report)
     assert shown < 30
     (said,) = (s for s in sentences(report) if "Long paths" in s)
-    assert f"paths through {shown - 1} heads has relative residual 0.9" in said
+    assert f"those through {shown - 1} heads still tell tokens apart (relative residual 0.9)" in said
     assert seen_lengths(sample_paths(layers=12)) == 13  # few lengths are all shown
 
 
@@ -216,8 +235,8 @@ def test_all_paths_that_were_asked_for_are_printed_with_what_their_token_carries
     lines = text.split("Largest single paths")[1].splitlines()
     assert sum("→ output" in line for line in lines) == 25
     assert "token alone" in text
-    (first,) = (line.split() for line in lines if "layer 0 head 0" in line)
-    assert first[:2] == ["1", "0.5"]
+    (first,) = (line.split() for line in lines if "block 0 head 0" in line)
+    assert first[:2] == ["+1", "+0.5"]
 
 
 def test_words_stay_on_one_line() -> None:
@@ -230,8 +249,8 @@ def test_words_stay_on_one_line() -> None:
 
 
 def test_an_axis_has_the_whole_name_of_the_target() -> None:
-    report = replace(sample_paths(), target="logit of 'Rome' after the last token of all")
-    title = length_chart(report).to_dict()["layer"][0]["encoding"]["y"]["title"]
+    report = replace(sample_paths(), target="logit of 'Rome' minus that of 'Paris' after the last token of all")
+    title = length_chart(report).to_dict()["layer"][0]["encoding"]["x"]["title"]
     assert len(title) == 2
     assert " ".join(title) == report.target
     assert wrapped("logit of ' c' minus that of ' b' after the last token") == [

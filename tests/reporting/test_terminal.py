@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import io
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from attnscope.records.survey.diagnose import diagnose
+from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
 from attnscope.reporting.survey.headlines import headlines
 from attnscope.reporting.survey.terminal import sparkline
 from attnscope.reporting.terminal import BLOCKS, print_record
+from attnscope.reporting.verdict import verdict
 from tests.charts.sample_model import encoder_decoder, made_survey, observations
 from tests.records.survey.sample import sample_survey
 
@@ -24,7 +29,8 @@ def printed(encoding: str = "utf-8", width: int = 80, **options: object) -> tupl
 def test_summary_fits_eighty_columns_without_colour() -> None:
     survey = made_survey(observations(broken=((3, 2),)))
     console, raw = printed()
-    print_record(survey, findings=diagnose(survey), files={"Report": Path("out/report.html")}, console=console)
+    files: dict[str, Path | None] = {"Report": Path("out/report.html")}
+    print_record(survey, findings=diagnose(survey), files=files, console=console, verbose=True)
     text = raw.getvalue().decode()
     assert max(map(len, text.splitlines())) <= 80
     assert "\x1b" not in text
@@ -32,13 +38,51 @@ def test_summary_fits_eighty_columns_without_colour() -> None:
         "made/up-model",
         "12 sequences",
         "30 × 9",
-        "Findings: 1 critical",
+        "(1 critical, 2 warnings, ",
         "Sink mass",
         "out/report.html",
     ):
         assert words in text
-    assert text.index("critical  NaN") < text.index("warning   ")
+    assert text.index("NaN or infinity") < text.index("warning  ") < text.index("note     ")
     assert text.index("Relative residual") < text.index("Entropy")
+
+
+def screen_of(survey: Survey, **options: Any) -> str:
+    console, raw = printed()
+    files: dict[str, Path | None] = {"Report": Path("out/report.html"), "Survey": Path("out/survey.json")}
+    print_record(survey, files=files, console=console, **options)
+    return raw.getvalue().decode()
+
+
+def test_a_screen_is_the_verdict_the_findings_and_the_link() -> None:
+    survey = sample_survey()
+    first, *others = diagnose(survey)
+    text = " ".join(screen_of(survey).split())
+    assert text.startswith(verdict(survey).sentence)
+    assert text.count(first.sentence) == 1, "the worst one is the verdict, and not listed again"
+    places = [text.index(one.sentence) for one in others]
+    assert places == sorted(places)
+    assert text.index(others[-1].sentence) < text.index("Report out/report.html")
+    assert "info" not in text
+    assert "Effective rank" not in text
+    assert "more in the report" not in text
+
+
+@pytest.mark.parametrize("many", [0, 1, 5, 40])
+def test_at_most_thirty_lines_whatever_was_found(many: int) -> None:
+    survey = made_survey(observations(broken=((3, 2),)))
+    survey.provenance["not_measured"] = {name: f"reason {number}" for number, name in enumerate("abcdefgh")}
+    findings = [replace(diagnose(survey)[0], sentence=f"Number {number}: {'words ' * 30}.") for number in range(many)]
+    text = screen_of(survey, findings=findings)
+    assert len(text.splitlines()) <= 30
+    assert max(map(len, text.splitlines())) <= 80
+    shown = len(re.findall(r"Number \d+:", text))
+    assert shown == many or f"{many - shown} more in the report, or with --verbose." in text
+    assert shown >= min(many, 2)
+    assert "could not be measured" in " ".join(text.split())
+    whole = screen_of(survey, findings=findings, verbose=True)
+    assert len(re.findall(r"Number \d+:", whole)) == many
+    assert "h was not measured: reason 7." in whole
 
 
 def test_headlines_obey_thresholds() -> None:
@@ -46,7 +90,7 @@ def test_headlines_obey_thresholds() -> None:
     for limit, share in ((0.9, "0%"), (0.5, "33%")):
         console, raw = printed()
         chosen = Thresholds(sink_mass=limit)
-        print_record(survey, findings=diagnose(survey, chosen), console=console, thresholds=chosen)
+        print_record(survey, findings=diagnose(survey, chosen), console=console, thresholds=chosen, verbose=True)
         (line,) = [words for words in raw.getvalue().decode().splitlines() if words.startswith("Heads that sink")]
         assert line.split()[3:7] == [share, "put", "over", str(limit)]
 
@@ -72,13 +116,13 @@ def test_a_long_path_is_never_broken() -> None:
     console, raw = printed()
     print_record(sample_survey(), findings=(), files={"Report": path}, console=console)
     assert str(path) in raw.getvalue().decode()
-    assert "nothing crossed a threshold" in raw.getvalue().decode()
+    assert "No problems: 0 critical, 0 warnings, 0 notes." in raw.getvalue().decode()
 
 
 def test_a_terminal_that_knows_only_ascii_gets_ascii() -> None:
     console, raw = printed("ascii")
     survey = sample_survey(name="modèle")
-    print_record(survey, findings=diagnose(survey), files={"Report": None}, console=console)
+    print_record(survey, findings=diagnose(survey), files={"Report": None}, console=console, verbose=True)
     text = raw.getvalue().decode("ascii")
     assert "4 x 3" in text
     assert "mod?le" in text
@@ -97,7 +141,7 @@ def test_names_are_neither_markup_nor_control_characters() -> None:
 def test_stacks_are_named_where_there_are_several() -> None:
     console, raw = printed(width=120)
     survey = encoder_decoder()
-    print_record(survey, findings=(), files={"Report": None}, console=console)
+    print_record(survey, findings=(), files={"Report": None}, console=console, verbose=True)
     text = raw.getvalue().decode()
     assert "Layers × heads (encoder)" in text
     assert text.count("Entropy  ") == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from attnscope.cli.reproduce import reproduce
 from attnscope.core.errors import RefusalError
+from attnscope.reproducing import cards
 from attnscope.reproducing import reproduce as driver
 from tests.reproducing.stand_in import stand_in
 from tests.reproducing.test_reproduce import stopping_after
@@ -24,6 +26,7 @@ app.command()(reproduce)
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(driver, "experiments", lambda: {"stand_in": stand_in})
+    monkeypatch.setattr(cards, "cards", lambda: {"stand_in": stand_in.card})
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
 
@@ -53,8 +56,8 @@ def test_a_paper_is_known_by_its_number_too() -> None:
 def test_the_list_says_what_is_claimed() -> None:
     done = CliRunner().invoke(app, [])
     assert done.exit_code == 0
-    assert "stand_in" in done.stdout
-    assert "Missed" in done.stdout
+    assert re.search(r"stand_in +Title .* +not run yet", done.stdout)
+    assert "Missed" in CliRunner().invoke(app, ["--verbose"]).stdout
     listed = json.loads(CliRunner().invoke(app, ["--json"]).stdout)
     assert [claim["name"] for claim in listed[0]["claims"]] == ["held", "missed", "denied", "left"]
     assert list(Path.cwd().iterdir()) == []

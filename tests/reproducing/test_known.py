@@ -14,7 +14,7 @@ from attnscope.reproducing.known import FILE, known, recorded
 from attnscope.reproducing.reproduce import reproduce
 
 # One that was never run whole is listed as not run, until tools/record_verdicts.py is given its results.
-ON_RECORD = [name for name, one in experiments().items() if known(one)]
+ON_RECORD = [name for name, one in experiments().items() if known(one.card)]
 
 
 def test_what_is_on_record_is_there_to_be_run_again() -> None:
@@ -25,7 +25,7 @@ def test_what_is_on_record_is_there_to_be_run_again() -> None:
 @pytest.mark.parametrize("name", ON_RECORD)
 def test_every_claim_has_a_verdict_on_record(name: str) -> None:
     one = experiments()[name]
-    for run in known(one):
+    for run in known(one.card):
         assert set(run.verdicts) == {claim.name for claim in one.claims}, "record the runs again"
         assert set(run.verdicts.values()) <= set(VERDICTS)
         assert run.seeds >= 1
@@ -36,8 +36,9 @@ def test_a_changed_rule_is_not_known_any_more() -> None:
     one = experiments()["noci2022"]
     first = replace(one.claims[0], holds=(Bound("something", ">", 0.5),))
     changed = replace(one, claims=(first, *one.claims[1:]))
-    assert all(first.name not in run.verdicts for run in known(changed))
-    assert all(len(run.verdicts) == len(one.claims) - 1 for run in known(changed))
+    assert all(first.name not in run.verdicts for run in known(changed.card))
+    assert all(len(run.verdicts) == len(one.claims) - 1 for run in known(changed.card))
+    assert all(run.brief.endswith(", 1 changed") for run in known(changed.card))
 
 
 def test_a_record_is_what_the_run_said() -> None:

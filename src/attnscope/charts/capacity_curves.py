@@ -19,34 +19,48 @@ from attnscope.records.capacity import Capacity
 
 LABELS = {"n": "tokens n", "k": "keys of a row k"}
 DASHES = [[6, 3], [2, 3], [8, 2, 2, 2]]
-
-
+NARROW = 480  # pixels; below them two panels do not stand side by side
+AXIS, LEGEND, SPACING = 52, 160, 36  # pixels
 BOUNDS = {"universal": "keys for all patterns", "typical": "most patterns"}
 
 
 def capacity_curves(
-    found: Capacity, *, title: str, subtitle: Sequence[str] = (), width: int = 300, height: int = 260
-) -> alt.HConcatChart:
-    """Draw both panels, or the one that has a measured width; without a title there is none."""
+    found: Capacity, *, title: str = "", subtitle: Sequence[str] = (), width: int = 860, height: int = 260
+) -> alt.HConcatChart | alt.VConcatChart:
+    """Draw both panels, or the one that has a measured width; without a title there is none.
+
+    `width` is that of the whole chart. Where it is narrow, panels stand below each other and the legend above them.
+    """
     measured, proved = pd.DataFrame(need_rows(found)), pd.DataFrame(floor_rows(found))
     if measured.empty:
         raise RefusalError("Nothing was measured, so there is no curve to draw: give it time with --budget.")
     widths = [float(d) for rows in (measured, proved) if len(rows) for d in rows["d"]]
     fixed = {"n": f"k = {found.k}", "k": f"n = {found.against_k[0].n:,}" if found.against_k else ""}
     scale = alt.Scale(type="log", base=2, domain=[max(min(widths) / 1.3, 0.8), max(widths) * 1.3], nice=False)
+    shown = [against for against in LABELS if (measured["against"] == against).any()]
+    beside = width >= NARROW
+    room = width - LEGEND - SPACING * (len(shown) - 1) if beside else width
     panels = [
-        _panel(measured, proved, against, scale, fixed[against]).properties(width=width, height=height)
-        for against in LABELS
-        if (measured["against"] == against).any()
+        _panel(measured, proved, against, scale, fixed[against], "right" if beside else "top").properties(
+            width=room // (len(shown) if beside else 1) - AXIS, height=height
+        )
+        for against in shown
     ]
-    chart = alt.hconcat(*panels, spacing=36).resolve_scale(color="shared", strokeDash="shared")
+    together = alt.hconcat(*panels, spacing=SPACING) if beside else alt.vconcat(*panels, spacing=SPACING)
+    chart = together.resolve_scale(color="shared", strokeDash="shared")
     return chart.properties(title=alt.TitleParams(title, subtitle=list(subtitle), offset=14)) if title else chart
 
 
 def need_rows(found: Capacity) -> list[dict[str, Any]]:
-    """What constructions were measured to need: {against, at, name, d}."""
+    """What constructions were measured to need: {against, at, name, d, label}."""
     return [
-        {"against": against, "at": need.n if against == "n" else need.k, "name": need.method, "d": need.d}
+        {
+            "against": against,
+            "at": need.n if against == "n" else need.k,
+            "name": need.method,
+            "d": need.d,
+            "label": f"{need.method}, n = {need.n:,}, k = {need.k:,}: width {need.d:,}",
+        }
         for against, curve in (("n", found.against_n), ("k", found.against_k))
         for need in curve
         if need.d is not None
@@ -54,18 +68,23 @@ def need_rows(found: Capacity) -> list[dict[str, Any]]:
 
 
 def floor_rows(found: Capacity) -> list[dict[str, Any]]:
-    """What bounds prove at the same places, measured or not: {against, at, name, d}."""
+    """What bounds prove at the same places, measured or not: {against, at, name, d, label}."""
     rows = []
     for against, curve in (("n", found.against_n), ("k", found.against_k)):
         for n, k in dict.fromkeys((need.n, need.k) for need in curve):
             floor = found.floor(n, k)
             for name, label in BOUNDS.items() if floor else ():
-                at = n if against == "n" else k
-                rows.append({"against": against, "at": at, "name": label, "d": getattr(floor, name)})
+                d = getattr(floor, name)
+                said = f"lower bound for {label}, n = {n:,}, k = {k:,}: width {d:,}"
+                rows.append(
+                    {"against": against, "at": n if against == "n" else k, "name": label, "d": d, "label": said}
+                )
     return rows
 
 
-def _panel(measured: pd.DataFrame, proved: pd.DataFrame, against: str, scale: alt.Scale, fixed: str) -> alt.LayerChart:
+def _panel(
+    measured: pd.DataFrame, proved: pd.DataFrame, against: str, scale: alt.Scale, fixed: str, legend: str
+) -> alt.LayerChart:
     here = measured[measured["against"] == against]
     floor = proved[proved["against"] == against] if len(proved) else proved
     ticks = sorted({int(at) for rows in (here, floor) if len(rows) for at in rows["at"]})
@@ -76,17 +95,29 @@ def _panel(measured: pd.DataFrame, proved: pd.DataFrame, against: str, scale: al
         axis=alt.Axis(values=ticks, format=",d", labelOverlap=True),
     )
     y = alt.Y("d:Q", title="width d", scale=scale, axis=alt.Axis(format=",d", values=_powers(scale)))
-    stroke = alt.Legend(symbolType="stroke", symbolStrokeWidth=2, symbolSize=250, titlePadding=6)
+    stroke = alt.Legend(
+        symbolType="stroke",
+        symbolStrokeWidth=2,
+        symbolSize=250,
+        titlePadding=6,
+        orient=legend,
+        direction="vertical",
+        columns=1 if legend == "right" else 2,
+    )
     names = list(dict.fromkeys(measured["name"]))
     colour = alt.Color("name:N", scale=alt.Scale(domain=names), title="smallest width found", legend=stroke)
     # Later marks are smaller, so that constructions which need the same are seen as rings around each other. Vega-Lite
     # spreads names evenly between the two ends of a range of sizes.
-    size = alt.Size("name:N", scale=alt.Scale(domain=names, range=[20 + 40 * (len(names) - 1), 20]), legend=None)
-    tooltip = [alt.Tooltip("name:N"), alt.Tooltip("at:Q", title=against), alt.Tooltip("d:Q", title="width")]
+    here = here.assign(ring=[names.index(name) for name in here["name"]])
+    rings = alt.Scale(domain=list(range(len(names))), range=[20 + 40 * (len(names) - 1), 20])
+    size = alt.Size("ring:O", scale=rings, legend=None)
+    tooltip = [alt.Tooltip("label:N", title=" ")]
     lines = alt.Chart(here)
     layers = [
         lines.mark_line(style="line").encode(x=x, y=y, color=colour),
-        lines.mark_circle(style="reading").encode(x=x, y=y, color=colour, size=size, tooltip=tooltip),
+        lines.mark_circle(style="reading").encode(
+            x=x, y=y, color=colour, size=size, description="label:N", tooltip=tooltip
+        ),
     ]
     if len(floor):
         bounds = list(dict.fromkeys(proved["name"]))
@@ -99,8 +130,13 @@ def _panel(measured: pd.DataFrame, proved: pd.DataFrame, against: str, scale: al
                 x=x,
                 y=y,
                 strokeDash=alt.StrokeDash("name:N", scale=dash, title="lower bound", legend=stroke),
-                tooltip=tooltip,
             ),
+        )
+        # Small enough to leave the line dashed, and there for who reads it value by value.
+        layers.append(
+            alt.Chart(floor)
+            .mark_circle(style="others", opacity=1, size=12)
+            .encode(x=x, y=y, description="label:N", tooltip=tooltip)
         )
     return alt.layer(*layers)
 

@@ -14,7 +14,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from attnscope.charts.rows import Panel, depth_rows, panels, unit_title
+from attnscope.charts.rows import Panel, depth_rows, depth_title, panels, unit_title
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
 
@@ -35,7 +35,7 @@ def depth_profile(
     several = rows["part"].nunique() > 1
     x = alt.X(
         "depth:Q",
-        title="layer",
+        title=depth_title(card, panel),
         scale=alt.Scale(nice=False, zero=False, padding=6),
         axis=alt.Axis(tickMinStep=1, format="d", tickCount=8),
     )
@@ -60,7 +60,7 @@ def depth_profile(
             y=alt.Y("mean:Q", scale=y_scale),
             description="label:N",
             tooltip=[
-                alt.Tooltip("depth:Q", title="layer"),
+                alt.Tooltip("depth:Q", title=depth_title(card, panel)),
                 alt.Tooltip("mean:Q", format=".4~g"),
                 alt.Tooltip("low:Q", title="p10", format=".4~g"),
                 alt.Tooltip("high:Q", title="p90", format=".4~g"),
@@ -78,7 +78,7 @@ def depth_profile(
             .encode(
                 x=x,
                 y=alt.value(height - 8),
-                tooltip=[alt.Tooltip("depth:Q", title="NaN or infinite at layer")],
+                tooltip=[alt.Tooltip("depth:Q", title="NaN or infinite at block")],
             )
         )
     chart = alt.layer(*layers).properties(width=width, height=height)
@@ -113,7 +113,7 @@ def value_scale(rows: pd.DataFrame, card: Card) -> alt.Scale:
 
 
 def value_axis(rows: pd.DataFrame, card: Card) -> alt.Axis:
-    """About four lines; on a logarithmic axis, powers of ten (or 1, 2, 5 inside one of them)."""
+    """About four lines; on a logarithmic axis powers of ten, with 1, 2, 5 where these are few, or even steps."""
     numbers = rows[["low", "high", "mean"]].to_numpy(float)
     seen = numbers[np.isfinite(numbers) & (numbers > 0)]
     if not card.log or not seen.size:
@@ -121,10 +121,24 @@ def value_axis(rows: pd.DataFrame, card: Card) -> alt.Axis:
     low, high = float(seen.min()), float(seen.max())
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     powers = [10.0**e for e in decades if low <= 10.0**e <= high]
-    if len(powers) < 2:
+    if len(powers) < 3:
         powers = [m * 10.0**e for e in decades for m in (1, 2, 5) if low <= m * 10.0**e <= high]
-    powers = powers[:: max(1, len(powers) // 4)] or [low]
+    if len(powers) < 3:  # within a small part of a decade a logarithmic axis is nearly an even one
+        powers = _even(low, high)
+    powers = powers[:: max(1, len(powers) // 4)]
     return alt.Axis(values=powers, format=",.7~g" if low > 1e-4 and high < 1e7 else ".0e")
+
+
+def _even(low: float, high: float) -> list[float]:
+    """Three to six round numbers between two others; the lower one alone where they are the same."""
+    if not high > low:
+        return [low]
+    power = 10.0 ** np.floor(np.log10(high - low))
+    step = next(
+        m * power for m in (2, 1, 0.5, 0.2, 0.1) if np.floor(high / (m * power)) - np.ceil(low / (m * power)) >= 2
+    )
+    first, last = int(np.ceil(low / step)), int(np.floor(high / step))
+    return [float(f"{n * step:.6g}") for n in range(first, last + 1)]
 
 
 def reading_size(rows: pd.DataFrame) -> int:

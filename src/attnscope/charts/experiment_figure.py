@@ -16,18 +16,25 @@ import altair as alt
 import pandas as pd
 
 from attnscope.charts.axes import power_axis, tick_labels
+from attnscope.charts.end_labels import label_room
 from attnscope.core.errors import RefusalError
-from attnscope.core.experiment import Figure
+from attnscope.core.experiment import Figure, Point
+from attnscope.core.numerals import numeral
 
-PANEL = 250
 Encoding = dict[str, Any]
 COLUMNS = {"curves": 3, "bars": 2, "tracks": 4}
+NARROWEST = {"curves": 230, "bars": 300, "tracks": 180}
+"""Pixels of a panel with its axis, below which fewer stand side by side."""
+AXIS, SPACING, LEGEND = 56, 28, 240  # pixels; of a legend, at most
+NARROW = 480  # a whole chart of less has its legend above it
 FAR = 1e3  # a logarithmic axis this long hides what a linear one shows
 DASHES = [5, 3]
 
 
-def experiment_figure(figure: Figure, *, title: bool = True) -> alt.Chart | alt.LayerChart | alt.ConcatChart:
-    """Draw a figure; `title=False` where a page says it in words."""
+def experiment_figure(
+    figure: Figure, *, title: bool = True, width: int = 1000
+) -> alt.Chart | alt.LayerChart | alt.ConcatChart:
+    """Draw a figure, `width` pixels wide with its axes and legend; `title=False` where a page says it in words."""
     rows = _rows(figure)
     if rows.empty:
         raise RefusalError(f"The figure '{figure.name}' has no finite number to draw.")
@@ -35,19 +42,34 @@ def experiment_figure(figure: Figure, *, title: bool = True) -> alt.Chart | alt.
     panels = list(dict.fromkeys(rows["panel"]))
     # Panels that share no series have each a legend of their own, so that colours need not be told apart across them.
     apart = len(panels) > 1 and rows.groupby("series")["panel"].nunique().max() == 1
+    drawn_on = _axes(rows, figure)
+    legend = "bottom" if apart else "right" if width >= NARROW else "top"
+    room = width - (_legend_room(names) if legend == "right" else 0)
+    columns, side = _shape(figure.kind, len(panels) if len(panels) > 1 else len(drawn_on), room)
     blocks: list[Any] = []
-    for drawn in _axes(rows, figure):
+    for drawn in drawn_on:
         y_scale, parts = _scale(rows, drawn), []
         for panel in panels:
             some = rows[rows["panel"] == panel]
             own = list(dict.fromkeys(some["series"])) if apart else names
-            parts.append(_panel(some, drawn, own, y_scale, str(panel), "bottom" if apart else "right"))
-        block = parts[0] if len(parts) == 1 else alt.concat(*parts, columns=COLUMNS[figure.kind], spacing=28)
+            parts.append(_panel(some, drawn, own, y_scale, str(panel), _colour(own, legend, side), side))
+        block = parts[0] if len(parts) == 1 else alt.concat(*parts, columns=columns, spacing=SPACING)
         blocks.append(block.resolve_scale(color="independent") if apart else block)
-    # Both axes of one panel stand side by side; of several, each panel has its own below it.
-    chart = blocks[0] if len(blocks) == 1 else alt.concat(*blocks, columns=1 if len(panels) > 1 else 2, spacing=28)
+    # Both axes of one panel stand side by side where there is room; of several, each panel has its own below it.
+    below = 1 if len(panels) > 1 else columns
+    chart = blocks[0] if len(blocks) == 1 else alt.concat(*blocks, columns=below, spacing=SPACING)
     chart = chart.resolve_scale(color="independent") if apart else chart
     return chart.properties(title=alt.TitleParams(figure.title)) if title else chart
+
+
+def _shape(kind: str, panels: int, room: int) -> tuple[int, int]:
+    """How many panels stand side by side, and how wide each is inside its axes."""
+    columns = max(1, min(panels, COLUMNS[kind], (room + SPACING) // (NARROWEST[kind] + SPACING)))
+    return columns, (room - SPACING * (columns - 1)) // columns - AXIS
+
+
+def _legend_room(names: list[str]) -> int:
+    return 0 if len(names) == 1 else min(LEGEND, label_room(names) + 24)
 
 
 def _axes(rows: pd.DataFrame, figure: Figure) -> list[Figure]:
@@ -72,7 +94,18 @@ def _rows(figure: Figure) -> pd.DataFrame:
         for column in ("y", "low", "high"):
             rows[column] = rows[column].astype(float).clip(lower=floor)
     rows["order"] = range(len(rows))
+    rows["label"] = [_said(point, figure) for point in points]
     return rows
+
+
+def _said(point: Point, figure: Figure) -> str:
+    """What is read of a point: the numbers as they are, also where they are drawn on the floor of an axis."""
+    where = ", ".join(filter(None, (point.panel, point.series)))
+    if figure.kind == "tracks":
+        return f"{where}: {figure.x} {numeral(float(point.x))}, {figure.y} {numeral(point.y)}"
+    x = point.x if isinstance(point.x, str) else f"{figure.x} {numeral(float(point.x))}"
+    band = f" ({numeral(point.low)} to {numeral(point.high)})" if point.low < point.high else ""
+    return f"{where}{' (dashed)' * point.dashed}, {x}: {numeral(point.y)}{band}"
 
 
 def _scale(rows: pd.DataFrame, figure: Figure) -> alt.Scale:
@@ -87,16 +120,22 @@ def _scale(rows: pd.DataFrame, figure: Figure) -> alt.Scale:
     return alt.Scale(zero=zero, domain=[0 if zero and low >= 0 else low, high], nice=True)
 
 
-def _panel(rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale, title: str, legend: str) -> Any:
+def _panel(
+    rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale, title: str, colour: Encoding, side: int
+) -> Any:
     draw = {"curves": _curves, "bars": _bars, "tracks": _tracks}[figure.kind]
-    chart = draw(rows, figure, names, y_scale, _colour(names, legend))
+    chart = draw(rows, figure, names, y_scale, colour, side)
     return chart.properties(title=alt.TitleParams(title, fontSize=12, offset=6)) if title else chart
 
 
-def _colour(names: list[str], legend: str) -> dict[str, Any]:
+def _colour(names: list[str], legend: str, side: int) -> Encoding:
     if len(names) == 1:
         return {}
-    where = alt.Legend(orient="bottom", columns=2, labelLimit=220) if legend == "bottom" else alt.Legend(labelLimit=260)
+    if legend == "right":
+        where = alt.Legend(labelLimit=LEGEND - 24)
+    else:
+        columns = max(1, (side + AXIS) // (label_room(names) + 20))
+        where = alt.Legend(orient=legend, direction="vertical", columns=columns, labelLimit=side)
     return {"color": alt.Color("series:N", sort=names, scale=alt.Scale(domain=names), title=None, legend=where)}
 
 
@@ -107,7 +146,7 @@ def _axis(rows: pd.DataFrame, figure: Figure, y_scale: alt.Scale) -> alt.Axis:
 
 
 def _curves(
-    rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale, colour: Encoding
+    rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale, colour: Encoding, side: int
 ) -> alt.LayerChart:
     whole = all(float(x).is_integer() for x in rows["x"])
     x = alt.X(
@@ -116,19 +155,19 @@ def _curves(
         scale=alt.Scale(type="log", base=2 if whole else 10, nice=False)
         if figure.log_x
         else alt.Scale(zero=False, nice=False, padding=6),
-        axis=alt.Axis(tickMinStep=1 if whole else 0, tickCount=8, labelOverlap=True, format="~g"),
+        axis=alt.Axis(tickMinStep=1 if whole else 0, tickCount=min(8, side // 40), labelOverlap=True, format="~g"),
     )
     y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=_axis(rows, figure, y_scale))
     base = alt.Chart(rows)
     solid, dashed = base.transform_filter("!datum.dashed"), base.transform_filter("datum.dashed")
     banded = base.transform_filter("!datum.dashed || datum.low < datum.high")  # a row without one would tear the band
-    tooltip = [alt.Tooltip("series:N"), alt.Tooltip("x:Q", title=figure.x), alt.Tooltip("y:Q", title=figure.y)]
+    told = {"description": "label:N", "tooltip": [alt.Tooltip("label:N", title=" ")]}
     layers = [
         banded.mark_area(style="spread").encode(
             x=x, y=alt.Y("low:Q", scale=y_scale, title=figure.y), y2="high:Q", **colour
         ),
         solid.mark_line(style="line").encode(x=x, y=y, **colour),
-        solid.mark_circle(style="reading", size=26).encode(x=x, y=y, tooltip=tooltip, **colour),
+        solid.mark_circle(style="reading", size=26).encode(x=x, y=y, **told, **colour),
     ]
     if rows["dashed"].any():
         layers.append(dashed.mark_line(strokeDash=DASHES, strokeWidth=2.2).encode(x=x, y=y, **colour))
@@ -136,26 +175,46 @@ def _curves(
         twin = rows["dashed"] & rows["series"].isin(rows.loc[~rows["dashed"], "series"])
         if twin.any():
             marks = alt.Chart(rows[twin]).mark_point(shape="diamond", size=44, strokeWidth=1.4, style="hollow")
-            layers.append(marks.encode(x=x, y=y, tooltip=tooltip, **colour))
-    return alt.layer(*layers).properties(width=PANEL, height=190)
+            layers.append(marks.encode(x=x, y=y, **told, **colour))
+    return alt.layer(*layers).properties(width=side, height=_height(side))
 
 
-def _bars(rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale, colour: Encoding) -> alt.LayerChart:
+def _height(side: int) -> int:
+    return max(190, min(300, side // 3))
+
+
+def _bars(
+    rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale, colour: Encoding, side: int
+) -> alt.LayerChart:
     order = list(dict.fromkeys(rows["x"]))
-    x = alt.X("x:N", sort=order, title=figure.x, axis=alt.Axis(labelAngle=-40 if len(order) > 5 else 0, labelLimit=160))
+    slanted = max(label_room([str(name)]) for name in order) > side // len(order)
+    x = alt.X("x:N", sort=order, title=figure.x, axis=alt.Axis(labelAngle=-40 if slanted else 0, labelLimit=160))
     y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=_axis(rows, figure, y_scale))
     beside: dict[str, Any] = {"xOffset": alt.XOffset("series:N", sort=names)} if len(names) > 1 else {}
     base = alt.Chart(rows).transform_calculate(floor=str(y_scale["domain"][0]))
     return alt.layer(
-        base.mark_bar(opacity=0.85).encode(x=x, y=y, y2="floor:Q", **beside, **colour),
+        base.mark_bar(opacity=0.85).encode(
+            x=x,
+            y=y,
+            y2="floor:Q",
+            description="label:N",
+            tooltip=[alt.Tooltip("label:N", title=" ")],
+            **beside,
+            **colour,
+        ),
         base.mark_rule(style="number", strokeWidth=1.5).encode(
             x=x, y=alt.Y("low:Q", scale=y_scale, title=figure.y), y2="high:Q", **beside
         ),
-    ).properties(width=max(PANEL, 34 * len(order) * max(1, len(names) // 2)), height=220)
+    ).properties(width=side, height=220)
 
 
 def _tracks(
-    rows: pd.DataFrame, figure: Figure, names: list[str], y_scale: alt.Scale, colour: Encoding
+    rows: pd.DataFrame,
+    figure: Figure,
+    names: list[str],
+    y_scale: alt.Scale,
+    colour: Encoding,
+    side: int,
 ) -> alt.LayerChart:
     axis = alt.Axis(tickCount=4)
     x = alt.X("x:Q", title=figure.x, scale=alt.Scale(domain=y_scale["domain"], nice=False), axis=axis)
@@ -163,11 +222,16 @@ def _tracks(
     base = alt.Chart(rows)
     solid, dashed = base.transform_filter("!datum.dashed"), base.transform_filter("datum.dashed")
     line = {"x": x, "y": y, "order": alt.Order("order:Q"), **colour}
-    first = rows[~rows["dashed"]].groupby("series", sort=False).head(1)
-    last = rows[~rows["dashed"]].groupby("series", sort=False).tail(1)
+    first = _ends(rows[~rows["dashed"]].groupby("series", sort=False).head(1), "begins at")
+    last = _ends(rows[~rows["dashed"]].groupby("series", sort=False).tail(1), "ends at")
+    told = {"description": "label:N", "tooltip": [alt.Tooltip("label:N", title=" ")]}
     return alt.layer(
         dashed.mark_line(strokeDash=[2, 3], strokeWidth=1, clip=True).encode(**line),
         solid.mark_line(style="line", clip=True).encode(**line),
-        alt.Chart(first).mark_point(size=30, clip=True).encode(x=x, y=y, **colour),
-        alt.Chart(last).mark_circle(size=70, opacity=1, clip=True).encode(x=x, y=y, **colour),
-    ).properties(width=190, height=190)
+        alt.Chart(first).mark_point(size=30, clip=True).encode(x=x, y=y, **told, **colour),
+        alt.Chart(last).mark_circle(size=70, opacity=1, clip=True).encode(x=x, y=y, **told, **colour),
+    ).properties(width=side, height=side)
+
+
+def _ends(rows: pd.DataFrame, word: str) -> pd.DataFrame:
+    return rows.assign(label=[label.replace(": ", f" {word} ", 1) for label in rows["label"]])

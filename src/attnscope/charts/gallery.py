@@ -41,7 +41,7 @@ def gallery(survey: Survey, findings: Sequence[Finding] | None = None) -> Iterat
     found = diagnose(survey) if findings is None else findings
     for stack, site, layer, head in islice(_named(found), MOST_PORTRAITS):
         portrait = head_portrait(table, survey.cards, stack=stack, site=site, layer=layer, head=head)
-        yield f"{stack}-{site}-layer-{layer}-head-{head}", portrait
+        yield f"{stack}-{site}-block-{layer}-head-{head}", portrait
 
 
 def _named(findings: Sequence[Finding]) -> Iterator[tuple[str, str, int, int]]:

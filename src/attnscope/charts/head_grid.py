@@ -1,4 +1,4 @@
-"""One attention measure as a map, layers from left to right and heads from top to bottom, so that depth
+"""One attention measure as a map, blocks from left to right and heads from top to bottom, so that depth
 runs as it does in the profiles. NaN cells are crossed out, never coloured.
 
     chart = head_grid(survey.table(), survey.cards["sink_mass"], stack="decoder", site="self")
@@ -10,7 +10,8 @@ import altair as alt
 import pandas as pd
 
 from attnscope.charts.depth_profile import chart_title, first_panel
-from attnscope.charts.rows import head_rows, part_title, unit_title, value_domain
+from attnscope.charts.rows import head_rows, part_title, unit_title
+from attnscope.charts.scales import scale
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
 
@@ -24,23 +25,33 @@ def head_grid(
     part: str | None = None,
     stack: str | None = None,
     site: str | None = None,
+    bound: float | None = None,
 ) -> alt.LayerChart:
-    """Draw one measure of one stack, a square per head. Without `part`, the card's first."""
+    """Draw one measure of one stack, a square per head. Without `part`, the card's first.
+
+    `bound` is the most that is possible at the length of the sequences, where that is known.
+    """
     panel = first_panel(table, card, stack, site)
     part = card.parts[0] if part is None else part
     rows = head_rows(table, panel, part)
     if rows.empty:
         raise RefusalError(f"'{card.name}' has no number per head (part '{part}'): draw it against depth instead.")
-    low, high = value_domain(rows["mean"].to_numpy(float), card)
+    span = scale(rows["mean"].to_numpy(float), card, bound)
     x, y, step = grid_axes(rows)
     colour = alt.Color(
         "mean:Q",
-        scale=alt.Scale(type="log" if card.log and low > 0 else "linear", domain=[low, high], clamp=True, nice=False),
+        scale=alt.Scale(
+            type="log" if span.log else "linear",
+            domain=[span.low, span.high],
+            range="diverging" if span.diverging else "heatmap",
+            clamp=True,
+            nice=False,
+        ),
         title=unit_title(card),
         legend=alt.Legend(orient="bottom", gradientLength=180, gradientThickness=8),
     )
     tooltip = [
-        alt.Tooltip("layer:O"),
+        alt.Tooltip("layer:O", title="block"),
         alt.Tooltip("head:O"),
         alt.Tooltip("mean:Q", title=card.title, format=".4~g"),
         alt.Tooltip("p10:Q", format=".4~g"),
@@ -73,4 +84,4 @@ def grid_axes(rows: pd.DataFrame) -> tuple[alt.X, alt.Y, int]:
     every = max(1, -(-14 // step))
     sparse = f"datum.value % {every if every == 1 else 5 * -(-every // 5)} == 0"
     label = alt.Axis(labelExpr=f"{sparse} ? datum.label : ''", labelAngle=0, ticks=False, domain=False, grid=False)
-    return alt.X("layer:O", title="layer", axis=label), alt.Y("head:O", title="head", axis=label), step
+    return alt.X("layer:O", title="block", axis=label), alt.Y("head:O", title="head", axis=label), step

@@ -33,7 +33,7 @@ def portrait_rows(
     rows = table[(table["stack"] == stack) & (table["site"] == site) & table["head"].notna()]
     rows = rows[rows["measure"].isin(list(cards))]
     if not ((rows["layer"] == layer) & (rows["head"] == head)).any():
-        raise RefusalError(f"The survey has no head {head} in layer {layer} at '{site}' in stack '{stack}'.")
+        raise RefusalError(f"The survey has no head {head} in block {layer} at '{site}' in stack '{stack}'.")
     answer: list[dict[str, object]] = []
     for (measure, part), group in rows.groupby(["measure", "part"], sort=False):
         card = cards[str(measure)]
@@ -92,7 +92,7 @@ def head_portrait(
         width=320,
         height=alt.Step(24),
         title=alt.TitleParams(
-            f"Layer {layer}, head {head}", subtitle=f"{stack}, {site}-attention, among all its heads"
+            f"Block {layer}, head {head}", subtitle=f"{stack}, {site}-attention, among all its heads"
         ),
     )
 

@@ -83,3 +83,18 @@ def _ramp(stops: tuple[Stop, ...], steps: int) -> tuple[str, ...]:
 
 def _gamma(channel: float) -> float:
     return 12.92 * channel if channel <= 0.0031308 else 1.055 * channel ** (1 / 2.4) - 0.055
+
+
+def ink(colour: str) -> str:
+    """Black or white, whichever is read better on `#rrggbb`: the better one has a contrast of 4.58 at least.
+
+    Contrast is (L1 + 0.05)/(L2 + 0.05) of relative luminances (WCAG 2). White and black are equally good on a colour
+    with (L + 0.05)^2 = 1.05 * 0.05, where either has sqrt(21) = 4.58.
+    """
+    red, green, blue = (_linear(int(colour[place : place + 2], 16) / 255) for place in (1, 3, 5))
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return "#000000" if (luminance + 0.05) ** 2 > 1.05 * 0.05 else "#ffffff"
+
+
+def _linear(channel: float) -> float:
+    return channel / 12.92 if channel <= 0.04045 else float(((channel + 0.055) / 1.055) ** 2.4)

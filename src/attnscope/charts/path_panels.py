@@ -1,112 +1,91 @@
 """What paths of each length contribute, drawn: all charts take a `PathReport`.
 
-    length_chart(report)           the target by length, signed bars: from the input, from constants
+    length_chart(report)           the target by length, bars that begin at zero: to the right they add
     reconstruction_chart(report)   what the model says when only lengths up to k count: probability, and loss
-    value_grid(report)             Shapley value of every head, layers from left to right, a colour for each sign
+    value_grid(report)             Shapley value of every head, blocks from left to right, a colour for each sign
     head_length_map(report)        what paths through the most valuable heads contribute, by length
-    player_chart(report)           heads and MLPs of each layer as players of one game
+    player_chart(report)           heads and MLPs of each block as players of one game
     path_panels(report)            all of them in one picture
 
-Where lengths are many, those beyond the last one that matters are left out of axes: 30 layers have paths of length 30,
-and nobody sees 1e-26.
+With `width`, a chart is that wide in all, axes and legends included, and has no title.
 """
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from attnscope.charts.axes import tick_labels
-from attnscope.charts.head_grid import grid_axes
+from attnscope.charts.path_rows import (
+    MOST_HEADS,
+    head_length_rows,
+    length_rows,
+    player_rows,
+    reconstruction_rows,
+    signed,
+    value_rows,
+    visible,
+)
 from attnscope.core.numerals import numeral
 from attnscope.records.paths import PathReport
 
 WIDTH, HEIGHT = 340, 190
+AXIS = 46  # pixels that numbers beside an axis may take
+AROUND = AXIS + 34  # beside a panel: its axis with a title, and room for the last label
 HARD_SPACE = "\N{NO-BREAK SPACE}"
-LONGEST_TITLE = 30  # letters of a line beside an axis
-MOST_HEADS = 14  # rows of the map of heads by length
-FEW_LENGTHS = 13  # twelve layers: so many have room, and all are shown
-NEGLIGIBLE = 1e-4  # of the largest: not a pixel high
-SHARE = 0.01  # of what tells tokens apart
-SOURCES = {"stream": "from the input", "constants": "from constants"}
+LONGEST_TITLE = 44  # letters of a line under an axis
+NUMBER = 62  # pixels of a number at the end of a bar
+BAR = 22  # pixels from one bar to the next
+MOST_BARS = 24  # that have so much room
 
 
-def seen_lengths(report: PathReport) -> int:
-    """Lengths that are drawn: all where they are few, else up to the last that could be seen in any chart."""
-    if len(report.lengths) <= FEW_LENGTHS:
-        return len(report.lengths)
-    values = [max(abs(row.stream), abs(row.constants)) for row in report.lengths]
-    distances = [row.up_to.distance for row in report.lengths]
-    last_value = _last(values, NEGLIGIBLE * 10 * max(values, default=0.0))
-    settled = next((k for k, _ in enumerate(distances) if all(d < 1e-3 for d in distances[k:])), len(distances) - 1)
-    last_share = _last([abs(row.residual_share or 0.0) for row in report.lengths], SHARE)
-    return min(len(values), max(last_value, settled, last_share, 1) + 1)
-
-
-def _last(values: Sequence[float], threshold: float) -> int:
-    return max((k for k, value in enumerate(values) if value > threshold), default=0)
-
-
-def length_rows(report: PathReport) -> list[dict[str, Any]]:
-    """One row per length and source that has anything."""
-    few = report.lengths[: seen_lengths(report)]
-    # A model whose weights are all zero has nothing anywhere: its bars are those of the first source, at zero.
-    kinds = [key for key in SOURCES if any(getattr(row, key) for row in report.lengths)] or [next(iter(SOURCES))]
-    return [
-        {
-            "length": row.length,
-            "source": SOURCES[key],
-            "value": (value := getattr(row, key)),
-            "label": f"paths through {exactly(row.length)}, {SOURCES[key]}: {numeral(value)}",
-        }
-        for row in few
-        for key in kinds
-    ]
-
-
-def length_chart(report: PathReport, *, title: bool = True) -> alt.LayerChart:
+def length_chart(report: PathReport, *, width: int | None = None) -> alt.LayerChart:
     rows = pd.DataFrame(length_rows(report))
     kinds = list(dict.fromkeys(rows["source"]))
-    colour = {} if len(kinds) == 1 else {"color": _series("source", kinds)}
-    bars = (
-        alt.Chart(rows)
-        .mark_bar()
-        .encode(
-            x=_length_axis(rows["length"]),
-            y=_value_axis(rows, wrapped(report.target)),
-            description="label:N",
-            tooltip=[alt.Tooltip("length:O"), alt.Tooltip("source:N"), alt.Tooltip("value:Q", format=".4~g")],
-            **colour,
-        )
-    )
-    chart = alt.layer(bars, _zero()).properties(width=WIDTH, height=HEIGHT)
-    return _titled(chart, "Share by length", f"sums to {numeral(report.value)}", title)
+    tooltip = [alt.Tooltip("length:O"), alt.Tooltip("source:N"), alt.Tooltip("value:Q", format=".4~g")]
+    one = len(kinds) == 1
+    encoded = {"tooltip": tooltip, **({} if one else {"color": _series("source", kinds)})}
+    room = width or WIDTH + AROUND
+    chart = _bars(rows, "length", "heads passed", wrapped(report.target), width=room, numbers=one, **encoded)
+    return _sized(chart, width, "Share by length", f"sums to {numeral(report.value)}")
 
 
-def reconstruction_rows(report: PathReport) -> list[dict[str, Any]]:
-    """By length: the probability of the target, or how near the output is, when only lengths up to it count."""
-    few = report.lengths[: seen_lengths(report)]
-    rows = []
-    for row in few:
-        said = row.up_to
-        chance = said.target_probability
-        quantity = "distance from the model's own output" if chance is None else "probability of the target"
-        value = said.distance if chance is None else chance
-        words = f", says '{said.predicted}'" if said.predicted is not None else ""
-        label = f"lengths up to {row.length}: {quantity} {numeral(value)}{words}"
-        rows.append({"length": row.length, "quantity": quantity, "value": value, "label": label})
-        if said.loss is not None:
-            label = f"lengths up to {row.length}: next-token loss {numeral(said.loss)}"
-            rows.append({"length": row.length, "quantity": "next-token loss", "value": said.loss, "label": label})
-    return rows
+def _bars(
+    rows: pd.DataFrame, name: str, title: str, values: str | list[str], *, width: int, numbers: bool, **encoded: Any
+) -> alt.LayerChart:
+    """Bars that begin at zero and go to the right, or to the left where values are negative. What stands at one place
+    is stacked, either sign for itself; `numbers` are written at the ends of bars."""
+    low, high = _reach(rows, name)
+    free = width - AROUND - NUMBER * ((low < 0) + (high > 0))
+    room = (high - low) * NUMBER / free if numbers else 0.0
+    scale = alt.Scale(domain=[low - room * (low < 0), high + room * (high > 0)], nice=False)
+    places = list(dict.fromkeys(rows[name]))
+    every = -(-len(places) // MOST_BARS)
+    y = alt.Y(f"{name}:O", title=title, axis=alt.Axis(values=places[::every], grid=False))
+    axis = alt.Axis(tickCount=5, grid=True, **tick_labels(rows["value"].astype(float)))
+    x = alt.X("value:Q", title=values, scale=scale, axis=axis)
+    layers: list[Any] = [alt.Chart(rows).mark_bar().encode(x=x, y=y, description="label:N", **encoded)]
+    layers.append(alt.Chart(pd.DataFrame([{"value": 0.0}])).mark_rule(style="others", opacity=0.8).encode(x=x))
+    if numbers:
+        written = rows.assign(number=rows["value"].map(signed))
+        for some, side in ((written[rows["value"] >= 0], 1), (written[rows["value"] < 0], -1)):
+            text = alt.Chart(some).mark_text(style="number", align="left" if side > 0 else "right", dx=4 * side)
+            layers += [text.encode(x=x, y=y, text="number:N")] if len(some) else []
+    return alt.layer(*layers).properties(width=WIDTH, height=BAR * max(4, min(len(places), MOST_BARS)))
 
 
-def reconstruction_chart(report: PathReport, *, title: bool = True) -> alt.LayerChart | alt.VConcatChart:
+def _reach(rows: pd.DataFrame, name: str) -> tuple[float, float]:
+    """The ends of stacked bars, with zero between them; something, where all are nothing."""
+    sums = [rows[rows["value"] * side > 0].groupby(name)["value"].sum() for side in (-1, 1)]
+    low, high = min([0.0, *sums[0]]), max([0.0, *sums[1]])
+    return (low, high) if high > low else (0.0, 1.0)
+
+
+def reconstruction_chart(report: PathReport, *, width: int | None = None) -> alt.LayerChart | alt.VConcatChart:
     rows = pd.DataFrame(reconstruction_rows(report))
     own = report.lengths[-1].up_to
     panels = []
@@ -114,16 +93,14 @@ def reconstruction_chart(report: PathReport, *, title: bool = True) -> alt.Layer
     for name in names:
         some = rows[rows["quantity"] == name]
         final = own.loss if name == "next-token loss" else own.target_probability
-        panels.append(
-            _reached(
-                some, name, own.distance if final is None else final, HEIGHT if len(names) == 1 else (HEIGHT - 50) // 2
-            )
-        )
+        height = HEIGHT if len(names) == 1 else (HEIGHT - 50) // 2
+        panel = _reached(some, name, own.distance if final is None else final)
+        panels.append(panel.properties(width=WIDTH if width is None else width - AROUND, height=height))
     chart = panels[0] if len(panels) == 1 else alt.vconcat(*panels, spacing=14)
-    return _titled(chart, "When only lengths up to k count", "dashed: the whole model", title)
+    return _titled(chart, "When only lengths up to k count", "dashed: the whole model") if width is None else chart
 
 
-def _reached(rows: pd.DataFrame, name: str, final: float, height: int) -> alt.LayerChart:
+def _reached(rows: pd.DataFrame, name: str, final: float) -> alt.LayerChart:
     x = _length_axis(rows["length"], "k, longest paths that count")
     zero = name != "next-token loss"
     # Axis titles of two stacked panels are short, or they run into each other.
@@ -132,7 +109,9 @@ def _reached(rows: pd.DataFrame, name: str, final: float, height: int) -> alt.La
         "value:Q",
         title=title,
         scale=alt.Scale(zero=zero, nice=True),
-        axis=alt.Axis(tickCount=4, **tick_labels([*rows["value"].astype(float), final])),
+        axis=alt.Axis(
+            tickCount=4, minExtent=AXIS, maxExtent=AXIS, **tick_labels([*rows["value"].astype(float), final])
+        ),
     )
     base = alt.Chart(rows)
     whole = alt.Chart(pd.DataFrame([{"value": final}])).mark_rule(style="others", strokeDash=[4, 3]).encode(y="value:Q")
@@ -141,87 +120,48 @@ def _reached(rows: pd.DataFrame, name: str, final: float, height: int) -> alt.La
         whole,
         base.mark_line(style="line").encode(x=x, y=y),
         base.mark_circle(style="reading", size=36).encode(x=x, y=y, description="label:N", tooltip=tooltip),
-    ).properties(width=WIDTH, height=height)
-
-
-def value_rows(report: PathReport) -> list[dict[str, Any]]:
-    return [
-        {"layer": layer, "head": head, "value": value, "label": f"head {head} of layer {layer}: {numeral(value)}"}
-        for layer, heads in enumerate(report.head_values)
-        for head, value in enumerate(heads)
-    ]
-
-
-def value_grid(report: PathReport, *, title: bool = True) -> alt.Chart:
-    rows = pd.DataFrame(value_rows(report))
-    x, y, step = grid_axes(rows)
-    tooltip = [alt.Tooltip("layer:O"), alt.Tooltip("head:O"), alt.Tooltip("value:Q", format=".4~g")]
-    chart = alt.Chart(rows).mark_rect().encode(x=x, y=y, color=_signed(rows), tooltip=tooltip, description="label:N")
-    chart = chart.properties(width=alt.Step(step), height=alt.Step(step))
-    return _titled(chart, "What every head is worth", "Shapley value, in units of the target", title)
-
-
-def head_length_rows(report: PathReport) -> list[dict[str, Any]]:
-    """What paths of each length through a head contribute, for the heads that are worth most, in order of depth."""
-    shown = min(max(seen_lengths(report), 3), len(report.lengths))
-    places = [(layer, head) for layer, heads in enumerate(report.head_values) for head in range(len(heads))]
-    most = sorted(places, key=lambda place: -abs(report.head_values[place[0]][place[1]]))[:MOST_HEADS]
-    return [
-        {
-            "head": f"L{layer} H{head}",
-            "length": length,
-            "value": (value := report.head_lengths[layer][head][length]),
-            "label": f"head {head} of layer {layer}, paths through {exactly(length)}: {numeral(value)}",
-        }
-        for layer, head in sorted(most)
-        for length in range(1, shown)
-    ]
-
-
-def head_length_map(report: PathReport, *, title: bool = True) -> alt.Chart:
-    rows = pd.DataFrame(head_length_rows(report))
-    bare: dict[str, Any] = {"ticks": False, "domain": False, "grid": False}
-    x = alt.X("length:O", title="length of path", axis=alt.Axis(labelAngle=0, **bare))
-    y = alt.Y("head:N", sort=list(dict.fromkeys(rows["head"])), title=None, axis=alt.Axis(**bare))
-    tooltip = [alt.Tooltip("head:N"), alt.Tooltip("length:O"), alt.Tooltip("value:Q", format=".4~g")]
-    chart = alt.Chart(rows).mark_rect().encode(x=x, y=y, color=_signed(rows), tooltip=tooltip, description="label:N")
-    chart = chart.properties(width=alt.Step(24), height=alt.Step(14))
-    heading = "Heads by length" if len(rows["head"].unique()) < MOST_HEADS else f"The {MOST_HEADS} largest, by length"
-    return _titled(chart, heading, "sums of all paths through the head", title)
-
-
-def player_rows(report: PathReport) -> list[dict[str, Any]]:
-    players = report.players
-    if players is None:
-        return []
-    rows = []
-    for kind, layers in (("heads", players.heads), ("MLP", players.mlps)):
-        for layer, values in enumerate(layers):
-            if values:
-                total = sum(values)
-                label = f"{kind} of layer {layer}: {numeral(total)}"
-                rows.append({"layer": layer, "player": kind, "value": total, "label": label})
-    return rows
-
-
-def player_chart(report: PathReport, *, title: bool = True) -> alt.LayerChart:
-    rows = pd.DataFrame(player_rows(report))
-    last = int(rows["layer"].max())
-    labels = list(range(0, last + 1, max(1, -(-(last + 1) // 12))))
-    x = alt.X("layer:O", title="layer", axis=alt.Axis(labelAngle=0, values=labels))
-    bars = (
-        alt.Chart(rows)
-        .mark_bar()
-        .encode(
-            x=x,
-            y=_value_axis(rows, "Shapley value"),
-            color=_series("player", ["heads", "MLP"]),
-            description="label:N",
-            tooltip=[alt.Tooltip("layer:O"), alt.Tooltip("player:N"), alt.Tooltip("value:Q", format=".4~g")],
-        )
     )
-    chart = alt.layer(bars, _zero()).properties(width=WIDTH, height=HEIGHT)
-    return _titled(chart, "Heads and MLPs as players of one game", "a layer's heads together", title)
+
+
+def value_grid(report: PathReport) -> alt.Chart:
+    rows = pd.DataFrame(value_rows(report))
+    tooltip = [alt.Tooltip("block:O"), alt.Tooltip("head:O"), alt.Tooltip("value:Q", format=".4~g")]
+    chart = _grid(rows, "block", "head", side=720).encode(tooltip=tooltip)
+    return _titled(chart, "What every head is worth", "Shapley value of heads alone, in units of the target")
+
+
+def head_length_map(report: PathReport) -> alt.Chart:
+    rows = pd.DataFrame(head_length_rows(report))
+    tooltip = [alt.Tooltip("head:N"), alt.Tooltip("length:O"), alt.Tooltip("value:Q", format=".4~g")]
+    chart = _grid(rows, "length", "head", side=WIDTH).encode(tooltip=tooltip)
+    heading = "Heads by length" if rows["head"].nunique() < MOST_HEADS else f"The {MOST_HEADS} largest heads, by length"
+    return _titled(chart, heading, "all paths of that length through the head, added up")
+
+
+def _grid(rows: pd.DataFrame, across: str, down: str, *, side: int) -> alt.Chart:
+    """A cell for each place, as wide as `side` pixels allow."""
+    columns, lines = (list(dict.fromkeys(rows[name])) for name in (across, down))
+    wide = max(6, min(72, side // len(columns)))
+    high = max(6, min(wide, 24, 720 // len(lines)))
+    bare: dict[str, Any] = {"ticks": False, "domain": False, "grid": False, "labelAngle": 0}
+    names = {"length": "heads passed"}
+    x = alt.X(f"{across}:O", title=names.get(across, across), axis=alt.Axis(values=_spaced(columns, wide, 20), **bare))
+    y = alt.Y(f"{down}:O", title=down, sort=lines, axis=alt.Axis(values=_spaced(lines, high, 14), **bare))
+    chart = alt.Chart(rows).mark_rect().encode(x=x, y=y, color=_signed(rows), description="label:N")
+    return chart.properties(width=alt.Step(wide), height=alt.Step(high))
+
+
+def _spaced(places: list[Any], step: int, least: int) -> list[Any]:
+    """Labels that do not run into each other."""
+    return places[:: max(1, -(-least // step))]
+
+
+def player_chart(report: PathReport, *, width: int | None = None) -> alt.LayerChart:
+    rows = pd.DataFrame(player_rows(report))
+    tooltip = [alt.Tooltip("block:O"), alt.Tooltip("player:N"), alt.Tooltip("value:Q", format=".4~g")]
+    colour = _series("player", list(dict.fromkeys(rows["player"])))
+    chart = _bars(rows, "block", "block", "Shapley value", width=WIDTH, numbers=False, color=colour, tooltip=tooltip)
+    return _sized(chart, width, "Heads and MLPs as players of one game", "a block's heads together")
 
 
 def path_panels(report: PathReport) -> alt.VConcatChart:
@@ -229,15 +169,20 @@ def path_panels(report: PathReport) -> alt.VConcatChart:
     above = alt.hconcat(length_chart(report), reconstruction_chart(report), spacing=40)
     below: list[Any] = [head_length_map(report), *([player_chart(report)] if player_rows(report) else [])]
     beside = alt.hconcat(*below, spacing=40).resolve_scale(color="independent")
-    rows = [above, value_grid(report), beside]
+    rows = [value_grid(report), above, beside]
     text = report.text if len(report.text) <= 90 else report.text[:87] + "..."
     heading = alt.TitleParams(f"{report.model}: {report.target}", subtitle=[text] if text else [], offset=14)
     return alt.vconcat(*rows, spacing=30).resolve_scale(color="independent").properties(title=heading)
 
 
-def _titled(chart: Any, text: str, subtitle: str, title: bool) -> Any:
-    words = alt.TitleParams(text, subtitle=[subtitle], fontSize=13, offset=8)
-    return chart.properties(title=words) if title else chart
+def _sized(chart: Any, width: int | None, text: str, subtitle: str) -> Any:
+    if width is None:
+        return _titled(chart, text, subtitle)
+    return chart.properties(width=width, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+
+
+def _titled(chart: Any, text: str, subtitle: str) -> Any:
+    return chart.properties(title=alt.TitleParams(text, subtitle=[subtitle], fontSize=13, offset=8))
 
 
 def _series(name: str, names: list[str]) -> alt.Color:
@@ -253,32 +198,14 @@ def _signed(rows: pd.DataFrame) -> alt.Color:
     return alt.Color("value:Q", scale=scale, title=None, legend=legend)
 
 
-def _length_axis(lengths: pd.Series, title: str = "length of path (heads passed)") -> alt.X:
+def _length_axis(lengths: pd.Series, title: str) -> alt.X:
     last = int(lengths.max())
     labels = list(range(0, last + 1, max(1, -(-(last + 1) // 16))))
     return alt.X("length:O", title=title, axis=alt.Axis(labelAngle=0, values=labels))
 
 
-def _zero() -> alt.Chart:
-    return alt.Chart(pd.DataFrame([{"value": 0.0}])).mark_rule(style="others").encode(y="value:Q")
-
-
-def exactly(length: int) -> str:
-    return "no head" if length == 0 else "one head" if length == 1 else f"{length} heads"
-
-
-def visible(word: str) -> str:
-    """A word on one line: what has no picture of its own, such as a line's end, as Python would write it."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in word)
-
-
-def _value_axis(rows: pd.DataFrame, title: str | list[str]) -> alt.Y:
-    """Values that stand on each other, in the unit of the target."""
-    return alt.Y("value:Q", title=title, axis=alt.Axis(tickCount=6, **tick_labels(rows["value"].astype(float))))
-
-
 def wrapped(target: str) -> str | list[str]:
-    """The whole name of a target beside an axis: in lines that are as long as the axis is high."""
+    """The whole name of a target under an axis: in lines that are as long as the axis is."""
     target = visible(target)
     whole = re.sub(r"'[^']*'", lambda word: word[0].replace(" ", HARD_SPACE), target)  # a word keeps its own spaces
     lines = textwrap.wrap(whole, LONGEST_TITLE, break_on_hyphens=False)

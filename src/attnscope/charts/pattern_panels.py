@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import altair as alt
@@ -20,10 +20,16 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from attnscope.charts.palette import sequential
+from attnscope.core.numerals import numeral
 
 LARGEST_SIDE = 256
-PANEL = 256
-"""Points of a panel's longer side."""
+PIXELS = 512
+"""Of the longer side of a picture, at least."""
+
+NARROW, AXIS, SPACING = 480, 48, 24
+"""Pixels: below `NARROW` maps do not stand side by side; what an axis and what a gap take."""
+
+MOST_READINGS = 64
 
 FLOOR = 1e-6
 """Errors below this are drawn as none."""
@@ -53,8 +59,10 @@ def pattern_panels(
     title: str = "Pattern and head",
     subtitle: str = "",
     theme: str = "light",
-) -> alt.HConcatChart:
+    width: int = 940,
+) -> alt.HConcatChart | alt.VConcatChart:
     """Draw three maps. `size` is queries and keys of the pattern, which axes count in. Without a title there is none.
+    `width` is that of the whole chart; where it is narrow, maps stand below each other.
 
     Cells are pixels of an embedded picture, because 3 x 65,536 of them as marks take half a minute to draw; a picture
     has its colours inside, so this chart is told its theme when it is made.
@@ -62,21 +70,35 @@ def pattern_panels(
     ramp = sequential("dark" if theme == "dark" else "light", COLOURS)
     legend = list(sequential("dark" if theme == "dark" else "light"))
     share = alt.Scale(type="sqrt", domain=[0, 1], range=legend)  # a row of eight is pale on a linear one
+    beside = width >= NARROW
+    side = (width - 2 * SPACING) // 3 - AXIS if beside else width - AXIS
+    far = alt.Scale(type="log", domain=[FLOOR, 1], range=legend)
     panels = [
-        _panel(_shade(target), size, ramp, share, "Target", "share of attention"),
-        _panel(_shade(realised), size, ramp, share, "Realised", "share of attention"),
-        _panel(
-            _shade(error, log=True),
-            size,
-            ramp,
-            alt.Scale(type="log", domain=[FLOOR, 1], range=legend),
-            "Error",
-            "|realised − target|",
-        ),
+        _panel(_shade(target), size, side, ramp, share, "Target", "share of attention"),
+        _panel(_shade(realised), size, side, ramp, share, "Realised", "share of attention"),
+        _panel(_shade(error, log=True), size, side, ramp, far, "Error", "|realised − target|", error_rows(error, size)),
     ]
-    chart = alt.hconcat(*panels, spacing=28).resolve_scale(color="independent")
+    together = alt.hconcat(*panels, spacing=SPACING) if beside else alt.vconcat(*panels, spacing=SPACING)
+    chart = together.resolve_scale(color="independent")
     words = [line for line in (subtitle, pooling_words(size)) if line]
     return chart.properties(title=alt.TitleParams(title, subtitle=words, offset=14)) if title else chart
+
+
+def error_rows(error: Float[np.ndarray, "cell_row cell_key"], size: tuple[int, int]) -> list[dict[str, Any]]:
+    """What can be read of the error, one row of the pattern or a few at a time: `from, to, label`."""
+    height, width = error.shape
+    step = -(-height // MOST_READINGS)
+    rows = []
+    for first in range(0, height, step):
+        band = np.nan_to_num(error[first : first + step], nan=np.inf, posinf=np.inf)
+        at = int(band.argmax()) % width
+        low, high = first * size[0] // height, min((first + step) * size[0] // height, size[0])
+        query = f"query {low}" if high - low == 1 else f"queries {low} to {high - 1}"
+        key = f"key {at}" if size[1] == width else f"about key {at * size[1] // width}"
+        largest = float(band.max())
+        said = f"{numeral(largest)} at {key}" if np.isfinite(largest) else f"not finite, at {key}"
+        rows.append({"from": low, "to": high, "left": 0, "right": size[1], "label": f"{query}: largest error {said}"})
+    return rows
 
 
 def pooling_words(size: tuple[int, int], side: int = LARGEST_SIDE) -> str:
@@ -99,28 +121,38 @@ def _shade(
 def _panel(
     shades: UInt8[np.ndarray, "cell_row cell_key"],
     size: tuple[int, int],
+    side: int,
     ramp: tuple[str, ...],
     scale: alt.Scale,
     title: str,
     meaning: str,
+    readings: Sequence[dict[str, Any]] = (),
 ) -> alt.LayerChart:
-    """The picture, laid into axes; a mark that nobody sees asks for the legend."""
+    """The picture, laid into axes; a mark that nobody sees asks for the legend, others tell what is in their rows."""
     longest = max(size)
-    shape = {"width": max(24, PANEL * size[1] // longest), "height": max(24, PANEL * size[0] // longest)}
+    shape = {"width": max(24, side * size[1] // longest), "height": max(24, side * size[0] // longest)}
     axis = alt.Axis(tickCount=5, format="d", grid=False, domain=False)
     x = alt.X("key:Q", title="key", scale=alt.Scale(domain=[0, size[1]], nice=False), axis=axis)
     y = alt.Y("query:Q", title="query", scale=alt.Scale(domain=[0, size[0]], reverse=True, nice=False), axis=axis)
-    legend = alt.Legend(orient="bottom", gradientLength=160, gradientThickness=8, **_ticks(scale))
+    length = min(160, shape["width"])
+    legend = alt.Legend(orient="bottom", gradientLength=length, gradientThickness=8, **_ticks(scale))
     low, high = scale["domain"]
     corner = {"key": 0, "query": 0, "low": low, "high": high}
     picture = alt.Chart(alt.InlineData(values=[corner | {"picture": data_uri(shades, ramp)}]))
     ends = alt.Chart(alt.InlineData(values=[corner | {"number": low}, corner | {"number": high}]))
-    return alt.layer(
+    layers: list[Any] = [
         picture.mark_image(align="left", baseline="top", aspect=False, **shape).encode(x=x, y=y, url="picture:N"),
         ends.mark_point(opacity=0).encode(
             x=x, y=y, color=alt.Color("number:Q", scale=scale, title=meaning, legend=legend)
         ),
-    ).properties(title=alt.TitleParams(title, fontSize=12, offset=6), **shape)
+    ]
+    if readings:
+        across = {"x": alt.X("left:Q", scale=x["scale"], title="key"), "x2": "right:Q"}
+        down = {"y": alt.Y("from:Q", scale=y["scale"], title="query"), "y2": "to:Q"}
+        rows = alt.Chart(alt.InlineData(values=list(readings)))
+        tooltip = [alt.Tooltip("label:N", title=" ")]
+        layers.append(rows.mark_rect(fillOpacity=0).encode(**across, **down, description="label:N", tooltip=tooltip))
+    return alt.layer(*layers).properties(title=alt.TitleParams(title, fontSize=12, offset=6), **shape)
 
 
 def _ticks(scale: alt.Scale) -> dict[str, Any]:
@@ -134,7 +166,7 @@ def data_uri(shades: UInt8[np.ndarray, "cell_row cell_key"], ramp: tuple[str, ..
 
     https://www.w3.org/TR/png: signature, then chunks of (length, kind, data, CRC); a line begins with its filter, 0.
     """
-    times = -(-2 * PANEL // max(shades.shape))
+    times = -(-PIXELS // max(shades.shape))
     large = shades.repeat(times, axis=0).repeat(times, axis=1)
     lines = np.concatenate([np.zeros((len(large), 1), dtype=np.uint8), large], axis=1)
     palette = b"".join(bytes.fromhex(colour[1:]) for colour in ramp)

@@ -67,7 +67,7 @@ def depth_rows(table: pd.DataFrame, card: Card, panel: Panel) -> pd.DataFrame:
     what a person asks first is whether the heads of a layer agree.
     """
     rows = panel_rows(table, panel)
-    depth = rows["layer"].astype(float) + np.where(rows["site"] == "middle", 0.5, 0.0)
+    depth = rows["layer"].astype(float) - card.of_block + np.where(rows["site"] == "middle", 0.5, 0.0)
     frame = pd.DataFrame(
         {
             "depth": depth,
@@ -96,18 +96,21 @@ def depth_rows(table: pd.DataFrame, card: Card, panel: Panel) -> pd.DataFrame:
         floor = float(above.min()) / 2 if above.size else 1e-12
         for column in ("mean", "low", "high"):
             frame[column] = frame[column].where(~(frame[column] < floor), floor)
-    frame["label"] = [_depth_label(row, panel, len(card.parts) > 1) for row in frame.to_dict("records")]
+    frame["label"] = [_depth_label(row, card, panel) for row in frame.to_dict("records")]
     order = {series_title(card, p): i for i, p in enumerate(card.parts)}
     frame = frame.assign(order=frame["part"].map(order).fillna(len(order))).sort_values(["order", "depth"])
     return frame.drop(columns=["nonfinite", "order"]).reset_index(drop=True)
 
 
-def _depth_label(row: Mapping[Hashable, Any], panel: Panel, several: bool) -> str:
+def depth_title(card: Card, panel: Panel) -> str:
+    """What stands under the axis: block N computes, the stream enters block N."""
+    return "entering block" if panel.site == "stream" and not card.of_block else "block"
+
+
+def _depth_label(row: Mapping[Hashable, Any], card: Card, panel: Panel) -> str:
     depth = float(row["depth"])
-    place = f"inside layer {int(depth)}, after attention" if depth % 1 else f"layer {int(depth)}"
-    if panel.site == "stream" and not depth % 1:
-        place = f"entering layer {int(depth)}"
-    name = f"{row['part']}, " if several else ""
+    place = f"inside block {int(depth)}, after attention" if depth % 1 else f"{depth_title(card, panel)} {int(depth)}"
+    name = f"{row['part']}, " if len(card.parts) > 1 else ""
     mean, low, high = (float(row[c]) for c in ("mean", "low", "high"))
     return f"{name}{place}: {numeral(mean)} (p10 {numeral(low)}, p90 {numeral(high)})"
 
@@ -128,35 +131,7 @@ def head_rows(table: pd.DataFrame, panel: Panel, part: str) -> pd.DataFrame:
     ).sort_values(["layer", "head"], ignore_index=True)
     frame["broken"] = (frame["nonfinite"] > 0) | ~np.isfinite(frame["mean"])
     frame["label"] = [
-        f"layer {layer}, head {head}: {numeral(mean)}"
+        f"block {layer}, head {head}: {numeral(mean)}"
         for layer, head, mean in zip(frame["layer"], frame["head"], frame["mean"], strict=True)
     ]
     return frame
-
-
-def value_domain(values: np.ndarray, card: Card) -> tuple[float, float]:
-    """What a colour scale spans: the card's own range where the numbers fill it, else what was seen.
-
-    A range from the card makes the same colour mean the same number in every report, which is what lets two
-    reports be compared by eye. Numbers that fill less than a third of it (an entropy of 3 nats where 12 are
-    possible) get a round top of their own. A range that was only seen is widened to a quarter of its
-    largest value: noise should look like noise.
-    """
-    finite = values[np.isfinite(values)]
-    if card.log:
-        above = finite[finite > 0]
-        low, high = (float(above.min()), float(above.max())) if above.size else (1.0, 10.0)
-        return low, high if high > low else 10 * low
-    if np.isfinite(card.low) and np.isfinite(card.high) and card.low < card.high:
-        seen = float(finite.max(initial=card.low)) - card.low
-        full = seen == 0 or seen > (card.high - card.low) / 3
-        return card.low, card.high if full else card.low + round_up(seen)
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    low = max(min(low, high - 0.25 * abs(high)), card.low if np.isfinite(card.low) else -np.inf)
-    return (low, high) if high > low else (low, low + 1.0)
-
-
-def round_up(value: float) -> float:
-    """The next of 1, 2, 5, 10, 20, 50, ... at or above a positive number."""
-    power = 10.0 ** np.floor(np.log10(value))
-    return float(next(m * power for m in (1, 2, 5, 10) if m * power >= value))

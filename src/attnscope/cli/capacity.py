@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,15 +14,21 @@ from attnscope.cli.options import (
     Leak,
     RatioError,
     SaveRecord,
+    Verbose,
     budget_option,
     chart_option,
     json_option,
     seeds_option,
 )
 from attnscope.core.errors import RefusalError
+from attnscope.core.visible import clean
+from attnscope.core.words import count
 
 if TYPE_CHECKING:
+    from attnscope.core.progress import Advance
     from attnscope.records.capacity import Capacity
+
+RECORD, PAGE = "capacity.json", "capacity.html"
 
 
 def capacity(
@@ -30,17 +38,33 @@ def capacity(
     ratio_error: RatioError = 0.1,
     leak: Leak = 0.01,
     seeds: Annotated[int, seeds_option("Patterns to take the median over")] = 3,
-    budget: Annotated[float, budget_option("measuring what is not known yet, about.")] = 120.0,
+    budget: Annotated[
+        float | None,
+        budget_option(
+            "measuring what is not known yet, about. Default: 120, and none where the table inside the package has "
+            "the answer."
+        ),
+    ] = None,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Measure again what was measured before, here or for the package.")
     ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for capacity.json and capacity.html. Default: attnscope-capacity-nN-kK, and nowhere for an "
+            "answer that was only looked up.",
+            metavar="FOLDER",
+        ),
+    ] = None,
     save: SaveRecord = None,
     chart: Annotated[Path | None, chart_option("width against n and against k")] = None,
+    verbose: Verbose = False,
     as_json: Annotated[bool, json_option("the answer")] = False,
 ) -> None:
-    """How wide must a head be to attend to any K of N tokens? Bounds, and what each construction needs."""
+    """How wide must a head be to attend to any K of N tokens? What is proved, and what each construction needs."""
+    from attnscope.cli.default_folder import named_folder
     from attnscope.cli.files import checked_file
-    from attnscope.cli.output import print_json
+    from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
 
     if chart is not None:
@@ -49,34 +73,52 @@ def capacity(
         checked_file(save, "--save", (".json",))
     with showing() as progress:
         progress("loading", 0, 0)
-        from attnscope.compiling.capacity import capacity as ask
+        from attnscope.compiling.capacity import Question, answered
+        from attnscope.compiling.widths import Shelf
 
-        answer = ask(
-            n,
-            k,
-            dtype,
-            ratio_error,
-            leak,
-            seeds=seeds,
-            budget=budget,
-            use_cache=not no_cache,
-            progress=progress,
-        )
+        shelf = Shelf(fresh=no_cache)
+        question = Question.asked(n, k, dtype, ratio_error, leak, seeds)
+        looked_up = budget is None and question.in_table(shelf)
+        place = named_folder(f"capacity-n{n}-k{k}") if out is None and not looked_up else out
+        files: dict[str, Path | None] = {}
+        with nullcontext() if place is None else output_folder(place) as folder:
+            answer = answered(question, shelf, budget=budget, progress=progress)
+            if folder is not None and not answer.interrupted:
+                files = _kept(answer, folder, progress)
     if save is not None:
         answer.save(save)
     refusal = None if chart is None else _drawn(answer, chart)
-    drawn = None if refusal else chart
-    if as_json:
-        print_json(answer.to_json() | {"chart": None if drawn is None else str(drawn)})
-    else:
-        from attnscope.reporting.terminal import print_record
-
-        print_record(answer, files={"Chart": drawn, "Record": save})
+    files |= {"Copy": save, "Chart": None if refusal else chart}
+    _say(answer, files, as_json, verbose)
     if refusal:
         raise refusal
     if answer.interrupted:
-        typer.echo("attnscope: interrupted; what was measured is kept: run the same command to go on.", err=True)
+        kept = f"{count(shelf.kept, 'measurement')} done until then {'is' if shelf.kept == 1 else 'are'} kept"
+        done = f"{kept}: run the same command to go on" if shelf.kept else "nothing new was measured or kept"
+        typer.echo(f"attnscope: interrupted; {done}.", err=True)
         raise typer.Exit(130)
+
+
+def _kept(answer: Capacity, folder: Path, progress: Advance) -> dict[str, Path | None]:
+    record = answer.save(folder / RECORD)  # before anything is drawn: a drawing can fail, and be made again
+    try:
+        progress("drawing the page", 0, 0)
+        return {"Page": answer.write_page(folder / PAGE), "Record": record}
+    except KeyboardInterrupt:
+        typer.echo(f"attnscope: interrupted; {clean(str(record))} is written, the page is not.", err=True)
+        raise typer.Exit(130) from None
+
+
+def _say(answer: Capacity, files: Mapping[str, Path | None], as_json: bool, verbose: bool) -> None:
+    if as_json:
+        from attnscope.cli.output import print_json
+
+        places = {label.lower(): None if path is None else str(path) for label, path in files.items()}
+        print_json(answer.to_json() | {"chart": places.pop("chart"), "files": places})
+    else:
+        from attnscope.reporting.terminal import print_record
+
+        print_record(answer, files=files, verbose=verbose)
 
 
 def _drawn(answer: Capacity, chart: Path) -> RefusalError | None:

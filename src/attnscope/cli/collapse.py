@@ -17,6 +17,7 @@ from attnscope.cli.options import (
     ModelOrShape,
     RandomInit,
     TrustRemoteCode,
+    Verbose,
     chart_option,
     json_option,
     max_tokens_option,
@@ -25,9 +26,6 @@ from attnscope.cli.options import (
     seeds_option,
     stack_option,
 )
-
-SAMPLES = 32
-FEW_SAMPLES = 8  # of models of a published size, which take seconds a sequence in float64
 
 
 def collapse(
@@ -41,7 +39,7 @@ def collapse(
     norm: Annotated[str, typer.Option(help="How residuals are measured: 1,inf (the paper's), frobenius, 1 or inf.")] = (
         "1,inf"
     ),
-    samples: Annotated[int | None, samples_option(f"{SAMPLES}, or {FEW_SAMPLES} for a shape of the paper")] = None,
+    samples: Annotated[int, samples_option()] = 8,
     max_tokens: Annotated[int | None, max_tokens_option("128, or all that the model has positions for")] = None,
     batch_size: BatchSize = 8,
     dtype: LoadedDtype = "float64",
@@ -55,17 +53,18 @@ def collapse(
         str | None,
         typer.Option(help="Draw the paper's curves of BERT, Albert or XLNet beside these.", metavar="NAME"),
     ] = None,
-    out: Annotated[Path | None, out_option("collapse.json and collapse.html; without one neither is written.")] = None,
+    out: Annotated[Path | None, out_option("collapse.json and collapse.html", "MODEL")] = None,
     chart: Annotated[Path | None, chart_option("the curves")] = None,
     field: Field = "text",
     allow_pickle: AllowPickle = False,
     trust_remote_code: TrustRemoteCode = False,
+    verbose: Verbose = False,
     as_json: Annotated[bool, json_option("everything")] = False,
 ) -> None:
-    """Residual against depth: attention only, with MLPs, with skips, and whole; bounds beside the truth."""
-    from contextlib import nullcontext
-
+    """Does depth destroy MODEL? What is left of the differences between tokens, with and without skips and MLPs."""
+    from attnscope.cli.default_folder import model_folder
     from attnscope.cli.files import checked_file
+    from attnscope.cli.names import check_corpus, check_model, check_variants
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
 
@@ -73,19 +72,28 @@ def collapse(
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
     if published is not None:
         _check_published(published, norm)
+    check_variants(variants)
+    check_corpus(corpus)
+    check_model(
+        model,
+        dtype=dtype,
+        random_init=random_init,
+        allow_pickle=allow_pickle,
+        trust_remote_code=trust_remote_code,
+        shapes=True,
+    )
+    place = model_folder(model, random_init) if out is None else out
     saved: Path | None = None
     try:
-        with nullcontext(None) if out is None else output_folder(out) as folder, showing() as progress:
+        with output_folder(place) as folder, showing() as progress:
             progress("loading", 0, 0)
             from attnscope.collapsing.collapse import collapse as run_collapse
-            from attnscope.hf.loading.shapes import SHAPES
 
-            few = random_init and model in SHAPES
             found = run_collapse(
                 model,
                 corpus,
                 variants=variants,
-                samples=samples or (FEW_SAMPLES if few else SAMPLES),
+                samples=samples,
                 max_tokens=max_tokens,
                 batch_size=batch_size,
                 norm=norm,
@@ -101,9 +109,9 @@ def collapse(
                 trust_remote_code=trust_remote_code,
                 progress=progress,
             )
-            if folder is not None:
-                saved = found.save(folder / "collapse.json")
-                found.write_page(folder / "collapse.html", published=published)
+            saved = found.save(folder / "collapse.json")
+            progress("drawing the page", 0, 0)
+            page = found.write_page(folder / "collapse.html", published=published)
     except KeyboardInterrupt:
         from attnscope.core.visible import clean
 
@@ -117,12 +125,12 @@ def collapse(
     if as_json:
         from attnscope.cli.output import print_json
 
-        print_json(found.to_json())
+        files = {"data": str(saved), "page": str(page), "chart": None if chart is None else str(chart)}
+        print_json({**found.to_json(), "files": files})
     else:
         from attnscope.reporting.terminal import print_record
 
-        page = None if out is None else out / "collapse.html"
-        print_record(found, files={"Page": page, "Chart": chart}, published=published)
+        print_record(found, files={"Page": page, "Record": saved, "Chart": chart}, published=published, verbose=verbose)
 
 
 def _check_published(name: str, norm: str) -> None:

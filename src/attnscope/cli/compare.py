@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from attnscope.cli.options import SaveRecord, Threshold, json_option
+from attnscope.cli.options import SaveRecord, Threshold, Verbose, json_option
 from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Severity
 
@@ -27,7 +27,7 @@ def compare(
         Severity | None,
         typer.Option(help="Exit with code 1 when a finding is new or worse, and this severe or more (for CI gates)."),
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Print every table.")] = False,
+    verbose: Verbose = False,
     as_json: Annotated[bool, json_option("the differences")] = False,
 ) -> None:
     """Set surveys side by side: checkpoints, variants, models. Says what got worse and better than in the first."""

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnscope.cli.options import HeadDtype, Leak, RatioError, budget_option, chart_option, json_option, seed_option
+from attnscope.cli.options import (
+    HeadDtype,
+    Leak,
+    RatioError,
+    Verbose,
+    budget_option,
+    chart_option,
+    json_option,
+    seed_option,
+)
 from attnscope.core.errors import RefusalError
+from attnscope.core.interrupts import uninterrupted
 from attnscope.core.named_path import named_path
-from attnscope.core.registry import names
+from attnscope.core.rooms import names
 from attnscope.core.visible import clean
 
 if TYPE_CHECKING:
@@ -20,6 +31,7 @@ if TYPE_CHECKING:
     from attnscope.records.compiled import Compiled
 
 CONSTRUCTIONS = names("attnscope.constructions")
+PAGE = "head.html"
 
 
 def compile(
@@ -61,28 +73,49 @@ def compile(
     head: Annotated[int, typer.Option(help="The observed head.", min=0)] = 0,
     seed: Annotated[int, seed_option("generated patterns and for the search", 0)] = 0,
     budget: Annotated[float, budget_option("the search, about; one that has not found a head yet goes on.")] = 300.0,
-    out: Annotated[Path, typer.Option(help="Where the head goes.", metavar="FILE")] = Path("head.safetensors"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for head.safetensors and head.html, or a .safetensors file for the head alone. Default: "
+            "attnscope-PATTERN.",
+            metavar="PLACE",
+        ),
+    ] = None,
     chart: Annotated[Path | None, chart_option("target, realised pattern and error")] = None,
+    verbose: Verbose = False,
     as_json: Annotated[bool, json_option("the certificate")] = False,
 ) -> None:
-    """Find the narrowest head that realises PATTERN, and certify it."""
+    """Build the narrowest attention head that does what PATTERN says, with a certificate that proves it does."""
+    from attnscope.cli.default_folder import pattern_folder
     from attnscope.cli.files import checked_file
+    from attnscope.cli.names import check_construction, check_model
+    from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
+    from attnscope.heads.accuracy import asked
 
-    checked_file(out, "--out", (".safetensors",))
+    alone = out is not None and out.suffix.lower() == ".safetensors"
+    if out is not None and (alone or (out.suffix and not out.is_dir())):
+        checked_file(out, "--out", (".safetensors",))
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
     _check_source(pattern, n, model, text, causal or normalise)
-    with showing() as progress:
+    check_construction(method)
+    asked(ratio_error, leak, dtype)
+    if model:
+        check_model(model)
+    with ExitStack() as open_places:
+        progress = open_places.enter_context(showing())
         try:
             progress("loading", 0, 0)  # torch takes seconds to import: say so first
-            from attnscope.compiling.compile import compile as run
-
             target = (
                 _observed(model, text or "", layer, head, k or 4, progress)
                 if model
                 else _pattern(str(pattern), n, k, seed, causal, normalise)
             )
+            place = out or pattern_folder(_folder_name(pattern, n, k, model, layer, head), target)
+            folder = None if alone else open_places.enter_context(output_folder(place))
+            from attnscope.compiling.compile import compile as run
+
             compiled = run(
                 target,
                 ratio_error=ratio_error,
@@ -98,7 +131,32 @@ def compile(
         except KeyboardInterrupt:
             typer.echo("attnscope: interrupted before any head was built; nothing is written.", err=True)
             raise typer.Exit(130) from None
-    _finish(compiled, out, chart, as_json)
+        written, page = _kept(compiled, place, folder, progress)
+    _finish(compiled, {"Page": page, "Head": written, "Chart": chart}, as_json, verbose)
+
+
+def _kept(compiled: Compiled, place: Path, folder: Path | None, progress: Advance) -> tuple[Path, Path | None]:
+    """The head, and in a folder its page too; who has pressed Ctrl-C does not wait for a drawing."""
+    from attnscope.cli.default_folder import HEAD
+
+    with uninterrupted():  # a second Ctrl-C must not take away what the first one was promised
+        written = compiled.save(place if folder is None else folder / HEAD)
+    if folder is None or compiled.interrupted:
+        return written, None
+    try:
+        progress("drawing the page", 0, 0)
+        return written, compiled.write_page(folder / PAGE)
+    except KeyboardInterrupt:
+        where = clean(str(written))
+        typer.echo(f"attnscope: interrupted; the head is in {where}, its page is not written.", err=True)
+        raise typer.Exit(130) from None
+
+
+def _folder_name(pattern: str | None, n: int | None, k: int | None, model: str | None, layer: int, head: int) -> str:
+    """`window-n64-k4`, the name of a file, or `pocket-layer1-head0`."""
+    if model is not None:
+        return f"{Path(model).name}-layer{layer}-head{head}"
+    return str(pattern) + f"-n{n}-k{k or 1}" if n is not None else Path(str(pattern)).stem
 
 
 def _check_source(pattern: str | None, n: int | None, model: str | None, text: str | None, changed: bool) -> None:
@@ -147,30 +205,28 @@ def _observed(model: str, text: str, layer: int, head: int, k: int, progress: Ad
     return observed_pattern(load(model), text_or_file(text), layer=layer, head=head, k=k)
 
 
-def _finish(compiled: Compiled, out: Path, chart: Path | None, as_json: bool) -> None:
-    """Write, say, and tell by the exit code: 130 after Ctrl-C, 1 if the accuracy was not reached."""
+def _finish(compiled: Compiled, files: dict[str, Path | None], as_json: bool, verbose: bool) -> None:
+    """Draw, say, and tell by the exit code: 130 after Ctrl-C, 1 if the accuracy was not reached."""
     from attnscope.cli.output import print_json
-    from attnscope.core.interrupts import uninterrupted
 
-    with uninterrupted():  # a second Ctrl-C must not take away what the first one was promised
-        compiled.save(out)
-    if chart is not None:
+    if (chart := files["Chart"]) is not None:
         from attnscope.charts.export import save
 
         save(compiled.chart(), chart)
     if as_json:
-        print_json(compiled.to_json() | {"head": str(out), "chart": None if chart is None else str(chart)})
+        places = {label.lower(): None if path is None else str(path) for label, path in files.items()}
+        print_json(compiled.to_json() | places)
     else:
         from attnscope.reporting.terminal import print_record
 
-        print_record(compiled, files={"Head": out, "Chart": chart})
+        print_record(compiled, files=files, verbose=verbose)
+    where = clean(str(files["Head"]))
     if compiled.interrupted:
-        typer.echo(f"attnscope: interrupted; the best head so far is in {clean(str(out))}.", err=True)
+        typer.echo(f"attnscope: interrupted; the best head so far is in {where}.", err=True)
         raise typer.Exit(130)
     if compiled.out_of_time:
         typer.echo("attnscope: the time was up before the search was: --budget gives it more.", err=True)
     if not compiled.reached:
-        where = clean(str(out))
         typer.echo(
             f"attnscope: the accuracy was not reached; the best head, marked as failing, is in {where}.", err=True
         )

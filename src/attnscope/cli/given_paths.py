@@ -8,12 +8,17 @@ from typing import Any
 
 from typer.core import TyperArgument, TyperCommand
 
+from attnscope.cli.help import write_examples
 from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import named_path
 
 
 class PathCheckingCommand(TyperCommand):
-    """A command whose paths are such: not empty, without zero bytes, short enough, in folders that may be searched."""
+    """A command whose paths are such: not empty, without zero bytes, short enough, in folders that may be searched.
+    Its help ends with examples."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        write_examples(str(self.name), formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         typed = list(args)

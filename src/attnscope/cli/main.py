@@ -12,6 +12,7 @@ from attnscope.cli.collapse import collapse
 from attnscope.cli.compare import compare
 from attnscope.cli.compile import compile
 from attnscope.cli.given_paths import PathCheckingCommand
+from attnscope.cli.help import WHAT_IS_WRITTEN, WholeHelpGroup
 from attnscope.cli.measures import measures
 from attnscope.cli.paths import paths
 from attnscope.cli.report import report
@@ -36,7 +37,10 @@ TERMINATED = 143
 # Plain help: rich's formatting of it would cost more time than everything else in `attnscope --help`.
 app = typer.Typer(
     name="attnscope",
-    help="See what attention in a transformer does, and whether depth is destroying it.",
+    cls=WholeHelpGroup,
+    help="See what attention in a transformer does, and whether depth is destroying it. Begin with: attnscope scan "
+    "pocket",
+    epilog=WHAT_IS_WRITTEN,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

@@ -13,9 +13,11 @@ def measures(
 ) -> None:
     """List what can be measured, with unit, range and source."""
     from attnscope.cli.output import print_json
-    from attnscope.core.registry import choose
+    from attnscope.core.registry import choose, refuse_unknown_measures
     from attnscope.core.registry import measures as catalog
 
+    if name is not None:
+        refuse_unknown_measures([name])
     cards = [m.card for m in (choose([name]) if name else catalog().values())]
     if as_json:
         print_json([card.to_json() for card in cards])

@@ -31,6 +31,13 @@ Corpus = Annotated[
         "Default: a public-domain text inside the package; random tokens without a tokenizer."
     ),
 ]
+KeepText = Annotated[
+    bool,
+    typer.Option(
+        "--text/--no-text",
+        help="Show the few sequences that findings point at; --no-text for corpora that must not be passed on.",
+    ),
+]
 Field = Annotated[str, typer.Option(help="The text field of .jsonl and .parquet corpora.")]
 BatchSize = Annotated[int, typer.Option(help="Sequences in a batch; halves itself when memory runs out.", min=1)]
 
@@ -84,6 +91,9 @@ Threshold = Annotated[
 ]
 
 
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print the numbers behind the sentences.")]
+
+
 def seed_option(purpose: str, smallest: int | None = None) -> Any:
     return typer.Option(help=f"For {purpose}.", min=smallest)
 
@@ -92,8 +102,9 @@ def seeds_option(purpose: str) -> Any:
     return typer.Option(help=f"{purpose}: seeds 0, 1, ...", min=1)
 
 
-def out_option(holds: str) -> Any:
-    return typer.Option(help=f"Folder for {holds}", metavar="FOLDER")
+def out_option(holds: str, name: str) -> Any:
+    """All commands that find something write it, by default into a folder of one kind of name."""
+    return typer.Option(help=f"Folder for {holds}. Default: attnscope-{name}.", metavar="FOLDER")
 
 
 def chart_option(drawn: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,26 +12,12 @@ from typing import Any
 import typer
 
 from attnscope.core.errors import RefusalError
-from attnscope.core.named_path import named_path
-from attnscope.core.plain import plain
 
 WRITTEN = (
     *("survey.json", "survey.partial.json", "report.html"),  # by a scan
     *("collapse.json", "collapse.html", "paths.json", "paths.html", "results.json", "page.html"),
+    *("head.safetensors", "head.html", "capacity.json", "capacity.html"),
 )
-LONGEST_STEM = 60  # of a model's name in that of a folder: with four bytes a letter, file systems still take it
-
-
-def folder_for(model: str, random_init: bool) -> Path:
-    """The default output folder: `attnscope-` and the model's own name."""
-    path = named_path(model, "model")
-    if path.exists():
-        path = path.resolve()
-        model = (
-            path.parent.name if path.name == "config.json" else path.name.removesuffix(".gguf").removesuffix(".json")
-        )
-    stem = re.sub(r"[^\w.-]+", "-", model)[:LONGEST_STEM].strip("-.")
-    return Path(f"attnscope-{stem or 'model'}{'-random' if random_init else ''}")
 
 
 @contextmanager
@@ -69,4 +54,6 @@ def page_path(out: Path) -> Path:
 
 def print_json(data: Any) -> None:
     """Strict JSON: numbers that JSON cannot hold become null."""
+    from attnscope.core.plain import plain
+
     typer.echo(json.dumps(plain(data), indent=2))

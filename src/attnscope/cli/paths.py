@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ from attnscope.cli.options import (
     Model,
     RandomInit,
     TrustRemoteCode,
+    Verbose,
     chart_option,
     json_option,
     out_option,
@@ -59,25 +59,28 @@ def paths(
     random_init: RandomInit = False,
     allow_pickle: AllowPickle = False,
     trust_remote_code: TrustRemoteCode = False,
-    out: Annotated[
-        Path | None, out_option("paths.json and paths.html. Default: attnscope-paths-MODEL; none with --json.")
-    ] = None,
+    out: Annotated[Path | None, out_option("paths.json and paths.html", "MODEL")] = None,
     chart: Annotated[Path | None, chart_option("all charts into one file")] = None,
+    verbose: Verbose = False,
     as_json: Annotated[bool, json_option("the report")] = False,
 ) -> None:
-    """Say what paths of each length contribute to what MODEL says about TEXT, exactly."""
+    """Which ways through MODEL lead from TEXT to its answer? What paths of each length and every head contribute."""
+    from attnscope.cli.default_folder import model_folder
     from attnscope.cli.files import checked_file, text_or_file
-    from attnscope.cli.output import folder_for, output_folder
+    from attnscope.cli.names import check_model
+    from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
 
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
     words = text_or_file(text)
-    named = folder_for(model, random_init).name.removeprefix("attnscope-")
-    place = Path(f"attnscope-paths-{named}") if out is None and not as_json else out
+    check_model(
+        model, dtype=dtype, random_init=random_init, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
+    )
+    place = model_folder(model, random_init) if out is None else out
     saved: Path | None = None
     try:
-        with nullcontext(None) if place is None else output_folder(place) as folder, showing() as progress:
+        with output_folder(place) as folder, showing() as progress:
             progress("loading", 0, 0)  # torch and transformers take seconds to import: say so first
             from attnscope.decomposing.paths import paths as run
 
@@ -99,10 +102,9 @@ def paths(
                 trust_remote_code=trust_remote_code,
                 progress=progress,
             )
-            if folder is not None:
-                saved = report.save(folder / DATA)  # before anything is drawn: a drawing can fail, and be made again
-                progress("drawing the page", 0, 0)
-                report.write_page(folder / PAGE)
+            saved = report.save(folder / DATA)  # before anything is drawn: a drawing can fail, and be made again
+            progress("drawing the page", 0, 0)
+            report.write_page(folder / PAGE)
     except KeyboardInterrupt:
         from attnscope.core.visible import clean
 
@@ -110,16 +112,15 @@ def paths(
         kept = f"interrupted; {clean(str(saved))} is written, the page is not"
         typer.echo(f"attnscope: {unfinished if saved is None else kept}.", err=True)
         raise typer.Exit(130) from None
-    _finish(report, place, chart, as_json)
+    _finish(report, place, chart, as_json, verbose)
 
 
-def _finish(report: PathReport, folder: Path | None, chart: Path | None, as_json: bool) -> None:
-    """JSON that is the only place of the data is printed before the chart is drawn, because a drawing can fail."""
-    page = None if folder is None else folder / PAGE
+def _finish(report: PathReport, folder: Path, chart: Path | None, as_json: bool, verbose: bool) -> None:
+    """JSON is printed before the chart is drawn, because a drawing can fail."""
     if as_json:
         from attnscope.cli.output import print_json
 
-        places = {"data": None if folder is None else folder / DATA, "page": page, "chart": chart}
+        places = {"data": folder / DATA, "page": folder / PAGE, "chart": chart}
         files = {name: None if path is None else str(path) for name, path in places.items()}
         print_json({**report.to_json(), "sentences": list(report.sentences()), "files": files})
     if chart is not None:
@@ -129,4 +130,5 @@ def _finish(report: PathReport, folder: Path | None, chart: Path | None, as_json
     if not as_json:
         from attnscope.reporting.terminal import print_record
 
-        print_record(report, files={"Report": page, "Chart": chart})
+        files = {"Page": folder / PAGE, "Record": folder / DATA, "Chart": chart}
+        print_record(report, files=files, verbose=verbose)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
 _LINES = 10  # plain lines about work that counts one thing from beginning to end
+_SHORT_BAR = 10
 _EVERY = 10.0  # seconds between plain lines about steps: a search says something hundreds of times a second
 
 
@@ -35,42 +36,70 @@ def showing(counted: str = "") -> Iterator[Listener]:
     from rich.progress import Progress
 
     columns = _count_columns() if counted else _step_columns()
-    with Progress(*columns, console=Console(stderr=True), transient=True, expand=not counted) as bar:
-        task = bar.add_task("loading" if counted else "starting", total=None, count="", speed="")
+    with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as bar:
+        task = bar.add_task("loading" if counted else "starting", total=None, count="", speed="", left=None)
         pace = _Pace()
 
         def advance(stage: str, done: int, total: int, tokens: int | None = None) -> None:
             speed = pace.speed(stage, done, tokens)
+            left = pace.seconds_left(done, total) if counted and total else None
             count = _count(done, total, counted) if total else ""
-            bar.update(task, description=clean(stage), completed=done, total=total or None, count=count, speed=speed)
+            bar.update(
+                task, description=clean(stage), completed=done, total=total or None, count=count, speed=speed, left=left
+            )
 
         yield advance
 
 
 def _count_columns() -> tuple[ProgressColumn, ...]:
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn
+    from rich.table import Column
 
     return (
-        TextColumn("{task.description}", style="bold", markup=False),
-        BarColumn(bar_width=None),
-        TextColumn("{task.fields[count]}", markup=False),
-        TextColumn("{task.fields[speed]}", markup=False),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        TextColumn("{task.description}", style="bold", markup=False, table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=None, table_column=Column(ratio=1)),
+        TextColumn("{task.fields[count]}", markup=False, table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[speed]}", markup=False, table_column=Column(no_wrap=True)),
+        _times(),
     )
 
 
 def _step_columns() -> tuple[ProgressColumn, ...]:
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    """Steps have labels, which may be long: they have all the room there is, and more lines if need be."""
+    from rich.progress import BarColumn, TextColumn
     from rich.table import Column
 
     return (
-        TextColumn("{task.description}", markup=False, table_column=Column(ratio=3, no_wrap=True)),
-        BarColumn(bar_width=None, table_column=Column(ratio=1)),
-        TextColumn("{task.fields[count]}", markup=False),
-        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, overflow="fold")),
+        BarColumn(bar_width=_SHORT_BAR, table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[count]}", markup=False, table_column=Column(no_wrap=True)),
+        _times(),
     )
+
+
+def _times() -> ProgressColumn:
+    from rich.progress import ProgressColumn, Task
+    from rich.table import Column
+    from rich.text import Text
+
+    class Times(ProgressColumn):
+        """`0:05 elapsed, 0:12 left`; nothing is said to be left where nobody knows."""
+
+        def render(self, task: Task) -> Text:
+            return Text(times_words(task.elapsed or 0.0, task.fields["left"]))
+
+    return Times(table_column=Column(no_wrap=True))
+
+
+def times_words(elapsed: float, left: float | None) -> str:
+    return f"{_clock(elapsed)} elapsed" + ("" if left is None else f", {_clock(left)} left")
+
+
+def _clock(seconds: float) -> str:
+    """`0:05`, `12:00`, `3:20:00`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 @dataclass
@@ -90,9 +119,10 @@ class _Pace:
         new = read - self.tokens
         return f"{new / (time.monotonic() - self.start):,.0f} tokens/s" if new > 0 else ""
 
-    def seconds_left(self, done: int, total: int) -> float:
+    def seconds_left(self, done: int, total: int) -> float | None:
+        """None until something of this stage is done."""
         new = done - self.done
-        return (time.monotonic() - self.start) * (total - done) / new if new else 0.0
+        return (time.monotonic() - self.start) * (total - done) / new if new > 0 else None
 
 
 def _plain_count(counted: str) -> Listener:
@@ -106,8 +136,9 @@ def _plain_count(counted: str) -> Listener:
             return
         said.add((stage, tenth))
         line = f"{stage} {_count(done, total, counted)}" if total else stage
-        if speed:
-            line += f", {speed}, {pace.seconds_left(done, total):.0f} s left"
+        left = pace.seconds_left(done, total)
+        if speed and left is not None:
+            line += f", {speed}, {_clock(left)} left"
         typer.echo(clean(line), err=True)
 
     return advance

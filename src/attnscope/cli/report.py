@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnscope.cli.options import Threshold, json_option
+from attnscope.cli.options import KeepText, Threshold, Verbose, json_option
 from attnscope.core.errors import RefusalError
 
 if TYPE_CHECKING:
+    from attnscope.records.record import Record
     from attnscope.records.survey.survey import Survey
 
 
@@ -18,7 +19,7 @@ def report(
     record: Annotated[
         Path,
         typer.Argument(
-            help="What a command wrote (survey.json, collapse.json, paths.json, results.json, ...), or "
+            help="What a command wrote (survey.json, collapse.json, paths.json, results.json, head.safetensors), or "
             "the folder that holds it.",
             metavar="FILE",
         ),
@@ -35,45 +36,64 @@ def report(
         typer.Option(help="Also write every chart into this folder, as PNG, SVG and specification.", metavar="FOLDER"),
     ] = None,
     threshold: Threshold = None,
+    keep_text: KeepText = True,
+    verbose: Verbose = False,
     as_json: Annotated[bool, json_option("the findings")] = False,
 ) -> None:
-    """Draw the page of FILE again: of what scan, compare, collapse, paths, compile, capacity or reproduce wrote."""
+    """Draw the page of FILE again, of whatever command wrote it; of a folder, the pages of all that it holds."""
     from attnscope.cli.output import page_path, print_json
-    from attnscope.records.load import file_of, load
+    from attnscope.records.load import files_of, load
     from attnscope.records.survey.survey import Survey
+
+    files = files_of(record)
+    if out is not None and len(files) > 1:
+        names = " and ".join(file.name for file in files)
+        raise RefusalError(f"{record} holds {names}, and --out names one page: name the file itself.")
+    read = [load(file) for file in files]
+    if (charts is not None or threshold) and not any(isinstance(one, Survey) for one in read):
+        raise RefusalError(f"'{files[0]}' is no survey: --charts and --threshold are about surveys, leave them out.")
+    said = []
+    for file, one in zip(files, read, strict=True):
+        page = file.with_name(one.page_name(file)) if out is None else page_path(out)
+        if isinstance(one, Survey):
+            said.append(_survey(one, page, charts, threshold or [], keep_text, as_json, verbose))
+        else:
+            said.append(_other(one, page, as_json, verbose))
+    if as_json:
+        print_json(said[0] if len(said) == 1 else said)
+
+
+def _other(record: Record, page: Path, as_json: bool, verbose: bool) -> dict[str, Any]:
+    """Write the page of a record; what is said as JSON is given back, and anything else is printed."""
     from attnscope.reporting.terminal import print_record
 
-    file = file_of(record)
-    read = load(file)
-    if isinstance(read, Survey):
-        _report_survey(read, file, out, charts, threshold or [], as_json)
-        return
-    if charts is not None or threshold:
-        raise RefusalError(f"'{file}' is no survey: --charts and --threshold are about surveys, leave them out.")
-    page = read.write_page(file.with_name(read.page_name(file)) if out is None else page_path(out))
-    if as_json:
-        print_json({"report": str(page), "sentences": list(read.sentences())})
-    else:
-        print_record(read, files={"Page": page})
+    record.write_page(page)
+    if not as_json:
+        print_record(record, files={"Page": page}, verbose=verbose)
+    return {"report": str(page), "sentences": list(record.sentences())}
 
 
-def _report_survey(
-    survey: Survey, file: Path, out: Path | None, charts: Path | None, settings: list[str], as_json: bool
-) -> None:
-    from attnscope.cli.output import page_path, print_json
+def _survey(
+    survey: Survey,
+    page: Path,
+    charts: Path | None,
+    settings: list[str],
+    keep_text: bool,
+    as_json: bool,
+    verbose: bool,
+) -> dict[str, Any]:
     from attnscope.records.survey.diagnose import diagnose
     from attnscope.records.survey.thresholds import Thresholds
     from attnscope.reporting.terminal import print_record
 
     thresholds = Thresholds.parse(settings)
     findings = diagnose(survey, thresholds)
-    page = file.with_name(survey.page_name(file)) if out is None else page_path(out)
-    survey.write_page(page, findings=findings, thresholds=thresholds)
+    survey.write_page(page, findings=findings, thresholds=thresholds, text=keep_text)
     if charts is not None:
         from attnscope.charts.gallery import write_gallery
 
         write_gallery(survey, charts, findings=findings)
-    if as_json:
-        print_json({"report": str(page), "findings": [finding.to_json() for finding in findings]})
-    else:
-        print_record(survey, files={"Report": page}, findings=findings, thresholds=thresholds)
+    if not as_json:
+        files = {"Report": page, "Charts": charts}
+        print_record(survey, files=files, findings=findings, thresholds=thresholds, verbose=verbose)
+    return {"report": str(page), "findings": [finding.to_json() for finding in findings]}

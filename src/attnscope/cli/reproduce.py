@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnscope.cli.options import json_option, out_option, resume_option
+from attnscope.cli.options import Verbose, json_option, out_option, resume_option
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.experiment import PRESETS
 from attnscope.core.visible import clean
 
 if TYPE_CHECKING:
-    from attnscope.core.experiment import Experiment
+    from attnscope.core.experiment import ExperimentCard
 
 
 def reproduce(
@@ -24,25 +27,30 @@ def reproduce(
         int | None,
         typer.Option(help="How many seeds; what the preset says where not given.", min=1, show_default=False),
     ] = None,
-    out: Annotated[Path | None, out_option("results, charts and the page; attnscope-PAPER where not given.")] = None,
+    out: Annotated[Path | None, out_option("results.json, page.html and charts", "PAPER")] = None,
     resume: Annotated[bool, resume_option("an interrupted run")] = False,
+    verbose: Verbose = False,
     as_json: Annotated[bool, json_option("the results")] = False,
 ) -> None:
-    """Run a paper's claims again: reproduced, not reproduced, contradicted. Any verdict is a result: exit code 0."""
+    """Run a paper's claims again, with a verdict beside each (any verdict is exit code 0); without PAPER, list them."""
+    from attnscope.cli.default_folder import named_folder
     from attnscope.cli.output import output_folder, print_json
     from attnscope.cli.progress import showing
+    from attnscope.reproducing.cards import cards, named
 
+    known = cards()
     if paper is None:
-        _list(as_json)
+        _list(known.values(), as_json, verbose)
         return
+    name = named(paper, known).name  # an unknown name is refused before anything is loaded
+    if preset not in PRESETS:
+        raise RefusalError(f"There is no preset called '{preset}'.{nearest(preset, PRESETS)}")
+    usual = named_folder(name if preset == "quick" else f"{name}-{preset}")
     with showing() as progress:
         progress("loading", 0, 0)
         from attnscope.reproducing.desk import FOLDER as CHECKPOINT
-        from attnscope.reproducing.reproduce import named
         from attnscope.reproducing.reproduce import reproduce as run
 
-        name = named(paper).name  # an unknown name is refused before a folder is made for it
-        usual = Path(f"attnscope-{name}" if preset == "quick" else f"attnscope-{name}-{preset}")
         with output_folder(usual if out is None else out) as folder:
             if not resume and (folder / CHECKPOINT / "plan.json").exists():
                 where = clean(str(folder))
@@ -50,7 +58,7 @@ def reproduce(
                     f"attnscope: the interrupted run in {where} is replaced; --resume would go on with it.", err=True
                 )
             try:
-                done = run(paper, preset, seeds=seeds, out=folder, resume=resume, progress=progress)
+                done = run(name, preset, seeds=seeds, out=folder, resume=resume, progress=progress)
             except KeyboardInterrupt:
                 where = clean(str(folder))
                 typer.echo(f"attnscope: interrupted; what is done is kept in {where}: go on with --resume.", err=True)
@@ -61,26 +69,27 @@ def reproduce(
         from attnscope.records.reproduction import CHARTS, PAGE, RESULTS
         from attnscope.reporting.terminal import print_record
 
-        print_record(done, files={"Results": folder / RESULTS, "Page": folder / PAGE, "Charts": folder / CHARTS})
+        files = {"Page": folder / PAGE, "Record": folder / RESULTS, "Charts": folder / CHARTS}
+        print_record(done, files=files, verbose=verbose)
 
 
-def _list(as_json: bool) -> None:
-    from attnscope.cli.output import print_json
-    from attnscope.reproducing.reproduce import reproduce as papers
-
+def _list(papers: Iterable[ExperimentCard], as_json: bool, verbose: bool) -> None:
     if as_json:
-        print_json([_described(one) for one in papers()])
+        from attnscope.cli.output import print_json
+
+        print_json([_described(one) for one in papers])
         return
     from rich.console import Console
 
-    from attnscope.reporting.catalog import show_papers
+    from attnscope.reporting.catalog import show_claims, show_papers
     from attnscope.reporting.terminal import print_screen
     from attnscope.reproducing.known import listed
 
-    print_screen(show_papers(map(listed, papers())), {}, Console(highlight=False))
+    show = show_claims if verbose else show_papers
+    print_screen(show(map(listed, papers)), {}, Console(highlight=False))
 
 
-def _described(one: Experiment) -> dict[str, Any]:
+def _described(one: ExperimentCard) -> dict[str, Any]:
     from attnscope.reproducing.known import known
 
     return {

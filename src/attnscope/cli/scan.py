@@ -13,11 +13,13 @@ from attnscope.cli.options import (
     Corpus,
     Device,
     Field,
+    KeepText,
     LoadedDtype,
     Model,
     RandomInit,
     Threshold,
     TrustRemoteCode,
+    Verbose,
     json_option,
     max_tokens_option,
     out_option,
@@ -40,7 +42,7 @@ FailOn = Literal["info", "warning", "critical"]
 def scan(
     model: Model,
     corpus: Corpus = None,
-    out: Annotated[Path | None, out_option("survey.json and report.html. Default: attnscope-MODEL.")] = None,
+    out: Annotated[Path | None, out_option("survey.json and report.html", "MODEL")] = None,
     measures: Annotated[
         str, typer.Option(help="Sets (default, deep, all) and names, separated by commas.", metavar="LIST")
     ] = "default",
@@ -51,6 +53,7 @@ def scan(
     dtype: LoadedDtype = "float32",
     device: Device = "cpu",
     field: Field = "text",
+    keep_text: KeepText = True,
     threshold: Threshold = None,
     fail_on: Annotated[
         FailOn | None,
@@ -60,15 +63,23 @@ def scan(
     random_init: RandomInit = False,
     allow_pickle: AllowPickle = False,
     trust_remote_code: TrustRemoteCode = False,
+    verbose: Verbose = False,
     as_json: Annotated[bool, json_option("the findings")] = False,
 ) -> None:
-    """Measure every layer and head of MODEL over CORPUS; write a survey and an HTML report."""
-    from attnscope.cli.output import folder_for, output_folder
+    """Look at every head of MODEL as it reads CORPUS, and say what is wrong; write a survey and its page."""
+    from attnscope.cli.default_folder import model_folder
+    from attnscope.cli.names import check_corpus, check_measures, check_model
+    from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
     from attnscope.records.survey.thresholds import Thresholds
 
     thresholds = Thresholds.parse(threshold or [])
-    place = folder_for(model, random_init) if out is None else out
+    check_measures(measures)
+    check_corpus(corpus)
+    check_model(
+        model, dtype=dtype, random_init=random_init, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
+    )
+    place = model_folder(model, random_init) if out is None else out
     earlier = None if resume else _state(place / PARTIAL)
     try:
         with output_folder(place) as folder, showing("sequences") as progress:
@@ -90,6 +101,7 @@ def scan(
                 dtype=dtype,
                 device=device,
                 field=field,
+                keep_text=keep_text,
                 random_init=random_init,
                 allow_pickle=allow_pickle,
                 trust_remote_code=trust_remote_code,
@@ -102,7 +114,7 @@ def scan(
     except KeyboardInterrupt:  # the bar is gone by now, and the line is free
         _echo(f"interrupted; {_what_is_kept(_state(place / PARTIAL), earlier)}.")
         raise typer.Exit(130) from None
-    _say(survey, findings, place, thresholds, as_json)
+    _say(survey, findings, place, thresholds, as_json, verbose)
     if fail_on and any(finding.at_least(fail_on) for finding in findings):
         raise typer.Exit(1)
 
@@ -138,7 +150,14 @@ def _write(survey: Survey, folder: Path, thresholds: Thresholds) -> tuple[Findin
     return findings
 
 
-def _say(survey: Survey, findings: tuple[Finding, ...], folder: Path, thresholds: Thresholds, as_json: bool) -> None:
+def _say(
+    survey: Survey,
+    findings: tuple[Finding, ...],
+    folder: Path,
+    thresholds: Thresholds,
+    as_json: bool,
+    verbose: bool,
+) -> None:
     if as_json:
         from attnscope.cli.output import print_json
 
@@ -153,4 +172,5 @@ def _say(survey: Survey, findings: tuple[Finding, ...], folder: Path, thresholds
     else:
         from attnscope.reporting.terminal import print_record
 
-        print_record(survey, files={"Report": folder / "report.html"}, findings=findings, thresholds=thresholds)
+        files = {"Report": folder / "report.html", "Survey": folder / "survey.json"}
+        print_record(survey, files=files, findings=findings, thresholds=thresholds, verbose=verbose)

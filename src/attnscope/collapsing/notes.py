@@ -52,12 +52,13 @@ def noted(runs: Sequence[Measured], beside: Bounded | None, norm: str) -> tuple[
     for seen, which in ((beside.alone, "attention only"), (beside.with_skip, "attention + skip")) if beside else ():
         reasons = () if seen is None else tuple(seen.reasons)
         if reasons:
-            what = "Bounds (b), (c) and the paper's" if which == "attention only" else "Bound (d)"
-            relevant = [r for r in reasons if (r in OF_SKIPS if which != "attention only" else r != SANDWICHED)]
+            alone = which == "attention only"
+            what = "The bounds from weights alone do" if alone else "The bounds with a skip do"
+            relevant = [r for r in reasons if (r != SANDWICHED if alone else r in OF_SKIPS)]
             if relevant:
-                notes.append(f"{what} do not speak of this model: {'; '.join(relevant)}.".replace("(d) do", "(d) does"))
+                notes.append(f"{what} not speak of this model: {'; '.join(relevant)}.")
     if beside is not None and beside.with_mlp is not None and isinstance(beside.mlp, str):
-        notes.append(f"Corollary 3.2 does not speak of this model: {beside.mlp}.")
+        notes.append(f"The bound of the paper's corollary 3.2 does not speak of this model: {beside.mlp}.")
     return tuple(notes)
 
 

@@ -10,7 +10,7 @@ from attnscope.compiling.search import UNLIMITED, Build, Found, SearchBudget, at
 from attnscope.core.construction import Construction
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
-from attnscope.heads.accuracy import Accuracy, precision
+from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.certified import Certified, certified
 from attnscope.patterns.pattern import Pattern
 
@@ -43,11 +43,6 @@ def narrowest_by(
         budget=budget,
         advance=advance,
     )
-
-
-def asked(ratio_error: float, leak: float, dtype: str) -> Accuracy:
-    """An accuracy as people ask for it: the name of the precision may be wrong."""
-    return Accuracy(ratio_error, leak, precision(dtype))
 
 
 def building(construction: Construction, pattern: Pattern, accuracy: Accuracy) -> Build:

@@ -12,14 +12,14 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from attnscope.compiling.by_method import asked, building, narrowest_by, refuse_too_wide
+from attnscope.compiling.by_method import building, narrowest_by, refuse_too_wide
 from attnscope.compiling.search import RESTARTS, Binds, Ending, Found, SearchBudget, at_width, badness
 from attnscope.core.construction import Construction
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.plain import plain
 from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import constructions, for_auto
-from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.accuracy import Accuracy, asked
 from attnscope.heads.bounds import lower_bounds
 from attnscope.patterns.pattern import Pattern
 from attnscope.patterns.seeds import refuse_negative

@@ -91,9 +91,10 @@ class Measurement:
 
 def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurement:
     """Search for the smallest width, in about this many seconds at most."""
-    from attnscope.compiling.by_method import asked, narrowest_by
+    from attnscope.compiling.by_method import narrowest_by
     from attnscope.compiling.search import OutOfTimeError, SearchBudget
     from attnscope.core.registry import constructions
+    from attnscope.heads.accuracy import asked
     from attnscope.patterns.generate import generate
 
     start = time.monotonic()
@@ -127,6 +128,11 @@ class Shelf:
         self.folder = cache_folder() if folder is None else folder
         self.known: dict[Point, Measurement] = {} if fresh else dict(known_widths())
         self.fresh = fresh
+        self.kept = 0  # measurements that this shelf has put on disk
+
+    def shipped(self, point: Point) -> bool:
+        """Whether the table inside the package has it, and may be asked."""
+        return not self.fresh and point in known_widths()
 
     def get(self, point: Point) -> Measurement | None:
         if point not in self.known and not self.fresh:
@@ -145,6 +151,7 @@ class Shelf:
         with contextlib.suppress(OSError, RefusalError):  # a cache that cannot be written is no reason to stop
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self._path(measurement.point), _json(measurement.to_json()))
+            self.kept += 1
 
     def expected_seconds(self, point: Point) -> float:
         """From the nearest measurement of the same method; see `_work`. Before there is one, a guess on the low side:

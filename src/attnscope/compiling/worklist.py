@@ -31,6 +31,10 @@ class Worklist:
         found = (self.shelf.get(self.point(method, n, k, seed)) for seed in self.seeds)
         return [one for one in found if one is not None]
 
+    def shipped(self, method: str, n: int, k: int) -> bool:
+        """Whether the table inside the package says what this construction needs there, for one seed at least."""
+        return any(self.shelf.shipped(self.point(method, n, k, seed)) for seed in self.seeds)
+
     def fill(self, methods: Sequence[str], places: Sequence[tuple[int, int]]) -> None:
         """Seed by seed, so that every place has one number before any has two; small ones teach what large ones cost.
 

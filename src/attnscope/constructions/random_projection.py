@@ -36,14 +36,13 @@ from attnscope.patterns.pattern import Pattern
 from attnscope.solvers.projection import (
     Pair,
     Target,
-    Theorem,
     as_drawn,
     gaussian,
     redraw,
     target,
     theorem_notes,
-    theorem_width,
 )
+from attnscope.solvers.theorem import Theorem, theorem_width
 
 LARGEST_BLOCK = 4096  # a dense decomposition takes about a minute here, and grows with the cube
 

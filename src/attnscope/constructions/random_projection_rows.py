@@ -22,7 +22,8 @@ from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.factors import Factors
 from attnscope.patterns.pattern import Pattern
-from attnscope.solvers.projection import Pair, redraw, target, theorem_notes, theorem_width_rows
+from attnscope.solvers.projection import Pair, redraw, target, theorem_notes
+from attnscope.solvers.theorem import theorem_width_rows
 
 
 @construction(

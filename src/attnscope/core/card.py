@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 Scope = Literal["stream", "attention", "weights"]
 Group = Literal["default", "deep"]
+Bound = Literal["entropy", "keys", "distance"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Card:
     parts: tuple[str, ...] = ("value",)
     alarm: Alarm | None = None
     log: bool = False
+    of_block: bool = False  # a number of the stream that block N made: it stands where the stream leaves block N
+    bound: Bound | None = None  # what bounds it at the length of a sequence, where `high` bounds it at any
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

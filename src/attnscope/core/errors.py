@@ -13,6 +13,12 @@ class RefusalError(Exception):
         super().__init__(" ".join(sentence.split()))
 
 
+def meant(word: str, known: Iterable[str]) -> str:
+    """The tail of a refusal where nobody wants the whole list: ` Did you mean 'pocket'?`, or nothing."""
+    close = get_close_matches(word, sorted(set(known)), n=1, cutoff=0.6)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """The tail of a refusal: ` Did you mean 'entropy'?`, or the whole list where nothing is close."""
     names = sorted(known)

@@ -187,6 +187,19 @@ class Bare:
 
 
 @dataclass(frozen=True)
+class ExperimentCard:
+    """What an experiment is about: all that can be told of it without running or importing it."""
+
+    name: str
+    title: str
+    paper: str
+    summary: str
+    takes: Mapping[str, str]
+    seeds: Mapping[str, int]
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True)
 class Experiment:
     """A registered experiment. For each preset, `takes` says how long one core takes, `seeds` how many are usual."""
 
@@ -199,6 +212,10 @@ class Experiment:
     claims: tuple[Claim, ...]
     seeds: Mapping[str, int]
     function: Callable[[Any, tuple[int, ...], Desk], Result]
+
+    @property
+    def card(self) -> ExperimentCard:
+        return ExperimentCard(self.name, self.title, self.paper, self.summary, self.takes, self.seeds, self.claims)
 
     def run(self, params: Any, seeds: tuple[int, ...], desk: Desk) -> Result:
         return self.function(params, seeds, desk)

@@ -12,6 +12,7 @@ from typing import Any
 from attnscope.core.bounded import read_all, unpacked
 from attnscope.core.drafts import clear_abandoned, draft_of, open_draft
 from attnscope.core.errors import RefusalError
+from attnscope.core.named_path import neighbour_meant
 from attnscope.core.visible import parsed
 
 
@@ -62,7 +63,7 @@ def _bytes(path: Path, wanted: str) -> bytes:
         with path.open("rb") as stream:
             content = read_all(stream, str(path))
     except FileNotFoundError as error:
-        raise RefusalError(f"There is no file {path}: give {wanted}.") from error
+        raise RefusalError(f"There is no file {path}: give {wanted}.{neighbour_meant(path)}") from error
     except IsADirectoryError as error:
         raise RefusalError(f"{path} is a folder: give {wanted}.") from error
     except OSError as error:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnscope.core.card import Alarm, Card, Group, Scope
+from attnscope.core.card import Alarm, Bound, Card, Group, Scope
 
 _DEFAULT_SITES: Mapping[Scope, tuple[str, ...]] = {
     "stream": ("stream",),
@@ -62,12 +62,15 @@ def measure(
     parts: tuple[str, ...] = ("value",),
     alarm: Alarm | None = None,
     log: bool = False,
+    of_block: bool = False,
+    bound: Bound | None = None,
 ) -> Callable[[Callable[..., Any]], Measure]:
     """Turn a function into a measure named like the function, which is named like its file.
 
     `low` and `high` bound what the measure can return; `log` asks charts for a logarithmic axis; `sites` says where
     along a block it is taken (`stream` enters a block, `middle` follows the attention write; `self` and `cross` are
-    attention calls).
+    attention calls). A stream measure `of_block` compares the stream behind a block with that before it. `bound` names
+    what a sequence of n tokens bounds it by (`records.survey.baseline`).
     """
 
     def register(function: Callable[..., Any]) -> Measure:
@@ -86,6 +89,8 @@ def measure(
             parts=parts,
             alarm=alarm,
             log=log,
+            of_block=of_block,
+            bound=bound,
         )
         return Measure(card=card, function=function, reads=reads)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from attnscope.core.errors import RefusalError
+from attnscope.core.errors import RefusalError, meant
 
 _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR)
 _SHOWN = 80
@@ -35,6 +35,16 @@ def named_path(given: str | Path, what: str = "path") -> Path:
     except ValueError as error:  # what the encoding of this file system cannot say
         raise RefusalError(f"The {what} '{shortened(text)}' cannot be a file name ({error}): give another.") from None
     return path
+
+
+def neighbour_meant(path: Path, *others: str) -> str:
+    """The tail of a refusal of what is not there: something beside it, or one of the `others`, may be meant."""
+    try:
+        beside = [one.name for one in path.parent.iterdir()]
+    except OSError:
+        beside = []
+    folder = "" if path.parent == Path() else f"{path.parent}/"
+    return meant(str(path), [*(f"{folder}{name}" for name in beside), *others])
 
 
 def refusal_words(error: OSError, text: str, what: str = "path") -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Iterable
 from functools import cache
 from typing import TypeVar
@@ -13,14 +12,10 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.experiment import Experiment
 from attnscope.core.finding import FindingKind
 from attnscope.core.measure import Measure
+from attnscope.core.rooms import names
 
 SETS = ("default", "deep", "all")
 Leaf = TypeVar("Leaf")
-
-
-def names(room: str) -> tuple[str, ...]:
-    """What a leaf room holds, by its files alone: none of them is imported, so help texts can name them all."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(room).__path__)))
 
 
 def leaves(room: str, kind: type[Leaf]) -> dict[str, Leaf]:
@@ -67,6 +62,14 @@ def findings() -> dict[str, FindingKind]:
     """Every kind of finding, by name, in the order in which they are told. Needs no torch."""
     found = leaves("attnscope.records.survey.findings", FindingKind)
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
+
+
+def refuse_unknown_measures(words: Iterable[str]) -> None:
+    """By the names of files alone, before anything is imported."""
+    known = (*names("attnscope.measures"), *SETS)
+    for word in words:
+        if word not in known:
+            raise RefusalError(f"There is no measure or set called '{word}'.{nearest(word, known)}")
 
 
 def choose(words: Iterable[str]) -> tuple[Measure, ...]:

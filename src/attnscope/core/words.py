@@ -1,4 +1,8 @@
-"""Plain English for findings: numbers rounded sensibly, layers as ranges, heads by name."""
+"""Plain English for findings: numbers rounded sensibly, blocks as ranges, heads by name.
+
+One convention everywhere: block N computes, and the stream enters block N. The stream that leaves the last block enters
+none.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +31,19 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def layers(numbers: Iterable[int]) -> str:
+def blocks(numbers: Iterable[int]) -> str:
     chosen = sorted(set(numbers))
-    return f"layer{'s' if len(chosen) != 1 else ''} {ranges(chosen)}"
+    return f"block{'s' if len(chosen) != 1 else ''} {ranges(chosen)}"
+
+
+def entering(positions: Iterable[int], last: int) -> str:
+    """`entering blocks 3-5 and after the last`: places of the stream, where position `last` leaves the last block."""
+    chosen = sorted(set(positions))
+    before = [position for position in chosen if position < last]
+    words = [f"entering {blocks(before)}"] if before else []
+    if last in chosen:
+        words.append("after the last" if before else "after the last block")
+    return " and ".join(words)
 
 
 def count(amount: int, noun: str) -> str:
@@ -37,8 +51,8 @@ def count(amount: int, noun: str) -> str:
 
 
 def heads(places: Sequence[tuple[int, int]], most: int = 3) -> str:
-    """`head 3 of layer 2, head 7 of layer 2 and 5 more`; places are (layer, head)."""
-    named = [f"head {head} of layer {layer}" for layer, head in places[:most]]
+    """`head 3 of block 2, head 7 of block 2 and 5 more`; places are (block, head)."""
+    named = [f"head {head} of block {block}" for block, head in places[:most]]
     if len(places) > most:
         return f"{', '.join(named)} and {len(places) - most} more"
     return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from attnscope.core.bounded import LARGEST, read_all, too_large
 from attnscope.core.errors import RefusalError
-from attnscope.core.named_path import named_path, shortened
+from attnscope.core.named_path import named_path, neighbour_meant, shortened
 from attnscope.corpus.corpus import Corpus
 from attnscope.corpus.formats import KNOWN, documents, refuse_half_characters
 
@@ -30,10 +30,6 @@ def read(source: str | Path | Iterable[str] | None = None, *, field: str = "text
         return Corpus.of(EMBEDDED, [text])
     if not isinstance(source, str | Path):
         return Corpus.of("texts given in Python", _strings(source))
-    if not str(source).strip():
-        raise RefusalError(
-            "The corpus argument is empty: name a file or folder, or leave it out for the embedded text."
-        )
     if str(source) == "-":
         if sys.stdin is None:
             raise RefusalError("Standard input is closed: pipe a text into it, or name a file.")
@@ -52,12 +48,23 @@ def _strings(texts: Iterable[str]) -> list[str]:
     return kept
 
 
-def _from_path(source: str, field: str) -> Corpus:
+def corpus_path(source: str) -> Path:
+    """The file or folder that a string names, which must be there."""
+    if not source.strip():
+        raise RefusalError(
+            "The corpus argument is empty: name a file or folder, or leave it out for the embedded text."
+        )
     if _is_text(source) or not (path := named_path(source, "corpus")).exists():
+        hint = "" if _is_text(source) else neighbour_meant(path)
         raise RefusalError(
             f"There is no corpus file or folder '{shortened(source)}': check the path, use - for standard input, "
-            "or in Python give texts in a list."
+            f"or in Python give texts in a list.{hint}"
         )
+    return path
+
+
+def _from_path(source: str, field: str) -> Corpus:
+    path = corpus_path(source)
     if path.is_dir():
         return _from_folder(path, field)
     return Corpus.of(str(path), documents(_bytes(path), str(path), path.suffixes, field), (path.name,))

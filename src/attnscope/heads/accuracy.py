@@ -40,3 +40,8 @@ class Accuracy:
                 f"A leak of {self.leak:g} cannot be asked for: choose a share between 0 and 1, like 0.01."
             )
         precision(self.dtype)
+
+
+def asked(ratio_error: float, leak: float, dtype: str) -> Accuracy:
+    """An accuracy as people ask for it: the name of the precision may be wrong."""
+    return Accuracy(ratio_error, leak, precision(dtype))

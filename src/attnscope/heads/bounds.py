@@ -21,12 +21,10 @@ fully visible, and `line`, `cuts` and `signs` are proved on them. `ratios` looks
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Int
-from scipy.sparse import csr_array
-from scipy.special import gammaln
 
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy
@@ -34,6 +32,9 @@ from attnscope.heads.floor import logit_floor, typical_logit_floor
 from attnscope.heads.signs import sign_rank
 from attnscope.patterns.pattern import Pattern
 from attnscope.records.bounds import Bound, Bounds
+
+if TYPE_CHECKING:  # the bounds that need no pattern do without
+    from scipy.sparse import csr_array
 
 RECTANGLES = 12  # how many fully visible rectangles of a causal pattern are looked at
 POINTS = (3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 62)  # how many keys or rows have their cuts counted
@@ -85,6 +86,8 @@ def _separates(lowest: Any, accuracy: Accuracy) -> Any:
 
 def visible_rectangles(pattern: Pattern, kept: Bool[np.ndarray, " row"]) -> list[csr_array]:
     """0/1 matrices of separated rows and of keys that all of them see: all of it, or cuts of a causal pattern."""
+    from scipy.sparse import csr_array
+
     ones = csr_array((np.ones(len(pattern.columns)), pattern.columns, pattern.starts), (pattern.n, pattern.n_keys))
     if not pattern.causal:
         return [ones[np.flatnonzero(kept)]] if kept.any() else []
@@ -140,7 +143,7 @@ def _cuts(rectangles: list[csr_array]) -> Bound:
     and rows.
     """
     width, sentence = 1, "The cuts of the fullest keys and rows fit width 1."
-    for matrix in [m for rectangle in rectangles for m in (rectangle, csr_array(rectangle.T))]:
+    for matrix in [m for rectangle in rectangles for m in (rectangle, rectangle.T.tocsr())]:
         fullest = np.argsort(-np.bincount(matrix.indices, minlength=matrix.shape[1]), kind="stable")[: POINTS[-1]]
         dense = np.asarray(matrix[:, fullest].toarray() > 0)
         for points in (p for p in POINTS if p <= len(fullest)):
@@ -213,6 +216,8 @@ def _typical(visible: Int[np.ndarray, " row"], counts: Int[np.ndarray, " row"], 
     that, fewer than half of all patterns with these row sizes have a head of width d. For n = m this is about (k / 2)
     ln(n / k) / ln(4 e n / d).
     """
+    from scipy.special import gammaln
+
     rows, entries = len(visible), int(visible.sum())
     choices = gammaln(visible + 1) - gammaln(counts + 1) - gammaln(visible - counts + 1)
     wanted = float(choices.sum()) - math.log(2)

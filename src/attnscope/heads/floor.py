@@ -27,7 +27,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.signs import spectral_norm
@@ -36,6 +35,8 @@ from attnscope.patterns.pattern import Pattern
 
 def logit_floor(pattern: Pattern, accuracy: Accuracy) -> float:
     """What max|q| max|k| cannot go below for this pattern; 0 where no row has a zero to suppress."""
+    from scipy.sparse import csr_array
+
     zeros = pattern.visible - pattern.counts
     mean_log = np.add.reduceat(np.log(pattern.weights), pattern.starts[:-1]) / pattern.counts
     odds = math.log((1 - accuracy.leak) / accuracy.leak) - math.log1p(accuracy.ratio_error)

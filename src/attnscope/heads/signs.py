@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
-from scipy.linalg import eigh_tridiagonal
-from scipy.sparse import csr_array
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 DENSE_UP_TO = 512
 MOST_STEPS = 120
@@ -60,6 +62,8 @@ def spectral_norm(forward: Product, backward: Product, shape: tuple[int, int]) -
         narrow = shape[1] <= shape[0]
         product, size = (forward, shape[1]) if narrow else (backward, shape[0])
         return float(np.linalg.norm(np.stack([product(unit) for unit in np.eye(size)]), 2))
+    from scipy.linalg import eigh_tridiagonal
+
     basis = np.zeros((MOST_STEPS + 1, shape[1]))
     basis[0] = _start(shape[1])
     diagonal, beside = np.zeros(MOST_STEPS), np.zeros(MOST_STEPS)

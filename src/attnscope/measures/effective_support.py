@@ -18,6 +18,7 @@ from attnscope.matrix.sequences import row_mean
     high=131072.0,
     citation="arXiv:2402.02098",
     scope="attention",
+    bound="keys",
     log=True,
 )
 def effective_support(

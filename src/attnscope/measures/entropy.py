@@ -18,6 +18,7 @@ from attnscope.matrix.sequences import row_mean
     high=12.0,  # ln of 131072 keys is 11.8
     citation="arXiv:2303.06296",
     scope="attention",
+    bound="entropy",
     alarm=Alarm("<", 0.1, "every query looks at one key: entropy collapse"),
 )
 def entropy(

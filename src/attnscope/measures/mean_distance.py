@@ -17,6 +17,7 @@ from attnscope.matrix.sequences import row_mean
     high=131072.0,
     citation="arXiv:2010.11929",
     scope="attention",
+    bound="distance",
     sites=("self",),  # positions of two different sequences have no distance
     log=True,
 )

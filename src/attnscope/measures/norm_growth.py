@@ -19,6 +19,7 @@ from attnscope.matrix.sequences import accumulation_dtype
     scope="stream",
     alarm=Alarm(">", 10.0, "one block makes tokens ten times longer"),
     log=True,
+    of_block=True,
 )
 def norm_growth(
     stream: Float[Tensor, "batch token width"],

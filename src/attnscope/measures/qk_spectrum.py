@@ -11,7 +11,8 @@ from attnscope.matrix import spectrum
 
 @measure(
     title="QK spectrum",
-    summary="Mean and variance of the eigenvalues of W_Q W_K^T, and eta, its likeness to the identity.",
+    summary="Mean and variance of the eigenvalues of W_Q W_K^T, and eta, its likeness to the identity. Eigenvalues may"
+    " be complex: the variance is negative where imaginary parts prevail, as in a rotation.",
     unit="eigenvalue",
     low=float("-inf"),
     citation="arXiv:2402.02098",

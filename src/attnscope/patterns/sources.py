@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.named_path import neighbour_meant
 from attnscope.patterns.entries import (
     LARGEST,
     Entries,
@@ -119,7 +120,8 @@ def _checked(source: str | Path) -> Path:
         exists, folder, file, size = False, False, False, 0
     shown = str(source) if len(str(source)) <= 80 else f"{str(source)[:77]}..."
     if not exists:
-        raise RefusalError(f"There is no pattern file {shown!r}: check the path.")
+        hint = neighbour_meant(path) if shown == str(source) else ""
+        raise RefusalError(f"There is no pattern file {shown!r}: check the path.{hint}")
     if folder:
         raise RefusalError(f"{path} is a folder: name the pattern file in it.")
     if not file:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from attnscope import __version__
 from attnscope.records.bounds import Bound, Bounds
 from attnscope.records.decoding import FieldError, decode, encode
-from attnscope.records.record import Record
+from attnscope.records.record import BESIDE, Record
 
 if TYPE_CHECKING:
     import pandas
@@ -77,6 +77,7 @@ class Capacity(Record):
     floors: tuple[Floor, ...] = ()
     pattern: str = "union_of_permutations"  # what widths were measured on
     attnscope: str = __version__  # which measured them
+    shipped: bool = False  # all widths come from the table inside the package: nothing was searched for
 
     @property
     def narrowest(self) -> Need | None:
@@ -109,8 +110,8 @@ class Capacity(Record):
 
     @classmethod
     def from_json(cls: type[Kind], data: Mapping[str, Any]) -> Kind:
-        # Where `--json` was kept in a file, it also says where the chart went.
-        flat = decode(_Flat, {name: data[name] for name in data if name not in ("format", "version", "chart")})
+        # Where `--json` was kept in a file, it also says where other files went.
+        flat = decode(_Flat, {name: data[name] for name in data if name not in BESIDE})
         if {"universal", "typical"} - {bound.name for bound in flat.bounds} or not any(b.proves for b in flat.bounds):
             raise FieldError("bounds: universal and typical are needed, and one that is a proof")
         found = cls(
@@ -156,3 +157,4 @@ class _Flat:
     seconds: float
     interrupted: bool
     attnscope: str
+    shipped: bool = False  # missing in older files

@@ -74,13 +74,21 @@ def file_of(path: Path, expected: type[Record] | None = None) -> Path:
         usual = path / KINDS[expected.KIND][1]
         packed = usual.with_name(f"{usual.name}.gz")
         return packed if packed.is_file() and not usual.exists() else usual
-    names = [name for _, name in KINDS.values()]
-    there = [path / name for name in (*names, *(f"{name}.gz" for name in names)) if (path / name).is_file()]
-    if len(there) == 1:
-        return there[0]
-    if there:
+    there = files_of(path)
+    if len(there) > 1:
         raise RefusalError(f"{path} holds {' and '.join(one.name for one in there)}: name the file itself.")
-    raise RefusalError(f"{path} holds no record: give a folder with {' or '.join(names)}.")
+    return there[0]
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """The file itself; of a folder, all records in it, and one at least."""
+    if not path.is_dir():
+        return (path,)
+    names = [name for _, name in KINDS.values()]
+    there = tuple(path / name for name in (*names, *(f"{name}.gz" for name in names)) if (path / name).is_file())
+    if not there:
+        raise RefusalError(f"{path} holds no record: give a folder with {' or '.join(names)}.")
+    return there
 
 
 def _wanted(kind: type[Record] | None) -> str:

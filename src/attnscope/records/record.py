@@ -6,17 +6,16 @@
 A record is a frozen dataclass whose fields are its file: `{"format": "attnscope-KIND", "version": 1, ...fields}`. What
 a person reads of it lives in `reporting/KIND/`, a room above this one, and is found by name when it is first asked
 for: `words.py` has `sentences(record)`, `chart.py` has `chart(record)`, `page.py` has `render(record)`, `terminal.py`
-has `show(record)` and `notebook.py`, where there is one, `html(record)`. So a record can be read where nothing can be
-drawn, and a new kind of record is a file here and a folder there.
+has `show(record, verbose=False)`. In a notebook a record shows its verdict, its chart, and what `notebook.py`, where
+there is one, adds with `html(record)`. So a record can be read where nothing can be drawn, and a new kind of record is
+a file here and a folder there.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from html import escape
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -36,7 +35,6 @@ BESIDE = (
     "files",
     "chart",
 )  # what files and `--json` say beside fields
-_MOST_SENTENCES = 12  # in a notebook
 
 
 class Record:
@@ -108,11 +106,8 @@ class Record:
 
     def _repr_html_(self) -> str:
         """How it shows itself in a notebook. All text is escaped."""
-        if find_spec(f"attnscope.reporting.{self.KIND}.notebook"):
-            shown: str = self._reporting("notebook").html(self)
-            return shown
-        said = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.sentences()[:_MOST_SENTENCES])
-        return f"<div><p><b>{escape(repr(self))}</b></p>{said}</div>"
+        shown: str = import_module("attnscope.reporting.notebook").html(self)
+        return shown
 
     @classmethod
     def _reporting(cls, part: str) -> Any:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attnscope.core.experiment import VERDICTS, Bound, Claim, Figure
+from attnscope.core.experiment import VERDICTS, Bound, Claim, Figure, Number
 from attnscope.records.decoding import FieldError, decode, encode
 from attnscope.records.record import Record
 
@@ -184,12 +184,17 @@ def _judged_again(kept: _ClaimDocument, measured: Mapping[str, tuple[float, ...]
     return claim
 
 
-def _least(values: tuple[Any, ...]) -> float:
-    return min((value for value in values if not math.isnan(value)), default=math.nan)
+def _least(values: tuple[Number, ...]) -> float:
+    return min(_finite_or_infinite(values), default=math.nan)
 
 
-def _most(values: tuple[Any, ...]) -> float:
-    return max((value for value in values if not math.isnan(value)), default=math.nan)
+def _most(values: tuple[Number, ...]) -> float:
+    return max(_finite_or_infinite(values), default=math.nan)
+
+
+def _finite_or_infinite(values: tuple[Number, ...]) -> list[float]:
+    """What is a number; a seed that gave none is None before it is written and NaN when it is read."""
+    return [float(value) for value in values if value is not None and not math.isnan(value)]
 
 
 def _said(counts: Mapping[str, int]) -> str:

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from attnscope.core.card import Card
 from attnscope.core.experiment import Verdict
-from attnscope.reporting.reproduction.terminal import COLOURS
+from attnscope.core.visible import clean
+from attnscope.reporting.terminal import OUTCOMES
 
 
 @dataclass(frozen=True)
@@ -25,17 +26,30 @@ class Paper:
     paper: str
     summary: str
     takes: str
-    on_record: tuple[str, ...]
+    on_record: tuple[str, ...]  # in full, a line for each run
+    brief: str  # the quickest of them in a few words
     claims: tuple[tuple[Verdict, str], ...]
 
 
 def show_papers(papers: Iterable[Paper]) -> RenderableType:
+    """A line for every paper: what it is called here, and what a run on record found."""
+    table = Table.grid(padding=(0, 2), expand=True)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column(no_wrap=True)
+    for one in papers:
+        table.add_row(*map(Text, map(clean, (one.name, one.title, one.brief))))
+    ways = "Run one: attnscope reproduce NAME. What each of them claims: attnscope reproduce --verbose"
+    return Group(Text(""), table, Text(f"\n{ways}", style="dim"))
+
+
+def show_claims(papers: Iterable[Paper]) -> RenderableType:
     """Every paper with its claims, and how to run one."""
     parts: list[RenderableType] = []
     for one in papers:
         table = Table.grid(padding=(0, 2))
         for verdict, statement in one.claims:
-            table.add_row(Text(verdict, style=COLOURS[verdict]), Text(statement))
+            table.add_row(Text(verdict, style=OUTCOMES[verdict]), Text(statement))
         parts += [
             Text.assemble("\n", (one.name, "bold"), f"  {one.title}  ", (f"arXiv:{one.paper}", "dim")),
             Text(one.summary),

@@ -73,10 +73,10 @@ def environment(package: str = "attnscope.reporting") -> jinja2.Environment:
 
 def page_style(templates: jinja2.Environment) -> str:
     """The style sheet of the shell, in the colours of the charts."""
-    from attnscope.charts.palette import SERIES, STEPS, diverging, sequential
+    from attnscope.charts.palette import SERIES, STEPS, diverging, ink, sequential
 
     return templates.get_template("shell.css").render(
-        steps=range(STEPS), sequential=sequential, diverging=diverging, series=SERIES
+        steps=range(STEPS), sequential=sequential, diverging=diverging, ink=ink, series=SERIES
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -16,17 +16,28 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.core.visible import clean
-from attnscope.records.record import Record
 
+if TYPE_CHECKING:  # lists are printed from here too, and need no records
+    from attnscope.records.record import Record
+    from attnscope.reporting.verdict import Verdict
+
+LEVELS: dict[str, str] = {"calm": "bold green", "info": "bold", "warning": "bold yellow", "critical": "bold red"}
+OUTCOMES = {"reproduced": "green", "not reproduced": "yellow", "contradicted": "red", "not run": "dim"}  # of claims
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII = str.maketrans(BLOCKS + "→×·–−�", "_.-=+*%#>x---?")
 
 
 def print_record(
-    record: Record, *, files: Mapping[str, Path | None] | None = None, console: Console | None = None, **options: Any
+    record: Record,
+    *,
+    files: Mapping[str, Path | None] | None = None,
+    console: Console | None = None,
+    verbose: bool = False,
+    **options: Any,
 ) -> None:
-    """Print what `reporting/KIND/terminal.py` shows of a record, and under it where its files are."""
-    shown = import_module(f"attnscope.reporting.{record.KIND}.terminal").show(record, **options)
+    """Print what `reporting/KIND/terminal.py` shows of a record (with `verbose`, its tables too), and under it where
+    its files are."""
+    shown = import_module(f"attnscope.reporting.{record.KIND}.terminal").show(record, verbose=verbose, **options)
     print_screen(shown, files or {}, console or Console(highlight=False))
 
 
@@ -46,9 +57,13 @@ def print_screen(what: RenderableType, files: Mapping[str, Path | None], console
     console.file.write(text)
 
 
-def titled(name: str, about: str) -> RenderableType:
-    """The first line of a screen."""
-    return Text.assemble("\n", (clean(name), "bold"), ("  " + clean(about), "dim"))
+def opening(verdict: Verdict, *about: str) -> list[RenderableType]:
+    """What a screen begins with: the verdict, and under it what it is about."""
+    return [
+        Text(""),
+        Text(clean(verdict.sentence), style=LEVELS[verdict.level]),
+        *(Text(clean(line), style="dim") for line in about),
+    ]
 
 
 def section(text: str) -> RenderableType:

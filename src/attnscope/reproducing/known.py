@@ -1,7 +1,8 @@
 """What earlier runs found: known.json, beside this file, holds verdicts and numbers of whole runs, as they came out.
 
 `tools/record_verdicts.py` copies them from results.json; nobody types them. A claim whose rule or quantities have
-changed since is not known any more.
+changed since is not known any more. The file is our own and read as it is: what reads records checked costs time that
+a list should not.
 """
 
 from __future__ import annotations
@@ -11,20 +12,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
-from attnscope.core.experiment import VERDICTS, Experiment, Verdict
-from attnscope.records.decoding import decode
-from attnscope.records.reproduction import Reproduction, Rule
+from attnscope.core.experiment import PRESETS, VERDICTS, Claim, ExperimentCard, Verdict
+from attnscope.core.words import count
 from attnscope.reporting.catalog import Paper
 
+if TYPE_CHECKING:
+    from attnscope.records.reproduction import Reproduction
+
 FILE = "known.json"
+NOT_RUN = "not run yet"
 
 
 @dataclass(frozen=True)
 class KnownClaim:
     """What became of one claim, and the rule it was judged by."""
 
-    rule: Rule
+    rule: dict[str, list[str]]
     verdict: Verdict
     median: dict[str, float]
 
@@ -40,13 +45,6 @@ class KnownRun:
 
 
 @dataclass(frozen=True)
-class _Shelf:
-    """All of known.json: runs by experiment and preset."""
-
-    runs: dict[str, dict[str, KnownRun]]
-
-
-@dataclass(frozen=True)
 class Known:
     """One whole run of an experiment: how it was run, and what became of each claim."""
 
@@ -59,37 +57,49 @@ class Known:
     def words(self) -> str:
         """`17 reproduced, 2 not reproduced (quick, 1 seed)`."""
         counts = [(sum(one == verdict for one in self.verdicts.values()), verdict) for verdict in VERDICTS]
-        said = ", ".join(f"{count} {verdict}" for count, verdict in counts if count)
-        rest = self.claims - len(self.verdicts)
-        said += f", {rest} changed since" if rest else ""
-        return f"{said} ({self.preset}, {self.seeds} seed{'s' if self.seeds > 1 else ''})"
+        said = ", ".join(f"{number} {verdict}" for number, verdict in counts if number)
+        said += f", {self.changed} changed since" if self.changed else ""
+        return f"{said} ({self.preset}, {count(self.seeds, 'seed')})"
+
+    @property
+    def brief(self) -> str:
+        """`quick: 17 reproduced, 2 not`, where a contradicted claim is one that was not reproduced too."""
+        held = sum(one == "reproduced" for one in self.verdicts.values())
+        missed = len(self.verdicts) - held
+        said = f"{self.preset}: {held} reproduced" + (f", {missed} not" if missed else "")
+        return said + (f", {self.changed} changed" if self.changed else "")
+
+    @property
+    def changed(self) -> int:
+        return self.claims - len(self.verdicts)
 
 
-def known(experiment: Experiment) -> tuple[Known, ...]:
+def known(experiment: ExperimentCard) -> tuple[Known, ...]:
     """Runs that are on record, quick ones first; only claims that are still what they were then."""
+    runs = _all().get(experiment.name, {})
     return tuple(
         Known(
-            preset=run.preset,
-            seeds=len(run.seeds),
+            preset=preset,
+            seeds=len(runs[preset]["seeds"]),
             claims=len(experiment.claims),
             verdicts={
-                claim.name: before.verdict
+                claim.name: before["verdict"]
                 for claim in experiment.claims
-                if (before := run.claims.get(claim.name)) is not None and before.rule == Rule.of(claim)
+                if (before := runs[preset]["claims"].get(claim.name)) is not None and before["rule"] == _rule(claim)
             },
         )
-        for preset in experiment.presets
-        if (run := _all().get(experiment.name, {}).get(preset)) is not None
+        for preset in PRESETS
+        if preset in runs
     )
 
 
 def recorded(found: Reproduction) -> KnownRun:
     """What is kept of a run."""
-    claims = {claim.name: KnownClaim(Rule.of(claim), claim.verdict, claim.medians) for claim in found.claims}
+    claims = {claim.name: KnownClaim(_rule(claim), claim.verdict, claim.medians) for claim in found.claims}
     return KnownRun(found.preset, found.seeds, found.attnscope, claims)
 
 
-def listed(experiment: Experiment) -> Paper:
+def listed(experiment: ExperimentCard) -> Paper:
     """An experiment with what is on record of it: the verdicts beside claims are those of the largest run."""
     runs = known(experiment)
     before = runs[-1].verdicts if runs else {}
@@ -100,12 +110,17 @@ def listed(experiment: Experiment) -> Paper:
         summary=experiment.summary,
         takes=", ".join(f"{preset}: {time}" for preset, time in experiment.takes.items()),
         on_record=tuple(run.words for run in runs),
+        brief=runs[0].brief if runs else NOT_RUN,
         claims=tuple((before.get(claim.name, "not run"), claim.statement) for claim in experiment.claims),
     )
 
 
+def _rule(claim: Claim) -> dict[str, list[str]]:
+    """In words that a person reads: `sort_accuracy >= 0.95`."""
+    return {"reproduced": [str(one) for one in claim.holds], "contradicted": [str(one) for one in claim.fails]}
+
+
 @cache
-def _all() -> dict[str, dict[str, KnownRun]]:
-    data = json.loads(files("attnscope.reproducing").joinpath(FILE).read_text("utf-8"))
-    shelf: _Shelf = decode(_Shelf, {"runs": data})
-    return shelf.runs
+def _all() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(files("attnscope.reproducing").joinpath(FILE).read_text("utf-8"))
+    return found

@@ -28,6 +28,7 @@ from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import experiments
 from attnscope.core.seeds import numbered_seeds
 from attnscope.records.reproduction import CHARTS, PAGE, RESULTS, Reproduction
+from attnscope.reproducing.cards import named as card_named
 from attnscope.reproducing.desk import KeepingDesk
 
 
@@ -122,12 +123,7 @@ def draw(done: Reproduction, folder: Path) -> None:
 def named(paper: str) -> Experiment:
     """By name, or by the number of its paper where that is one experiment's alone."""
     known = experiments()
-    by_number = [one for one in known.values() if one.paper == paper.lower().removeprefix("arxiv:")]
-    if len(by_number) == 1:
-        return by_number[0]
-    if paper not in known:
-        raise RefusalError(f"There is no experiment called '{paper}'.{nearest(paper, known)}")
-    return known[paper]
+    return known[card_named(paper, {name: one.card for name, one in known.items()}).name]
 
 
 def seeds_of(seeds: int | Sequence[int]) -> tuple[int, ...]:

@@ -38,6 +38,7 @@ from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.records.survey.survey import Survey
 from attnscope.scanning.checkpoint import Checkpoint
+from attnscope.scanning.excerpts import with_excerpts
 from attnscope.scanning.plan import Plan
 from attnscope.scanning.provenance import provenance, verified
 from attnscope.scanning.shard import Shard
@@ -65,6 +66,7 @@ def scan(
     accumulate: torch.dtype | None = torch.float32,
     checkpoint: str | Path | None = None,
     resume: bool = False,
+    keep_text: bool = True,
     progress: AdvanceReading | None = None,
 ) -> Survey:
     """Measure `model` over `corpus`; see `attnscope scan --help` for the words.
@@ -72,7 +74,9 @@ def scan(
     `dtype`, `device` and `random_init` are for models loaded by name; one in memory is scanned as it is. `accumulate`
     is the precision of attention statistics: float32 rounds as the model's own attention does; None takes float64
     wherever logits are so large that float32 would show. With `checkpoint`, what is done is kept there when the scan is
-    interrupted, and `resume` goes on with it. `progress(stage, done, total, tokens)` is told of sequences and tokens.
+    interrupted, and `resume` goes on with it. `keep_text` puts the texts of the few sequences that findings point at
+    into the survey, so that the report can show them. `progress(stage, done, total, tokens)` is told of sequences and
+    tokens.
     """
     tell = progress or silent
     chosen = choose(_names_of(measures))
@@ -105,6 +109,8 @@ def scan(
                     keeper.save(shard.survey())
             with uninterrupted():
                 survey = shard.finished()
+                if keep_text:
+                    survey = with_excerpts(survey, prepared, loaded.tokenizer)
                 keeper.save(survey)  # until the caller has put the survey where it belongs
         except BaseException:
             with uninterrupted():

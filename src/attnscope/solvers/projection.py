@@ -1,4 +1,4 @@
-"""The theorem of arXiv:2106.03764 as numbers: target logits, the width it asks for, and Gaussian projections.
+"""The theorem of arXiv:2106.03764 as numbers: target logits, and Gaussian projections.
 
 Notation: row i of the pattern has support S_i, z_i zeros that its query can see, and entries A_ij; e1 is the ratio
 error, e2 the largest zero over the smallest non-zero of a row, delta = ln(1 + e1) / 2.
@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -36,6 +36,7 @@ from attnscope.heads.factors import Factors
 from attnscope.heads.head import Head
 from attnscope.patterns.pattern import Pattern
 from attnscope.records.certificate import Certificate
+from attnscope.solvers.theorem import Theorem
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -45,14 +46,6 @@ SHARPER = (1, 2, 4, 8, 16)
 LARGEST_HEAD = 2**29  # numbers in queries and keys together: 4 GB in float64
 
 Pair = tuple[Float[np.ndarray, "row width"], Float[np.ndarray, "key width"]]
-
-
-class Theorem(NamedTuple):
-    """What the theorem promises: at `width` one draw succeeds with this probability, so this many are expected."""
-
-    width: int
-    success_at_least: float = 0.5
-    draws_at_most: float = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,32 +73,6 @@ def target(pattern: Pattern, accuracy: Accuracy) -> Target:
         np.log(pattern.weights / lowest[pattern.rows]) - math.log(zero_ratio) + math.log1p(accuracy.ratio_error)
     )
     return Target(logits, zero_ratio, float(logits.data.max()))
-
-
-def theorem_width(n: int, k: float | int, spread: float, ratio_error: float, zero_ratio: float) -> Theorem:
-    """The theorem's width for n x n patterns with k non-zeros in rows and columns and ratios up to `spread` in a row.
-
-    Johnson-Lindenstrauss for |Gx|^2 and the polarised <Gx, Gy> = (|G(x+y)|^2 - |G(x-y)|^2) / 4 give, for G with
-    entries N(0, 1/d), P(|<Gx, Gy> - <x, y>| > t |x| |y|) <= 4 exp(-d (t^2 - t^3) / 4). With B = U S V^T, x_i = S^1/2
-    U_i and y_j = S^1/2 V_j, so |x_i| |y_j| <= ||B||_2 <= sqrt(||B||_1 ||B||_inf) <= k beta, beta = ln(spread / e2) +
-    2 delta. Hence t = delta / (k beta) keeps all n^2 logits within delta unless one of n^2 events of that probability
-    happens; d >= 4 ln(8 n^2) / (t^2 - t^3) makes their sum 1/2. Where columns are fuller than rows, k is sqrt(rows' k
-    * columns' k).
-    """
-    return _width(float(k), n * n, spread, ratio_error, zero_ratio)
-
-
-def theorem_width_rows(n: int, k: float | int, spread: float, ratio_error: float, zero_ratio: float) -> Theorem:
-    """The width for Q = B G, K = G: x_i = B_i, y_j = e_j, so |x_i| |y_j| <= sqrt(k) beta and columns may be full."""
-    return _width(math.sqrt(k), n * n, spread, ratio_error, zero_ratio)
-
-
-def _width(norm_over_beta: float, pairs: int, spread: float, ratio_error: float, zero_ratio: float) -> Theorem:
-    delta = math.log1p(ratio_error) / 2
-    beta = math.log(spread / zero_ratio) + 2 * delta
-    # norms far below the bound could make t large; JL says nothing beyond its maximum of t^2 - t^3 at t = 2/3
-    t = min(delta / (norm_over_beta * beta), 2 / 3)
-    return Theorem(math.ceil(4 * math.log(8 * pairs) / (t**2 - t**3)))
 
 
 def gaussian(rank: int, width: int, rng: np.random.Generator) -> Float[np.ndarray, "rank columns"]:

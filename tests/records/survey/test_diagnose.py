@@ -47,8 +47,8 @@ def only(survey: Survey, thresholds: Thresholds | None = None) -> Finding:
 def test_sample_survey_has_what_was_planted() -> None:
     findings = diagnose(sample_survey(layers=4, heads=3))
     assert [(f.severity, f.kind, f.layers) for f in findings] == [
-        ("warning", "massive_activation", (2,)),
-        ("info", "massive_activation", (4,)),
+        ("warning", "massive_activation", (1,)),
+        ("info", "massive_activation", (3,)),
         ("info", "sink", (2, 3)),
         ("info", "duplicate_heads", (3,)),
         ("info", "identity_heads", (0,)),
@@ -71,7 +71,8 @@ def test_collapse_is_critical_when_complete() -> None:
     finding = only(planted("relative_residual", [0.8, 0.4, 0.05, 0.004]))
     assert (finding.kind, finding.severity, finding.layers) == ("collapse", "critical", (2, 3))
     assert finding.sentence == (
-        "Tokens become alike in layers 2-3: the relative residual is 0.004 at layer 3, down from 0.8 at layer 0."
+        "Tokens become alike entering block 2 and after the last: the relative residual is 0.004 after the last block,"
+        " down from 0.8 entering block 0."
     )
     assert (finding.value, finding.threshold, finding.threshold_name) == (0.004, 0.1, "collapse_residual")
 
@@ -95,7 +96,7 @@ def test_collapse_from_the_start_says_no_more_than_it_knows() -> None:
 def test_smoothing() -> None:
     finding = only(planted("token_cosine", [0.1, 0.5, 0.97, 0.99]))
     assert (finding.kind, finding.layers) == ("smoothing", (2, 3))
-    assert "0.99 at layer 3" in finding.sentence
+    assert "0.99 after the last block" in finding.sentence
 
 
 def test_sinks_are_one_sentence_and_normal_until_most_heads_are() -> None:
@@ -104,7 +105,7 @@ def test_sinks_are_one_sentence_and_normal_until_most_heads_are() -> None:
     many = only(planted("sink_mass", [[0.1, 0.4], [0.5, 0.6], [0.4, 0.9]], site="self"))
     assert many.severity == "warning"
     assert many.sentence == (
-        "In 5 of 6 heads (layers 0-2) more than 30% of attention goes to the first token; most in head 1 of layer 2:"
+        "In 5 of 6 heads (blocks 0-2) more than 30% of attention goes to the first token; most in head 1 of block 2:"
         " 90%."
     )
     assert diagnose(planted("sink_mass", [[0.2, 0.29]], site="self")) == ()
@@ -119,10 +120,10 @@ def test_sinks_on_another_token() -> None:
     assert (first.kind, first.heads) == ("sink", ((0, 1),))
     assert (other.kind, other.heads) == ("sink_elsewhere", ((0, 0),))
     assert other.sentence == (
-        "In 1 of 3 heads (layer 0) one key that is not the first token receives more than 30% of all attention;"
-        " most in head 0 of layer 0: 70% (key 9 in 100% of sequences)."
+        "In 1 of 3 heads (block 0) one key that is not the first token receives more than 30% of all attention;"
+        " most in head 0 of block 0: 70% (key 9 in 100% of sequences)."
     )
-    assert other.details == {"measure": "most_received", "site": "self", "keys": [9]}
+    assert other.details == {"measure": "most_received", "site": "self", "keys": [9], "key": 9, "sample": 0}
     assert diagnose(planted("most_received", [[0.7]], site="self")) == ()
 
 
@@ -142,14 +143,15 @@ def spikes(stream: Sequence[float], middle: Sequence[float] = ()) -> Survey:
 def test_massive_activation_is_located_to_the_half_block() -> None:
     up, down = diagnose(spikes(stream=[20, 25, 8000, 8100, 40], middle=[21, 27, 8050, 8060]))
     assert up.sentence == (
-        "A massive activation appears at layer 2: the MLP of block 1 raises the largest entry of the residual stream"
+        "A massive activation appears in block 1: the MLP of block 1 raises the largest entry of the residual stream"
         " from 27 to 8,000 (channel 7, token 0)."
     )
     assert up.details["step"] == "up"
     assert (up.details["block"], up.details["write"]) == (1, "mlp")
     assert (up.details["channel"], up.details["token"]) == (7, 0)
     assert (up.severity, down.severity) == ("warning", "info")
-    assert down.layers == (4,)
+    assert (up.layers, down.layers) == ((1,), (3,))
+    assert up.details["sample"] == 0
     assert (down.details["block"], down.details["step"]) == (3, "down")
 
 
@@ -173,8 +175,8 @@ def test_a_quiet_half_block_does_not_break_a_climb() -> None:
 
 def test_a_bump_that_later_ones_dwarf_is_not_the_spike() -> None:
     levels = [1.0, 30.0, 190.0, 700.0, 100.0, 23_000.0, 23_000.0]
-    assert only(spikes(levels)).layers == (5,)
-    assert [f.layers for f in diagnose(spikes(levels), Thresholds(spike_share=0.0))] == [(1,), (5,), (4,)]
+    assert only(spikes(levels)).layers == (4,)
+    assert [f.layers for f in diagnose(spikes(levels), Thresholds(spike_share=0.0))] == [(0,), (4,), (3,)]
 
 
 def test_without_half_blocks_the_block_is_named() -> None:
@@ -265,7 +267,7 @@ def test_a_real_sink_over_a_few_tokens_is_found_above_a_raised_bar() -> None:
     assert finding.heads == ((0, 0),)
     assert finding.threshold == pytest.approx(2 * 0.33973, abs=1e-4)
     assert finding.sentence == (
-        "In 1 of 2 heads (layer 0) more than 68% of attention goes to the first token; most in head 0 of layer 0: 90%."
+        "In 1 of 2 heads (block 0) more than 68% of attention goes to the first token; most in head 0 of block 0: 90%."
         " The bar is 68% because over 8 tokens uniform attention alone gives 34%."
     )
     own = only(planted("self_attention", [[0.9, 0.6]], site="self", tokens=8))
@@ -304,7 +306,7 @@ def test_entropy_is_not_judged_on_sequences_of_two_tokens() -> None:
 def test_identity_and_previous_token_heads() -> None:
     own = only(planted("self_attention", [[0.1, 0.9], [0.6, 0.1]], site="self"))
     assert own.sentence == (
-        "In 2 of 4 heads (layers 0-1) tokens mostly attend to themselves: head 1 of layer 0 and head 0 of layer 1"
+        "In 2 of 4 heads (blocks 0-1) tokens mostly attend to themselves: head 1 of block 0 and head 0 of block 1"
         " (up to 90%)."
     )
     before = only(planted("previous_token", [[0.1, 0.9]], site="self"))
@@ -314,12 +316,12 @@ def test_identity_and_previous_token_heads() -> None:
 
 def test_duplicate_heads_name_their_twin() -> None:
     finding = only(planted("head_overlap", [[0.99, 0.4, 0.99]], site="self", where={"other": [2, 0, 0]}))
-    assert "heads 0 and 2 of layer 0 (overlap 0.99)" in finding.sentence
+    assert "heads 0 and 2 of block 0 (overlap 0.99)" in finding.sentence
     assert finding.details["pairs"] == [[0, 0, 2]]
     assert finding.severity == "warning"
     assert "most alike: head 0 of" in only(planted("head_overlap", [[0.99, 0.4]], site="self")).sentence
     higher = planted("head_overlap", [[0.98, 0.4, 0.99]], site="self", where={"other": [2, 0, 0]})
-    assert "heads 0 and 2 of layer 0 (overlap 0.99)" in only(higher).sentence  # the lower first, not the stronger
+    assert "heads 0 and 2 of block 0 (overlap 0.99)" in only(higher).sentence  # the lower first, not the stronger
 
 
 def test_nonfinite_is_located_at_its_first_place() -> None:
@@ -346,7 +348,7 @@ def test_each_stack_speaks_for_itself() -> None:
     planted("sink_mass", [[0.5, 0.1, 0.1]], site="self", stack="encoder", ledger=book)
     planted("sink_mass", [[0.5, 0.1, 0.1]], site="self", stack="decoder", ledger=book)
     survey = planted("sink_mass", [[0.5, 0.1, 0.1]], site="cross", stack="decoder", ledger=book)
-    tails = [f.sentence.split("(layer 0)")[1].split(" more")[0] for f in diagnose(survey)]
+    tails = [f.sentence.split("(block 0)")[1].split(" more")[0] for f in diagnose(survey)]
     assert tails == [" of the decoder", " of the decoder's cross-attention", " of the encoder"]
 
 
@@ -357,7 +359,7 @@ def test_a_card_rings_its_own_alarm() -> None:
     finding = only(ledger.survey({}))
     assert (finding.kind, finding.severity, finding.heads) == ("alarm", "info", ((3, 0),))
     assert finding.sentence == (
-        "Query-key spectrum is below -5 in 1 of 3 heads (layer 3) (down to -7): queries and keys repel."
+        "Query-key spectrum is below -5 in 1 of 3 heads (block 3) (down to -7): queries and keys repel."
     )
 
 
@@ -370,7 +372,9 @@ def test_alarms_of_stream_measures_name_layers() -> None:
         ledger.observe("effective_rank", "value", "decoder", "stream", layer, np.array([rank]))
     finding = only(ledger.survey({}))
     assert finding.severity == "warning"
-    assert finding.sentence == ("Effective rank is below 2 in layers 1-2 (down to 1.2): few directions are left.")
+    assert finding.sentence == (
+        "Effective rank is below 2 entering block 1 and after the last (down to 1.2): few directions are left."
+    )
 
 
 def test_thresholds_from_words() -> None:
@@ -418,17 +422,19 @@ def test_the_ends_of_a_range_belong_to_it(setting: str) -> None:
 def test_the_limit_of_norm_growth_has_a_name_and_can_be_changed() -> None:
     from dataclasses import replace
 
-    card = replace(CARDS["norm_growth"], alarm=Alarm(">", 10.0, "one block makes tokens ten times longer"))
+    card = replace(
+        CARDS["norm_growth"], of_block=True, alarm=Alarm(">", 10.0, "one block makes tokens ten times longer")
+    )
     ledger = Ledger({"norm_growth": card})
     for layer, growth in enumerate((1.1, 12.0, 1.2)):
         ledger.observe("norm_growth", "value", "decoder", "stream", layer, np.array([growth]))
     survey = ledger.survey({})
     finding = only(survey)
     assert (finding.threshold_name, finding.threshold) == ("norm_growth", 10.0)
-    assert finding.sentence.endswith("in layer 1 (up to 12): one block makes tokens ten times longer.")
+    assert finding.sentence.endswith("in block 0 (up to 12): one block makes tokens ten times longer.")
     assert diagnose(survey, Thresholds(norm_growth=20.0)) == ()
     changed = only(survey, Thresholds.parse(["norm_growth=5"]))
-    assert changed.sentence == "Norm growth is above 5 in layer 1 (up to 12)."
+    assert changed.sentence == "Norm growth is above 5 in block 0 (up to 12)."
 
 
 def test_limits_agree_with_the_cards_they_are_named_after() -> None:

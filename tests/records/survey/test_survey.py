@@ -66,7 +66,7 @@ def test_repr_is_short_and_html_is_escaped() -> None:
 
 def test_an_empty_survey_shows_itself() -> None:
     survey = Survey.empty(sample_provenance(sequences=0), CARDS)
-    assert "Nothing was found" in survey._repr_html_()
+    assert "Nothing was measured" in survey._repr_html_()
     assert survey.stacks == ()
     assert survey.table().empty
 
@@ -130,7 +130,7 @@ def test_histograms_of_shards_add_up() -> None:
     ("place", "sentence"),
     [
         (("entropi", 0, 0), "Did you mean 'entropy'?"),
-        (("entropy", 9, 0), "'entropy' was not measured at layer 9: it is at layers 0-3."),
+        (("entropy", 9, 0), "'entropy' was not measured at block 9: it is at blocks 0-3."),
         (("entropy", 0, 3), "'entropy' is there for 3 heads: say which, from head=0 on."),
         (("entropy", 0, None), "'entropy' is there for 3 heads"),
         (("token_cosine", 0, 1), "leave head= out"),

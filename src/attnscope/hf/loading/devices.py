@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from attnscope.core.errors import RefusalError, nearest
-
-DTYPES = ("float32", "float64", "bfloat16", "float16", "auto")
+from attnscope.core.errors import RefusalError
+from attnscope.hf.loading.options import refuse_unknown_dtype
 
 
 def dtype_named(name: str) -> torch.dtype | None:
     """None stands for `auto`: the format in which the weights are stored."""
-    if name not in DTYPES:
-        raise RefusalError(f"There is no dtype '{name}': choose one of {', '.join(DTYPES)}.{_hint(name)}")
+    refuse_unknown_dtype(name)
     found = None if name == "auto" else getattr(torch, name)
     assert found is None or isinstance(found, torch.dtype)
     return found
@@ -34,8 +32,3 @@ def device_named(name: str) -> torch.device:
         have = "only cpu" if found is None else f"cpu and {count} of type {found.type}"
         raise RefusalError(f"The device '{name}' is not available here, which has {have}: pass --device cpu or auto.")
     return device
-
-
-def _hint(name: str) -> str:
-    hint = nearest(name, DTYPES)
-    return hint if "mean" in hint else ""

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from attnscope.core.errors import RefusalError, meant
+
+DTYPES = ("float32", "float64", "bfloat16", "float16", "auto")
+
 
 @dataclass(frozen=True)
 class Loading:
@@ -30,3 +34,8 @@ class Sampling:
     batch_size: int = 8
     seed: int = 0  # of the choice of sequences, and of random tokens
     field: str = "text"  # of .jsonl and .parquet files
+
+
+def refuse_unknown_dtype(name: str) -> None:
+    if name not in DTYPES:
+        raise RefusalError(f"There is no dtype '{name}': choose one of {', '.join(DTYPES)}.{meant(name, DTYPES)}")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from safetensors import SafetensorError, safe_open
 
 from attnscope.core.errors import RefusalError
-from attnscope.core.named_path import named_path
+from attnscope.core.named_path import named_path, neighbour_meant
 from attnscope.hf.loading.options import Loading
 
 Form = Literal["safetensors", "pickle", "gguf", "config"]
@@ -54,8 +54,14 @@ def find(source: str | Path, loading: Loading) -> Source:
     if path.is_file():
         return _from_file(path, loading)
     if isinstance(source, Path) or not _HUB_NAME.fullmatch(source) or path.suffix in (".gguf", ".json"):
-        raise RefusalError(f"There is no model at '{source}': check the path, or give a hub name like 'gpt2'.")
+        raise RefusalError(
+            f"There is no model at '{source}': check the path, or give a hub name like 'gpt2'.{_meant(path)}"
+        )
     return _in_folder(_from_hub(source, loading), source, loading)
+
+
+def _meant(path: Path) -> str:
+    return neighbour_meant(path, "pocket")
 
 
 def _from_file(path: Path, loading: Loading) -> Source:
@@ -143,7 +149,7 @@ def _shards(index: Path) -> list[Path]:
 def _whole_safetensors(path: Path) -> Path:
     """Opening reads the header and compares it with the length of the file; no tensor is touched."""
     try:
-        with safe_open(_not_a_pointer(path), framework="pt"):
+        with safe_open(_not_a_pointer(path), framework="np"):  # which needs no torch
             return path
     except (SafetensorError, OSError) as error:
         raise RefusalError(
@@ -178,12 +184,14 @@ def _from_hub(name: str, loading: Loading) -> Path:
     except GatedRepoError as error:
         raise RefusalError(f"The hub asks for permission to fetch '{name}': run hf auth login first.") from error
     except RepositoryNotFoundError as error:
-        raise RefusalError(f"There is no folder '{name}' here and no model '{name}' on the hub.") from error
+        raise RefusalError(
+            f"There is no folder '{name}' here and no model '{name}' on the hub: check the name.{_meant(Path(name))}"
+        ) from error
     except RevisionNotFoundError as error:
         raise RefusalError(f"'{name}' has no revision '{loading.revision}' on the hub: name another.") from error
     except (OSError, HfHubHTTPError, ValueError) as error:
         at = f" at revision '{loading.revision}'" if loading.revision else ""
         raise RefusalError(
             f"There is no folder '{name}', no copy of it in the local cache{at}, and the hub cannot be "
-            "reached: go online once, or give a model folder or 'pocket'."
+            f"reached: go online once, or give a model folder or 'pocket'.{_meant(Path(name))}"
         ) from error

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from attnscope.core.card import Card
 from attnscope.core.words import percent
 from attnscope.records.survey.survey import Survey
 
@@ -28,6 +29,20 @@ class Uniform:
     def entropy(self) -> float:
         """The mean over rows of ln(number of keys), which no attention exceeds: ln(n!)/n under a causal mask."""
         return math.lgamma(self.length + 1) / self.length if self.causal else math.log(self.length)
+
+    @property
+    def keys(self) -> float:
+        """The mean over rows of how many keys there are: no head looks at more."""
+        return (self.length + 1) / 2 if self.causal else self.length
+
+    @property
+    def distance(self) -> float:
+        """The largest mean distance of queries from keys: each looks at the farthest key there is.
+
+        Under a causal mask that is the first, (n - 1)/2 away on average. Without a mask it is the farther end,
+        max(i, n - 1 - i) away, whose mean is 3n/4 - 1/2 for an even n and 1/(4n) less for an odd one.
+        """
+        return (self.length - 1) / 2 if self.causal else 0.75 * self.length - 0.5
 
     @property
     def share(self) -> float:
@@ -58,6 +73,15 @@ def uniform_attention(survey: Survey, stack: str, site: str) -> Uniform | None:
     if not corpus.get("sequences") or not tokens:
         return None
     return Uniform(max(1.0, tokens / corpus["sequences"]), causal)
+
+
+def largest(survey: Survey, card: Card, stack: str, site: str) -> float | None:
+    """The most that a measure can be at the length of these sequences; None where length or bound is not known."""
+    known = uniform_attention(survey, stack, site)
+    if known is None or card.bound is None or known.length < SHORTEST:
+        return None
+    found: float = getattr(known, card.bound)
+    return found
 
 
 def raised(threshold: float, uniform: Uniform | None) -> float:

@@ -10,17 +10,21 @@ from attnscope.core.card import Card
 from attnscope.core.plain import plain
 from attnscope.records.decoding import FieldError, decode, encode
 from attnscope.records.survey.cell import Cell, Key
+from attnscope.records.survey.evidence import Excerpts
 from attnscope.records.survey.survey import Survey
 
 _DEEPEST = 10**5  # layers: arrays are made as deep as the largest one says
+_LONGEST_NUMBER = 18  # digits
 _DAMAGED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, AssertionError, IndexError)
 
 
 def to_json(survey: Survey) -> dict[str, Any]:
+    texts = {"excerpts": {str(sample): list(tokens) for sample, tokens in survey.excerpts.items()}}
     return {
         "provenance": plain(survey.provenance),
         "cards": {name: encode(card) for name, card in sorted(survey.cards.items())},
         "cells": [{"key": list(key), **cell.to_json()} for key, cell in sorted(survey.cells.items())],
+        **(texts if survey.excerpts else {}),
     }
 
 
@@ -38,7 +42,15 @@ def from_json(data: Mapping[str, Any]) -> Survey:
             raise FieldError(f"cells[{number}]: {error}") from error
     provenance = _field(data, "provenance", dict)
     refuse_other_types(provenance)
-    return Survey(provenance, cards, cells)
+    return Survey(provenance, cards, cells, _excerpts(data))
+
+
+def _excerpts(data: Mapping[str, Any]) -> Excerpts:
+    read: dict[str, tuple[str, ...]] = decode(dict[str, tuple[str, ...]], data.get("excerpts", {}))
+    for sample in read:
+        if not sample.isdecimal() or len(sample) > _LONGEST_NUMBER:
+            raise FieldError(f"excerpts['{sample[:20]}'] is not the number of a sequence")
+    return {int(sample): tokens for sample, tokens in read.items()}
 
 
 def _field(data: Mapping[str, Any], name: str, kind: type) -> Any:

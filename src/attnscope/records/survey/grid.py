@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool
 from numpy.typing import NDArray
 
-from attnscope.core.words import count, layers, within
+from attnscope.core.words import blocks, count, within
 from attnscope.records.survey.cell import Cell
 from attnscope.records.survey.survey import Survey, stack_means
 
@@ -28,9 +28,14 @@ class Grid:
         return int(np.isfinite(self.means).sum())
 
     def portion(self, found: Sequence[tuple[int, int]]) -> str:
-        """`176 of 270 heads (layers 12-29) of the decoder`."""
-        depths = layers(layer for layer, _ in found)
+        """`176 of 270 heads (blocks 12-29) of the decoder`."""
+        depths = blocks(layer for layer, _ in found)
         return f"{len(found)} of {count(self.measured, 'head')} ({depths}){self.tail}"
+
+    def peak(self, place: tuple[int, int] | int) -> dict[str, int]:
+        """Where the largest value at a place was: the number of the sequence (`sample`), and a token or key in it."""
+        layer, head = place if isinstance(place, tuple) else (place, 0)
+        return dict(self.cells[layer].peak.places()[head] or {})
 
     def chosen(self, mask: Bool[np.ndarray, "*shape"]) -> tuple[tuple[int, int], ...]:
         """The (layer, head) pairs where the mask is True, in order."""

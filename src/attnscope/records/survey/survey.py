@@ -12,7 +12,7 @@ It carries the cards of its measures, so it explains itself where neither torch 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.plain import plain
-from attnscope.core.words import count, layers
+from attnscope.core.words import blocks, count
 from attnscope.records.record import Record
 from attnscope.records.survey.cell import Cell, Key, join
+from attnscope.records.survey.evidence import Excerpts
 from attnscope.records.survey.provenance import merge_provenance, refuse_strangers
 from attnscope.stats import Histogram
 
@@ -43,6 +44,7 @@ class Survey(Record):
     provenance: dict[str, Any]
     cards: dict[str, Card]
     cells: dict[Key, Cell]
+    excerpts: Excerpts = field(default_factory=dict)  # texts of the sequences that findings point at
 
     @classmethod
     def empty(cls, provenance: Mapping[str, Any], cards: Mapping[str, Card]) -> Survey:
@@ -67,7 +69,11 @@ class Survey(Record):
                 )
             cells[key] = cell if mine is None else join(self.cards[key.measure], mine, cell)
         provenance = merge_provenance(self.provenance, other.provenance)
-        return Survey(provenance, self.cards, dict(sorted(cells.items())))
+        # Where two corpora number other sequences alike, either text would do, and none is shown (see `evidence`).
+        texts = {
+            n: min(s.excerpts[n] for s in (self, other) if n in s.excerpts) for n in {*self.excerpts, *other.excerpts}
+        }
+        return Survey(provenance, self.cards, dict(sorted(cells.items())), dict(sorted(texts.items())))
 
     def __or__(self, other: object) -> Survey:
         return self.merge(other) if isinstance(other, Survey) else NotImplemented
@@ -137,7 +143,7 @@ class Survey(Record):
         """
         column = self._column(measure, part, stack, site)
         if layer not in column:
-            raise RefusalError(f"'{measure}' was not measured at layer {layer}: it is at {layers(column)}.")
+            raise RefusalError(f"'{measure}' was not measured at block {layer}: it is at {blocks(column)}.")
         cell = column[layer]
         if not cell.shape and head is not None:
             raise RefusalError(f"'{measure}' has one number a layer and none for each head: leave head= out.")

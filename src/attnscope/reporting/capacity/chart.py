@@ -9,12 +9,12 @@ from attnscope.records.capacity import Capacity
 from attnscope.reporting.capacity.words import seed_words
 
 
-def chart(found: Capacity, *, title: bool = True) -> Any:
-    """Without `title`, the words around it are for the page to say."""
+def chart(found: Capacity) -> Any:
+    """With a title and what a page says in words around it."""
     subtitle = (
         f"{found.dtype}, worst row: ratio error {found.ratio_error:g}, leak {found.leak:g}; "
         f"unions of k random permutations, median over {seed_words(found)}",
         f"far above: the theorem of arXiv:2106.03764 asks for {found.theorem_width:,} "
         f"at n = {found.n:,}, k = {found.k}",
     )
-    return capacity_curves(found, title="How wide must a head be?" if title else "", subtitle=subtitle if title else ())
+    return capacity_curves(found, title="How wide must a head be?", subtitle=subtitle)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from attnscope.charts.capacity_curves import capacity_curves
 from attnscope.core.numerals import numeral
 from attnscope.records.capacity import Capacity
-from attnscope.reporting.capacity.chart import chart
 from attnscope.reporting.capacity.words import (
     accuracy_words,
     curve_tables,
@@ -14,7 +14,7 @@ from attnscope.reporting.capacity.words import (
     verdict,
 )
 from attnscope.reporting.document import page, rows
-from attnscope.reporting.drawing import drawn
+from attnscope.reporting.drawing import drawn_to_fit
 
 
 def render(found: Capacity) -> str:
@@ -23,8 +23,8 @@ def render(found: Capacity) -> str:
     figures = []
     if any(need.d is not None for need in (*found.against_n, *found.against_k)):
         figures.append(
-            drawn(
-                chart(found, title=False),
+            drawn_to_fit(
+                lambda width: capacity_curves(found, width=width),
                 "capacity",
                 title="Width against tokens and against keys of a row",
                 caption="Smallest widths found on unions of k random permutations, median over "

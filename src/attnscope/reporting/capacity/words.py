@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 from attnscope.core.numerals import numeral
 from attnscope.records.capacity import Capacity, Need
-from attnscope.reporting.verdict import Verdict
+from attnscope.reporting.verdict import Level, Verdict
 
 Line = tuple[str, str, str]
+FROM_TABLE = (
+    "The widths come from the table that ships with attnscope, and nothing was searched for: --budget SECONDS searches "
+    "for what the table lacks, --no-cache for everything anew."
+)
 
 
 def sentences(found: Capacity) -> tuple[str, ...]:
@@ -22,19 +26,22 @@ def sentences(found: Capacity) -> tuple[str, ...]:
     missing = [need.method for need in found.needs if not need.measured]
     if missing and len(missing) < len(found.needs):
         names = missing[0] if len(missing) == 1 else f"{', '.join(missing[:-1])} and {missing[-1]}"
-        said.append(f"Not measured in the time given: {names}.")
+        said.append(f"Not measured{'' if found.shipped else ' in the time given'}: {names}.")
+    if found.shipped:
+        said.append(FROM_TABLE)
     return tuple(said)
 
 
 def answer_words(found: Capacity) -> str:
     """The answer in a sentence: what was enough, and what cannot be enough."""
-    floor = f"keys that serve every pattern need at least {found.bounds['universal'].width}"
+    pattern = f"{found.k:,} of {found.n:,} tokens"
+    floor = f"keys that serve every such pattern need at least {found.bounds['universal'].width:,}"
     best = found.narrowest
     if not any(need.measured for need in found.needs):
-        return f"Nothing was measured in the time given (--budget gives more); {floor}."
+        return f"No width was measured for {pattern} in the time given (--budget gives more); {floor}."
     if best is None:
-        return f"No construction reaches the accuracy; {floor}."
-    return f"Width {best.d} is enough for one pattern ({best.method}); {floor}."
+        return f"No construction attends to {pattern} with the accuracy that was asked for; {floor}."
+    return f"Width {best.d:,} is enough to attend to one pattern of {pattern} ({best.method}); {floor}."
 
 
 def title_words(found: Capacity) -> str:
@@ -130,5 +137,7 @@ def _beside(found: Capacity) -> str:
 
 
 def verdict(found: Capacity) -> Verdict:
-    """The answer; calm where some construction reached the accuracy."""
-    return Verdict("info" if found.narrowest is None else "calm", answer_words(found))
+    """The answer; a warning where everything was tried and nothing reached the accuracy."""
+    measured = any(need.measured for need in found.needs)
+    level: Level = "calm" if found.narrowest is not None else "warning" if measured else "info"
+    return Verdict(level, answer_words(found))

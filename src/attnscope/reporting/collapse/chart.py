@@ -10,6 +10,6 @@ from attnscope.records.published import published as published_curves
 
 
 def chart(found: Collapse, *, published: str | None = None, bounds: bool = False) -> Any:
-    """`published` names a model of the paper (BERT, Albert, XLNet) to draw beside it, `bounds` adds a panel."""
+    """`published` names a model of the paper (BERT, Albert, XLNet) to draw beside it, `bounds` adds panels below."""
     theirs = None if published is None else published_curves(published, found.weights)
     return collapse_chart(found, published=theirs, bounds=bounds)

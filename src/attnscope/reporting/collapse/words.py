@@ -1,152 +1,144 @@
-"""What a collapse says, in plain sentences: the terminal and the page print the same ones."""
+"""What a collapse says, in plain sentences: the terminal, the page and the notebook print the same ones."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+from attnscope.charts.collapse_curves import place_words
 from attnscope.core.numerals import numeral
 from attnscope.core.words import count
 from attnscope.records.collapse import Collapse
 from attnscope.records.published import Published
+from attnscope.reporting.collapse.grades import (
+    COLLAPSED,
+    OF_TOKENS,
+    WORDS,
+    Grade,
+    graded,
+    share_left,
+    share_words,
+)
 from attnscope.reporting.verdict import Level, Verdict
 
-COLLAPSED = 1e-3  # a residual this small beside the tokens: they are one token, for all that follows
 SUBJECTS = {
     "san": "Attention alone",
     "san+mlp": "Attention with MLPs",
     "san+skip": "Attention with skips",
     "whole": "The whole model",
 }
-BOUND_TITLES = {
-    "contraction": "(a) contraction of the patterns seen",
-    "cubic": "(c) cubic, from weights alone",
-    "theorem 2.3": "the paper's theorem 2.3",
-    "corollary 3.2": "the paper's corollary 3.2",
+WOULD = {
+    Grade.BROKEN: "would give no finite number",
+    Grade.COLLAPSES: "would collapse",
+    Grade.LOSES_MOST: "would lose most of it",
+    Grade.LOSES_HALF: "would lose about half of it",
+    Grade.KEEPS_MOST: "would keep most of it",
 }
+PAPERS_NORM = "1,inf"
+LEVELS: dict[Grade, Level] = {Grade.BROKEN: "critical", Grade.COLLAPSES: "critical", Grade.LOSES_MOST: "warning"}
+
+
+def verdict(found: Collapse) -> Verdict:
+    """What becomes of the whole model, and what skips and MLPs save it from. Parts that were run alone are no alarm."""
+    if "whole" not in found.curves:
+        name = list(found.curves)[-1]
+        return Verdict("info", _variant(name, found.curves[name].mean, found))
+    mean = found.curves["whole"].mean
+    grade = graded(mean)
+    level = LEVELS.get(grade, "calm")
+    if grade in (Grade.BROKEN, Grade.COLLAPSES):
+        first = _variant("whole", mean, found).removesuffix(".")
+    else:
+        left = f"{share_words(share_left(mean))} is left after {count(found.layers, 'block')}"
+        first = f"The whole model {WORDS[grade]} ({left})"
+    return Verdict(level, f"{first}{_saved(found, grade)}.")
+
+
+def _saved(found: Collapse, grade: Grade) -> str:
+    """What attention alone would have come to, and which part makes the difference."""
+    known = {name: graded(curve.mean) for name, curve in found.curves.items()}
+    alone, skips, mlps = (known.get(name) for name in ("san", "san+skip", "san+mlp"))
+    if alone is None or grade is Grade.BROKEN:
+        return ""
+    if alone is Grade.COLLAPSES and grade is Grade.COLLAPSES:
+        return ", and neither skips nor MLPs save it"
+    if alone >= grade:
+        return f"; attention alone would do {'no worse' if alone == grade else 'better'}"
+    said = f"; attention alone {WOULD[alone]}"
+    return said if skips is None or mlps is None else f"{said}, and {_saviour(skips, mlps, grade)} save it from that"
+
+
+def _saviour(skips: Grade, mlps: Grade, grade: Grade) -> str:
+    """What lifts attention alone to the grade of the whole model."""
+    if skips < grade and mlps < grade:
+        return "it takes skips and MLPs together to"
+    if skips >= grade and mlps >= grade:
+        return "skips or MLPs, either of them,"
+    return "skips" if skips >= grade else "MLPs"
 
 
 def sentences(found: Collapse) -> tuple[str, ...]:
-    """One on every variant, one on how fast attention alone collapses, one on what skips guarantee."""
-    said = [_variant(name, curve.mean, float(found.floor)) for name, curve in found.curves.items()]
-    said += _order(found)
-    said += _skips(found)
-    return tuple(said)
+    """One on every variant, and one on how fast attention alone collapses."""
+    return (*variant_sentences(found), *_order(found))
 
 
-def _variant(name: str, mean: Sequence[float], floor: float) -> str:
-    subject = SUBJECTS[name]
+def variant_sentences(found: Collapse, *, short: bool = False) -> tuple[str, ...]:
+    """What is left in every variant; `short` has room in a line of a terminal."""
+    said = tuple(_variant(name, curve.mean, found) for name, curve in found.curves.items())
+    return tuple(sentence.replace(OF_TOKENS, "") for sentence in said) if short else said
+
+
+def _variant(name: str, mean: Sequence[float], found: Collapse) -> str:
+    subject, grade, last = SUBJECTS[name], graded(mean), len(mean) - 1
     known = [(depth, value) for depth, value in enumerate(mean) if math.isfinite(value)]
     if not known:
-        return f"{subject} gave no finite number."
-    depths, (last, value) = len(mean) - 1, known[-1]
-    rounding = next((depth for depth, v in known if v <= 8 * floor), None)
-    if rounding is not None:
-        below = 10 * _ten(8 * floor)
+        return f"{subject} gives no finite number."
+    start, (end_depth, end) = known[0][1], known[-1]
+    if grade is Grade.COLLAPSES:
+        rounding = next((depth for depth, value in known if value <= 8 * found.floor), None)
+        if rounding is not None:
+            return f"{subject} collapses: {_after(rounding)} only rounding is left (below {_ten(80 * found.floor)})."
+        first = next(depth for depth, value in known if value < COLLAPSED)
+        more = "" if first == end_depth else f", {numeral(end, 3)} {place_words(end_depth, last)}"
+        return f"{subject} collapses: the residual is {numeral(mean[first], 3)} {_after(first)}{more}."
+    if grade is Grade.BROKEN:
         return (
-            f"{subject} collapses: after {count(rounding, 'layer')} the residual is below {numeral(below)}, where "
-            "rounding begins."
+            f"{subject} gives no finite number {_after(end_depth + 1)}: the residual was {numeral(end, 3)} "
+            f"{place_words(end_depth, last)}."
         )
-    if value < COLLAPSED:
-        first = next(depth for depth, v in known if v < COLLAPSED)
-        return (
-            f"{subject} collapses: the residual is below {numeral(COLLAPSED)} after {count(first, 'layer')} and "
-            f"{numeral(value)} after all {depths}."
-        )
-    kept = value / known[0][1] if known[0][1] else 1.0
-    verb = "keeps its tokens apart" if kept >= 0.5 else "loses most of what tells its tokens apart"
-    start = f"from {numeral(known[0][1])} to {numeral(value)}"
-    end = "" if last == depths else f" (depth {last}; no finite number after it)"
-    return f"{subject} {verb}: the residual goes {start} over {count(depths, 'layer')}{end}."
+    if end > start:
+        left = f"{numeral(end, 3)} {_after(last)}, {numeral(start, 3)} entering block 0"
+    else:
+        left = f"{numeral(end, 3)} of {numeral(start, 3)} is left {_after(last)}"
+    return f"{subject} {WORDS[grade]}: {left}."
 
 
-def _ten(value: float) -> float:
+def _after(depth: int) -> str:
+    return f"after block {depth - 1}" if depth else "from the start"
+
+
+def _ten(value: float) -> str:
     """The power of ten at or below a number."""
-    power = 1.0
-    while power > value:
-        power /= 10
-    return power
+    return numeral(10.0 ** math.floor(math.log10(value)))
 
 
 def _order(found: Collapse) -> list[str]:
     if not math.isfinite(found.order) or not found.pairs:
         return []
-    layers = f"fitted over {found.pairs} readings of single layers; the theory says 3"
+    blocks = f"fitted over {count(found.pairs, 'reading')} of single blocks; the theory says 3"
     return [
-        f"One layer of attention alone takes a small spread d of its tokens to about d^{found.order:.2f} ({layers})."
+        f"One block of attention alone takes a small spread d of its tokens to about d^{found.order:.2f} ({blocks})."
     ]
 
 
-def _skips(found: Collapse) -> list[str]:
-    rows = found.skip_bounds
-    if not rows:
-        return []
-    safe = sum(row.strength < 1 for row in rows)
-    if not safe:
-        return ["What skips guarantee is nothing here: the strength of bound (d) is 1 or more in every layer."]
-    return [
-        f"With its skip and the patterns seen here, attention cannot collapse the stream it writes to in {safe} of "
-        f"{count(len(rows), 'layer')} (d)."
-    ]
-
-
-BOUND_HEADING = ("layer", "diameter", "(a)", "(c)", "residual", "theorem 2.2", "note")
-
-
-def bound_lines(found: Collapse) -> list[tuple[str, ...]]:
-    """Truth and bounds of every layer of attention alone, under a heading; bounds that speak nowhere are left out."""
-    lines: list[tuple[str, ...]] = [BOUND_HEADING]
-    for row in found.bounds:
-        note = ""
-        if row.spread is not None and row.condition_met is not None and row.condition_met < row.sequences:
-            note = f"condition violated (spread {numeral(row.spread)} > 1.256)"
-        if row.after <= 16 * row.rounding:
-            note = "; ".join(filter(None, (note, "the truth is rounding")))
-        if row.violations:
-            note = "; ".join(filter(None, (note, f"{row.violations} BOUNDS VIOLATED")))
-        lines.append(
-            (
-                str(row.layer),
-                numeral(row.after),
-                numeral(row.contraction),
-                _figure(row.cubic),
-                numeral(row.residual_after),
-                _figure(row.paper),
-                note,
-            )
-        )
-    told = [place for place, cells in enumerate(zip(*lines, strict=True)) if {*cells[1:]} - {"–", ""}]
-    return [tuple(line[place] for place in told) for line in lines] if found.bounds else []
-
-
-def end_lines(found: Collapse) -> list[tuple[str, ...]]:
-    """Bounds over all layers: which, of which variant and quantity, truth, bound, whether it applies."""
-    return [
-        (
-            BOUND_TITLES[end.name],
-            f"{end.variant}, {end.of}",
-            power_of_ten(end.truth[-1]),
-            power_of_ten(end.bound[-1]) if end.applies else f"({power_of_ten(end.bound[-1])})",
-            "applies" if end.applies else f"no bound here: {end.why_not}",
-        )
-        for end in found.ends
-    ]
-
-
-def power_of_ten(exponent: float) -> str:
-    """`4.2e-5` where a number can be read, `10^152` where it cannot; the logarithm of zero is minus infinite."""
-    if not math.isfinite(exponent):
-        return "infinite" if exponent > 0 else "0"
-    return numeral(10.0**exponent) if abs(exponent) < 7 else f"10^{exponent:,.0f}"
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else numeral(value)
+def remarks(found: Collapse) -> tuple[str, ...]:
+    """Notes that a reader of the curves must know; those on bounds stand with the provenance."""
+    return tuple(note for note in found.notes if not note.startswith("The bound"))
 
 
 def published_words(found: Collapse, published: Published) -> tuple[str, ...]:
-    """How far these curves are from the published ones, variant by variant, and why they need not agree."""
-    said, model = [], published.model
+    """How far these curves are from the published ones, variant by variant."""
+    said = []
     for name, theirs in published.curves.items():
         if name not in found.curves:
             continue
@@ -159,35 +151,35 @@ def published_words(found: Collapse, published: Published) -> tuple[str, ...]:
         if pairs:
             apart, depth, a, b = max(pairs)
             said.append(
-                f"{SUBJECTS[name]}: at most {numeral(apart)} from the published {model} (depth {depth}: {numeral(a)} "
-                f"here, {numeral(b)} there)."
+                f"{SUBJECTS[name]}: at most {numeral(apart)} from the published {published.model} "
+                f"({place_words(depth, len(ours) - 1)}: {numeral(a)} here, {numeral(b)} there)."
             )
-    if model == "Albert":
-        said.append(
-            "The paper's Albert without MLPs keeps their activation (x + gelu(x) in every layer), which holds its "
-            "attention + skip up; here MLPs are out whole."
-        )
-    said.append(
-        "The paper measured 32 sequences of 128 tokens of other text, with other seeds, in float32, to four decimals; "
-        "curves of random weights depend on how weights are drawn."
-    )
     return tuple(said)
 
 
+def published_remarks(published: Published) -> tuple[str, ...]:
+    """Why curves need not agree with the published ones."""
+    albert = (
+        "The paper's Albert without MLPs keeps their activation (x + gelu(x) in every block), which holds its "
+        "attention + skip up; here MLPs are out whole."
+    )
+    measured = (
+        "The paper measured 32 sequences of 128 tokens of other text, with other seeds, in float32, to four decimals; "
+        "curves of random weights depend on how weights are drawn."
+    )
+    return (albert, measured) if published.model == "Albert" else (measured,)
+
+
 def shape_words(found: Collapse) -> str:
-    """`12 layers of 12 heads, norm pre, random weights`."""
-    return f"{found.layers} layers of {found.heads} heads, norm {found.norm_placement}, {found.weights_words}"
+    """`12 blocks of 12 heads, norm pre, random weights`."""
+    blocks, heads = count(found.layers, "block"), count(found.heads, "head")
+    return f"{blocks} of {heads}, norm {found.norm_placement}, {found.weights_words}"
 
 
 def corpus_words(found: Collapse) -> str:
-    """`pocket's text, 32 sequences of up to 128 tokens, 1,inf norm`."""
+    """`pocket's text, 32 sequences of up to 128 tokens`, and the norm where it is not the paper's."""
     corpus = found.provenance["corpus"]
-    return f"{corpus['name']}, {corpus['sequences']} sequences of up to {found.tokens} tokens, {found.norm} norm"
-
-
-def verdict(found: Collapse) -> Verdict:
-    """What becomes of the model itself, or of the most complete variant that was run."""
-    name, curve = list(found.curves.items())[-1]
-    collapsed = any(math.isfinite(value) and value < COLLAPSED for value in curve.mean)
-    level: Level = "critical" if collapsed and name == "whole" else "calm"
-    return Verdict(level, _variant(name, curve.mean, float(found.floor)))
+    sequences = corpus["sequences"]
+    over = count(sequences, "sequence") if isinstance(sequences, int) else f"{sequences} sequences"
+    norm = "" if found.norm == PAPERS_NORM else f", {found.norm} norm"
+    return f"{corpus['name']}, {over} of up to {count(found.tokens, 'token')}{norm}"

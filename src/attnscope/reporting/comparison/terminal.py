@@ -24,13 +24,12 @@ from attnscope.reporting.comparison.words import (
     row,
     verdict,
 )
-from attnscope.reporting.terminal import section
+from attnscope.reporting.terminal import opening, section
 
 MOST_ROWS, MOST_CHANGES, MOST_LINES = 7, 8, 6
 MANY_CHANGES = 40  # with `verbose`
 MOST_COLUMNS = 4
 COLUMN = 12  # letters of a survey's name at the head of a column
-LEVELS = {"calm": "bold green", "info": "bold blue", "warning": "bold yellow", "critical": "bold red"}
 STYLES = {"worse": "red", "new": "red", "better": "green", "gone": "green", "changed": "blue", "same": "dim"}
 
 
@@ -38,11 +37,8 @@ def show(found: Comparison, *, verbose: bool = False) -> RenderableType:
     """What a console prints."""
     told = names(found)
     about = f"{told[0]} → {told[1]}" if len(told) == 2 else f"{told[0]} against {', '.join(told[1:])}"
-    decided = verdict(found)
     parts: list[RenderableType] = [
-        Text(""),
-        Text(clean(decided.sentence), style=LEVELS[decided.level]),
-        Text(clean(about), style="dim", no_wrap=True, overflow="ellipsis"),
+        *opening(verdict(found), about),
         *_notes(found, verbose),
         *_findings(found, verbose),
     ]

@@ -198,6 +198,9 @@ def change_place(found: Comparison, change: Change) -> str:
     """Block N computes, and the stream enters block N."""
     several = len({stack for survey in found.surveys for stack in survey.stacks}) > 1
     tail = f" of the {change.stack}" if several else ""
+    card = card_of(found.surveys, change.measure)
+    if change.site == "stream" and card is not None and card.of_block:
+        return f"in block {change.layer - 1}{tail}"
     if change.site == "stream":
         last = all(depth(one, change.stack) == change.layer for one in (found.first, found.surveys[change.survey]))
         return f"after the last block{tail}" if last else f"entering block {change.layer}{tail}"

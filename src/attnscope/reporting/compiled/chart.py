@@ -13,23 +13,30 @@ from attnscope.core.numerals import numeral
 from attnscope.records.compiled import Compiled
 
 _NUMBERS_AT_ONCE = 2**22  # of a block of rows
+Map = Float[np.ndarray, "cell_row cell_key"]
 What = Literal["target", "realised", "error"]
+WHAT: tuple[What, ...] = ("target", "realised", "error")
 
 
-def chart(compiled: Compiled, *, theme: str = "light", title: bool = True) -> Any:
+def chart(compiled: Compiled, *, theme: str = "light") -> Any:
     """Pictures have their colours inside, so the chart is told its theme (light or dark) when it is made."""
-    target, certificate = compiled.target, compiled.certificate
-    maps = (pooled(_blocks(compiled, what), target.n, target.n_keys) for what in ("target", "realised", "error"))
+    certificate = compiled.certificate
     return pattern_panels(
-        *maps,
-        size=(target.n, target.n_keys),
-        title=f"{target.name}: {compiled.method} at width {certificate.d}" if title else "",
+        *maps(compiled),
+        size=(compiled.target.n, compiled.target.n_keys),
+        title=f"{compiled.target.name}: {compiled.method} at width {certificate.d}",
         subtitle=f"{certificate.dtype}, worst row: ratio error {numeral(certificate.ratio_error)}, "
-        f"leak {numeral(certificate.leak)}; {compiled.verdict}"
-        if title
-        else "",
+        f"leak {numeral(certificate.leak)}; {compiled.verdict}",
         theme=theme,
     )
+
+
+def maps(compiled: Compiled) -> tuple[Map, Map, Map]:
+    """Target, realised pattern and error, at most `LARGEST_SIDE` cells a side."""
+    target, realised, error = (
+        pooled(_blocks(compiled, what), compiled.target.n, compiled.target.n_keys) for what in WHAT
+    )
+    return target, realised, error
 
 
 def _blocks(compiled: Compiled, what: What) -> Iterator[tuple[int, np.ndarray]]:

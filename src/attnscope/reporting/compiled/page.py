@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnscope.charts.pattern_panels import pooling_words
+from attnscope.charts.pattern_panels import pattern_panels, pooling_words
 from attnscope.records.compiled import Compiled
-from attnscope.reporting.compiled.chart import chart
+from attnscope.reporting.compiled.chart import maps
 from attnscope.reporting.compiled.words import (
     BOUND_HEADING,
     TRY_HEADING,
@@ -23,7 +23,7 @@ from attnscope.reporting.compiled.words import (
     verdict,
 )
 from attnscope.reporting.document import page, rows
-from attnscope.reporting.drawing import Drawn, drawing, drawn
+from attnscope.reporting.drawing import Drawn, drawn_to_fit
 
 
 def render(compiled: Compiled) -> str:
@@ -51,17 +51,20 @@ def render(compiled: Compiled) -> str:
 
 def _picture(compiled: Compiled) -> Drawn:
     """Drawn for both themes, and shown in one."""
-    light = drawn(
-        chart(compiled, title=False),
-        "light",
-        title="Target, realised pattern, and their difference",
-        caption=_caption(compiled),
+    shown, size = maps(compiled), (compiled.target.n, compiled.target.n_keys)
+    light, dark = (
+        drawn_to_fit(
+            lambda width, theme=theme: pattern_panels(*shown, size=size, title="", theme=theme, width=width),  # type: ignore[misc]
+            theme,
+            title="Target, realised pattern, and their difference",
+            caption=_caption(compiled),
+        )
+        for theme in ("light", "dark")
     )
-    dark = drawing(chart(compiled, theme="dark", title=False), "dark")
     return replace(
         light,
         name="pattern",
-        svg=f'<div class="for-light">{light.svg}</div><div class="for-dark">{dark}</div>',
+        svg=f'<div class="for-light">{light.svg}</div><div class="for-dark">{dark.svg}</div>',
     )
 
 

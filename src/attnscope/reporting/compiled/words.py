@@ -21,7 +21,8 @@ def sentences(compiled: Compiled) -> tuple[str, ...]:
     subject = f"{compiled.target.name} in {certificate.dtype}"
     if not compiled.reached:
         missed = f"{certificate.failing:,} of {count(certificate.n, 'row')}"
-        first = f"The best head of width {certificate.d:,} for {subject} misses the accuracy in {missed}."
+        best = f"The best head of width {certificate.d:,} for {subject}"
+        first = f"{best} misses the accuracy in {missed}: {_worst(compiled)}."
     elif compiled.proved_minimal:
         proof = lowest.statement[:1].lower() + lowest.statement[1:]
         first = f"A head of width {certificate.d:,} realises {subject}, and no narrower one can: {proof}"
@@ -34,6 +35,21 @@ def sentences(compiled: Compiled) -> tuple[str, ...]:
         f"{numeral(certificate.asked_ratio_error)})."
     )
     return first, worst, f"Construction: {compiled.why}"
+
+
+def _worst(compiled: Compiled) -> str:
+    """What the worst row has too much of."""
+    certificate = compiled.certificate
+    asked = (
+        ("leak", certificate.leak, certificate.asked_leak),
+        ("ratio error", certificate.ratio_error, certificate.asked_ratio_error),
+    )
+    missed = [
+        f"its {name} is {number(worst)} where {numeral(limit)} was asked for"
+        for name, worst, limit in asked
+        if not worst <= limit  # a number that is not finite misses too
+    ]
+    return f"in the worst of them {' and '.join(missed)}"
 
 
 def certificate_lines(compiled: Compiled) -> list[Line]:
@@ -127,5 +143,5 @@ def _asked(worst: float, asked: float, mean: float) -> str:
 
 
 def verdict(compiled: Compiled) -> Verdict:
-    """Whether the head does what was asked."""
-    return Verdict("calm" if compiled.reached else "warning", sentences(compiled)[0])
+    """Whether the head does what was asked, and whether a narrower one could."""
+    return Verdict("calm" if compiled.reached else "critical", sentences(compiled)[0])

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from attnscope.charts.path_panels import exactly
+from attnscope.charts.path_rows import exactly, signed
 from attnscope.core.numerals import numeral
 from attnscope.records.paths import PathReport
 from attnscope.reporting.paths.vocabulary import (
     all_known,
     at_most,
+    chance,
     from_on,
-    number_or_dash,
+    listed,
     other_than_said,
     quoted,
-    signed,
+    share,
     target_is,
     target_word,
 )
@@ -22,17 +23,20 @@ from attnscope.reporting.paths.vocabulary import (
 LENGTHS_CANCEL = 3.0
 MUCH_CONSTANT = 0.25  # of what the input moves, sizes added up by length
 MOST_NAMED = 3  # lengths in one sentence
+NEAR = 0.05  # of the model's own loss, in nats
 
 
 def origin(report: PathReport) -> list[str]:
-    """The first sentence is the headline."""
+    """Which lengths it comes from, what suffices, and what cannot be left out."""
     return [_by_length(report), *_constants(report), *_suffices(report), *_target(report), *_without(report)]
 
 
 def _by_length(report: PathReport) -> str:
-    """From which k on the sum of lengths up to k stays within half of the whole; or that lengths cancel."""
+    """The measured shares of the lengths that matter most; or that lengths cancel."""
     whole, rows = report.value, report.lengths
     sizes = sum(abs(row.value) for row in rows)
+    if not whole and not sizes:
+        return f"{target_is(report)}: paths of every length give nothing."
     if sizes > LENGTHS_CANCEL * abs(whole):
         most, least = (choose(rows, key=lambda row: row.value) for choose in (max, min))
         first, second = sorted((most, least), key=lambda row: -abs(row.value))
@@ -41,16 +45,14 @@ def _by_length(report: PathReport) -> str:
             f"the largest of either sign are paths through {exactly(first.length)} ({signed(first.value)}) and "
             f"through {exactly(second.length)} ({signed(second.value)})."
         )
-    sums, reached = [], 0.0
-    for row in rows:
-        reached += row.value
-        sums.append(reached)
-    k = from_on([abs(one - whole) <= abs(whole) / 2 for one in sums])
-    if k is None:
-        return f"{target_is(report)}."
-    near = from_on([abs(one - whole) <= abs(whole) / 100 for one in sums])
-    more = "" if near is None or near == k else f", and all but a hundredth from paths through {at_most(near)}"
-    return f"{target_is(report)}. Half of it or more comes from paths through {at_most(k)}{more}."
+    seen = [row for row in rows if abs(row.value) >= abs(whole) / 200]  # half a percent is 1% in figures
+    named = sorted(sorted(seen, key=lambda row: -abs(row.value))[:MOST_NAMED], key=lambda row: row.length)
+    shares = [f"{share(row.value / whole)} through {exactly(row.length)}" for row in named]
+    shares[0] = shares[0].replace(" through", " of it comes from paths through", 1)
+    rest = 1 - sum(row.value for row in named) / whole
+    if len(named) < len(rows) and abs(rest) >= 0.005:
+        shares.append(f"{share(rest)} from all others")
+    return f"{target_is(report)}: {listed(shares)}."
 
 
 def constants_matter(report: PathReport) -> bool:
@@ -63,11 +65,13 @@ def _constants(report: PathReport) -> list[str]:
         return []
     stream, constants = sum(row.stream for row in report.lengths), sum(row.constants for row in report.lengths)
     of_stream, of_constants = _sizes(report)
-    return [
+    said = (
         f"Not all of it begins in the text: paths from constants (biases, shifts of norms) add {signed(constants)} and "
-        f"paths from the input {signed(stream)}; by length, their sizes add up to "
-        f"{numeral(of_constants)} and {numeral(of_stream)}."
-    ]
+        f"paths from the input {signed(stream)}"
+    )
+    if (numeral(of_constants), numeral(of_stream)) != (numeral(abs(constants)), numeral(abs(stream))):
+        said += f"; by length, their sizes add up to {numeral(of_constants)} and {numeral(of_stream)}"
+    return [f"{said}."]
 
 
 def _sizes(report: PathReport) -> tuple[float, float]:
@@ -84,25 +88,25 @@ def _suffices(report: PathReport) -> list[str]:
     k = from_on([row.up_to.predicted == own.predicted for row in report.lengths])
     assert k is not None
     now = report.lengths[k].up_to
-    chances = f"with probability {number_or_dash(now.probability)}"
-    if k < len(report.lengths) - 1:
-        chances += f" (the whole model: {number_or_dash(own.probability)})"
-    which = ", which is what the model says," if other_than_said(report) else ","
-    enough = f"Paths through {at_most(k)} suffice" if k < len(report.lengths) - 1 else "It takes paths of all lengths"
-    said = [f"{enough} to predict {quoted(own.predicted)}{which} {chances}."]
+    if k == len(report.lengths) - 1:
+        said = [f"It takes paths of all lengths to predict {quoted(own.predicted)}."]
+    else:
+        probability = "" if now.probability is None else f" ({chance(now.probability)})"
+        said = [f"Paths through {at_most(k)} suffice to predict {quoted(own.predicted)}{probability}."]
     if k > 0:
         before = report.lengths[k - 1].up_to
         said[0] += f" With {at_most(k - 1)} the model would say {quoted(before.predicted)}."
     losses = all_known(row.up_to.loss for row in report.lengths)
     if losses:
         first, last = losses[0], losses[-1]
-        close = from_on([loss <= last + 0.05 for loss in losses])
-        if close is not None:
-            said.append(
-                f"Over the whole text, the next-token loss {'falls' if last < first else 'goes'} from {numeral(first)} "
-                f"with no head to {numeral(last)} with all paths, and paths through {at_most(close)} come within "
-                "0.05 of that."
-            )
+        close = from_on([abs(loss - last) <= NEAR for loss in losses])
+        assert close is not None  # the last is itself
+        way = "falls" if last < first else "rises" if last > first else "stays"
+        near = f"; paths through {at_most(close)} come within {NEAR} of that" if 0 < close < len(losses) - 1 else ""
+        said.append(
+            f"Over the whole text, the next-token loss {way} from {numeral(first)} with no head to {numeral(last)} "
+            f"with all paths{near}."
+        )
     return said
 
 
@@ -112,11 +116,11 @@ def _target(report: PathReport) -> list[str]:
     if not other_than_said(report) or not chances:
         return []
     k = max(range(len(chances)), key=chances.__getitem__)
-    start = f"The target, {target_word(report)}, has probability {numeral(chances[0])} with paths through no head"
-    peak = numeral(chances[k])
-    beyond = peak not in (numeral(chances[0]), numeral(chances[-1]))
+    start = f"The target, {target_word(report)}, has probability {chance(chances[0])} with paths through no head"
+    peak = chance(chances[k])
+    beyond = peak not in (chance(chances[0]), chance(chances[-1]))
     most = f", most with those through {at_most(k)} ({peak})" if beyond else ""
-    return [f"{start}{most}, and {numeral(chances[-1])} in the whole model."]
+    return [f"{start}{most}, and {chance(chances[-1])} in the whole model."]
 
 
 def _without(report: PathReport) -> list[str]:

@@ -1,8 +1,8 @@
-"""The page of a decomposition into paths: one HTML file in the look of the scan report.
+"""The page of a decomposition into paths: the verdict, the text with its largest paths, findings, pictures, numbers.
 
-Bars and curves are Altair charts drawn to SVG while the page is written, with colours from CSS variables. Grids of
-heads are plain SVG whose cells carry classes of the page's own diverging ramp, so that they follow light and dark, and
-their numbers as titles. All text is escaped.
+Bars and curves are Altair charts drawn to SVG while the page is written, with colours from CSS variables. The text with
+its arcs and grids of heads are plain SVG whose parts carry classes, so that they follow light and dark. Each is laid
+out for a telephone, a tablet and a desk, and the style sheet shows the one that fits. All text is escaped.
 """
 
 from __future__ import annotations
@@ -11,111 +11,157 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnscope.charts.palette import STEPS
-from attnscope.charts.path_panels import (
-    head_length_rows,
-    length_chart,
-    player_chart,
-    player_rows,
-    reconstruction_chart,
-    seen_lengths,
-    value_rows,
-)
+from attnscope.charts.path_panels import length_chart, player_chart, reconstruction_chart
+from attnscope.charts.path_rows import head_length_rows, player_rows, seen_lengths, signed, value_rows
 from attnscope.core.numerals import numeral
-from attnscope.records.paths import PathReport
+from attnscope.core.words import count
+from attnscope.records.paths import Chain, PathReport
 from attnscope.reporting.document import page, rows
-from attnscope.reporting.drawing import drawn
-from attnscope.reporting.paths.vocabulary import chain_words, of_all_tokens, probability_words, target_word
-from attnscope.reporting.paths.words import length_lines, sentences, verdict
+from attnscope.reporting.drawing import WIDTHS, Drawn, drawn_to_fit
+from attnscope.reporting.paths.arcs import asked_at, drawn_chains, left_out, strip
+from attnscope.reporting.paths.carriers import IN_WORDS
+from attnscope.reporting.paths.grids import Grid, grid
+from attnscope.reporting.paths.vocabulary import chain_words, of_all_tokens, probability_words, quoted, target_word
+from attnscope.reporting.paths.words import length_lines, player_words, sentences, verdict
+
+HALF = 520  # pixels of a chart that stands beside another: on a desk two share a row
+BAR = 100  # units of the small bars beside single paths
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One square of a grid: where it is, its step of the ramp, and what it says."""
+class ChainLine:
+    """A row of the table of single paths; its bar begins at zero and goes to either side."""
 
-    column: int
-    row: int
-    step: int
-    label: str
-
-
-@dataclass(frozen=True)
-class Grid:
-    columns: tuple[str, ...]
-    rows: tuple[str, ...]
-    cells: tuple[Cell, ...]
-    reach: str  # the largest value of either sign
-    across: str  # what columns are
-    down: str
+    words: str
+    adds: str
+    of_token: str
+    sign: str
+    x: float
+    width: float
 
 
 def render(report: PathReport) -> str:
     """The page as text. Equal records give equal pages."""
-    small = _left_out(report)
-    figures = [
-        drawn(
-            length_chart(report, title=False),
-            "lengths",
-            title="Share by length",
-            caption=f"All paths through that many heads, added up.{small}",
-        ),
-        drawn(
-            reconstruction_chart(report, title=False),
-            "reached",
-            title="When only lengths up to k count",
-            caption=f"What the model makes of the shortest paths alone{_meaning(report)}; dashed: the whole model."
-            f"{small}",
-        ),
-    ]
-    players = None
-    if player_rows(report):
-        players = drawn(
-            player_chart(report, title=False),
-            "players",
-            title="Heads and MLPs as players of one game",
-            caption="Shapley values by block; a block's heads are added up. A path is shared by all heads and MLPs on "
-            "it.",
-        )
+    lengths = _beside(
+        lambda width: length_chart(report, width=width),
+        "lengths",
+        title="Share by length",
+        caption="All paths through that many heads, added up; what is below zero goes to the left.",
+    )
+    reached = _beside(
+        lambda width: reconstruction_chart(report, width=width),
+        "reached",
+        title="When only lengths up to k count",
+        caption=f"What the model makes of the shortest paths alone{_meaning(report)}; dashed: the whole model.",
+    )
+    players = _players(report)
+    _, *findings, exact = sentences(report)
     heading, *lines = length_lines(report)
-    largest = max((abs(chain.contribution) for chain in report.top), default=1.0) or 1.0
+    zero, chains = _chain_lines(report.top)
     return page(
         "paths.html",
         verdict=verdict(report),
-        figures=[*figures, *([players] if players else [])],
+        figures=[lengths, reached, *([players] if players else [])],
         styles=("paths.css",),
         data=report,
         value=numeral(report.value),
-        sentences=sentences(report),
-        asked=_asked(report),
+        findings=findings,
+        exact=exact,
+        strips=_fitting(lambda width: strip(report, width)) if report.tokens else {},
+        spoken=_spoken(report),
+        about_arcs=_about_arcs(report),
+        shortened=left_out(report),
         word=target_word(report),
-        marked=None if report.output == "states" else report.position,
         heading=heading,
         lines=lines,
-        drawings=figures,
+        lengths=lengths,
+        reached=reached,
+        left_out=_left_out(report),
         players=players,
-        values=_grid(value_rows(report), "layer", "head"),
-        by_length=_grid(head_length_rows(report), "length", "head"),
-        chains=[
-            (
-                chain,
-                chain_words(chain),
-                numeral(chain.contribution),
-                numeral(chain.of_token),
-                round(100 * abs(chain.contribution) / largest, 1),
-            )
-            for chain in report.top
-        ],
+        share_in_words=IN_WORDS,
+        values=_grids(value_rows(report), "block", "head"),
+        by_length=_grids(head_length_rows(report), "length", "head", length="heads passed"),
+        zero=zero,
+        chains=chains,
         missed=numeral(report.top_missed),
         provenance=rows(report.provenance),
     )
 
 
-def _asked(report: PathReport) -> str:
-    """What the marked token is, where one is: states, and one class of the whole text, are asked for at none."""
-    if report.output == "states" or report.position is None:
-        return "The text as the model reads it."
-    about = "; the target is of all tokens" if of_all_tokens(report) else ""
-    return f"The text as the model reads it; marked is the token at which it is asked{about}."
+def _beside(make: Any, name: str, *, title: str, caption: str) -> Drawn:
+    """A chart that has half a row on a desk, and all of it on smaller screens."""
+
+    def fitting(width: int) -> Any:
+        return make(HALF if width == WIDTHS["desk"] else width)
+
+    return drawn_to_fit(fitting, name, title=title, caption=caption, summary=f"{title}.")
+
+
+def _players(report: PathReport) -> Drawn | None:
+    said = player_words(report)
+    if said is None or not player_rows(report):
+        return None
+    return drawn_to_fit(
+        lambda width: player_chart(report, width=width),
+        "players",
+        title="Another game: heads and MLPs as players",
+        summary="Heads and MLPs of each block as players of one game.",
+        caption=f"{said} Everywhere else on this page MLPs belong to their blocks and heads alone are players, because "
+        "paths are told apart by their heads. Bars: a block's heads together, and its MLP.",
+    )
+
+
+def _fitting(make: Any) -> dict[str, Any]:
+    return {fit: make(width) for fit, width in WIDTHS.items()}
+
+
+def _grids(values: Sequence[Mapping[str, Any]], across: str, down: str, **names: str) -> dict[str, Grid]:
+    return _fitting(lambda width: grid(values, across, down, width, **names)) if values else {}
+
+
+def _chain_lines(top: Sequence[Chain]) -> tuple[float, list[ChainLine]]:
+    """Where zero is among `BAR` units, and the rows."""
+    values = [chain.contribution for chain in top]
+    low, high = min([0.0, *values]), max([0.0, *values])
+    unit = BAR / (high - low) if high > low else 0.0
+    zero = round(-low * unit, 1)
+    lines = []
+    for chain, value in zip(top, values, strict=True):
+        width = max(round(abs(value) * unit, 1), 0.8)  # what is there is seen
+        lines.append(
+            ChainLine(
+                words=chain_words(chain),
+                adds=signed(value),
+                of_token=signed(chain.of_token),
+                sign="minus" if value < 0 else "plus",
+                x=round(zero - width, 1) if value < 0 else zero,
+                width=width,
+            )
+        )
+    return zero, lines
+
+
+def _spoken(report: PathReport) -> str:
+    """The text for who cannot see it, and where it is asked."""
+    asked = asked_at(report)
+    where = "" if asked is None else f" The model is asked at token {asked}, {quoted(report.tokens[asked])}."
+    return f"{count(len(report.tokens), 'token')}: {' '.join(quoted(token) for token in report.tokens)}.{where}"
+
+
+def _about_arcs(report: PathReport) -> str:
+    """What arcs are, and where they end."""
+    arcs, asked = drawn_chains(report), asked_at(report)
+    end = "the output, which is of all tokens" if asked is None else f"token {asked}, at which the model is asked"
+    if not arcs:
+        return (
+            "The text as the model reads it." if asked is None else f"The text as the model reads it; marked is {end}."
+        )
+    which = "The largest single path" if len(arcs) == 1 else f"The {len(arcs)} largest single paths"
+    return (
+        f"{which}, each as an arc from the token that most of it begins at to {end}. Its width is what that "
+        "token alone sends along these heads: orange adds, blue takes away. Numbers are those of the table of single "
+        "paths."
+    )
 
 
 def _meaning(report: PathReport) -> str:
@@ -128,21 +174,4 @@ def _meaning(report: PathReport) -> str:
 
 def _left_out(report: PathReport) -> str:
     rest = report.lengths[seen_lengths(report) :]
-    return f" Lengths from {rest[0].length} on add too little to be seen and are left out." if rest else ""
-
-
-def _grid(rows: Sequence[Mapping[str, Any]], across: str, down: str) -> Grid:
-    """`rows` are those of a chart: a value and its label at every place."""
-    columns, lines = (list(dict.fromkeys(row[name] for row in rows)) for name in (across, down))
-    reach = max((abs(row["value"]) for row in rows), default=0.0)
-    middle = STEPS // 2
-    cells = tuple(
-        Cell(
-            columns.index(row[across]),
-            lines.index(row[down]),
-            middle + round(middle * row["value"] / reach) if reach else middle,
-            row["label"],
-        )
-        for row in rows
-    )
-    return Grid(tuple(map(str, columns)), tuple(map(str, lines)), cells, numeral(reach), across, down)
+    return f"Lengths from {rest[0].length} on add too little to be seen and are not drawn." if rest else ""

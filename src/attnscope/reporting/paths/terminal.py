@@ -1,4 +1,5 @@
-"""A decomposition into paths in a terminal: sentences, the table of lengths, heads, and the largest single paths."""
+"""A decomposition into paths in a terminal: the verdict, a few sentences, the largest heads and single paths; with
+`verbose` everything that is known, the table of lengths too."""
 
 from __future__ import annotations
 
@@ -8,35 +9,38 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.charts.path_panels import visible
+from attnscope.charts.path_rows import head_name, signed, visible
 from attnscope.core.numerals import numeral
 from attnscope.core.visible import clean
 from attnscope.records.paths import PathReport
+from attnscope.reporting.paths.carriers import heads
 from attnscope.reporting.paths.origin import constants_matter
 from attnscope.reporting.paths.vocabulary import chain_words, other_than_said
-from attnscope.reporting.paths.words import CONSTANTS, OF_TARGET, length_lines, sentences
-from attnscope.reporting.terminal import section
+from attnscope.reporting.paths.words import CONSTANTS, OF_TARGET, length_lines, player_words, sentences, verdict
+from attnscope.reporting.terminal import opening, section
 
-MOST_HEADS = 6
+FEW, MANY = 4, 12  # heads
+FEW_PATHS, FEW_SENTENCES, FEW_NOTES = 4, 2, 2
 COLUMNS = 80
 
 
-def show(report: PathReport) -> RenderableType:
+def show(report: PathReport, *, verbose: bool = False) -> RenderableType:
     """What a console prints."""
+    said = sentences(report)[1:]
+    game = player_words(report)
+    shown = [*said, *([game] if game else [])] if verbose else said[: FEW_SENTENCES - bool(report.notes)]
     parts: list[RenderableType] = [
+        *opening(verdict(report), f"{report.model}: {visible(report.target)} = {numeral(report.value)}"),
         Text(""),
-        Text(clean(report.model), style="bold"),
-        Text(clean(f"{visible(report.target)} = {numeral(report.value)}"), style="dim"),
-        Text(""),
-        *(Text(clean(sentence)) for sentence in sentences(report)),
-        *(Text(clean(note), style="dim") for note in report.notes),
-        section("By length (heads passed)"),
-        _length_table(report),
+        *(Text(clean(sentence)) for sentence in shown),
+        *(Text(clean(note), style="dim") for note in (report.notes if verbose else report.notes[:FEW_NOTES])),
         section("Heads that move it most (Shapley values)"),
-        _head_table(report),
+        _head_table(report, MANY if verbose else FEW),
         section("Largest single paths"),
-        _chain_table(report),
+        _chain_table(report, len(report.top) if verbose else FEW_PATHS),
     ]
+    if verbose:
+        parts += [section("By length (heads passed)"), _length_table(report)]
     return Group(*parts)
 
 
@@ -65,25 +69,23 @@ def _length_table(report: PathReport) -> Table:
     return table
 
 
-def _head_table(report: PathReport) -> Table:
-    places = [(value, layer, head) for layer, row in enumerate(report.head_values) for head, value in enumerate(row)]
+def _head_table(report: PathReport, most: int) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True, style="bold")
-    for value, layer, head in sorted(places, key=lambda place: -abs(place[0]))[:MOST_HEADS]:
-        table.add_row(Text(f"layer {layer} head {head}"), numeral(value))
+    for one in heads(report)[:most]:
+        table.add_row(Text(head_name(one.block, one.head)), signed(one.value))
     return table
 
 
-def _chain_table(report: PathReport) -> Table:
-    """All that were asked for. A path begins at every token and is named after one, so beside it stands what that one
-    carries."""
+def _chain_table(report: PathReport, most: int) -> Table:
+    """A path begins at every token and is named after one, so beside it stands what that one sends."""
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", no_wrap=True, style="bold")
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
     if report.top:
         table.add_row(*(Text(words, style="dim") for words in ("adds", "from that\ntoken alone", "path")))
-    for chain in report.top:
-        table.add_row(numeral(chain.contribution), numeral(chain.of_token), Text(clean(chain_words(chain))))
+    for chain in report.top[:most]:
+        table.add_row(signed(chain.contribution), signed(chain.of_token), Text(clean(chain_words(chain))))
     return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from attnscope.charts.path_panels import exactly, visible
+from attnscope.charts.path_rows import exactly, head_name, visible
 from attnscope.core.numerals import numeral
 from attnscope.records.paths import Chain, PathReport
 
@@ -13,8 +13,25 @@ def at_most(length: int) -> str:
     return "no head at all" if length == 0 else f"at most {exactly(length)}"
 
 
-def signed(value: float) -> str:
-    return f"+{numeral(value)}" if value > 0 else numeral(value)
+def share(part: float) -> str:
+    """`65%` of a whole; what is there is never nothing, and what is missing is never everything."""
+    if 0 < part < 0.005:
+        return "less than 1%"
+    if -0.005 < part < 0:
+        return f"{numeral(100 * part, 2)}%"
+    if 0.995 <= part < 1:
+        return "more than 99%"
+    return f"{100 * part:.0f}%"
+
+
+def chance(probability: float) -> str:
+    """`23%`, `0.31%`: small probabilities are those that people compare."""
+    return f"{numeral(100 * probability, 2)}%" if probability < 0.01 else share(probability)
+
+
+def listed(words: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def count_words(amount: int) -> str:
@@ -46,10 +63,10 @@ def from_on(true: Sequence[bool]) -> int | None:
 
 
 def chain_words(chain: Chain) -> str:
-    """`' do' (token 14) → layer 4 head 1 → output`; a path begins at every token, and this names the one that most
-    of it comes from: `of_token` is what that token alone carries."""
+    """`' do' (token 14) → block 4 head 1 → output`; a path begins at every token, and this names the one that most
+    of it comes from: `of_token` is what that token alone sends."""
     steps = [f"{quoted(chain.token)} (token {chain.position})"]
-    steps += [f"layer {layer} head {head}" for layer, head in chain.heads]
+    steps += [head_name(block, head) for block, head in chain.heads]
     return " → ".join([*steps, "output"])
 
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnscope.charts.path_panels import exactly, seen_lengths
+from attnscope.charts.path_rows import exactly, seen_lengths, signed
 from attnscope.core.numerals import numeral
 from attnscope.core.words import count
 from attnscope.records.paths import LengthRow, PathReport
+from attnscope.reporting.paths.carriers import balance, heads, verdict
 from attnscope.reporting.paths.origin import origin
 from attnscope.reporting.paths.vocabulary import (
     all_known,
-    chain_words,
     count_words,
     from_on,
     number_or_dash,
     quoted,
-    signed,
+    share,
 )
-from attnscope.reporting.verdict import Verdict
+
+__all__ = ["length_lines", "player_words", "sentences", "verdict"]
 
 RANK_ONE = 0.1  # a relative residual below which the rows of a sum are nearly one row
 CONSTANTS, OF_TARGET = "from constants", "p of target"  # columns that are not always worth their room
@@ -26,46 +27,32 @@ CANCEL = 10.0  # energies this much above the square of the sum: paths of the le
 
 
 def sentences(report: PathReport) -> tuple[str, ...]:
-    """Where the target comes from, what suffices, what cannot be left out, which heads, and how exact this is."""
-    said = [*origin(report), *_heads(report), *_players(report), *_largest(report)]
-    return (*said, *_rank(report), *_cancelling(report), _exact(report))
+    """The verdict; where the target comes from, what suffices, what cannot be left out, what works against it, and how
+    exact this is."""
+    said = [*origin(report), *_against(report), *_rank(report), *_cancelling(report)]
+    return (verdict(report).sentence, *said, _exact(report))
 
 
-def _heads(report: PathReport) -> list[str]:
-    places = [(value, layer, head) for layer, row in enumerate(report.head_values) for head, value in enumerate(row)]
-    if not places:
+def _against(report: PathReport) -> list[str]:
+    """Only where heads carry it: elsewhere the verdict itself speaks of those that work against it."""
+    found, moved = heads(report), balance(report)
+    if moved.kind != "carried":
         return []
-    total = sum(value for value, _, _ in places)
-    best, worst = max(places), min(places)
-    largest = sorted(places, key=lambda place: -abs(place[0]))[: max(1, len(places) // 10)]
-    weight = sum(abs(value) for value, _, _ in places)
-    said = f"Head {best[2]} of layer {best[1]} is worth most, {signed(best[0])}"
-    if worst[0] < 0:
-        said += f", and head {worst[2]} of layer {worst[1]} works most against it, {signed(worst[0])}"
-    share = sum(abs(value) for value, _, _ in largest) / weight if weight else 0.0
-    tenth = f"; the largest tenth of {count(len(places), 'head')} carries {100 * share:.0f}% of what heads move"
-    return [f"{said} (all heads together: {signed(total)}{tenth})."]
+    worst = min(found, key=lambda one: one.value)
+    against = f"; {worst.words} works most against it" if worst.value < 0 else ""
+    return [f"{count(len(found), 'head')} together add {signed(moved.left)}{against}."]
 
 
-def _players(report: PathReport) -> list[str]:
+def player_words(report: PathReport) -> str | None:
+    """The other game, in which MLPs are players too; None where it was not played."""
     players = report.players
     if players is None or not any(players.mlps):
-        return []
-    heads, mlps = (sum(sum(row) for row in kind) for kind in (players.heads, players.mlps))
-    return [
-        f"With MLPs as players beside heads, MLPs are worth {signed(mlps)} and heads {signed(heads)}; with neither, "
-        f"{numeral(players.nothing)} is left."
-    ]
-
-
-def _largest(report: PathReport) -> list[str]:
-    longer = [chain for chain in report.top if chain.heads]
-    if not longer:
-        return []
-    return [
-        f"The largest single path through a head is {chain_words(longer[0])}: {signed(longer[0].contribution)} "
-        f"(from that token alone: {signed(longer[0].of_token)})."
-    ]
+        return None
+    of_heads, of_mlps = (sum(sum(row) for row in kind) for kind in (players.heads, players.mlps))
+    return (
+        f"If MLPs are players beside heads, a path is shared by all heads and MLPs on it: MLPs are then worth "
+        f"{signed(of_mlps)} and heads {signed(of_heads)}, and {numeral(players.nothing)} is left with neither."
+    )
 
 
 def _rank(report: PathReport) -> list[str]:
@@ -74,17 +61,14 @@ def _rank(report: PathReport) -> list[str]:
     if not residuals or not shares:
         return []
     most = max(range(len(shares)), key=shares.__getitem__)
-    said = (
-        f"What tells tokens apart at the end comes to {100 * shares[most]:.0f}% from paths through {exactly(most)} "
-        f"(relative residual of the last stream: {number_or_dash(report.whole_residual)})."
-    )
+    said = f"Of what tells tokens apart at the end, {share(shares[most])} comes from paths through {exactly(most)}."
     first, last = from_on([residual < RANK_ONE for residual in residuals]), seen_lengths(report) - 1
     # Only lengths that the table and the charts show are spoken of.
     if first is not None and 0 < first <= last:
-        return [f"{said} Sums of paths through {exactly(first)} or more are nearly rank one on their own."]
+        return [f"{said} Paths through {exactly(first)} or more, added up by length, hardly tell tokens apart."]
     if residuals[last] < RANK_ONE:
         return [said]
-    more = f"the sum of paths through {exactly(last)} has relative residual {numeral(residuals[last])}"
+    more = f"those through {exactly(last)} still tell tokens apart (relative residual {numeral(residuals[last])})"
     return [f"{said} Long paths do not all collapse here: {more}."]
 
 
@@ -162,8 +146,3 @@ def _folded(rest: Sequence[LengthRow], bare: bool) -> dict[str, str]:
         "says without": next(iter(says)) if len(says) == 1 else f"{len(says)} words",
         "residual": " to ".join(dict.fromkeys(ends)),
     }
-
-
-def verdict(report: PathReport) -> Verdict:
-    """The headline."""
-    return Verdict("calm", sentences(report)[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnscope.charts.experiment_figure import experiment_figure
 from attnscope.records.reproduction import Reproduction
 from attnscope.reporting.document import page, rows
-from attnscope.reporting.drawing import drawn
+from attnscope.reporting.drawing import drawn_to_fit
 from attnscope.reporting.reproduction.words import measured_words, verdict
 
 STYLES = {"reproduced": "calm", "not reproduced": "warning", "contradicted": "critical", "not run": "info"}
@@ -15,7 +15,12 @@ def render(found: Reproduction) -> str:
     """The page as text. Equal records give equal pages."""
     figures = [
         # Named by place: the name of a figure comes from a file, and would stand in the page as it is.
-        drawn(experiment_figure(figure, title=False), f"figure-{place}", title=figure.title, caption=figure.caption)
+        drawn_to_fit(
+            lambda width, figure=figure: experiment_figure(figure, title=False, width=width),  # type: ignore[misc]
+            f"figure-{place}",
+            title=figure.title,
+            caption=figure.caption,
+        )
         for place, figure in enumerate(found.figures)
     ]
     return page(

@@ -10,6 +10,8 @@ from attnscope.core.words import count
 from attnscope.records.reproduction import Reproduction
 from attnscope.reporting.verdict import Level, Verdict
 
+NAMED_CLAIMS = 3  # in the verdict
+
 
 def sentences(found: Reproduction) -> tuple[str, ...]:
     """One on all claims together, one on each, and what the experiment remarked."""
@@ -46,9 +48,26 @@ def run_words(found: Reproduction) -> str:
 
 
 def verdict(found: Reproduction) -> Verdict:
-    """How many claims held; a contradiction is the worst that can be said of one."""
-    counts = found.counts
-    level: Level = "critical" if counts["contradicted"] else "warning" if counts["not reproduced"] else "calm"
-    if found.claims and counts["reproduced"] == 0 and level == "calm":
-        level = "info"
-    return Verdict(level, sentences(found)[0])
+    """How many claims held, and which did not; a contradiction is the worst that can be said of one."""
+    counts, total = found.counts, len(found.claims)
+    if total and counts["reproduced"] == total:
+        return Verdict("calm", "The claim is reproduced." if total == 1 else f"All {total} claims are reproduced.")
+    held = counts["reproduced"]
+    first = f"{held or 'None'} of {count(total, 'claim')} {'is' if held < 2 else 'are'} reproduced"
+    others = [
+        f"{_number(counts[verdict])} {verdict} ({_named(found, verdict)})"
+        for verdict in ("contradicted", "not reproduced", "not run")
+        if counts[verdict]
+    ]
+    level: Level = "critical" if counts["contradicted"] else "warning" if counts["not reproduced"] else "info"
+    return Verdict(level, f"{first}; {', '.join(others)}." if others else f"{first}.")
+
+
+def _number(amount: int) -> str:
+    return f"{amount} {'is' if amount == 1 else 'are'}"
+
+
+def _named(found: Reproduction, verdict: str) -> str:
+    names = [claim.name.replace("_", " ") for claim in found.claims if claim.verdict == verdict]
+    more = len(names) - NAMED_CLAIMS
+    return ", ".join(names[:NAMED_CLAIMS]) + (f" and {more} more" if more > 0 else "")

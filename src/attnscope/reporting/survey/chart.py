@@ -1,4 +1,4 @@
-"""The picture of one measure of a survey: against depth, or as a map of layers and heads.
+"""The picture of one measure of a survey: against depth, or as a map of blocks and heads.
 
 survey.chart("entropy")    survey.chart("sink_mass", heads=True)    survey.chart("spike", stack="decoder")
 """
@@ -11,6 +11,7 @@ from attnscope.charts.depth_profile import depth_profile
 from attnscope.charts.head_grid import head_grid
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.records.survey.baseline import largest
 from attnscope.records.survey.survey import Survey
 
 FIRST_CHOICE = "relative_residual"
@@ -30,8 +31,9 @@ def chart(
     if not heads:
         return depth_profile(survey.table(), card, **place)
     if card.scope == "stream":
-        raise RefusalError(f"'{card.name}' has one number a layer and none for each head: leave heads= out.")
-    return head_grid(survey.table(), card, part=part or card.parts[0], **place)
+        raise RefusalError(f"'{card.name}' has one number a block and none for each head: leave heads= out.")
+    bound = largest(survey, card, place["stack"], place["site"])
+    return head_grid(survey.table(), card, part=part or card.parts[0], bound=bound, **place)
 
 
 def card_and_place(

@@ -10,7 +10,7 @@ from altair.utils.schemapi import debug_mode
 
 from attnscope.charts.comparison import comparison_profile
 from attnscope.charts.depth_profile import depth_profile
-from attnscope.charts.rows import Panel, depth_rows, panels
+from attnscope.charts.rows import Panel, depth_rows, depth_title, panels
 from attnscope.charts.theme import specification
 from attnscope.core.card import Card
 from attnscope.core.numerals import numeral
@@ -18,7 +18,7 @@ from attnscope.records.survey.survey import Survey
 from attnscope.reporting.drawing import Drawn, fluid
 from attnscope.reporting.survey.words import site_title
 
-WIDTH, HEIGHT = 340, 150
+WIDTH, HEIGHT = 268, 150  # with its axis no wider than a card on a telephone: letters never shrink
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ def profiles(survey: Survey, table: pd.DataFrame) -> tuple[Profile, ...]:
             card = survey.cards[panel.measure]
             place = {"stack": panel.stack, "site": panel.site}
             chart = depth_profile(table, card, **place, width=WIDTH, height=HEIGHT, title=False)
-            figures.append(_profile(card, panel, chart, _summary(table, card, panel), "profile"))
+            place_words = site_title(panel.stack, panel.site, alone=len(survey.stacks) == 1)
+            figures.append(_profile(card, panel, chart, _summary(table, card, panel), "profile", place_words))
     return tuple(figures)
 
 
@@ -60,16 +61,17 @@ def paired_profiles(
                 title=False,
             )
             summary = f"{card.title} against depth in both surveys."
-            figures.append(_profile(card, panel, chart, summary, "pair"))
+            place_words = site_title(panel.stack, panel.site, alone=len(survey.stacks) == 1)
+            figures.append(_profile(card, panel, chart, summary, "pair", place_words))
     return tuple(figures)
 
 
-def _profile(card: Card, panel: Panel, chart: Any, summary: str, kind: str) -> Profile:
+def _profile(card: Card, panel: Panel, chart: Any, summary: str, kind: str, place: str) -> Profile:
     document = specification(chart, "light", validate=False)
     return Profile(
         name=f"{kind}-{panel.stack}-{panel.site}-{panel.measure}",
         title=card.title,
-        caption=site_title(panel.stack, panel.site),
+        caption=place,
         summary=summary,
         svg=fluid(document),
         specification=document,
@@ -85,6 +87,6 @@ def _summary(table: pd.DataFrame, card: Card, panel: Panel) -> str:
         return f"{card.title} against depth: no finite number."
     first, last = rows.iloc[0], rows.iloc[-1]
     low, high = rows.loc[rows["mean"].idxmin()], rows.loc[rows["mean"].idxmax()]
-    where = "entering block" if panel.site == "stream" else "block"
+    where = depth_title(card, panel)
     words = [f"{numeral(row['mean'])} at {where} {row['depth']:g}" for row in (first, last, low, high)]
     return f"{card.title} against depth: {words[0]}, {words[1]}; smallest {words[2]}, largest {words[3]}."

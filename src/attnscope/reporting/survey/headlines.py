@@ -46,12 +46,12 @@ def _size(rows: pandas.DataFrame, which: str) -> Headline:
     heads = rows[rows["head"].notna()]
     if heads.empty:
         depth = int(rows["layer"].max())
-        return Headline(f"Layers{which}", f"{depth:,}", "no number per head was taken")
+        return Headline(f"Blocks{which}", f"{depth:,}", "no number per head was taken")
     layers, per_layer = heads["layer"].nunique(), int(heads["head"].max()) + 1
     every = heads[["site", "layer", "head"]].drop_duplicates()
     crossing = int((every["site"] == "cross").sum())
     note = f"{count(len(every), 'head')} in all" + (f", {crossing:,} of them in cross-attention" if crossing else "")
-    return Headline(f"Layers × heads{which}", f"{layers} × {per_layer}", note)
+    return Headline(f"Blocks × heads{which}", f"{layers} × {per_layer}", note)
 
 
 def _ends(survey: Survey, rows: pandas.DataFrame, measure: str, label: str, which: str) -> list[Headline]:
@@ -64,7 +64,9 @@ def _ends(survey: Survey, rows: pandas.DataFrame, measure: str, label: str, whic
         Headline(
             f"{label}{which}",
             numeral(float(last["mean"])),
-            f"{survey.cards[measure].unit}; {numeral(float(first['mean']))} at layer {first['layer']}".lstrip("; "),
+            f"{survey.cards[measure].unit}; {numeral(float(first['mean']))} entering block {first['layer']}".lstrip(
+                "; "
+            ),
         )
     ]
 
@@ -88,5 +90,6 @@ def _spike(rows: pandas.DataFrame, which: str) -> list[Headline]:
         return []
     top = spikes.loc[spikes["peak"].idxmax()]
     spot = top["peak_where"] or {}
-    place = [f"layer {top['layer']}"] + [f"{k} {spot[k]}" for k in ("token", "channel") if k in spot]
+    block = "inside block" if top["site"] == "middle" else "entering block"
+    place = [f"{block} {top['layer']}"] + [f"{k} {spot[k]}" for k in ("token", "channel") if k in spot]
     return [Headline(f"Largest activation{which}", numeral(float(top["peak"])), ", ".join(place))]

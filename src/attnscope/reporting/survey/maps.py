@@ -1,4 +1,4 @@
-"""Maps of layers and heads for the page: numbers for the script, and a drawing of each that needs no script.
+"""Maps of blocks and heads for the page: numbers for the script, and a drawing of each that needs no script.
 
 A drawing is one SVG path per colour step: a cell costs seven characters, so thirty maps of a thousand heads
 stay small, and they follow light, dark and print through the stylesheet.
@@ -15,13 +15,18 @@ import numpy as np
 import pandas as pd
 
 from attnscope.charts.palette import STEPS
-from attnscope.charts.rows import Panel, head_rows, panel_rows, panels, part_title, value_domain
+from attnscope.charts.rows import Panel, head_rows, panel_rows, panels, part_title
+from attnscope.charts.scales import Scale, scale
 from attnscope.core.card import Card
+from attnscope.records.survey.baseline import largest
 from attnscope.records.survey.survey import Survey
 from attnscope.reporting.survey.words import site_title
 
 FULL_DETAIL = 60_000
 """Cells in all maps up to which the page carries the spread beside the mean."""
+
+MISSING, BROKEN = -1, -2
+"""Colour steps of a head that was not measured (a block may have no attention), and of one that is not a number."""
 
 _USUAL = {"other": "most like head", "key": "mostly on key"}
 """How a label is put before its number."""
@@ -29,7 +34,7 @@ _USUAL = {"other": "most like head", "key": "mostly on key"}
 
 @dataclass(frozen=True)
 class HeadMap:
-    """One measure of one stack as a grid: arrays are [layer, head], NaN where there is nothing."""
+    """One measure of one stack as a grid: arrays are [block, head], NaN where there is nothing."""
 
     card: Card
     part: str
@@ -37,8 +42,8 @@ class HeadMap:
     site: str
     layers: int
     heads: int
-    low: float
-    high: float
+    scale: Scale
+    place: str
     numbers: dict[str, np.ndarray]
     usual: dict[str, np.ndarray]
 
@@ -47,27 +52,19 @@ class HeadMap:
         return self.card.title if self.part == "value" else f"{self.card.title}, {part_title(self.part)}"
 
     @property
-    def place(self) -> str:
-        return site_title(self.stack, self.site)
-
-    @property
-    def log(self) -> bool:
-        return self.card.log and self.low > 0
+    def ramp(self) -> str:
+        """Which colours: `d` run to either side of zero, `q` one way."""
+        return "d" if self.scale.diverging else "q"
 
     def steps(self) -> np.ndarray:
-        """The colour step of every cell; -1 where the number is missing or broken."""
-        mean = self.numbers["mean"]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            if self.log:
-                share = np.log(mean / self.low) / math.log(self.high / self.low)
-            else:
-                share = (mean - self.low) / (self.high - self.low)
-            step = np.rint(np.clip(share, 0, 1) * (STEPS - 1))
-        return np.where(np.isfinite(step) & (self.numbers["nonfinite"] == 0), step, -1).astype(int)
+        """The colour step of every cell; -1 where the number is missing, -2 where it is broken."""
+        step = np.rint(self.scale.share(self.numbers["mean"]) * (STEPS - 1))
+        step = np.where(np.isfinite(step), step, MISSING)
+        return np.where(self.numbers["nonfinite"] == 0, step, BROKEN).astype(int)
 
     def drawing(self) -> str:
-        """A small picture: layers to the right, heads downwards, one path per colour."""
-        return draw(self.steps(), "q")
+        """A small picture: blocks to the right, heads downwards, one path per colour."""
+        return draw(self.steps(), self.ramp)
 
     def to_json(self, detail: bool) -> dict[str, Any]:
         keep = ("mean", "p10", "p90", "min", "max") if detail else ("mean",)
@@ -83,9 +80,11 @@ class HeadMap:
             "place": self.place,
             "layers": self.layers,
             "heads": self.heads,
-            "low": self.low,
-            "high": self.high,
-            "log": self.log,
+            "low": self.scale.low,
+            "high": self.scale.high,
+            "log": self.scale.log,
+            "ramp": self.ramp,
+            "why": self.scale.why,
             "alarm": self.card.alarm.threshold if self.card.alarm else None,
             **{name: figures(self.numbers[name]) for name in keep},
             "broken": {int(i): int(self.numbers["nonfinite"].flat[i]) for i in broken},
@@ -105,7 +104,7 @@ def head_maps(survey: Survey, table: pd.DataFrame) -> tuple[HeadMap, ...]:
         here = panel_rows(table, panel)
         for part in card.parts:
             if ((here["part"] == part) & here["head"].notna()).any():
-                found.append(_map(here, card, panel, part))
+                found.append(_map(survey, here, card, panel, part))
     return tuple(found)
 
 
@@ -121,7 +120,7 @@ def difference_drawing(change: np.ndarray) -> tuple[str, float]:
     sizes = np.abs(change[np.isfinite(change)])
     reach = float(sizes.max(initial=0.0)) or 1.0
     step = np.rint((np.clip(change / reach, -1, 1) + 1) / 2 * (STEPS - 1))
-    return draw(np.where(np.isfinite(step), step, -1).astype(int), "d"), reach
+    return draw(np.where(np.isfinite(step), step, MISSING).astype(int), "d"), reach
 
 
 def draw(steps: np.ndarray, ramp: str) -> str:
@@ -137,6 +136,7 @@ def draw(steps: np.ndarray, ramp: str) -> str:
     paths = "".join(
         f'<path class="{f"{ramp}{step}" if step >= 0 else "void"}" d="{"".join(runs)}"/>'
         for step, runs in sorted(strokes.items())
+        if step != MISSING
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="map" viewBox="0 -0.5 {layers} {heads}"'
@@ -149,7 +149,7 @@ def figures(numbers: np.ndarray) -> list[float | None]:
     return [float(f"{v:.4g}") if math.isfinite(v) else None for v in numbers.ravel().tolist()]
 
 
-def _map(here: pd.DataFrame, card: Card, panel: Panel, part: str) -> HeadMap:
+def _map(survey: Survey, here: pd.DataFrame, card: Card, panel: Panel, part: str) -> HeadMap:
     rows = head_rows(here, panel, part).merge(
         here.loc[(here["part"] == part) & here["head"].notna(), ["layer", "head", "min", "max", "usual"]].astype(
             {"head": int}
@@ -167,5 +167,6 @@ def _map(here: pd.DataFrame, card: Card, panel: Panel, part: str) -> HeadMap:
     for layer, head, labels in zip(*at, rows["usual"], strict=True):
         for label, value in (labels or {}).items():
             usual.setdefault(str(label), np.full((layers, heads), -1))[layer, head] = value
-    low, high = value_domain(numbers["mean"], card)
-    return HeadMap(card, part, panel.stack, panel.site, layers, heads, low, high, numbers, usual)
+    span = scale(numbers["mean"], card, largest(survey, card, panel.stack, panel.site))
+    place = site_title(panel.stack, panel.site, alone=len(survey.stacks) == 1)
+    return HeadMap(card, part, panel.stack, panel.site, layers, heads, span, place, numbers, usual)

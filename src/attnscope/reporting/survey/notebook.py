@@ -1,4 +1,4 @@
-"""How a survey shows itself in a notebook: what it is of, what was found, a few numbers. All text is escaped."""
+"""How a survey shows itself in a notebook: what was found, a few numbers. All text is escaped."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from attnscope.core.words import number
 from attnscope.records.survey.diagnose import diagnose
 from attnscope.records.survey.grid import grids
 from attnscope.records.survey.survey import Survey
+from attnscope.reporting.survey.words import NAMES
 
 
 def html(survey: Survey) -> str:
-    findings = "".join(f"<li><b>{escape(f.severity)}</b> {escape(f.sentence)}</li>" for f in diagnose(survey))
+    findings = "".join(f"<li><b>{NAMES[f.severity][0]}</b> {escape(f.sentence)}</li>" for f in diagnose(survey))
     rows = "".join(
         f"<tr><th>{escape(title)}</th><td>{escape(place)}</td>"
         + "".join(f"<td>{escape(number(n))}</td>" for n in numbers)
@@ -21,9 +22,9 @@ def html(survey: Survey) -> str:
         for title, place, numbers in _headlines(survey)
     )
     return (
-        f"<div><p>{escape(repr(survey))}</p><ul>{findings or '<li>Nothing was found.</li>'}</ul>"
+        f"<ul>{findings}</ul>"
         "<table><thead><tr><th>measure</th><th>place</th><th>lowest</th><th>mean</th><th>highest</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table></div>"
+        f"<tbody>{rows}</tbody></table>"
     )
 
 

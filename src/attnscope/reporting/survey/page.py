@@ -3,8 +3,8 @@
 Charts are drawn when the page is written, not when it is read. A page with Vega inside would carry 0.9 MB
 of script, ask for `unsafe-eval` (or an interpreter on top) and take a second to draw what never changes.
 Here every profile is an Altair specification turned into SVG by vl-convert (the specification is in the
-page too, to be saved from it), and maps of layers and heads are plain HTML with a short script for hover,
-filter and click-through. What comes out for 30 layers x 9 heads is well under a megabyte, follows light and
+page too, to be saved from it), and maps of blocks and heads are plain HTML with a short script for hover,
+filter and click-through. What comes out for 30 blocks x 9 heads is well under a megabyte, follows light and
 dark through CSS variables, and prints.
 
 Nothing in the page can reach the network or run what a model name or a corpus says: text is escaped by
@@ -15,19 +15,22 @@ and the one style sheet by their SHA-256 and nothing else.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from attnscope.core.finding import SEVERITIES, Finding
-from attnscope.records.comparison import Comparison, compare
+from attnscope.records.comparison import compare
 from attnscope.records.survey.diagnose import diagnose
+from attnscope.records.survey.evidence import Evidence, evidence
 from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
 
-MOST_CHANGES = 12
+TEXTS_SHOWN = (
+    "Texts of {} that findings point at are in this page, read from the survey: --no-text leaves them out of either."
+)
+NO_TEXTS = "No text of the corpus is in this page."
 
 
 def render(
@@ -36,59 +39,72 @@ def render(
     findings: tuple[Finding, ...] | None = None,
     other: Survey | str | Path | None = None,
     thresholds: Thresholds | None = None,
+    text: bool = True,
 ) -> str:
-    """The page as text; with `other`, a comparison of the two surveys is in it. Equal surveys give equal pages."""
+    """The page as text; with `other`, that of a comparison of the two. Equal surveys give equal pages.
+
+    `text` shows the sequences that findings point at, where the survey has them.
+    """
+    if other is not None:
+        from attnscope.reporting.comparison.page import render as render_comparison
+
+        return render_comparison(compare(survey, other, thresholds=thresholds))
+    from attnscope.core.words import count
     from attnscope.reporting.cards import card_range
     from attnscope.reporting.document import page, rows
     from attnscope.reporting.survey.figures import profiles
     from attnscope.reporting.survey.headlines import headlines
     from attnscope.reporting.survey.maps import FULL_DETAIL, head_maps
-    from attnscope.reporting.survey.words import corpus_words, missing_words, model_name, site_title, verdict
+    from attnscope.reporting.survey.words import corpus_words, missing_words, model_name, notes, proof, verdict
 
     findings = diagnose(survey, thresholds) if findings is None else findings
     table = survey.table()
     maps = head_maps(survey, table)
     detail = sum(m.layers * m.heads for m in maps) <= FULL_DETAIL
-    comparison = None
-    if other is not None:
-        comparison = _compared(compare(survey, other, thresholds=thresholds), table, maps)
     figures = profiles(survey, table)
-    drawn = (*figures, *(comparison.figures if comparison else ()))
-    data = {
-        "maps": [m.to_json(detail) for m in maps],
-        "changes": comparison.changes_by_map if comparison else [],
-        "names": list(comparison.names) if comparison else [],
-        "findings": [
-            {
-                "severity": f.severity,
-                "sentence": f.sentence,
-                "stack": f.stack,
-                "site": f.details.get("site"),
-                "heads": [list(h) for h in f.heads],
-            }
-            for f in findings
-        ],
-    }
+    excerpts = survey.excerpts if text and "shards" not in survey.provenance.get("corpus", {}) else {}
+    shown = [_shown(finding, excerpts) for finding in findings]
+    texts = {item.evidence.sample for item in shown if item.evidence}
     return page(
         "survey.html",
         verdict=verdict(survey, findings, thresholds),
-        figures=drawn,
+        figures=figures,
         scripts=("survey.js",),
-        data=data,
+        data={"maps": [m.to_json(detail) for m in maps], "findings": [_plain(f) for f in findings]},
         model=model_name(survey),
         corpus=corpus_words(survey),
-        findings=[_shown(f) for f in findings],
-        counts={s: sum(f.severity == s for f in findings) for s in reversed(SEVERITIES)},
+        findings=shown,
+        counts=_counts(findings),
+        notes=notes(survey),
         headlines=headlines(survey, table, thresholds),
         profiles=figures,
         maps=maps,
-        comparison=comparison,
+        proof=proof(survey),
         provenance=rows({k: v for k, v in survey.provenance.items() if k != "not_measured"}),
         missing=missing_words(survey),
+        texts=TEXTS_SHOWN.format(count(len(texts), "sequence")) if texts else NO_TEXTS,
         thresholds=sorted(vars(thresholds or Thresholds()).items()),
         cards=[(card, card_range(card)) for card in survey.cards.values()],
-        site_title=site_title,
     )
+
+
+def _counts(findings: Sequence[Finding]) -> dict[str, tuple[int, str]]:
+    """How many there are of each severity that occurs, and what these are called."""
+    from attnscope.reporting.survey.words import NAMES
+
+    found = {severity: sum(f.severity == severity for f in findings) for severity in reversed(SEVERITIES)}
+    return {severity: (n, NAMES[severity][n != 1]) for severity, n in found.items() if n}
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    """What the page's script needs of a finding."""
+    return {
+        "severity": finding.severity,
+        "sentence": finding.sentence,
+        "stack": finding.stack,
+        "site": finding.details.get("site"),
+        "heads": [list(head) for head in finding.heads],
+    }
 
 
 @dataclass(frozen=True)
@@ -96,27 +112,27 @@ class _Shown:
     """A finding and what the page needs to draw it."""
 
     finding: Finding
-    place: str
-    kind: str
+    severity: str
     measure: str | None
-    value: str | None
+    value: str
     threshold: str
     gauge: tuple[float, float] | None
+    evidence: Evidence | None
 
 
-def _shown(finding: Finding) -> _Shown:
+def _shown(finding: Finding, excerpts: dict[int, tuple[str, ...]]) -> _Shown:
     from attnscope.core.numerals import numeral
-    from attnscope.reporting.survey.words import place
+    from attnscope.reporting.survey.words import NAMES
 
     measure = finding.details.get("measure")
     return _Shown(
         finding,
-        place(finding),
-        finding.kind.replace("_", " "),
+        NAMES[finding.severity][0],
         str(measure) if measure else None,
         numeral(finding.value),
         numeral(finding.threshold),
         gauge(finding.value, finding.threshold),
+        evidence(finding, excerpts),
     )
 
 
@@ -131,56 +147,3 @@ def gauge(value: float, threshold: float) -> tuple[float, float] | None:
         return round(middle + math.copysign(min(30.0, 8 * abs(apart)), apart), 1), round(middle, 1)
     reach = max(1.0 if max(value, threshold) <= 1 else 0.0, 1.15 * max(value, threshold))
     return round(100 * value / reach, 1), round(100 * threshold / reach, 1)
-
-
-@dataclass(frozen=True)
-class _Compared:
-    """Everything the comparison section shows."""
-
-    names: tuple[str, str]
-    build: str | None
-    figures: tuple[Any, ...]
-    heading: str
-    changes: tuple[Any, ...]
-    changes_by_map: list[dict[str, Any] | None]
-    drawings: tuple[tuple[Any, str, float], ...]
-    appeared: tuple[Finding, ...]
-    disappeared: tuple[Finding, ...]
-    missing: tuple[str, ...]
-
-
-def _compared(found: Comparison, table: Any, maps: tuple[Any, ...]) -> _Compared:
-    from attnscope.reporting.comparison.settings import build_words
-    from attnscope.reporting.comparison.words import change_words, changes_worth_listing
-    from attnscope.reporting.survey.figures import paired_profiles
-    from attnscope.reporting.survey.maps import difference_drawing, differences, figures, head_maps
-    from attnscope.reporting.survey.words import names
-
-    survey, other = found.first, found.second
-    second = other.table()
-    twins = {(m.card.name, m.part, m.stack, m.site): m for m in head_maps(other, second)}
-    by_map: list[dict[str, Any] | None] = []
-    drawings = []
-    for one in maps:
-        twin = twins.get((one.card.name, one.part, one.stack, one.site))
-        change = differences(one, twin) if twin is not None else None
-        if twin is None or change is None:
-            by_map.append(None)
-            continue
-        drawing, reach = difference_drawing(change)
-        by_map.append({"mean": figures(twin.numbers["mean"]), "reach": reach})
-        if (change[np.isfinite(change)] != 0).any():  # a picture of no difference would be of nothing
-            drawings.append((one, drawing, reach))
-    told = names(survey, other)
-    return _Compared(
-        names=told,
-        build=build_words(found.before, found.after),
-        figures=paired_profiles(survey, table, second, told),
-        heading=change_words(found),
-        changes=changes_worth_listing(found, MOST_CHANGES),
-        changes_by_map=by_map,
-        drawings=tuple(drawings),
-        appeared=found.appeared,
-        disappeared=found.disappeared,
-        missing=(*found.only_before, *found.only_after),
-    )

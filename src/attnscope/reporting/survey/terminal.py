@@ -1,19 +1,21 @@
-"""A survey in a terminal: headline, findings, depth as sparklines, and where the page is. 80 columns, colour optional.
+"""A survey in a terminal: the verdict, the findings, and where the page is; with `verbose` also the numbers.
 
-Everything is built from `Text`, never from markup: a model called `[red]x` is called just that.
+80 columns, colour optional. Everything is built from `Text`, never from markup: a model called `[red]x` is called just
+that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.core.finding import SEVERITIES, Finding, Severity
+from attnscope.core.finding import Finding
 from attnscope.core.numerals import numeral
 from attnscope.core.visible import clean
 from attnscope.records.survey.diagnose import diagnose
@@ -25,34 +27,80 @@ from attnscope.reporting.survey.words import (
     missing_words,
     model_name,
     site_title,
+    verdict,
 )
-from attnscope.reporting.terminal import BLOCKS, section
+from attnscope.reporting.terminal import BLOCKS, opening, section
 
 STYLE: dict[str, str] = {"critical": "bold red", "warning": "yellow", "info": "blue"}
+CALLED: dict[str, str] = {"info": "note"}  # what a severity is called, where that is not its own name
 SPARK_WIDTH = 30
-MOST_CHANGES = 10
+MOST_LINES = 24  # of the screen without --verbose; with what every screen ends with they are at most 30
+FEW_REASONS = 2  # why something was not measured, beyond which they are counted
 
 
 def show(
-    survey: Survey, *, findings: Sequence[Finding] | None = None, thresholds: Thresholds | None = None
+    survey: Survey,
+    *,
+    findings: Sequence[Finding] | None = None,
+    thresholds: Thresholds | None = None,
+    verbose: bool = False,
 ) -> RenderableType:
     """What a console prints. `thresholds` are those behind the findings; headlines obey them too."""
     findings = diagnose(survey, thresholds) if findings is None else findings
-    parts: list[RenderableType] = [
-        Text(""),
-        Text(clean(model_name(survey)), style="bold"),
-        Text(clean(", ".join(corpus_words(survey)) or "no corpus is named"), style="dim"),
-        Text(""),
+    conclusion = verdict(survey, findings, thresholds)
+    told = next((one for one in findings if conclusion.sentence.startswith(one.sentence)), None)
+    first = opening(conclusion, *([told.advice] if told else []), _about(survey))
+    others = [one for one in findings if one is not told]
+    missing = [Text(clean(sentence), style="dim") for sentence in _missing(survey, verbose)]
+    if not verbose:
+        return _Brief(Group(*first), others, Group(*missing))
+    return Group(
+        *first,
+        *([Text(""), finding_table(others)] if others else []),
+        section("In numbers"),
         _headline_table(survey, thresholds),
-        section(_counts(findings)),
-        finding_table(findings),
-        section("Depth"),
+        section("From the first block to the last"),
         _depth_table(survey),
-    ]
-    missing = missing_words(survey)
-    if missing:
-        parts += [Text(""), *(Text(clean(sentence), style="dim") for sentence in missing)]
-    return Group(*parts)
+        *([Text(""), *missing] if missing else []),
+    )
+
+
+@dataclass(frozen=True)
+class _Brief:
+    """As many findings, worst first, as MOST_LINES hold; how many are left out is said."""
+
+    first: RenderableType
+    findings: Sequence[Finding]
+    last: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        def height(thing: RenderableType) -> int:
+            return len(console.render_lines(thing, options, pad=False))
+
+        room = MOST_LINES - height(self.first) - height(self.last) - 2  # one blank, one that says how many more
+        shown = 0
+        while shown < len(self.findings) and (room := room - height(finding_table([self.findings[shown]]))) >= 0:
+            shown += 1
+        left_out = len(self.findings) - shown
+        yield self.first
+        if shown:
+            yield Text("")
+            yield finding_table(self.findings[:shown])
+        if left_out:
+            yield Text(f"{left_out:,} more in the report, or with --verbose.", style="dim")
+        yield self.last
+
+
+def _about(survey: Survey) -> str:
+    read = ", ".join(corpus_words(survey))
+    return f"{model_name(survey)}, {f'reading {read}' if read else 'no corpus is named'}"
+
+
+def _missing(survey: Survey, verbose: bool) -> tuple[str, ...]:
+    said = missing_words(survey)
+    if verbose or len(said) <= FEW_REASONS:
+        return said
+    return ("Some of what was asked for could not be measured: the report says what and why, and so does --verbose.",)
 
 
 def sparkline(values: Iterable[float], *, log: bool = False, width: int = SPARK_WIDTH) -> str:
@@ -90,7 +138,8 @@ def finding_table(findings: Sequence[Finding], *, advice: bool = True) -> Table:
         words = Text(clean(finding.sentence))
         if advice and finding.severity != "info":
             words.append("\n" + clean(finding.advice), style="dim")
-        table.add_row(Text(finding.severity, style=STYLE[finding.severity]), words)
+        called = CALLED.get(finding.severity, finding.severity)
+        table.add_row(Text(called, style=STYLE[finding.severity]), words)
     return table
 
 
@@ -101,7 +150,7 @@ def _depth_table(survey: Survey) -> Table:
     table.add_column(no_wrap=True, style="blue")
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
-    table.add_row(*(Text(t, style="dim") for t in ("", "first layer to last", "first", "last")))
+    table.add_row(*(Text(t, style="dim") for t in ("", "first to last", "first", "last")))
     places = sorted({(k.stack, k.site) for k in survey.cells if k.site != "middle"}, key=lambda p: _order(survey, p))
     for stack, site in places:
         if len(places) > 2:
@@ -128,11 +177,3 @@ def _mean(cell: Any) -> float:
     means = np.atleast_1d(cell.moments.mean)
     finite = means[np.isfinite(means)]
     return float(finite.mean()) if finite.size else float("nan")
-
-
-def _counts(findings: Sequence[Finding]) -> str:
-    if not findings:
-        return "Findings: nothing crossed a threshold"
-    severities: tuple[Severity, ...] = tuple(reversed(SEVERITIES))
-    counted = [(s, sum(f.severity == s for f in findings)) for s in severities]
-    return "Findings: " + ", ".join(f"{n} {severity}" for severity, n in counted if n)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnscope.core.finding import SEVERITIES, Finding, Severity
-from attnscope.core.words import count, layers
+from attnscope.core.numerals import numeral
+from attnscope.core.words import count
 from attnscope.records.survey.diagnose import diagnose
 from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
@@ -18,15 +19,22 @@ def sentences(survey: Survey) -> tuple[str, ...]:
     return tuple(finding.sentence for finding in diagnose(survey))
 
 
-def place(finding: Finding) -> str:
-    """`decoder, layers 12-29`."""
-    if not finding.layers:
-        return finding.stack
-    return f"{finding.stack}, {layers(finding.layers)}"
-
-
-def site_title(stack: str, site: str) -> str:
+def site_title(stack: str, site: str, *, alone: bool = False) -> str:
+    """`decoder, cross-attention`; where a model has one stack `alone`, its name says nothing."""
+    if alone:
+        return "residual stream" if site in ("stream", "middle") else f"{site}-attention"
     return stack if site in ("stream", "middle") else f"{stack}, {site}-attention"
+
+
+def proof(survey: Survey) -> str:
+    """How the numbers were checked, in a few words: `verified, largest difference 5e-7`."""
+    found = survey.provenance.get("verify")
+    if not isinstance(found, dict) or not found.get("passed"):
+        return "not verified"
+    difference = found.get("largest_difference")
+    if not isinstance(difference, float | int):
+        return "verified"
+    return f"verified, largest difference {numeral(float(difference), 1)}"
 
 
 def model_name(survey: Survey) -> str:
@@ -60,6 +68,12 @@ def missing_words(survey: Survey) -> tuple[str, ...]:
     )
 
 
+def notes(survey: Survey) -> tuple[str, ...]:
+    """What whoever reads the numbers must know about how they were had: the census, the verifier, the loader."""
+    told = survey.provenance.get("notes")
+    return tuple(str(note) for note in told) if isinstance(told, list) else ()
+
+
 def names(first: Survey, second: Survey) -> tuple[str, str]:
     """Two names that differ: of the models, else of the corpora, else `first` and `second`."""
     whole = model_name(first), model_name(second)
@@ -85,6 +99,8 @@ NAMES: dict[Severity, tuple[str, str]] = {
 
 def verdict(survey: Survey, findings: Sequence[Finding] | None = None, thresholds: Thresholds | None = None) -> Verdict:
     """The worst finding in its own words, or that there is no problem; and how many of each severity there are."""
+    if not survey.cells:
+        return Verdict("info", "Nothing was measured.")
     found = diagnose(survey, thresholds) if findings is None else findings
     worst = max(found, key=lambda finding: SEVERITIES.index(finding.severity), default=None)
     if worst is None or worst.severity == "info":

@@ -55,9 +55,12 @@ const page = (() => {
   const READABLE = ".mark-symbol.role-mark path[aria-label], .mark-rect.role-mark path[aria-label], [data-reading]";
   const sentence = (mark) => mark.dataset.reading || mark.getAttribute("aria-label");
   for (const plot of all(".plot")) {
-    const readings = all(READABLE, plot);
-    if (!readings.length) continue;
-    let at = -1;
+    if (!all(READABLE, plot).length) continue;
+    let readings = [], at = -1;
+    const shown = () => { /* of the drawings of a chart only one is seen, which changes with the width of the window */
+      const now = all(READABLE, plot).filter((mark) => mark.getClientRects().length);
+      if (now[0] !== readings[0]) [readings, at] = [now, -1];
+    };
     const read = (index) => {
       if (readings[at]) readings[at].classList.remove("read");
       at = index;
@@ -69,6 +72,7 @@ const page = (() => {
       hush();
     };
     const nearest = (event) => {
+      shown();
       let best = -1, least = Infinity;
       readings.forEach((reading, index) => {
         const box = reading.getBoundingClientRect();
@@ -77,7 +81,8 @@ const page = (() => {
         const distance = Math.hypot(across, 0.3 * down);
         if (distance < least) [best, least] = [index, distance];
       });
-      if (best >= 0) read(best);
+      const under = readings.indexOf(event.target.closest("[data-reading]")); /* lines have boxes that overlap */
+      if (under >= 0 || best >= 0) read(under >= 0 ? under : best);
     };
     plot.addEventListener("pointermove", nearest);
     plot.addEventListener("pointerdown", nearest); /* a finger does not hover */
@@ -86,6 +91,8 @@ const page = (() => {
     plot.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key];
       if (!step) return;
+      shown();
+      if (!readings.length) return;
       event.preventDefault();
       read(Math.min(Math.max(at + step, 0), readings.length - 1));
     });

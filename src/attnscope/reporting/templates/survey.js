@@ -1,6 +1,6 @@
-/* The report of a survey: findings by severity, maps of layers and heads, and the drawer of one head. */
+/* The report of a survey: findings by severity, maps of blocks and heads, and the drawer of one head. */
 (() => {
-  const STEPS = 25;
+  const STEPS = 25, MOST_WRITTEN = 14; /* blocks: with more there is no room for a number in a square */
   const { byId, all, make, tell, hush, telling } = page;
   const data = JSON.parse(byId("data").textContent);
   const drawn = (tag, attributes) => {
@@ -10,16 +10,16 @@
   };
 
   /* The same four figures as in the rest of the page. */
-  const numeral = (value) => {
+  const numeral = (value, figures = 4) => {
     if (value === null || value === undefined) return "not a number";
     const size = Math.abs(value);
     const short = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
     if (size !== 0 && (size < 1e-3 || size >= 999950)) {
-      const [mantissa, exponent] = value.toExponential(3).split("e");
+      const [mantissa, exponent] = value.toExponential(figures - 1).split("e");
       return `${short(mantissa)}e${Number(exponent)}`;
     }
     if (size >= 999.95) return Math.round(value).toLocaleString("en");
-    return short(value.toPrecision(4));
+    return short(value.toPrecision(figures));
   };
 
   /* Findings by severity. */
@@ -33,39 +33,27 @@
     });
   }
 
-  /* Maps of layers and heads. */
+  /* Maps of blocks and heads. */
   const maps = data.maps;
   if (!maps.length) return;
   const grid = byId("grid"), place = byId("place"), measure = byId("measure");
   const where = (map) => `${map.stack}|${map.site}`;
-  const state = { map: 0, mode: "first", lit: null, cells: [], layer: 0, head: 0 };
+  const state = { map: 0, lit: null, cells: [], layer: 0, head: 0 };
   byId("explorer").hidden = false;
 
   const share = (map, value) => (map.log ? Math.log(value / map.low) / Math.log(map.high / map.low) : (value - map.low) / (map.high - map.low));
   const step = (part) => Math.round(Math.min(Math.max(part, 0), 1) * (STEPS - 1));
-  const valueAt = (index) => {
-    const map = maps[state.map], change = data.changes[state.map];
-    if (state.mode === "first" || !change) return map.mean[index];
-    const second = change.mean[index];
-    if (state.mode === "second") return second;
-    return second === null || map.mean[index] === null ? null : second - map.mean[index];
-  };
   const colour = (index) => {
-    const map = maps[state.map], value = valueAt(index);
-    if (value === null || (state.mode !== "second" && map.broken[index])) return "void";
-    if (state.mode === "change") return `d${step((value / data.changes[state.map].reach + 1) / 2)}`;
+    const map = maps[state.map], value = map.mean[index];
+    if (map.broken[index]) return "void";
+    if (value === null) return "absent";
     const part = share(map, value);
-    return Number.isNaN(part) ? "q0" : `q${step(part)}`;
+    return `${map.ramp}${Number.isNaN(part) ? 0 : step(part)}`;
   };
   const describe = (layer, head) => {
-    const map = maps[state.map], index = layer * map.heads + head, change = data.changes[state.map];
-    const lines = [`Layer ${layer}, head ${head}`];
-    if (state.mode === "change") {
-      lines.push(`${map.title} ${numeral(map.mean[index])} → ${numeral(change.mean[index])}`, `difference ${numeral(valueAt(index))} ${map.unit}`);
-    } else {
-      lines.push(`${map.title} ${numeral(valueAt(index))} ${map.unit}`);
-      if (map.p10 && state.mode === "first" && map.p10[index] !== null) lines.push(`p10 ${numeral(map.p10[index])}, p90 ${numeral(map.p90[index])}`);
-    }
+    const map = maps[state.map], index = layer * map.heads + head;
+    const lines = [`Block ${layer}, head ${head}`, `${map.title} ${numeral(map.mean[index])} ${map.unit}`];
+    if (map.p10 && map.p10[index] !== null) lines.push(`p10 ${numeral(map.p10[index])}, p90 ${numeral(map.p90[index])}`);
     for (const [label, found] of Object.entries(map.usual)) if (found[index] >= 0) lines.push(`${label} ${found[index]}`);
     if (map.broken[index]) lines.push(`NaN or infinite in ${map.broken[index]} observations`);
     return lines.join("\n");
@@ -75,10 +63,11 @@
     const map = maps[state.map];
     grid.replaceChildren();
     grid.style.setProperty("--columns", map.layers);
+    grid.style.setProperty("--rows", map.heads);
     state.cells = Array.from({ length: map.layers }, () => []);
     for (let head = 0; head < map.heads; head++) {
       const row = make("div", { role: "row" });
-      const label = map.heads <= 16 || head % 4 === 0 ? String(head) : "";
+      const label = map.heads <= 24 || head % 4 === 0 ? String(head) : "";
       const title = make("span", { role: "rowheader", className: "tick head", ariaLabel: `head ${head}` }, label);
       row.append(title);
       for (let layer = 0; layer < map.layers; layer++) {
@@ -90,44 +79,46 @@
       }
       grid.append(row);
     }
-    const every = map.layers <= 16 ? 1 : map.layers <= 48 ? 2 : 8;
-    const feet = make("div", { role: "row" }, make("span", { role: "columnheader", className: "tick head" }, "layer"));
+    const every = map.layers <= 16 ? 1 : map.layers <= 32 ? 2 : map.layers <= 64 ? 4 : 8;
+    const feet = make("div", { role: "row" }, make("span", { role: "columnheader", className: "tick head", ariaLabel: "block" }));
     for (let layer = 0; layer < map.layers; layer++) {
-      feet.append(make("span", { role: "columnheader", className: "tick", ariaLabel: `layer ${layer}` }, layer % every ? "" : String(layer)));
+      feet.append(make("span", { role: "columnheader", className: "tick", ariaLabel: `block ${layer}` }, layer % every ? "" : String(layer)));
     }
     grid.append(feet);
   };
   const legend = () => {
-    const map = maps[state.map], two = state.mode === "change";
-    const reach = two ? data.changes[state.map].reach : 0;
-    const ramp = make("span", { className: "ramp" }, ...Array.from({ length: STEPS }, (_, i) => make("i", { className: (two ? "d" : "q") + i })));
-    const alarm = two || map.alarm === null ? NaN : share(map, map.alarm);
+    const map = maps[state.map];
+    const ramp = make("span", { className: "ramp" }, ...Array.from({ length: STEPS }, (_, i) => make("i", { className: map.ramp + i })));
+    const alarm = map.alarm === null ? NaN : share(map, map.alarm);
     if (alarm >= 0 && alarm <= 1) {
       const mark = make("i", { className: "mark" });
       mark.style.setProperty("--at", `${100 * alarm}%`);
       ramp.append(mark);
     }
-    const pieces = [make("span", {}, two ? `−${numeral(reach)}` : numeral(map.low)), ramp, make("span", {}, `${two ? "+" : ""}${numeral(two ? reach : map.high)} ${map.unit}`)];
-    if (alarm >= 0 && alarm <= 1) pieces.push(make("span", {}, `line: ${numeral(map.alarm)} deserves a look`));
+    const pieces = [make("span", {}, numeral(map.low)), ramp, make("span", {}, `${numeral(map.high)} ${map.unit}`), make("span", {}, `Colours run ${map.why}.`)];
+    if (alarm >= 0 && alarm <= 1) pieces.push(make("span", {}, `Line: ${numeral(map.alarm)} deserves a look.`));
     if (Object.keys(map.broken).length) pieces.push(make("span", { className: "cell void" }), make("span", {}, "NaN or infinite"));
     byId("legend").replaceChildren(...pieces);
   };
   const paint = () => {
     const map = maps[state.map];
     if (state.cells.length !== map.layers || state.cells[0].length !== map.heads) build();
+    const written = map.layers <= MOST_WRITTEN && map.heads <= 24;
+    grid.classList.toggle("written", written);
     state.layer = Math.min(state.layer, map.layers - 1);
     state.head = Math.min(state.head, map.heads - 1);
     state.cells.forEach((column, layer) => column.forEach((cell, head) => {
       const lit = state.lit && state.lit.has(`${layer},${head}`) ? " lit" : "";
       const chosen = cell.classList.contains("chosen") ? " chosen" : "";
-      cell.className = `cell ${colour(layer * map.heads + head)}${lit}${chosen}`;
+      const index = layer * map.heads + head;
+      cell.className = `cell ${colour(index)}${lit}${chosen}`;
+      cell.textContent = written && map.mean[index] !== null && !map.broken[index] ? numeral(map.mean[index], 3) : "";
       cell.ariaLabel = describe(layer, head).replaceAll("\n", "; ");
       cell.tabIndex = layer === state.layer && head === state.head ? 0 : -1;
     }));
     grid.classList.toggle("spotlight", Boolean(state.lit));
     byId("unlight").hidden = !state.lit;
     byId("about").textContent = map.summary;
-    byId("mode").hidden = !data.changes[state.map];
     place.value = where(map);
     measure.replaceChildren(...maps.flatMap((one, i) => (where(one) === where(map) ? [make("option", { value: i }, one.title)] : [])));
     measure.value = state.map;
@@ -135,7 +126,7 @@
     legend();
   };
   const choose = (index, lit = null) => {
-    Object.assign(state, { map: index, lit, mode: data.changes[index] ? state.mode : "first" });
+    Object.assign(state, { map: index, lit });
     paint();
   };
   const walk = (layer, head) => {
@@ -159,15 +150,6 @@
   });
   measure.addEventListener("change", () => choose(Number(measure.value), state.lit));
   byId("unlight").addEventListener("click", () => choose(state.map));
-  const modes = all("#mode button");
-  if (data.names.length) [modes[0].textContent, modes[1].textContent] = data.names;
-  for (const button of modes) {
-    button.addEventListener("click", () => {
-      for (const other of modes) other.setAttribute("aria-pressed", String(other === button));
-      state.mode = button.dataset.mode;
-      paint();
-    });
-  }
   const cellOf = (event) => event.target.closest("#grid .cell");
   grid.addEventListener("pointermove", (event) => {
     const cell = cellOf(event);
@@ -229,16 +211,15 @@
   const portrait = () => {
     const { layer, head } = state, now = maps[state.map];
     state.cells[layer][head].classList.add("chosen");
-    byId("drawer-title").textContent = `Layer ${layer}, head ${head}`;
+    byId("drawer-title").textContent = `Block ${layer}, head ${head}`;
     byId("drawer-place").textContent = now.place;
     const concerned = data.findings.filter((f) => f.stack === now.stack && (!f.site || f.site === now.site) && f.heads.some(([l, h]) => l === layer && h === head));
     byId("drawer-findings").replaceChildren(...concerned.map((f) => make("p", { className: f.severity }, f.sentence)));
-    byId("portrait").replaceChildren(...maps.flatMap((map, i) => {
+    byId("portrait").replaceChildren(...maps.flatMap((map) => {
       if (where(map) !== where(now) || layer >= map.layers || head >= map.heads) return [];
-      const index = layer * map.heads + head, change = data.changes[i];
-      const value = numeral(map.mean[index]) + (change ? ` → ${numeral(change.mean[index])}` : "");
+      const index = layer * map.heads + head;
       const [picture, rank] = strip(map, index);
-      return [make("div", {}, make("dt", {}, make("span", {}, map.title), make("b", {}, `${value} ${map.unit}`)), make("dd", {}, picture, make("span", { className: "soft" }, rank)))];
+      return [make("div", {}, make("dt", {}, make("span", {}, map.title), make("b", {}, `${numeral(map.mean[index])} ${map.unit}`)), make("dd", {}, picture, make("span", { className: "soft" }, rank)))];
     }));
   };
   const remember = (hash) => { try { history.replaceState(null, "", hash); } catch { /* some viewers forbid it */ } };

@@ -13,7 +13,7 @@ import numpy as np
 from attnscope.core.card import Card
 from attnscope.core.finding import Finding, finding
 from attnscope.core.registry import findings
-from attnscope.core.words import count, layers, number
+from attnscope.core.words import blocks, count, entering, number
 from attnscope.records.survey.grid import Grid, grids
 from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
@@ -43,13 +43,19 @@ def _rings(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Finding]:
     if not mask.any():
         return
     places = np.argwhere(mask)
-    depths = tuple(sorted({int(place[0]) for place in places}))
+    # A number that a block makes of the stream stands where the stream leaves the block.
+    depths = tuple(sorted({int(place[0]) - card.of_block for place in places}))
     worst = float(np.nanmax(grid.means) if above else np.nanmin(grid.means))
     many = mask.sum() > thresholds.most_heads * grid.measured
     heads = grid.chosen(mask) if mask.ndim == 2 else ()
     # The card's words ("ten times longer") are about the card's limit.
     meaning = f": {card.alarm.meaning.rstrip('.')}" if limit == card.alarm.threshold else ""
-    share = f"{len(heads)} of {count(grid.measured, 'head')} ({layers(depths)})" if heads else layers(depths)
+    if heads:
+        where = f"in {len(heads)} of {count(grid.measured, 'head')} ({blocks(depths)})"
+    elif card.of_block or grid.site != "stream":
+        where = f"in {blocks(depths)}"
+    else:
+        where = entering(depths, len(grid.means) - 1)
     yield Finding(
         kind=alarm.name,
         severity="warning" if many else "info",
@@ -57,7 +63,7 @@ def _rings(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Finding]:
         layers=depths,
         heads=heads,
         sentence=(
-            f"{card.title} is {'above' if above else 'below'} {number(limit)} in {share}{grid.tail}"
+            f"{card.title} is {'above' if above else 'below'} {number(limit)} {where}{grid.tail}"
             f" ({'up' if above else 'down'} to {number(worst)}){meaning}."
         ),
         value=worst,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnscope.core.finding import Finding, finding
-from attnscope.core.words import layers, number
+from attnscope.core.words import entering, number
 from attnscope.records.survey.grid import grids
 from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
@@ -20,7 +20,7 @@ from attnscope.records.survey.thresholds import Thresholds
 @finding(
     order=20,
     reads=("relative_residual",),
-    summary="Layers in which the tokens of the residual stream become alike.",
+    summary="Places in the residual stream where tokens become alike.",
     citation="arXiv:2103.03404",
 )
 def collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
@@ -34,7 +34,7 @@ def collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         low = tuple(int(layer) for layer in np.flatnonzero(small | fallen))
         if not low:
             continue
-        lowest = int(np.nanargmin(means))
+        lowest, last = int(np.nanargmin(means)), len(means) - 1
         start = int(np.nanargmax(means[: lowest + 1]))
         by_size = bool(small.any())
         complete = means[lowest] < thresholds.collapse_complete
@@ -45,9 +45,9 @@ def collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             layers=low,
             heads=(),
             sentence=(
-                f"Tokens become alike in {layers(low)}{grid.tail}: the relative residual is"
-                f" {number(means[lowest])} at layer {lowest}"
-                + (f", down from {number(means[start])} at layer {start}." if start != lowest else ".")
+                f"Tokens become alike {entering(low, last)}{grid.tail}: the relative residual is"
+                f" {number(means[lowest])} {entering([lowest], last)}"
+                + (f", down from {number(means[start])} {entering([start], last)}." if start != lowest else ".")
             ),
             value=float(means[lowest]) if by_size else float(highest[lowest] / means[lowest]),
             threshold=thresholds.collapse_residual if by_size else thresholds.collapse_fall,

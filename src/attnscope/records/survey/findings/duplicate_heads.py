@@ -1,4 +1,4 @@
-"""Duplicate heads: two heads of a layer that draw the same pattern. One of them can often go."""
+"""Duplicate heads: two heads of a block that draw the same pattern. One of them can often go."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attnscope.records.survey.thresholds import Thresholds
 @finding(
     order=90,
     reads=("head_overlap",),
-    summary="Heads of one layer that draw the same pattern.",
+    summary="Heads of one block that draw the same pattern.",
     citation="arXiv:1905.10650",
 )
 def duplicate_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
@@ -36,8 +36,8 @@ def duplicate_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]
             layers=tuple(depths),
             heads=found,
             sentence=(
-                f"In {grid.portion(found)} the pattern is nearly that of another head in the layer; most alike:"
-                f" {named} of layer {layer} (overlap {number(grid.means[best])})."
+                f"In {grid.portion(found)} the pattern is nearly that of another head in the block; most alike:"
+                f" {named} of block {layer} (overlap {number(grid.means[best])})."
             ),
             value=float(grid.means[best]),
             threshold=thresholds.duplicate_overlap,

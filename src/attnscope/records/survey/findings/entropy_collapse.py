@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnscope.core.finding import Finding, finding
-from attnscope.core.words import count, layers, number
+from attnscope.core.words import blocks, count, number
 from attnscope.records.survey.baseline import SHORTEST, uniform_attention
 from attnscope.records.survey.grid import grid_at, grids
 from attnscope.records.survey.survey import Survey
@@ -53,7 +53,7 @@ def entropy_collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding
             layers=tuple(int(layer) for layer in collapsed),
             heads=grid.chosen(rows),
             sentence=(
-                f"Attention is nearly one-hot in most heads of {layers(int(n) for n in collapsed)}{grid.tail}: entropy"
+                f"Attention is nearly one-hot in most heads of {blocks(int(n) for n in collapsed)}{grid.tail}: entropy"
                 f" is below {number(thresholds.entropy_floor)} nats in {count(int(affected), 'head')}"
                 + (f", {idle} of them at rest on the first token." if idle else ".")
             ),

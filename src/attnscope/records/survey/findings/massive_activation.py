@@ -72,10 +72,10 @@ def massive_activation(survey: Survey, thresholds: Thresholds) -> Iterator[Findi
                 kind=massive_activation.name,
                 severity="warning" if up else "info",
                 stack=stack,
-                layers=(step.layer,),
+                layers=(block,),
                 heads=(),
                 sentence=(
-                    f"A massive activation {'appears' if up else 'disappears'} at layer {step.layer}{tail}:"
+                    f"A massive activation {'appears' if up else 'disappears'} in block {block}{tail}:"
                     f" {who} the largest entry of the residual stream from"
                     f" {number(before.size)} to {number(after.size)}{_where(channel, token)}."
                 ),
@@ -95,6 +95,7 @@ def massive_activation(survey: Survey, thresholds: Thresholds) -> Iterator[Findi
                     "largest": float(large.cell.moments.maximum),
                     "channel": channel[0] if channel else None,
                     "token": token[0] if token else None,
+                    "sample": (large.cell.peak.places()[0] or {}).get("sample"),
                 },
             )
 

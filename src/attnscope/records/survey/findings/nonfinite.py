@@ -85,4 +85,4 @@ def _place(key: Key) -> str:
         "middle": f"the residual stream after the attention write of block {key.layer}",
         "self": f"the attention of block {key.layer}",
         "cross": f"the cross-attention of block {key.layer}",
-    }.get(key.site, f"{key.site} of layer {key.layer}")
+    }.get(key.site, f"{key.site} of block {key.layer}")

@@ -42,7 +42,7 @@ def sink(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             heads=found,
             sentence=(
                 f"In {grid.portion(found)} more than {percent(bar)} of attention goes to the first token; most in"
-                f" head {strongest[1]} of layer {strongest[0]}: {percent(grid.means[strongest])}."
+                f" head {strongest[1]} of block {strongest[0]}: {percent(grid.means[strongest])}."
                 f"{aside(thresholds.sink_mass, uniform)}"
             ),
             value=float(grid.means[strongest]),
@@ -58,6 +58,8 @@ def sink(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
                 "measure": "sink_mass",
                 "site": grid.site,
                 "share_of_heads": share,
+                **grid.peak(strongest),
+                "token": 0,
                 "mean": float(grid.means[mask].mean()),
             },
         )

@@ -45,7 +45,7 @@ def sink_elsewhere(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             heads=found,
             sentence=(
                 f"In {grid.portion(found)} one key that is not the first token receives more than {percent(bar)} of all"
-                f" attention; most in head {strongest[1]} of layer {strongest[0]}: {percent(grid.means[strongest])}"
+                f" attention; most in head {strongest[1]} of block {strongest[0]}: {percent(grid.means[strongest])}"
                 f" (key {key} in {percent(how_often)} of sequences).{aside(thresholds.sink_mass, uniform)}"
             ),
             value=float(grid.means[strongest]),
@@ -59,6 +59,7 @@ def sink_elsewhere(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             details={
                 "measure": "most_received",
                 "site": grid.site,
+                **grid.peak(strongest),
                 "keys": sorted({k[0] for k in map(usual.get, found) if k}),
             },
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnscope.core.finding import Finding, finding
-from attnscope.core.words import layers, number
+from attnscope.core.words import entering, number
 from attnscope.records.survey.grid import grids
 from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
@@ -20,7 +20,7 @@ from attnscope.records.survey.thresholds import Thresholds
 @finding(
     order=40,
     reads=("token_cosine",),
-    summary="Layers in which tokens point the same way.",
+    summary="Places in the stream where tokens point the same way.",
     citation="arXiv:2202.08625",
 )
 def smoothing(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
@@ -30,7 +30,7 @@ def smoothing(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         alike = tuple(int(layer) for layer in np.flatnonzero(grid.means > thresholds.token_cosine))
         if not alike:
             continue
-        most = int(np.nanargmax(grid.means))
+        most, last = int(np.nanargmax(grid.means)), len(grid.means) - 1
         yield Finding(
             kind=smoothing.name,
             severity="warning",
@@ -38,8 +38,8 @@ def smoothing(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
             layers=alike,
             heads=(),
             sentence=(
-                f"Tokens point nearly the same way in {layers(alike)}{grid.tail}: their mean cosine is"
-                f" {number(grid.means[most])} at layer {most}."
+                f"Tokens point nearly the same way {entering(alike, last)}{grid.tail}: their mean cosine is"
+                f" {number(grid.means[most])} {entering([most], last)}."
             ),
             value=float(grid.means[most]),
             threshold=thresholds.token_cosine,

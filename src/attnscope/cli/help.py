@@ -1,0 +1,87 @@
+"""Help that says everything: whole descriptions, and examples that can be typed as they stand.
+
+The library under this cuts descriptions to one line with "...", and repeats in its complaints what was typed as it was
+typed, escapes and all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from attnscope.core.visible import clean
+
+UsageError: Any = typer.BadParameter.__base__  # which typer does not give a name of its own
+
+# Two for each command. In this order they all work in an empty folder, without a network.
+EXAMPLES: dict[str, tuple[str, str]] = {
+    "scan": ("attnscope scan pocket", "attnscope scan pocket --random-init --samples 16"),
+    "report": ("attnscope report attnscope-pocket", "attnscope report attnscope-pocket --charts charts"),
+    "compare": (
+        "attnscope compare attnscope-pocket attnscope-pocket-random",
+        "attnscope compare attnscope-pocket attnscope-pocket-random --out both.html",
+    ),
+    "measures": ("attnscope measures", "attnscope measures entropy"),
+    "collapse": (
+        "attnscope collapse pocket --samples 4 --max-tokens 48",
+        "attnscope collapse bert-base --random-init --samples 2 --max-tokens 32",
+    ),
+    "paths": (
+        'attnscope paths pocket "The dog chased its own tail and the dog"',
+        'attnscope paths pocket "Alice was not a bit" --top 3 --verbose',
+    ),
+    "compile": (
+        "attnscope compile window -n 64 -k 4 --causal",
+        'attnscope compile --model pocket --text "The dog saw the dog" --layer 1',
+    ),
+    "capacity": ("attnscope capacity -n 256 -k 4", "attnscope capacity -n 64 -k 2 --dtype bfloat16 --verbose"),
+    "reproduce": ("attnscope reproduce", "attnscope reproduce noci2022 --seeds 1"),
+}
+
+WHAT_IS_WRITTEN = (
+    "What is written: scan, collapse, paths, compile, capacity and reproduce keep what they find (the record) and its "
+    "page in the folder attnscope-NAME, named after the model, the pattern or the paper, or in the folder that --out "
+    "names, and say where. report writes its page beside the record. compare and measures write nothing unless asked."
+)
+
+
+class WholeHelpGroup(TyperGroup):
+    """All commands with whole descriptions, and complaints in which nothing can command the terminal."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, " ".join((one.help or "").split())) for name, one in self.commands.items()])
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        with _clean_complaints():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _clean_complaints():  # those of the commands as well: their words are read in here
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _clean_complaints() -> Iterator[None]:
+    try:
+        yield
+    except UsageError as complaint:
+        if isinstance(complaint.message, str) and not _is_help(complaint):
+            complaint.message = clean(complaint.message)
+        raise
+
+
+def _is_help(complaint: Any) -> bool:
+    """`attnscope` alone is answered with the whole help, as if it were a complaint: its lines stay lines."""
+    return type(complaint).__name__ == "NoArgsIsHelpError"
+
+
+def write_examples(name: str, formatter: Any) -> None:
+    """Never wrapped, because they are there to be copied."""
+    with formatter.section("Examples"):
+        for example in EXAMPLES[name]:
+            formatter.write(f"{'':>{formatter.current_indent}}{example}\n")

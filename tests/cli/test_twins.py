@@ -1,0 +1,58 @@
+"""A command and its Python twin do the same where nothing is asked for: every default of one is that of the other."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import attnscope
+from attnscope.cli.main import app
+
+# What only a command has: where things are written, what is printed, and what stops a build.
+WRITTEN_AND_SAID = {"as_json", "chart", "charts", "fail_on", "out", "published", "save", "threshold", "verbose"}
+# What a command makes a pattern of, which its twin is given; and what is a name on one side and a value on the other.
+OTHERWISE = {
+    "compile": {"pattern", "n", "k", "model", "text", "layer", "head"},
+    "compare": {"a", "b"},
+    "reproduce": {"paper"},
+}
+RENAMED = {("capacity", "no_cache"): "no_use_cache"}
+COMMANDS = {
+    command.callback.__name__: command.callback
+    for command in app.registered_commands
+    if command.callback is not None and hasattr(attnscope, command.callback.__name__)
+}
+
+
+def default_of(function: Any, name: str) -> Any:
+    value = inspect.signature(function).parameters[name].default
+    return tuple(value.split(",")) if isinstance(value, str) and "," in value else value
+
+
+def test_the_twins_are_known() -> None:
+    assert {"scan", "collapse", "paths", "compile", "capacity", "reproduce", "report", "compare"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_defaults_are_those_of_the_twin(name: str) -> None:
+    command, twin = COMMANDS[name], getattr(attnscope, name)
+    theirs = inspect.signature(twin).parameters
+    compared = 0
+    for option in inspect.signature(command).parameters:
+        if option in WRITTEN_AND_SAID | OTHERWISE.get(name, set()):
+            continue
+        called = RENAMED.get((name, option), option)
+        if called.startswith("no_") and called not in theirs:  # a flag that switches off what the twin calls by name
+            positive = called.removeprefix("no_")
+            assert positive in theirs, f"--{option} of {name} is unknown to attnscope.{name}"
+            assert default_of(command, option) is not default_of(twin, positive), f"{name}: {option}"
+        else:
+            assert called in theirs, f"--{option} of {name} is unknown to attnscope.{name}"
+            mine, other = default_of(command, option), default_of(twin, called)
+            required = inspect.Parameter.empty
+            assert (mine is required) == (other is required), f"{name}: {option}"
+            assert mine == other, f"{name}: {option} is {mine} on the command line and {other} in Python"
+        compared += 1
+    assert compared or name in ("compare", "report")

@@ -1,0 +1,181 @@
+"""One rule for all commands: what is found is kept, with its page, in attnscope-NAME or in --out, and it is said where.
+
+Commands that only read write nothing that they are not asked for, but for the page that `report` is there to write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnscope.cli.default_folder import model_folder
+from attnscope.cli.main import app
+from attnscope.reproducing import cards
+from attnscope.reproducing import reproduce as driver
+from tests.command import attnscope
+from tests.reproducing.stand_in import stand_in
+from tests.specimens import save_specimen
+
+SCAN = ("--samples", "2", "--max-tokens", "12", "--measures", "entropy")
+
+# what finds something: the words, the folder, and the files in it
+FINDS = {
+    "scan": (("model", *SCAN), "model", ["report.html", "survey.json"]),
+    "collapse": (
+        ("model", "--samples", "2", "--max-tokens", "12", "--variants", "san", "--no-bounds"),
+        "model",
+        ["collapse.html", "collapse.json"],
+    ),
+    "paths": (("model", "Hello", "--draws", "0", "--no-mlp", "--top", "1"), "model", ["paths.html", "paths.json"]),
+    "compile": (("permutation", "-n", "6"), "permutation-n6-k1", ["head.html", "head.safetensors"]),
+    "capacity": (("-n", "12", "-k", "1", "--budget", "0"), "capacity-n12-k1", ["capacity.html", "capacity.json"]),
+    "reproduce": (("stand_in", "--seeds", "1"), "stand_in", ["charts", "page.html", "results.json"]),
+}
+READS = {"report", "compare", "measures"}
+
+
+@pytest.fixture(scope="module")
+def specimen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_specimen(tmp_path_factory.mktemp("specimen"))
+
+
+@pytest.fixture
+def here(tmp_path: Path, specimen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model in it, an experiment that takes no time, and charts that are not drawn."""
+    blank = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10"></svg>'
+    for module in ("attnscope.charts.export", "attnscope.reporting.survey.figures"):
+        monkeypatch.setattr(f"{module}.render", lambda *_, **__: blank)
+    monkeypatch.setattr(driver, "experiments", lambda: {"stand_in": stand_in})
+    monkeypatch.setattr(cards, "cards", lambda: {"stand_in": stand_in.card})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").symlink_to(specimen)
+    return tmp_path
+
+
+def made_in(here: Path) -> list[str]:
+    return sorted(path.name for path in here.iterdir() if path.name not in ("model", "cache"))
+
+
+def inside(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_every_command_finds_or_reads() -> None:
+    known = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    assert known == FINDS.keys() | READS
+
+
+@pytest.mark.parametrize("command", FINDS)
+def test_what_is_found_is_kept_in_a_folder_named_after_it_and_it_is_said_where(command: str, here: Path) -> None:
+    words, name, files = FINDS[command]
+    name = here.joinpath("model").resolve().name if name == "model" else name
+    done = attnscope(command, *words)
+    assert done.returncode == 0, done.stderr
+    folder = Path(f"attnscope-{name}")
+    assert made_in(here) == [folder.name]
+    assert inside(folder) == files
+    said = done.stdout.split()
+    assert all(str(folder / file) in said for file in files)
+    page = next(file for file in files if file.endswith(".html"))
+    (folder / page).unlink()
+    again = attnscope("report", folder)
+    assert again.returncode == 0, again.stderr
+    assert inside(folder) == files
+    assert made_in(here) == [folder.name]
+
+
+@pytest.mark.parametrize("command", FINDS)
+def test_out_names_another_folder_also_where_json_is_printed(command: str, here: Path) -> None:
+    words, _, files = FINDS[command]
+    done = attnscope(command, *words, "--out", "other", "--json")
+    assert done.returncode == 0, done.stderr
+    assert made_in(here) == ["other"]
+    assert inside(Path("other")) == files
+
+
+def test_an_answer_that_was_only_looked_up_is_not_kept_unless_asked_for(here: Path) -> None:
+    lookup = ("capacity", "-n", "256", "-k", "4")
+    done = attnscope(*lookup)
+    assert done.returncode == 0, done.stderr
+    assert made_in(here) == []
+    assert attnscope(*lookup, "--save", "kept.json").returncode == 0
+    assert made_in(here) == ["kept.json"]
+    assert attnscope(*lookup, "--out", "other").returncode == 0
+    assert inside(Path("other")) == ["capacity.html", "capacity.json"]
+
+
+def test_commands_that_read_write_what_they_are_asked_for(here: Path) -> None:
+    for out in ("a", "b"):
+        assert attnscope("scan", "model", *SCAN, "--out", out).returncode == 0
+    before = made_in(here)
+    assert attnscope("compare", "a", "b").returncode == 0
+    assert attnscope("measures", "entropy").returncode == 0
+    assert made_in(here) == before
+    assert attnscope("compare", "a", "b", "--out", "both.html", "--save", "both.json").returncode == 0
+    assert made_in(here) == sorted([*before, "both.html", "both.json"])
+
+
+def test_report_of_a_folder_with_several_records_draws_them_all(here: Path) -> None:
+    for command in ("scan", "collapse"):
+        assert attnscope(command, *FINDS[command][0], "--out", "all").returncode == 0
+    for page in Path("all").glob("*.html"):
+        page.unlink()
+    done = attnscope("report", "all", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [Path(one["report"]).name for one in json.loads(done.stdout)] == ["report.html", "collapse.html"]
+    assert inside(Path("all")) == ["collapse.html", "collapse.json", "report.html", "survey.json"]
+    one_page = attnscope("report", "all", "--out", "page.html")
+    assert one_page.returncode == 2
+    assert "survey.json and collapse.json, and --out names one page" in one_page.stderr
+
+
+def test_two_models_of_one_name_do_not_share_a_folder(here: Path, specimen: Path) -> None:
+    for parent in ("a", "b"):
+        (here / parent).mkdir()
+        (here / parent / "twin").mkdir()
+        for file in specimen.iterdir():
+            os.link(file, here / parent / "twin" / file.name)
+    first = attnscope("scan", "a/twin", *SCAN)
+    assert first.returncode == 0, first.stderr
+    kept = Path("attnscope-twin/survey.json").read_bytes()
+    second = attnscope("scan", here / "b" / "twin", *SCAN)
+    assert second.returncode == 0, second.stderr
+    assert "attnscope-twin holds what was found about another model of that name" in second.stderr
+    assert "attnscope-twin-2/report.html" in second.stdout
+    assert model_folder("b/twin", False) == Path("attnscope-twin-2")  # which is its own by now
+    assert Path("attnscope-twin/survey.json").read_bytes() == kept
+    assert model_folder("./a/../a/twin", False) == Path("attnscope-twin")
+    assert model_folder("a/twin/config.json", True) == model_folder("a/twin", True) == Path("attnscope-twin-random")
+    assert sorted(path.name for path in here.glob("attnscope-*")) == ["attnscope-twin", "attnscope-twin-2"]
+
+
+def test_what_cannot_be_read_in_a_folder_belongs_to_nobody(here: Path) -> None:
+    usual = model_folder("pocket", False)
+    usual.mkdir()
+    for content in ("", "{}", "[]", '{"provenance": {"model": {"source": 5}}}', '{"provenance": null}'):
+        (usual / "survey.json").write_text(content)
+        assert model_folder("pocket", False) == usual
+    (usual / "survey.json").write_text('{"provenance": {"model": {"source": "elsewhere/pocket"}}}')
+    assert model_folder("pocket", False) == Path("attnscope-pocket-2")
+
+
+def test_two_patterns_of_one_name_do_not_share_a_folder(here: Path) -> None:
+    for parent, order in (("a", [1, 2, 3, 0]), ("b", [2, 3, 0, 1])):
+        (here / parent).mkdir()
+        np.save(here / parent / "p.npy", np.eye(4)[order])
+    for source, folder in (("a/p.npy", "attnscope-p"), ("b/p.npy", "attnscope-p-2"), ("a/p.npy", "attnscope-p")):
+        done = attnscope("compile", source)
+        assert done.returncode == 0, done.stderr
+        assert f"{folder}/head.safetensors" in done.stdout
+        assert ("another pattern of that name" in done.stderr) == (folder == "attnscope-p-2")
+
+
+def test_a_head_may_go_to_a_file_of_its_own(here: Path) -> None:
+    done = attnscope("compile", "permutation", "-n", "6", "--out", "mine.safetensors")
+    assert done.returncode == 0, done.stderr
+    assert made_in(here) == ["mine.safetensors"]

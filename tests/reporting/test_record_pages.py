@@ -1,0 +1,70 @@
+"""The pages of records as a person sees them, on a desk and on a telephone, in both themes, by keys and on paper.
+
+Another record joins by a line in `PAGES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from playwright.sync_api import Browser
+
+import attnscope
+from attnscope.records.record import Record
+from tests.charts.sample_capacity import sample_capacity
+from tests.reporting import looks
+from tests.reporting.sample_collapse import collapse_of, sample_curves
+from tests.reporting.sample_reproduction import sample_reproduction
+
+pytestmark = pytest.mark.browser
+PAGES: dict[str, Callable[[], Record]] = {
+    "collapse": partial(collapse_of, sample_curves(), bounds=True),
+    "collapse of many blocks": partial(collapse_of, sample_curves(96)),
+    "compiled": lambda: attnscope.compile(attnscope.generate("window", 48, 3), width=4),
+    "capacity": sample_capacity,
+    "reproduction": sample_reproduction,
+}
+
+
+@pytest.fixture(scope="module", params=PAGES)
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return attnscope.report(PAGES[request.param](), tmp_path_factory.mktemp("page") / "page.html")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 820, 390])
+def test_all_of_it_can_be_seen(path: Path, browser: Browser, width: int, scheme: Literal["light", "dark"]) -> None:
+    with looks.opened(browser, path, width=width, scheme=scheme) as page:
+        looks.assert_looks(page)
+        page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
+        looks.assert_looks(page)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_all_of_it_can_be_reached_by_keys(path: Path, browser: Browser, width: int) -> None:
+    with looks.opened(browser, path, width=width) as page:
+        looks.assert_tab_order(page)
+        page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
+        looks.assert_charts_are_read_by_keys(page)
+
+
+def test_paper_shows_all_of_it(path: Path, browser: Browser) -> None:
+    with looks.opened(browser, path, scheme="dark") as page:
+        looks.assert_print_shows_all(page)
+
+
+def test_the_verdict_comes_first_and_provenance_last(path: Path, browser: Browser) -> None:
+    with looks.opened(browser, path) as page:
+        order = page.evaluate("[...document.querySelectorAll('#verdict, main > section')].map((part) => part.id)")
+        assert order[0] == "verdict"
+        assert order[-1] == "provenance"
+        pictures, tables = (
+            page.locator(f"main > section:not(#bounds):not(#provenance) {what}").first.bounding_box()
+            for what in ("figure", "table")
+        )
+        assert pictures is not None
+        assert tables is None or pictures["y"] < tables["y"]

@@ -1,0 +1,14 @@
+"""Writes src/attnscope/reproducing/cards.json: what `attnscope reproduce` lists without importing the experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attnscope.core.files import write_atomically
+from attnscope.core.registry import experiments
+from attnscope.reproducing.cards import FILE, cards_json
+
+PLACE = Path(__file__).parents[1] / "src" / "attnscope" / "reproducing" / FILE
+
+if __name__ == "__main__":
+    write_atomically(PLACE, cards_json(experiments()))
