@@ -74,17 +74,6 @@ def notes(survey: Survey) -> tuple[str, ...]:
     return tuple(str(note) for note in told) if isinstance(told, list) else ()
 
 
-def names(first: Survey, second: Survey) -> tuple[str, str]:
-    """Two names that differ: of the models, else of the corpora, else `first` and `second`."""
-    whole = model_name(first), model_name(second)
-    pair = whole[0].rstrip("/").rsplit("/", 1)[-1], whole[1].rstrip("/").rsplit("/", 1)[-1]
-    if whole[0] != whole[1]:
-        return pair if pair[0] != pair[1] else whole
-    corpora = (corpus_words(first) or ("",))[0], (corpus_words(second) or ("",))[0]
-    told = corpora if corpora[0] != corpora[1] else ("first", "second")
-    return f"{pair[0]} ({told[0]})", f"{pair[1]} ({told[1]})"
-
-
 def _section(survey: Survey, name: str) -> dict[str, Any]:
     found = survey.provenance.get(name)
     return found if isinstance(found, dict) else {}
