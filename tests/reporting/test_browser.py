@@ -237,7 +237,7 @@ def test_a_corpus_full_of_script_stays_text(watched: Watched, tmp_path: Path) ->
     cell(page, 1, 1).hover()
     expect(page.locator("#tooltip")).to_contain_text(NASTY)
     cell(page, 1, 1).click()
-    expect(page.locator("#drawer-place")).to_contain_text(NASTY)
+    expect(page.locator("#portrait dt").first).to_contain_text(NASTY)
     assert page.locator("img, body script:not([type]) ~ script").count() == 0
 
 
