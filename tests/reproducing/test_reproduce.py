@@ -147,7 +147,7 @@ def test_the_page_is_whole_and_nothing_in_it_runs_but_its_own_script() -> None:
     assert data["type"] == "application/json"
     assert not script
     own = page.rsplit("<script>", 1)[1].split("</script>")[0]
-    assert [a["href"] for a in parsed.find("a") if not a["href"].startswith("#")] == [
+    assert [a["href"] for a in parsed.find("a") if not (a["href"] or "").startswith("#")] == [
         "https://arxiv.org/abs/0000.00000"
     ]
     assert not re.search(r"\bsrc=|@import|url\((?!#)", page.replace(own, ""))
