@@ -35,7 +35,7 @@ from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.loading.given import loaded_for
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import out_of_memory, precision_and_place, refusing_what_does_not_run
-from attnscope.hf.loading.options import Loading
+from attnscope.hf.loading.options import Loading, refuse_unknown_bos
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.exclusive import looking_at
@@ -72,6 +72,7 @@ def paths(
     dtype: str = "float64",
     device: str = "cpu",
     stack: str | None = None,
+    bos: str = "auto",
     random_init: bool = False,
     seed: int = 0,
     tokenizer: Tokenizer | None = None,
@@ -85,14 +86,16 @@ def paths(
     without it what the model itself says is most likely. `against` makes it the difference of two logits. `position` is
     the token behind which (masked models: at which) the model is asked; without it the last one, or the first mask.
     With `mlp`, MLPs are counted as edges and valued as players too. `draws` are random signs behind the energies; 0
-    leaves them out. A model in memory is copied into `dtype`.
+    leaves them out. A model in memory is copied into `dtype`. `bos` says whether the text begins with BOS: "auto" as
+    the tokenizer or a GGUF header wants it, "yes" or "no".
     """
+    refuse_unknown_bos(bos)
     _check(top, draws, dtype)
     refuse_unusable_seed(seed)
     progress("loading", 0, 0)
     loaded = loaded_for(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
     refuse_broken_weights(loaded)
-    read = reading(loaded, text)
+    read = reading(loaded, text, bos)
     with looking_at(loaded.model), quiet(), _fitting(read):
         progress("freezing", 0, 0)
         found = _anatomy(loaded, read, stack)
@@ -273,6 +276,7 @@ def _provenance(loaded: Loaded, read: Reading, seed: int | None) -> dict[str, An
     return {
         "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
         "tokens": len(read.words),
+        **({} if read.beginning is None else {"bos": read.beginning.to_json()}),
         **({} if seed is None else {"seed": seed}),
         **Stamp.now().to_json(),
     }

@@ -13,12 +13,14 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.corpus.formats import refuse_half_characters
 from attnscope.hf.anatomy.anatomy import marks_padding
+from attnscope.hf.loading.bos import beginning_of, beginning_of_ready
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.outputs import Entries, also_with_space, entries, mask_token_of, word
 from attnscope.pathways.network import Network
 from attnscope.pathways.targets import Target, residual_norm, stream_norm
 from attnscope.records.paths import Goal
 from attnscope.trace.batches import batches
+from attnscope.trace.beginning import Beginning
 from attnscope.trace.windows import Window, Windows
 
 NORMS: dict[str, tuple[Goal, Callable[[Network], Target]]] = {
@@ -34,6 +36,7 @@ class Reading:
     batch: dict[str, Any]
     ids: Int[Tensor, " token"] | None
     words: tuple[str, ...]
+    beginning: Beginning | None = None  # with BOS or without; None where nothing is known of it
 
 
 @dataclass(frozen=True)
@@ -48,14 +51,18 @@ class Aim:
     notes: tuple[str, ...] = ()
 
 
-def reading(loaded: Loaded, text: str | Mapping[str, Any]) -> Reading:
-    """`text` in the model's tokens, or a ready batch as it is."""
+def reading(loaded: Loaded, text: str | Mapping[str, Any], bos: str = "auto") -> Reading:
+    """`text` in the model's tokens, begun as `bos` says, or a ready batch as it is."""
     if not isinstance(text, str | Mapping):
         raise RefusalError(
             f"Paths are those of one text, not of a {type(text).__name__}: give a string, or a batch such as "
             '{"input_ids": ids}.'
         )
-    batch = _batch(loaded, text) if isinstance(text, str) else dict(text)
+    if isinstance(text, str):
+        batch, beginning = _batch(loaded, text, bos)
+    else:
+        batch = dict(text)
+        beginning = beginning_of_ready(loaded, [batch], bos)
     place = next(loaded.model.parameters())
     placed = {
         name: value.to(place.device, place.dtype if value.is_floating_point() else None)
@@ -72,10 +79,10 @@ def reading(loaded: Loaded, text: str | Mapping[str, Any]) -> Reading:
     if row is not None and loaded.positions is not None and len(row) > loaded.positions:
         raise RefusalError(_too_long(loaded, len(row)))
     words = () if row is None else tuple(word(loaded.tokenizer, int(i)) for i in row)
-    return Reading({**batch, **placed}, row, words)
+    return Reading({**batch, **placed}, row, words, beginning)
 
 
-def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
+def _batch(loaded: Loaded, text: str, bos: str) -> tuple[dict[str, Any], Beginning]:
     if not loaded.reads_text:
         raise RefusalError(
             f"{loaded.name} ({loaded.class_name}) does not read text alone: in Python, give a batch of what its "
@@ -85,6 +92,10 @@ def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
     ids = _numbers(loaded, text) if loaded.tokenizer is None else tuple(loaded.tokenizer(text)["input_ids"])
     if not text.strip() or not ids:
         raise RefusalError("The text is empty: give at least two tokens of it.")
+    beginning = beginning_of(loaded, bos)
+    if loaded.tokenizer is None and bos == "auto":
+        beginning = replace(beginning, begins=ids[0] == beginning.token, why="the numbers of the tokens were given")
+    ids = beginning(ids)
     if loaded.positions is not None and len(ids) > loaded.positions:
         raise RefusalError(_too_long(loaded, len(ids)))
     if loaded.vocab_size is not None and max(ids) >= loaded.vocab_size:
@@ -93,7 +104,8 @@ def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
             raise RefusalError(f"The text asks for {given}: give numbers below that.")
         raise RefusalError(f"The tokenizer gives {given}: give the tokenizer that belongs to the model.")
     window = Windows("text", "", (Window(ids),), len(ids))
-    return next(iter(batches(window, decoder_start=loaded.decoder_start, accepts=loaded.accepts))).inputs
+    made = next(iter(batches(window, decoder_start=loaded.decoder_start, accepts=loaded.accepts)))
+    return made.inputs, beginning
 
 
 def _too_long(loaded: Loaded, tokens: int) -> str:

@@ -13,6 +13,7 @@ from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.sound import broken_weights
 from attnscope.hf.tapping.verify import verify
 from attnscope.records.survey.survey import Survey
+from attnscope.scanning.bos_loss import bos_loss
 from attnscope.scanning.observer import Observer
 from attnscope.scanning.plan import Plan
 from attnscope.scanning.subject import Subject
@@ -46,6 +47,7 @@ def provenance(
             **({"broken_weights": list(broken)} if (broken := broken_weights(loaded.model)) else {}),
         },
         "corpus": {"name": prepared.name, "hash": prepared.sha256, "window": plan.max_tokens},
+        **({} if prepared.beginning is None else {"bos": prepared.beginning.to_json() | bos_loss(loaded, prepared)}),
         "measures": list(plan.measures),
         "dtype": plan.dtype,
         "device": plan.device,

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
+from attnscope.trace.beginning import Beginning
 from attnscope.trace.windows import Window, Windows
 
 
@@ -98,11 +99,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class Batches:
-    """All batches of a scan. Iterate over it as often as you like."""
+    """All batches of a scan. Iterate over it as often as you like.
+
+    `beginning` says whether sequences of text begin with BOS; `notes` what a reader must know of how they were made.
+    """
 
     name: str
     sha256: str
     batches: tuple[Batch, ...]
+    beginning: Beginning | None = None
+    notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Batch]:
         return iter(self.batches)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attnscope.core.errors import RefusalError
 from attnscope.corpus.corpus import Corpus
 from attnscope.corpus.read import read
+from attnscope.hf.loading.bos import beginning_of
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.options import Sampling
 from attnscope.trace.batches import Batches, batches
@@ -23,6 +26,7 @@ def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
             f"{loaded.name} ({loaded.class_name}) does not read text alone: in Python, give batches of what its "
             'forward takes, such as [{"pixel_values": images}] or [{"input_features": sound}].'
         )
+    beginning = beginning_of(loaded, sampling.bos)
     if loaded.tokenizer is not None:
         sequences = windows(
             read() if corpus is None else corpus,
@@ -32,6 +36,7 @@ def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
             vocab_size=loaded.vocab_size,
             samples=sampling.samples,
             seed=sampling.seed,
+            beginning=beginning,
         )
     elif corpus is None and loaded.vocab_size:
         sequences = random_windows(
@@ -40,20 +45,21 @@ def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
             positions=loaded.positions,
             samples=SAMPLES if sampling.samples is None else sampling.samples,
             seed=sampling.seed,
-            first=_known(loaded.bos, loaded),
+            first=beginning.token if beginning.begins else None,
         )
     else:
         raise RefusalError(
             f"{loaded.name} has no tokenizer, so it cannot read a corpus: add tokenizer.json to it (in "
             "Python pass tokenizer=), or leave the corpus out to scan it on random tokens."
         )
-    return batches(
+    made = batches(
         sequences,
         batch_size=sampling.batch_size,
         pad=_known(loaded.pad, loaded),
         decoder_start=None if loaded.decoder_start is None else _known(loaded.decoder_start, loaded) or 0,
         accepts=loaded.accepts,
     )
+    return replace(made, beginning=beginning)
 
 
 def _known(token: int | None, loaded: Loaded) -> int | None:

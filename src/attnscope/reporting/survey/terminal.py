@@ -26,6 +26,7 @@ from attnscope.reporting.survey.words import (
     corpus_words,
     missing_words,
     model_name,
+    notes,
     site_title,
     verdict,
 )
@@ -51,7 +52,8 @@ def show(
     told = next((one for one in findings if conclusion.sentence.startswith(one.sentence)), None)
     first = opening(conclusion, *([told.advice] if told else []), _about(survey))
     others = [one for one in findings if one is not told]
-    missing: list[RenderableType] = [Text(clean(sentence), style="dim") for sentence in _missing(survey, verbose)]
+    said = (*notes(survey), *_missing(survey, verbose))
+    missing: list[RenderableType] = [Text(clean(sentence), style="dim") for sentence in said]
     if not verbose:
         return _Brief(Group(*first), others, Group(*missing))
     listed: list[RenderableType] = [Text(""), finding_table(others)] if others else []
