@@ -178,7 +178,7 @@ def _collapse(
         ends=tuple(ends),
         order=order,
         pairs=pairs,
-        notes=noted(runs, beside, norm),
+        notes=(*prepared.notes, *noted(runs, beside, norm)),
         provenance=provenance_of(runs, prepared, chosen, norm=norm, seeds=seeds, mlp_skip=mlp_skip),
     )
 

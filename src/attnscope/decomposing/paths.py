@@ -61,7 +61,7 @@ WIDEST_SEARCH = 32  # suffixes that the search for single paths keeps
 
 def paths(
     model: str | Path | nn.Module | Loaded,
-    text: str | Mapping[str, Any],
+    text: str | tuple[str, str] | Mapping[str, Any],
     *,
     target: str | int | None = None,
     against: str | int | None = None,
@@ -80,7 +80,8 @@ def paths(
     trust_remote_code: bool = False,
     progress: Advance = silent,
 ) -> PathReport:
-    """Decompose one number that `model` says about `text` (or about a ready batch of one sequence).
+    """Decompose one number that `model` says about `text` (or about a ready batch of one sequence). An encoder-decoder
+    takes a pair of source and target too; given the source alone, it writes the target itself.
 
     `target` is a token (as text, or its number), a class (by name or number), or one of residual_norm and stream_norm;
     without it what the model itself says is most likely. `against` makes it the difference of two logits. `position` is
@@ -127,7 +128,7 @@ def paths(
         model=loaded.name,
         class_name=loaded.class_name,
         stack=stack or found.stacks[-1].name,
-        text=text if isinstance(text, str) else "",
+        text=text if isinstance(text, str) else text[0] if isinstance(text, tuple) else "",
         tokens=read.words,
         target=goal.target.name,
         output=goal.entries.output,
@@ -146,7 +147,7 @@ def paths(
         top_exact=chains.exact,
         top_missed=chains.missed,
         draws=draws,
-        notes=(*goal.notes, *_notes(found, read, stack, loaded)),
+        notes=(*goal.notes, *_notes(found, read, stack)),
         provenance=_provenance(loaded, read, seed if random_init else None),
         goal=goal.goal,
     )
@@ -254,7 +255,7 @@ def _chains(found: TopPaths, read: Reading) -> tuple[Chain, ...]:
     )
 
 
-def _notes(found: Anatomy, read: Reading, stack: str | None, loaded: Loaded) -> tuple[str, ...]:
+def _notes(found: Anatomy, read: Reading, stack: str | None) -> tuple[str, ...]:
     notes = []
     if len(read.words) == 1:
         notes.append(
@@ -267,9 +268,7 @@ def _notes(found: Anatomy, read: Reading, stack: str | None, loaded: Loaded) -> 
             f"Paths begin where the {found.stacks[-1].name} begins; what comes from elsewhere is a constant. Choose "
             f"another stack ({others}) by name."
         )
-    if loaded.decoder_start is not None:
-        notes.append("Encoder and decoder read the same text, the decoder one token behind.")
-    return tuple(notes)
+    return (*notes, *read.notes)
 
 
 def _provenance(loaded: Loaded, read: Reading, seed: int | None) -> dict[str, Any]:

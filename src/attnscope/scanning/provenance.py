@@ -48,6 +48,7 @@ def provenance(
         },
         "corpus": {"name": prepared.name, "hash": prepared.sha256, "window": plan.max_tokens},
         **({} if prepared.beginning is None else {"bos": prepared.beginning.to_json() | bos_loss(loaded, prepared)}),
+        **({"notes": list(prepared.notes)} if prepared.notes else {}),
         "measures": list(plan.measures),
         "dtype": plan.dtype,
         "device": plan.device,

@@ -51,6 +51,7 @@ class Windows:
     sha256: str
     sequences: tuple[Window, ...]
     max_tokens: int
+    targets: tuple[tuple[int, ...], ...] | None = None  # what a decoder writes for each; None: the sequence again
 
     def __len__(self) -> int:
         return len(self.sequences)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.corpus.corpus import Corpus
+from attnscope.corpus.corpus import Corpus, Document
 from attnscope.corpus.read import read
 from attnscope.hf.loading.autocast import refuse_autocast
 from attnscope.hf.loading.bos import beginning_of_ready
@@ -26,7 +26,7 @@ from attnscope.hf.seeing.uncompiled import note_on, uncompiled
 from attnscope.trace.batches import Batches
 from attnscope.trace.windows import Tokenizer
 
-Text = str | Path | Iterable[str]
+Text = str | Path | Iterable[Document]
 Ready = Batches | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 
