@@ -38,6 +38,7 @@ def test_a_gguf_header_decides_unless_something_is_asked_for(
     write_gguf(tmp_path / "tiny.gguf", add_bos=header)
     loaded = load(tmp_path / "tiny.gguf")
     assert (loaded.header.adds_bos, loaded.header.bos) == (header, 0)
+    assert loaded.tokenizer is not None
     assert loaded.tokenizer("ab")["input_ids"] == [3], "transformers' tokenizer drops what the header says"
     prepared = feed(loaded, WORDS, Sampling(samples=4, max_tokens=16, bos=asked))
     assert prepared.beginning == Beginning(begins, 0, why, "<s>")

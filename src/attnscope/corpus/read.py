@@ -42,14 +42,14 @@ def read(source: str | Path | Iterable[Document] | None = None, *, field: str = 
 def _strings(texts: Iterable[Document]) -> list[Document]:
     kept = list(texts)
     for number, text in enumerate(kept):
-        pair = isinstance(text, tuple) and len(text) == 2
-        sides = text if pair else (text,)
-        if not all(isinstance(side, str) for side in sides):
+        sides: tuple[object, ...] = text if isinstance(text, tuple) and len(text) == 2 else (text,)
+        strings = [side for side in sides if isinstance(side, str)]
+        if len(strings) < len(sides):
             raise RefusalError(
                 f"Item {number} of the corpus is {type(text).__name__}, not text: give strings, or pairs of source and"
                 " target."
             )
-        for side in sides:
+        for side in strings:
             refuse_half_characters(side, f"Item {number} of the corpus")
     return kept
 

@@ -95,6 +95,7 @@ def _first_tokens(inputs: Mapping[str, Any]) -> list[int]:
     ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
     if not isinstance(ids, Tensor) or ids.ndim != 2:
         return []
-    masked = isinstance(mask, Tensor) and mask.shape == ids.shape
-    places = (mask != 0).int().argmax(dim=1).tolist() if masked else [0] * len(ids)
+    places = [0] * len(ids)
+    if isinstance(mask, Tensor) and mask.shape == ids.shape:
+        places = mask.bool().int().argmax(dim=1).tolist()
     return [int(row[place]) for row, place in zip(ids, places, strict=True)]
