@@ -125,7 +125,7 @@ class Bounding:
             return
         if isinstance(frame, StreamFrame):
             self._streams[frame.layer] = frame.stream.detach().clone()
-            if frame.layer == len(self.stack.blocks):
+            if frame.layer == self.stack.blocks[-1].layer + 1:
                 for stream, real in zip(frame.stream, frame.token_mask, strict=True):
                     self.last.append(_sizes(stream[real][None].double()))
             return
@@ -179,7 +179,7 @@ class Bounding:
             }
         else:
             self.reasons[reason] = None
-        written = self.stack.blocks[frame.layer].writes
+        written = next(block for block in self.stack.blocks if block.layer == frame.layer).writes
         wide = float(diameter(stream))
         if written.norm == "sandwich":
             self.reasons[SANDWICHED] = None

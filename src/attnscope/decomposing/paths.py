@@ -39,6 +39,7 @@ from attnscope.hf.loading.options import Loading
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.exclusive import looking_at
+from attnscope.hf.seeing.gradients import with_gradients
 from attnscope.pathways.edges import number_of_paths
 from attnscope.pathways.energy import Energy, path_energy
 from attnscope.pathways.heads import head_table
@@ -93,7 +94,7 @@ def paths(
     loaded = loaded_for(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
     refuse_broken_weights(loaded)
     read = reading(loaded, text)
-    with looking_at(loaded.model), quiet(), _fitting(read):
+    with looking_at(loaded.model), quiet(), _fitting(read), with_gradients():
         progress("freezing", 0, 0)
         found = _anatomy(loaded, read, stack)
         tokens, suffixes = len(read.words), max(top, WIDEST_SEARCH)

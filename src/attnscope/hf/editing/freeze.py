@@ -49,6 +49,7 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
     """The network that `model` is at `batch`; refused when its linear form does not give the model's own numbers."""
     found = anatomy(model, None if found is None and _has_config(model) else batch) if found is None else found
     chosen = _stack(found, stack)
+    _refuse_without_attention(found, chosen)
     batch = _without_cache(model, batch)
     dtype = _precision(model, batch)
     if dtype not in ALLOWED:
@@ -69,6 +70,15 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
                 "quantised or not linear when frozen; choose another model."
             )
     return network
+
+
+def _refuse_without_attention(found: Anatomy, stack: Stack) -> None:
+    for block in stack.blocks:
+        if not block.attends and block.kind != "MLP":
+            raise RefusalError(
+                f"Block {block.layer} of {found.model_class} has no softmax attention ({block.kind}), and paths through "
+                "it are not a sum over heads: choose a model, or a stack, whose every block attends."
+            )
 
 
 def _precision(model: nn.Module, batch: Batch) -> torch.dtype:

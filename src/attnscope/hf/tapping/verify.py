@@ -165,12 +165,14 @@ def verify(
     broken = compared.broken_from(found)
     if broken:
         notes = (*notes, f"the model makes NaN or infinity: not compared from {' and '.join(broken)} on")
-    expected = Counter((s.stack, s.site, s.layer) for s in found.sites)
-    missing = [f"{stack} layer {layer} {site}" for stack, site, layer in expected - compared.seen]
+    expected = {(s.stack, s.site, s.layer): None for s in found.sites}
+    missing = [
+        f"{stack} layer {layer} {site}" for stack, site, layer in expected if not compared.seen[stack, site, layer]
+    ]
     if missing:
         raise RefusalError(
-            f"{found.model_class} did not attend where its probe run did ({', '.join(missing[:3])}): "
-            "give anatomy() example inputs of the same kind as the batch."
+            f"{found.model_class} did not attend where it did on the batch it was probed with "
+            f"({', '.join(missing[:3])}): give batches that all take the same path through the model."
         )
     loosest = compared.loosest
     checks = {
