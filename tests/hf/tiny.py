@@ -115,6 +115,8 @@ def _decisions(model: Any) -> dict[str, Tensor]:
 
 
 _SERIES = {"prediction_length": 6, "context_length": 12, "num_time_features": 1, "lags_sequence": [1, 2]}
+_PATCHES = {"context_length": 32, "patch_length": 4, "patch_stride": 4, "num_input_channels": 3}
+
 _SWIN = {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 2], "window_size": 4}
 
 ODD: dict[str, Odd] = {
@@ -123,12 +125,8 @@ ODD: dict[str, Odd] = {
     "informer": Odd(_SERIES, None, _series),
     "autoformer": Odd(_SERIES, None, _series),
     "time_series_transformer": Odd(_SERIES, None, _series),
-    "patchtst": Odd(
-        {"context_length": 32, "patch_length": 4, "patch_stride": 4, "num_input_channels": 3}, None, _channels
-    ),
-    "patchtsmixer": Odd(
-        {"context_length": 32, "patch_length": 4, "patch_stride": 4, "num_input_channels": 3}, None, _channels
-    ),
+    "patchtst": Odd(_PATCHES, None, _channels),
+    "patchtsmixer": Odd(_PATCHES, None, _channels),
     "decision_transformer": Odd({"max_ep_len": 40}, "DecisionTransformerModel", _decisions),
     "swin": Odd(_SWIN),
     "swinv2": Odd(_SWIN),

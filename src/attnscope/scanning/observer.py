@@ -95,8 +95,8 @@ class Observer:
                     where = {label: index[None] for label, index in one.where.items()}
                     self._ledger.observe(*one.place, one.values[None], where)
                 else:
-                    one = _one_for_each_sequence(one, len(rows))
-                    self._ledger.observe(*one.place, one.values, one.where, rows[: len(one.values)])
+                    each = _one_for_each_sequence(one, len(rows))
+                    self._ledger.observe(*each.place, each.values, each.where, rows[: len(each.values)])
             self.tokens += tokens
         self._waiting.clear()
 

@@ -32,6 +32,7 @@ def provenance(
             "layers": len(stack.blocks),
             "heads": max((s.heads for s in found.sites if s.stack == stack.name), default=0),
             "causal": all(s.causal for s in found.sites if s.stack == stack.name and s.site == "self"),
+            **({"kinds": kinds} if (kinds := {str(b.layer): b.kind for b in stack.blocks if not b.attends}) else {}),
         }
         for stack in found.stacks
     ]
@@ -53,6 +54,7 @@ def provenance(
         "batch_size": plan.batch_size,
         "routes": list(found.routes),
         "verify": verified,
+        **({"notes": list(found.notes)} if found.notes else {}),
         **Stamp.now().to_json(),
     }
 

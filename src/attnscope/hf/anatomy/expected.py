@@ -7,15 +7,16 @@ note that goes with every survey, and where nothing was seen at all it is a refu
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.core.words import count
+from attnscope.core.words import count, ranges
 from attnscope.hf.anatomy.census import Census
-from attnscope.hf.anatomy.kinds import unseen_attention
+from attnscope.hf.anatomy.kinds import ATTENTION, UNSEEN, unseen_attention
 from attnscope.hf.anatomy.stacks import Placement
 
 
@@ -84,12 +85,13 @@ def _stream_only(placement: Placement) -> Iterator[str]:
     """Blocks of a stack that have no softmax attention, by kind."""
     for stack in dict.fromkeys(block.stack for block in placement.blocks):
         own = [block for block in placement.blocks if block.stack == stack]
-        for kind in dict.fromkeys(b.kind for b in own if b.kind != "attention"):
+        for kind in dict.fromkeys(b.kind for b in own if b.kind != ATTENTION):
             layers = [b.layer for b in own if b.kind == kind]
-            yield (
-                f"{count(len(layers), 'block')} of {len(own)} of the {stack} {'has' if len(layers) == 1 else 'have'} no "
-                f"softmax attention ({kind}): stream only."
-            )
+            which = f"Block{'s' if len(layers) > 1 else ''} {ranges(layers)} of the {stack} ({kind})"
+            if kind == UNSEEN:
+                yield f"{which}: the stream is measured, the attention is not."
+            else:
+                yield f"{which} {'have' if len(layers) > 1 else 'has'} no softmax attention: stream only."
 
 
 def _uneven(placement: Placement) -> Iterator[str]:
@@ -97,8 +99,8 @@ def _uneven(placement: Placement) -> Iterator[str]:
     for stack in dict.fromkeys(p.stack for p in placement.sites if p.seen.site == "uneven"):
         layers = {p.layer for p in placement.sites if p.stack == stack and p.seen.site == "uneven"}
         yield (
-            f"Self-attention of the {stack} has unequally many queries and keys in {count(len(layers), 'block')} (pooled "
-            "tokens, or further streams beside its own): measures that need a diagonal are left out there."
+            f"Self-attention of the {stack} has unequally many queries and keys in {count(len(layers), 'block')} "
+            "(pooled tokens, or further streams beside its own): measures that need a diagonal are left out there."
         )
 
 
@@ -112,16 +114,14 @@ def _folded(placement: Placement, sequences: int | None) -> Iterator[str]:
                 "its numbers are means over those rows, and tokens attend within their own row only."
             )
         elif sequences is not None and any(count_ < sequences for count_ in rows):
-            yield f"The {stack} packs a batch into fewer rows than it has sequences: its numbers are those of such rows."
+            yield f"The {stack} packs a batch into fewer rows than it has sequences: its numbers are of those rows."
 
 
 def _against_configuration(model: nn.Module, placement: Placement) -> Iterator[str]:
     config = getattr(model, "config", None)
     if config is None:
         return
-    sizes = [
-        len([b for b in placement.blocks if b.stack == s]) for s in dict.fromkeys(b.stack for b in placement.blocks)
-    ]
+    sizes = list(Counter(block.stack for block in placement.blocks).values())
     loose = len({(p.stack, p.layer) for p in placement.sites if p.block is None})
     for what, layers in _promised(config):
         if layers in sizes:

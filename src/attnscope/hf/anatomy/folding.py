@@ -42,8 +42,8 @@ def refuse_mixed_rows(model: nn.Module, batch: Batch, census: Census, placed: tu
         rows, again = (sums[index].reshape(sequences, -1) for sums in (one, other))
         if not torch.allclose(rows, again.flip(0), rtol=1e-4, atol=1e-6):
             raise RefusalError(
-                f"{type(model).__name__} makes {rows.shape[1]} rows of every sequence in {placed[index].seen.owner} and "
-                "mixes their order, so that numbers cannot be given back to their sequences: give batches of one "
+                f"{type(model).__name__} makes {rows.shape[1]} rows of every sequence in {placed[index].seen.owner} "
+                "and mixes their order, so that numbers cannot be given back to their sequences: give batches of one "
                 "sequence."
             )
 

@@ -1,13 +1,14 @@
 """Does an attention call look at its own stream or at another? Told by what its values descend from, not by lengths.
 
-A third probe run, with gradients on and used as a family tree only: every tensor that enters an element of a module list
-(a block, or half of one) becomes a root, and the tree above queries and values says which of those roots they come from.
+A third probe run, with gradients on and used as a family tree only: every tensor that enters an element of a module
+list (a block, or half of one) becomes a root, and the tree above queries and values says which of those roots they come
+from.
 
     self    values come from what queries come from, and from a tensor that passes through the block
     cross   values come from elsewhere: from an encoder, from pictures, from the other of two streams
 
-Lengths say something else: self-attention over pooled keys (PVT, Segformer), or of pooled queries (Funnel), has fewer of
-the ones than of the others, and an encoder may well have as many tokens as its decoder.
+Lengths say something else: self-attention over pooled keys (PVT, Segformer), or of pooled queries (Funnel), has fewer
+of the ones than of the others, and an encoder may well have as many tokens as its decoder.
 """
 
 from __future__ import annotations

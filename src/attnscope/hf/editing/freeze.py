@@ -76,8 +76,8 @@ def _refuse_without_attention(found: Anatomy, stack: Stack) -> None:
     for block in stack.blocks:
         if not block.attends and block.kind != "MLP":
             raise RefusalError(
-                f"Block {block.layer} of {found.model_class} has no softmax attention ({block.kind}), and paths through "
-                "it are not a sum over heads: choose a model, or a stack, whose every block attends."
+                f"Block {block.layer} of {found.model_class} has no softmax attention ({block.kind}), and paths "
+                "through it are not a sum over heads: choose a model, or a stack, whose every block attends."
             )
 
 

@@ -85,9 +85,9 @@ def _edits(found: Anatomy, block: Block, variant: Variant) -> Iterator[_Edit]:
     writes = block.writes
     if not writes.separable:
         raise RefusalError(
-            f"What attention and MLP write cannot be told apart in {block.path} of {found.model_class} (its stream is not "
-            "a sum of what entered and what the two wrote), so its skips cannot be cut: `scan` shows its streams and "
-            "attention all the same."
+            f"What attention and MLP write cannot be told apart in {block.path} of {found.model_class} (its stream is "
+            "not a sum of what entered and what the two wrote), so its skips cannot be cut: choose another model; "
+            "`scan` shows the attention and the streams of this one."
         )
     entered = Place(block.path, block.nth, "input", block.enters)
     attention = _attention_writes(block)
@@ -102,7 +102,7 @@ def _edits(found: Anatomy, block: Block, variant: Variant) -> Iterator[_Edit]:
 
 
 def _attention_writes(block: Block) -> set[Place]:
-    """The writes that attention made, or what stands in its place: those before `middle`, or the one that is `middle` in parallel blocks."""
+    """The writes of attention, or of what stands in its place: those before `middle`; in parallel blocks, `middle`."""
     writes = block.writes
     if block.kind == "MLP":
         return set()

@@ -165,10 +165,8 @@ def verify(
     broken = compared.broken_from(found)
     if broken:
         notes = (*notes, f"the model makes NaN or infinity: not compared from {' and '.join(broken)} on")
-    expected = {(s.stack, s.site, s.layer): None for s in found.sites}
-    missing = [
-        f"{stack} layer {layer} {site}" for stack, site, layer in expected if not compared.seen[stack, site, layer]
-    ]
+    expected = dict.fromkeys((s.stack, s.site, s.layer) for s in found.sites)
+    missing = [f"{place[0]} layer {place[2]} {place[1]}" for place in expected if place not in compared.seen]
     if missing:
         raise RefusalError(
             f"{found.model_class} did not attend where it did on the batch it was probed with "

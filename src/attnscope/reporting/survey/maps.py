@@ -55,7 +55,7 @@ class HeadMap:
         return self.card.log and self.low > 0
 
     def steps(self) -> np.ndarray:
-        """The colour step of every cell; -1 where the number is missing or broken."""
+        """The colour step of every cell; -1 where the number is broken, -2 where there is no such head."""
         mean = self.numbers["mean"]
         with np.errstate(invalid="ignore", divide="ignore"):
             if self.log:
@@ -63,7 +63,8 @@ class HeadMap:
             else:
                 share = (mean - self.low) / (self.high - self.low)
             step = np.rint(np.clip(share, 0, 1) * (STEPS - 1))
-        return np.where(np.isfinite(step) & (self.numbers["nonfinite"] == 0), step, -1).astype(int)
+        broken = self.numbers["nonfinite"] > 0
+        return np.where(broken, -1, np.where(np.isfinite(step), step, -2)).astype(int)
 
     def drawing(self) -> str:
         """A small picture: layers to the right, heads downwards, one path per colour."""
@@ -121,11 +122,12 @@ def difference_drawing(change: np.ndarray) -> tuple[str, float]:
     sizes = np.abs(change[np.isfinite(change)])
     reach = float(sizes.max(initial=0.0)) or 1.0
     step = np.rint((np.clip(change / reach, -1, 1) + 1) / 2 * (STEPS - 1))
-    return draw(np.where(np.isfinite(step), step, -1).astype(int), "d"), reach
+    return draw(np.where(np.isfinite(step), step, -2).astype(int), "d"), reach
 
 
 def draw(steps: np.ndarray, ramp: str) -> str:
-    """An SVG of a [layer, head] array of colour steps. A run of one colour along the layers is one stroke."""
+    """An SVG of a [layer, head] array of colour steps. A run of one colour along the layers is one stroke; -1 is
+    crossed out, and where there is nothing (-2: a block without attention) nothing is drawn."""
     layers, heads = steps.shape
     strokes: defaultdict[int, list[str]] = defaultdict(list)
     for head in range(heads):
@@ -137,6 +139,7 @@ def draw(steps: np.ndarray, ramp: str) -> str:
     paths = "".join(
         f'<path class="{f"{ramp}{step}" if step >= 0 else "void"}" d="{"".join(runs)}"/>'
         for step, runs in sorted(strokes.items())
+        if step >= -1
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="map" viewBox="0 -0.5 {layers} {heads}"'

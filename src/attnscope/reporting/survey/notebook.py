@@ -10,6 +10,7 @@ from attnscope.core.words import number
 from attnscope.records.survey.diagnose import diagnose
 from attnscope.records.survey.grid import grids
 from attnscope.records.survey.survey import Survey
+from attnscope.reporting.survey.words import note_words
 
 
 def html(survey: Survey) -> str:
@@ -20,8 +21,9 @@ def html(survey: Survey) -> str:
         + "</tr>"
         for title, place, numbers in _headlines(survey)
     )
+    notes = "".join(f"<p><b>Note</b> {escape(note)}</p>" for note in note_words(survey))
     return (
-        f"<div><p>{escape(repr(survey))}</p><ul>{findings or '<li>Nothing was found.</li>'}</ul>"
+        f"<div><p>{escape(repr(survey))}</p>{notes}<ul>{findings or '<li>Nothing was found.</li>'}</ul>"
         "<table><thead><tr><th>measure</th><th>place</th><th>lowest</th><th>mean</th><th>highest</th></tr></thead>"
         f"<tbody>{rows}</tbody></table></div>"
     )

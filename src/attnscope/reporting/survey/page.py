@@ -44,7 +44,7 @@ def render(
     from attnscope.reporting.survey.figures import profiles
     from attnscope.reporting.survey.headlines import headlines
     from attnscope.reporting.survey.maps import FULL_DETAIL, head_maps
-    from attnscope.reporting.survey.words import corpus_words, missing_words, model_name
+    from attnscope.reporting.survey.words import corpus_words, missing_words, model_name, note_words
 
     findings = diagnose(survey, thresholds) if findings is None else findings
     table = survey.table()
@@ -88,8 +88,9 @@ def render(
         profiles=figures,
         maps=maps,
         comparison=comparison,
-        provenance=flat({k: v for k, v in survey.provenance.items() if k != "not_measured"}),
+        provenance=flat({k: v for k, v in survey.provenance.items() if k not in ("not_measured", "notes")}),
         missing=missing_words(survey),
+        notes=note_words(survey),
         thresholds=sorted(vars(thresholds or Thresholds()).items()),
         cards=list(survey.cards.values()),
     )

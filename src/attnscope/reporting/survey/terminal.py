@@ -24,6 +24,7 @@ from attnscope.reporting.survey.words import (
     corpus_words,
     missing_words,
     model_name,
+    note_words,
     site_title,
 )
 from attnscope.reporting.terminal import BLOCKS, section
@@ -42,6 +43,7 @@ def show(
         Text(""),
         Text(clean(model_name(survey)), style="bold"),
         Text(clean(", ".join(corpus_words(survey)) or "no corpus is named"), style="dim"),
+        *(Text(f"Note: {clean(note)}", style="yellow") for note in note_words(survey)),
         Text(""),
         _headline_table(survey, thresholds),
         section(_counts(findings)),
@@ -121,7 +123,7 @@ def _depth_table(survey: Survey) -> Table:
 
 def _order(survey: Survey, place: tuple[str, str]) -> tuple[int, int]:
     """Stack by stack, the stream before attention."""
-    return survey.stacks.index(place[0]), ("stream", "middle", "self", "cross").index(place[1])
+    return survey.stacks.index(place[0]), ("stream", "middle", "self", "uneven", "cross").index(place[1])
 
 
 def _mean(cell: Any) -> float:

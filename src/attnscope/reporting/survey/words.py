@@ -44,7 +44,15 @@ def place(finding: Finding) -> str:
 
 
 def site_title(stack: str, site: str) -> str:
+    if site == "uneven":
+        return f"{stack}, self-attention with unequally many queries and keys"
     return stack if site in ("stream", "middle") else f"{stack}, {site}-attention"
+
+
+def note_words(survey: Survey) -> tuple[str, ...]:
+    """What a reader must know before the numbers: parts of the model that are not in the survey."""
+    notes = survey.provenance.get("notes")
+    return tuple(str(note) for note in notes) if isinstance(notes, list) else ()
 
 
 def model_name(survey: Survey) -> str:

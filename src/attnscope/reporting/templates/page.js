@@ -140,7 +140,8 @@
   };
   const colour = (index) => {
     const map = maps[state.map], value = valueAt(index);
-    if (value === null || (state.mode !== "second" && map.broken[index])) return "void";
+    if (state.mode !== "second" && map.broken[index]) return "void";
+    if (value === null) return "none"; /* a block without attention, or with fewer heads */
     if (state.mode === "change") return `d${step((value / data.changes[state.map].reach + 1) / 2)}`;
     const part = share(map, value);
     return Number.isNaN(part) ? "q0" : `q${step(part)}`;
@@ -148,6 +149,7 @@
   const describe = (layer, head) => {
     const map = maps[state.map], index = layer * map.heads + head, change = data.changes[state.map];
     const lines = [`Layer ${layer}, head ${head}`];
+    if (valueAt(index) === null && !map.broken[index]) return `${lines[0]}\nno such head was measured`;
     if (state.mode === "change") {
       lines.push(`${map.title} ${numeral(map.mean[index])} → ${numeral(change.mean[index])}`, `difference ${numeral(valueAt(index))} ${map.unit}`);
     } else {

@@ -13,7 +13,7 @@ import numpy as np
 from attnscope.core.card import Card
 from attnscope.core.finding import Finding, finding
 from attnscope.core.registry import findings
-from attnscope.core.words import count, layers, number
+from attnscope.core.words import count, layers, number, ranges
 from attnscope.records.survey.grid import Grid, grids
 from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
@@ -49,7 +49,7 @@ def _rings(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Finding]:
     heads = grid.chosen(mask) if mask.ndim == 2 else ()
     # The card's words ("ten times longer") are about the card's limit.
     meaning = f": {card.alarm.meaning.rstrip('.')}" if limit == card.alarm.threshold else ""
-    share = f"{len(heads)} of {count(grid.measured, 'head')} ({layers(depths)})" if heads else layers(depths)
+    share = f"{len(heads)} of {count(grid.measured, 'head')} ({layers(depths)})" if heads else _places(card, depths)
     yield Finding(
         kind=alarm.name,
         severity="warning" if many else "info",
@@ -67,3 +67,10 @@ def _rings(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Finding]:
         advice=card.summary,
         details={"measure": card.name, "site": grid.site},
     )
+
+
+def _places(card: Card, depths: tuple[int, ...]) -> str:
+    """Streams are between blocks: a number of the stream is that of what enters a block."""
+    if card.scope != "stream":
+        return layers(depths)
+    return f"the stream entering block{'s' if len(depths) > 1 else ''} {ranges(depths)}"
