@@ -37,8 +37,9 @@ UNKNOWN = "its projections were not recognised"
 LEAKING = "rows of its patterns do not sum to one"
 OVERFLOWING = "its numbers became NaN or infinite"
 SANDWICHED = "a norm stands between attention and the skip"
+FOLDED = "it attends within windows, frames or channels of a sequence"
 SCALED = "what its attention writes is changed before it is added to the stream"
-OF_SKIPS = (UNKNOWN, LEAKING, OVERFLOWING, SANDWICHED, SCALED)  # those that keep (d) from speaking
+OF_SKIPS = (UNKNOWN, FOLDED, LEAKING, OVERFLOWING, SANDWICHED, SCALED)  # those that keep (d) from speaking
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,9 @@ class Bounding:
         tokens, stream = self._read.pop(frame.layer, None), self._streams.pop(frame.layer, None)
         if tokens is None or stream is None or frame.layer not in self.weights:
             self.reasons[UNKNOWN] = None
+            return
+        if tokens.shape[:2] != frame.query_mask.shape or stream.shape[:2] != frame.query_mask.shape:
+            self.reasons[FOLDED] = None
             return
         for index, real in enumerate(frame.query_mask):
             if int(real.sum()) > 1:

@@ -33,19 +33,18 @@ from attnscope.hf.loading.material import (
     Ready,
     Text,
     batches_for,
-    forward_options,
     out_of_memory,
     precision_and_place,
     refuse_randomness,
     refusing_what_does_not_run,
     text_of,
+    why_it_does_not_run,
 )
 from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.hf.seeing.gradients import without_gradients
-from attnscope.hf.seeing.intact import evaluating
 from attnscope.matrix.yardsticks import YARDSTICKS
 from attnscope.records.collapse import Collapse, EndToEnd
 from attnscope.trace.batches import Batches
@@ -112,8 +111,8 @@ def collapse(
             reader = loaded if max_tokens is not None else replace(loaded, positions=_room(loaded))
             prepared = batches_for(reader, text, sampling)
         refuse_broken_weights(loaded)
-        reason = _why_not(loaded, prepared) if dtype == "float64" else None
-        if reason is not None:  # code of its own that mixes precisions: most mixtures of experts
+        reason = _why_not_in_float64(loaded, prepared) if dtype == "float64" else None
+        if reason is not None:
             loaded = loaded_for(model, tokenizer, replace(loading, seed=seed, dtype="float32"))
             loaded = replace(loaded, provenance={**loaded.provenance, "float64": f"does not run ({reason})"})
         with looking_at(loaded.model):
@@ -216,16 +215,9 @@ def _room(loaded: Loaded) -> int:
     return TOKENS if loaded.positions is None else min(TOKENS, loaded.positions)
 
 
-def _why_not(loaded: Loaded, prepared: Batches) -> str | None:
-    """Why a model does not run in the precision it was cast to, in its own words; None where it does."""
+def _why_not_in_float64(loaded: Loaded, prepared: Batches) -> str | None:
     precision, place = precision_and_place(loaded.model)
-    first = prepared.batches[0].to(place, precision).shortened(16)
-    try:
-        with looking_at(loaded.model), evaluating(loaded.model), without_gradients(), quiet():
-            loaded.model(**first.inputs, **forward_options(loaded))
-    except RuntimeError as error:
-        return None if out_of_memory(error) else (str(error).strip().splitlines() or ["no reason given"])[0][:120]
-    return None
+    return why_it_does_not_run(loaded, prepared.batches[0].to(place, precision).shortened(16).inputs)
 
 
 @contextmanager

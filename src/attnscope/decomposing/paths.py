@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,12 @@ from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.loading.given import loaded_for
 from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import out_of_memory, precision_and_place, refusing_what_does_not_run
+from attnscope.hf.loading.material import (
+    out_of_memory,
+    precision_and_place,
+    refusing_what_does_not_run,
+    why_it_does_not_run,
+)
 from attnscope.hf.loading.options import Loading
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
@@ -60,6 +66,7 @@ MOST_PATHS = 10_000
 WIDEST_SEARCH = 32  # suffixes that the search for single paths keeps
 
 
+@with_gradients()
 def paths(
     model: str | Path | nn.Module | Loaded,
     text: str | Mapping[str, Any],
@@ -91,10 +98,15 @@ def paths(
     _check(top, draws, dtype)
     refuse_unusable_seed(seed)
     progress("loading", 0, 0)
-    loaded = loaded_for(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
+    loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
+    loaded = loaded_for(model, tokenizer, loading)
     refuse_broken_weights(loaded)
     read = reading(loaded, text)
-    with looking_at(loaded.model), quiet(), _fitting(read), with_gradients():
+    narrow = why_it_does_not_run(loaded, read.batch) if dtype == "float64" else None
+    if narrow is not None:
+        loaded = loaded_for(model, tokenizer, replace(loading, dtype="float32"))
+        read = reading(loaded, text)
+    with looking_at(loaded.model), quiet(), _fitting(read):
         progress("freezing", 0, 0)
         found = _anatomy(loaded, read, stack)
         tokens, suffixes = len(read.words), max(top, WIDEST_SEARCH)
@@ -103,7 +115,8 @@ def paths(
         refuse_too_many_tokens(sizes, precision_and_place(loaded.model)[1])
         if sizes.bytes > LARGE:
             progress(f"freezing (about {sizes.bytes / 1e9:,.1f} GB of memory will be needed)", 0, 0)
-        network = freeze(loaded.model, read.batch, found, stack)
+        with _refusing_what_is_not_followed(loaded):
+            network = freeze(loaded.model, read.batch, found, stack)
         with torch.no_grad():
             apart = max(differences(network))
         goal = aim(loaded, network, read, target, against, position)
@@ -144,7 +157,7 @@ def paths(
         top_exact=chains.exact,
         top_missed=chains.missed,
         draws=draws,
-        notes=(*goal.notes, *_notes(found, read, stack, loaded)),
+        notes=(*goal.notes, *_notes(found, read, stack, loaded, narrow)),
         provenance=_provenance(loaded, read, seed if random_init else None),
         goal=goal.goal,
     )
@@ -172,9 +185,29 @@ def _check(top: int, draws: int, dtype: str) -> None:
 def _anatomy(loaded: Loaded, read: Reading, stack: str | None) -> Anatomy:
     with refusing_what_does_not_run(loaded), torch.no_grad():
         found = anatomy(loaded.model, read.batch)
+    if not found.stacks:
+        raise RefusalError(
+            f"{found.model_class} has no blocks that pass one stream of tokens on, and paths are followed from block "
+            "to block: choose another model."
+        )
     if stack is not None and found.stack(stack) is None:
         raise RefusalError(f"There is no stack called '{stack}'.{nearest(stack, [s.name for s in found.stacks])}")
     return found
+
+
+@contextmanager
+def _refusing_what_is_not_followed(loaded: Loaded) -> Iterator[None]:
+    """A model's own code may do to a stream of parts what no rule foresees: that is a refusal, not a crash."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        if out_of_memory(error):
+            raise
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0][:160]
+        raise RefusalError(
+            f"The paths through {loaded.class_name} cannot be followed ({type(error).__name__}: {reason}): its blocks "
+            "do something with their stream that has no rule here; choose another model or stack."
+        ) from error
 
 
 @contextmanager
@@ -252,8 +285,10 @@ def _chains(found: TopPaths, read: Reading) -> tuple[Chain, ...]:
     )
 
 
-def _notes(found: Anatomy, read: Reading, stack: str | None, loaded: Loaded) -> tuple[str, ...]:
+def _notes(found: Anatomy, read: Reading, stack: str | None, loaded: Loaded, narrow: str | None) -> tuple[str, ...]:
     notes = []
+    if narrow is not None:
+        notes.append(f"This model's own code does not run in float64 ({narrow}): numbers are float32.")
     if len(read.words) == 1:
         notes.append(
             "The text is a single token: every head can only attend to itself, and there is nothing to tell tokens "

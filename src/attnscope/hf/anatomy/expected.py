@@ -162,6 +162,9 @@ def _promised(config: Any) -> Iterator[tuple[str, int]]:
         where: next((v for name in names if isinstance(v := _number(config, name), int)), None)
         for where, names in _LAYERS.items()
     }
+    depths = _number(config, "depths")
+    if isinstance(depths, (list, tuple)) and depths and all(isinstance(depth, int) for depth in depths):
+        found = dict.fromkeys(found) | {"": sum(depths)}  # what such models call layers are stages of blocks
     if getattr(config, "is_encoder_decoder", False):
         found["encoder"] = found["encoder"] or found[""]
         found[""] = None

@@ -17,12 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from attnscope.hf.anatomy.census import Census
 from attnscope.hf.anatomy.example import Batch, same_chance
 from attnscope.hf.anatomy.probe_run import probe_run
-from attnscope.hf.seeing.gradients import with_gradients
+from attnscope.hf.seeing.gradients import outside_inference, with_gradients
 from attnscope.hf.seeing.masks import MaskReader
 from attnscope.hf.seeing.primitives import FusedCall, Seen
 from attnscope.hf.seeing.sighting import Sighting
@@ -124,10 +125,22 @@ def own_streams(model: nn.Module, batch: Batch, census: Census) -> dict[int, boo
     tree = _Tree(model, census)
     try:
         with same_chance(model):
-            probe_run(model, batch, tree, fast_path=census.fast_path, also=(with_gradients(),))
+            probe_run(model, _usable(batch), tree, fast_path=census.fast_path, also=(with_gradients(),))
     except RuntimeError:
         return {}  # what a model does in place, or without gradients, has no tree
     return tree.answers if tree.attended == len(census.attention) else {}
+
+
+def _usable(batch: Batch) -> Batch:
+    """What was made in inference mode cannot be used with gradients."""
+
+    def used(value: Any) -> Any:
+        return outside_inference(value) if isinstance(value, Tensor) else value
+
+    with torch.inference_mode(False):
+        if isinstance(batch, Mapping):
+            return {name: used(value) for name, value in batch.items()}
+        return [used(value) for value in batch]
 
 
 def _roots(tensor: Tensor, wanted: Mapping[int, Tensor]) -> frozenset[int]:

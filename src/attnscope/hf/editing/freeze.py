@@ -26,7 +26,7 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack, anatomy
 from attnscope.hf.anatomy.example import Batch, run
 from attnscope.hf.seeing.fast_path import without_fast_path
-from attnscope.hf.seeing.intact import evaluating
+from attnscope.hf.seeing.intact import evaluating, without_cache
 from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.tensors import Slot, at, every_tensor, same_numbers
 from attnscope.pathways.graded import Graded, plain
@@ -54,7 +54,7 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
     dtype = _precision(model, batch)
     if dtype not in ALLOWED:
         raise RefusalError(f"Paths need float64 or float32, and the model is in {dtype}: load it with --dtype float64.")
-    with torch.no_grad(), evaluating(model), without_fast_path(found.fast_path):
+    with torch.no_grad(), evaluating(model), without_fast_path(found.fast_path), without_cache(model):
         calls, output = _recorded(model, chosen, batch)
     network = _network(model, found, chosen, batch, calls, output)
     _refuse_not_finite(model, network)
@@ -129,7 +129,12 @@ def _network(
     def tail(stream: Tensor) -> Tensor:
         answers = [plain(call.answer) for call in calls]
         answers[-1] = _put(answers[-1], stack.blocks[-1].leaves, stream)
-        with evaluating(model), without_fast_path(found.fast_path), _answering(model, stack, answers):
+        with (
+            evaluating(model),
+            without_fast_path(found.fast_path),
+            without_cache(model),
+            _answering(model, stack, answers),
+        ):
             return _first(run(model, batch))
 
     blocks = tuple(runner(call, block) for call, block in zip(calls, stack.blocks, strict=True))
