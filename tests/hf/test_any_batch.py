@@ -36,6 +36,14 @@ def test_several_rows_of_a_sequence_count_as_that_sequence(model_type: str) -> N
                     np.testing.assert_allclose(getattr(one.moments, statistic), wanted, rtol=1e-5)
 
 
+def test_tokens_that_stand_for_pictures_are_counted() -> None:
+    model, batch = tiny("llava")
+    pictured = int((batch["input_ids"] == model.config.image_token_id).sum())
+    assert pictured
+    notes = attnscope.scan(model, [batch]).provenance["notes"]
+    assert any(note.startswith(f"{pictured} of {batch['input_ids'].numel()} tokens") for note in notes)
+
+
 @pytest.mark.parametrize("model_type", ["llava", "gemma3", "layoutlm"])
 def test_a_batch_that_cannot_be_cut_is_probed_as_it_is(model_type: str) -> None:
     model, batch = tiny(model_type)

@@ -115,6 +115,7 @@ def _decisions(model: Any) -> dict[str, Tensor]:
 
 
 _SERIES = {"prediction_length": 6, "context_length": 12, "num_time_features": 1, "lags_sequence": [1, 2]}
+_MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}  # half of a head of 8
 _PATCHES = {"context_length": 32, "patch_length": 4, "patch_stride": 4, "num_input_channels": 3}
 
 _SWIN = {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 2], "window_size": 4}
@@ -149,6 +150,33 @@ ODD: dict[str, Odd] = {
         "ReformerModel",
         lambda model: {"input_ids": words(model.config, 16)},
     ),
+    "layoutlmv3": Odd({"input_size": 32, "patch_size": 8, "coordinate_size": 6, "shape_size": 4}),
+    "qwen2_vl": Odd(
+        {"vision_config": {"embed_dim": 32, "hidden_size": 32}, "text_config": {"rope_parameters": _MROPE}}
+    ),
+    "qwen2_vl_text": Odd({"rope_parameters": _MROPE}),
+    "clap": Odd(
+        {
+            "audio_config": {
+                "spec_size": 32,
+                "num_mel_bins": 8,
+                "patch_size": 4,
+                "patch_stride": [4, 4],
+                "depths": [2, 2],
+                "num_attention_heads": [2, 2],
+                "window_size": 4,
+                "patch_embeds_hidden_size": 16,
+                "hidden_size": 32,
+            },
+            "text_config": {"projection_dim": 32},
+        },
+        None,
+        lambda model: {
+            "input_ids": words(model.config),
+            "input_features": torch.randn(BATCH, 1, 128, 8),
+            "is_longer": torch.zeros(BATCH, 1, dtype=torch.bool),
+        },
+    ),
     "longformer": Odd({"attention_window": 4}),
     "led": Odd({"attention_window": 4}),
     "sam": Odd(
@@ -157,10 +185,17 @@ ODD: dict[str, Odd] = {
                 "image_size": 32,
                 "patch_size": 8,
                 "output_channels": 32,
+                "num_pos_feats": 16,
                 "window_size": 3,
                 "global_attn_indexes": [1],
             },
-            "prompt_encoder_config": {"hidden_size": 32, "image_size": 32, "patch_size": 8, "image_embedding_size": 4},
+            "prompt_encoder_config": {
+                "hidden_size": 32,
+                "num_point_embeddings": 4,
+                "image_size": 32,
+                "patch_size": 8,
+                "image_embedding_size": 4,
+            },
             "mask_decoder_config": {"hidden_size": 32, "mlp_dim": 48, "iou_head_hidden_dim": 32},
         }
     ),
@@ -217,6 +252,9 @@ def _small(config: Any) -> dict[str, Any]:
             small[name] = None  # numbered below, apart from each other
         elif isinstance(value, (list, tuple)) and value and isinstance(value[0], int) and name in _BY_LIST:
             small[name] = _BY_LIST[name](len(value))
+    rope = getattr(config, "rope_parameters", None)
+    if isinstance(rope, Mapping) and "mrope_section" in rope:
+        small["rope_parameters"] = {**rope, "mrope_section": [2, 1, 1]}  # half of a head of 8
     kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
     if isinstance(kinds, (list, tuple)) and len(set(kinds)) > 1 and "num_hidden_layers" in small:
         # hybrids: as many layers as it takes to have one of every kind
@@ -335,4 +373,9 @@ def with_image_tokens(model: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]
     found = found if isinstance(found, Tensor) else torch.cat([f.flatten(0, -2) for f in found])
     each = found.numel() // found.shape[-1] // BATCH
     ids = torch.cat([torch.full((BATCH, each), place), batch["input_ids"]], dim=1)
-    return {**batch, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    more = {"mm_token_type_ids": (ids == place).long()} if "mm_token_type_ids" in _takes(model) else {}
+    return {**batch, "input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
+
+
+def _takes(model: Any) -> Mapping[str, Any]:
+    return inspect.signature(model.forward).parameters

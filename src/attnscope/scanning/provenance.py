@@ -10,6 +10,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.stamp import Stamp
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.placeholders import notes_on_placeholders
 from attnscope.hf.loading.sound import broken_weights
 from attnscope.hf.tapping.verify import verify
 from attnscope.records.survey.survey import Survey
@@ -36,6 +37,7 @@ def provenance(
         }
         for stack in found.stacks
     ]
+    notes = [*found.notes, *notes_on_placeholders(loaded.model, (batch.inputs for batch in prepared))]
     return {
         "model": {
             **{key: value for key, value in loaded.provenance.items() if key not in ("model", "sha256")},
@@ -54,7 +56,7 @@ def provenance(
         "batch_size": plan.batch_size,
         "routes": list(found.routes),
         "verify": verified,
-        **({"notes": list(found.notes)} if found.notes else {}),
+        **({"notes": notes} if notes else {}),
         **Stamp.now().to_json(),
     }
 

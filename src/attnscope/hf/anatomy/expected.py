@@ -121,12 +121,12 @@ def _against_configuration(model: nn.Module, placement: Placement) -> Iterator[s
     config = getattr(model, "config", None)
     if config is None:
         return
-    sizes = list(Counter(block.stack for block in placement.blocks).values())
-    loose = len({(p.stack, p.layer) for p in placement.sites if p.block is None})
+    alone = {(p.stack, p.layer) for p in placement.sites if p.block is None}
+    sizes = list(Counter([*(b.stack for b in placement.blocks), *(stack for stack, _ in alone)]).values())
     for what, layers in _promised(config):
         if layers in sizes:
             sizes.remove(layers)
-        elif layers not in (loose, sum(sizes)):
+        elif layers != sum(sizes):
             yield (
                 f"The configuration speaks of {count(layers, 'layer')}{what}, and the probe saw stacks of "
                 f"{', '.join(map(str, sizes)) or 'none'}: part of the model is not in this survey, or is numbered "
@@ -170,10 +170,11 @@ def _promised(config: Any) -> Iterator[tuple[str, int]]:
         found[""] = None
     elif found[""] is not None:
         found["encoder"] = found["decoder"] = None
+    inside = [(f" in {name}", value) for name, inner in _inside(config) for _, value in _promised(inner)]
+    if inside:
+        found[""] = None  # what a configuration of configurations says itself is the sum, or one of them again
     yield from ((f" in the {where}" if where else "", value) for where, value in found.items() if value)
-    for name, inner in _inside(config):
-        for _, value in _promised(inner):
-            yield f" in {name}", value
+    yield from inside
 
 
 def _promised_heads(config: Any) -> Iterator[tuple[str, int]]:

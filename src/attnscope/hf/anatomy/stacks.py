@@ -68,7 +68,7 @@ def place(census: Census, told: tuple[str, ...] = ()) -> Placement:
     unseen = _unseen(census, {*attending, *beside})
     homes = {n: _home(census, n, attending) for n in (*attending, *beside, *unseen)}
     containers = [
-        homes[number] if number is not None else _container(seen.owner)
+        homes[number] if number is not None else _home_without_block(census, seen)
         for number, seen in zip(chosen, census.attention, strict=True)
     ]
     streaming = dict.fromkeys(homes[n] for n in sorted({*attending, *unseen}))
@@ -88,7 +88,9 @@ def place(census: Census, told: tuple[str, ...] = ()) -> Placement:
     for number, container, seen in zip(chosen, containers, census.attention, strict=True):
         stack = names[container]
         if number is None:
-            layer, alone[stack] = alone[stack], alone[stack] + 1
+            element = _element(census, seen)
+            layer = alone[stack] if element is None else int(census.calls[element].path.rpartition(".")[2])
+            alone[stack] += 1
             placed.append(Placed(seen, stack, layer, None))
         else:
             placed.append(Placed(seen, stack, blocks[number].layer, blocks[number]))
@@ -202,6 +204,21 @@ def _home(census: Census, number: int, chosen: Iterable[int]) -> tuple[str, ...]
     which = same.index(number) if number in same else 0
     parts = tuple(part for part in call.path.split(".") if not part.isdigit())
     return (*parts[:-1], parts[-1] if not which else f"{parts[-1]} ({which + 1})")
+
+
+def _element(census: Census, seen: AttentionSeen) -> int | None:
+    """The numbered element of a list that an attention call happened in, the innermost; none where it was in none."""
+    listed = (n for n in reversed(seen.inside) if census.calls[n].listed)
+    return next((n for n in listed if census.calls[n].path.rpartition(".")[2].isdigit()), None)
+
+
+def _home_without_block(census: Census, seen: AttentionSeen) -> tuple[str, ...]:
+    """The stack of an attention call with no stream of tokens around it: its list, or where an element of that list
+    attends several times, each of its modules by name."""
+    element = _element(census, seen)
+    if element is None or sum(element in other.inside for other in census.attention) == 1:
+        return _container(seen.owner if element is None else census.calls[element].path)
+    return tuple(part for part in seen.owner.split(".") if not part.isdigit())
 
 
 def _container(path: str) -> tuple[str, ...]:
