@@ -63,7 +63,9 @@ def reading(loaded: Loaded, text: str | Mapping[str, Any]) -> Reading:
         for name, value in batch.items()
         if isinstance(value, Tensor)
     }
-    if not placed or any(tensor.ndim == 0 or tensor.shape[0] != 1 for tensor in placed.values()):
+    # Beside tokens, pictures may come as rows of patches: one sequence is one row of tokens.
+    counted = [t for name, t in placed.items() if name.endswith("input_ids")] or list(placed.values())
+    if not counted or any(tensor.ndim == 0 or tensor.shape[0] != 1 for tensor in counted):
         raise RefusalError("Paths are those of one sequence: give a text, or a batch of tensors with a single row.")
     padded = [name for name, tensor in placed.items() if marks_padding(name, tensor) and not bool(tensor.all())]
     if padded:

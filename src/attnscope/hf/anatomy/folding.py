@@ -22,7 +22,9 @@ from attnscope.hf.seeing.sighting import Sighting
 
 
 def rows_of(batch: Batch) -> int | None:
-    """How many sequences a batch holds, where its tensors agree on it."""
+    """How many sequences a batch holds: its rows of tokens, or rows where all its tensors agree on them."""
+    if isinstance(batch, Mapping) and isinstance(ids := batch.get("input_ids"), Tensor) and ids.ndim:
+        return len(ids)
     tensors = [v for v in (batch.values() if isinstance(batch, Mapping) else batch) if isinstance(v, Tensor) and v.ndim]
     counts = {len(tensor) for tensor in tensors}
     return counts.pop() if len(counts) == 1 else None
@@ -35,6 +37,8 @@ def refuse_mixed_rows(model: nn.Module, batch: Batch, census: Census, placed: tu
         return
     folded = [i for i, p in enumerate(placed) if p.seen.batch > sequences and p.seen.batch % sequences == 0]
     if not folded:
+        return
+    if any(isinstance(v, Tensor) and v.ndim and len(v) != sequences for v in batch.values()):
         return
     turned = {name: v.flip(0) if isinstance(v, Tensor) and v.ndim else v for name, v in batch.items()}
     one, other = (_sums(model, given, census, placed) for given in (batch, turned))
