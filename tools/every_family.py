@@ -4,8 +4,8 @@ python tools/every_family.py                       every type that can be built,
 python tools/every_family.py jamba led --json F    some of them; outcomes as JSON, one entry a type, kept and added to
 
 An outcome is `verified` (with the largest difference from an independent float64 computation), `exact`, `done`,
-`refused` (with the sentence) or `TRACEBACK` (with where), which must never happen. Every type runs in a process of its own,
-with a limit on time and memory, so that one that dies takes nothing with it.
+`refused` (with the sentence) or `TRACEBACK` (with where), which must never happen. Every type runs in a process of its
+own, with a limit on time and memory, so that one that dies takes nothing with it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import attnscope
 from attnscope.core.errors import RefusalError
@@ -23,13 +22,13 @@ PLANTED = 2  # a Mamba block of Jamba, which attends in block 4 only
 
 
 @functools.cache
-def probed(model_type: str) -> tuple[nn.Module, dict[str, Any], Anatomy]:
+def probed(model_type: str) -> tuple[Any, dict[str, Any], Anatomy]:
     model, batch = tiny(model_type)
     return model, batch, anatomy(model, batch)
 
 
 @functools.cache
-def spiking() -> tuple[nn.Module, Survey]:
+def spiking() -> tuple[Any, Survey]:
     model, batch = tiny("jamba")
     with torch.no_grad():
         model.model.layers[PLANTED].mamba.out_proj.weight.mul_(2000)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import transformers as hf
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import CONFIG_MAPPING
 
 from attnscope.hf.loading.classes import candidates
@@ -213,7 +213,7 @@ ODD: dict[str, Odd] = {
 }
 
 
-def tiny(model_type: str) -> tuple[nn.Module, dict[str, Tensor]]:
+def tiny(model_type: str) -> tuple[Any, dict[str, Tensor]]:
     """A small model of this type with random weights, in evaluation mode, and a batch it runs on."""
     odd = ODD.get(model_type, Odd())
     config = tiny_config(model_type)
@@ -345,8 +345,8 @@ def pictures(model: Any, takes: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _videos(config: Any) -> Tensor:
-    frames = getattr(config, "frames_per_clip", None) or getattr(config, "num_frames", 4)
-    size = getattr(config, "crop_size", None) or getattr(config, "image_size", 32)
+    frames = int(getattr(config, "frames_per_clip", None) or getattr(config, "num_frames", None) or 4)
+    size = int(getattr(config, "crop_size", None) or getattr(config, "image_size", None) or 32)
     return torch.randn(BATCH, frames, 3, size, size)
 
 

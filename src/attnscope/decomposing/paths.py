@@ -14,8 +14,7 @@ Vocabularies are large: tokens' logits exist for one length at a time, never for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,13 +29,13 @@ from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
 from attnscope.decomposing.predictions import Predicting, predictions
 from attnscope.decomposing.reading import Aim, Reading, aim, reading
+from attnscope.decomposing.refusing import fitting, refusing_what_is_not_followed
 from attnscope.decomposing.room import LARGE, PathSizes, refuse_too_many_tokens
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.loading.given import loaded_for
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import (
-    out_of_memory,
     precision_and_place,
     refusing_what_does_not_run,
     why_it_does_not_run,
@@ -106,7 +105,7 @@ def paths(
     if narrow is not None:
         loaded = loaded_for(model, tokenizer, replace(loading, dtype="float32"))
         read = reading(loaded, text)
-    with looking_at(loaded.model), quiet(), _fitting(read):
+    with looking_at(loaded.model), quiet(), fitting(len(read.words)):
         progress("freezing", 0, 0)
         found = _anatomy(loaded, read, stack)
         tokens, suffixes = len(read.words), max(top, WIDEST_SEARCH)
@@ -115,7 +114,7 @@ def paths(
         refuse_too_many_tokens(sizes, precision_and_place(loaded.model)[1])
         if sizes.bytes > LARGE:
             progress(f"freezing (about {sizes.bytes / 1e9:,.1f} GB of memory will be needed)", 0, 0)
-        with _refusing_what_is_not_followed(loaded):
+        with refusing_what_is_not_followed(loaded):
             network = freeze(loaded.model, read.batch, found, stack)
         with torch.no_grad():
             apart = max(differences(network))
@@ -193,35 +192,6 @@ def _anatomy(loaded: Loaded, read: Reading, stack: str | None) -> Anatomy:
     if stack is not None and found.stack(stack) is None:
         raise RefusalError(f"There is no stack called '{stack}'.{nearest(stack, [s.name for s in found.stacks])}")
     return found
-
-
-@contextmanager
-def _refusing_what_is_not_followed(loaded: Loaded) -> Iterator[None]:
-    """A model's own code may do to a stream of parts what no rule foresees: that is a refusal, not a crash."""
-    try:
-        yield
-    except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-        if out_of_memory(error):
-            raise
-        reason = (str(error).strip().splitlines() or ["no reason given"])[0][:160]
-        raise RefusalError(
-            f"The paths through {loaded.class_name} cannot be followed ({type(error).__name__}: {reason}): its blocks "
-            "do something with their stream that has no rule here; choose another model or stack."
-        ) from error
-
-
-@contextmanager
-def _fitting(read: Reading) -> Iterator[None]:
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
-            raise
-        tokens = max(len(read.words), 2)
-        raise RefusalError(
-            f"Paths of {tokens} tokens do not fit into memory: give a text of {tokens // 2} tokens, or pass --dtype "
-            "float32."
-        ) from error
 
 
 @torch.no_grad()

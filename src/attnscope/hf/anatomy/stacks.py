@@ -79,21 +79,21 @@ def place(census: Census, told: tuple[str, ...] = ()) -> Placement:
     for stack in dict.fromkeys(names.values()):
         numbers = sorted(n for n in (*attending, *beside, *unseen) if names[homes[n]] == stack)
         for number, layer in zip(numbers, _own_numbers([census.calls[n] for n in numbers]), strict=True):
-            alike = attending.get(beside.get(number, number))
+            like = attending.get(beside.get(number, number))
             word = told[layer] if len(told) == len(numbers) and layer < len(told) else None
             kind = ATTENTION if number in attending else kind_of(census, number, word)
-            blocks[number] = _describe(census.calls[number], number, stack, layer, alike, kind)
+            blocks[number] = _describe(census.calls[number], number, stack, layer, like, kind)
     placed = []
     alone: Counter[str] = Counter()
-    for number, container, seen in zip(chosen, containers, census.attention, strict=True):
+    for block, container, seen in zip(chosen, containers, census.attention, strict=True):
         stack = names[container]
-        if number is None:
+        if block is None:
             element = _element(census, seen)
             layer = alone[stack] if element is None else int(census.calls[element].path.rpartition(".")[2])
             alone[stack] += 1
             placed.append(Placed(seen, stack, layer, None))
         else:
-            placed.append(Placed(seen, stack, blocks[number].layer, blocks[number]))
+            placed.append(Placed(seen, stack, blocks[block].layer, blocks[block]))
     return Placement(tuple(placed), tuple(blocks[number] for number in sorted(blocks)))
 
 
