@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.words import layers
 from attnscope.hf.anatomy.anatomy import Anatomy, Site
 
 
@@ -20,8 +21,8 @@ def self_attention_site(found: Anatomy, layer: int, head: int, stack: str | None
     here = [site for site in chosen if site.layer == layer]
     if not here:
         raise RefusalError(
-            f"{found.model_class} attends in layers {chosen[0].layer} to {chosen[-1].layer}, not in layer {layer}: "
-            "choose one of those."
+            f"{found.model_class} attends in {layers(site.layer for site in chosen)}, not in layer {layer}: choose one "
+            "of those."
         )
     if not 0 <= head < here[0].heads:
         raise RefusalError(
