@@ -37,7 +37,7 @@ def depth_profile(
         "depth:Q",
         title=depth_title(card, panel),
         scale=alt.Scale(nice=False, zero=False, padding=6),
-        axis=alt.Axis(tickMinStep=1, format="d", tickCount=8),
+        axis=alt.Axis(tickMinStep=1, tickCount=8, labelExpr=depth_label(rows, card, panel)),
     )
     y_scale = value_scale(rows, card)
     y_title = unit_title(card)
@@ -83,6 +83,14 @@ def depth_profile(
         )
     chart = alt.layer(*layers).properties(width=width, height=height)
     return chart.properties(title=chart_title(card, panel, _spread(panel))) if title else chart
+
+
+def depth_label(rows: pd.DataFrame, card: Card, panel: Panel) -> str:
+    """Vega's expression for a tick: the number of the block, and `end` where the stream leaves the last one."""
+    whole = "format(datum.value, 'd')"
+    if panel.site != "stream" or card.of_block:
+        return whole
+    return f"datum.value == {float(rows['depth'].max()):g} ? 'end' : {whole}"
 
 
 def first_panel(table: pd.DataFrame, card: Card, stack: str | None, site: str | None) -> Panel:

@@ -39,7 +39,10 @@ def show_papers(papers: Iterable[Paper]) -> RenderableType:
     table.add_column(no_wrap=True)
     for one in papers:
         table.add_row(*map(Text, map(clean, (one.name, one.title, one.brief))))
-    ways = "Run one: attnscope reproduce NAME. What each of them claims: attnscope reproduce --verbose"
+    ways = (
+        "Last column: claims reproduced, of all. Run one: attnscope reproduce NAME. What each of them claims: "
+        "attnscope reproduce --verbose"
+    )
     return Group(Text(""), table, Text(f"\n{ways}", style="dim"))
 
 

@@ -94,6 +94,8 @@ def _spike(rows: pandas.DataFrame, which: str) -> list[Headline]:
         return []
     top = spikes.loc[spikes["peak"].idxmax()]
     spot = top["peak_where"] or {}
-    block = "inside block" if top["site"] == "middle" else "entering block"
-    place = [f"{block} {top['layer']}"] + [f"{k} {spot[k]}" for k in ("token", "channel") if k in spot]
+    last = int(rows.loc[rows["site"] == "stream", "layer"].max())
+    block = f"{'inside' if top['site'] == 'middle' else 'entering'} block {top['layer']}"
+    after = (top["site"], top["layer"]) == ("stream", last)
+    place = ["after the last block" if after else block] + [f"{k} {spot[k]}" for k in ("token", "channel") if k in spot]
     return [Headline(f"Largest activation{which}", numeral(float(top["peak"])), ", ".join(place))]

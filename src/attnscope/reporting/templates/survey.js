@@ -97,7 +97,7 @@
       ramp.append(mark);
     }
     const pieces = [make("span", {}, numeral(map.low)), ramp, make("span", {}, `${numeral(map.high)} ${map.unit}`), make("span", {}, `Colours run ${map.why}.`)];
-    if (alarm >= 0 && alarm <= 1) pieces.push(make("span", {}, `Line: ${numeral(map.alarm)} deserves a look.`));
+    if (alarm >= 0 && alarm <= 1) pieces.push(make("span", {}, `Line: ${map.worry} ${numeral(map.alarm)} deserves a look.`));
     if (Object.keys(map.broken).length) pieces.push(make("span", { className: "cell void" }), make("span", {}, "NaN or infinite"));
     byId("legend").replaceChildren(...pieces);
   };
