@@ -84,17 +84,32 @@ def place(census: Census, told: tuple[str, ...] = ()) -> Placement:
             kind = ATTENTION if number in attending else kind_of(census, number, word)
             blocks[number] = _describe(census.calls[number], number, stack, layer, like, kind)
     placed = []
-    alone: Counter[str] = Counter()
-    for block, container, seen in zip(chosen, containers, census.attention, strict=True):
-        stack = names[container]
+    alone = _without_blocks(census, [names[c] if n is None else None for n, c in zip(chosen, containers, strict=True)])
+    for index, (block, container, seen) in enumerate(zip(chosen, containers, census.attention, strict=True)):
         if block is None:
-            element = _element(census, seen)
-            layer = alone[stack] if element is None else int(census.calls[element].path.rpartition(".")[2])
-            alone[stack] += 1
-            placed.append(Placed(seen, stack, layer, None))
+            placed.append(Placed(seen, names[container], alone[index], None))
         else:
-            placed.append(Placed(seen, stack, blocks[block].layer, blocks[block]))
+            placed.append(Placed(seen, names[container], blocks[block].layer, blocks[block]))
     return Placement(tuple(placed), tuple(blocks[number] for number in sorted(blocks)))
+
+
+def _without_blocks(census: Census, stacks: list[str | None]) -> dict[int, int]:
+    """Layers of attention calls that have no stream around them (`stacks` is None for those that have), by number."""
+    elements: dict[str, dict[int, None]] = {}
+    found, alone = {}, Counter[str]()
+    for seen, stack in zip(census.attention, stacks, strict=True):
+        if stack is not None and (element := _element(census, seen)) is not None:
+            elements.setdefault(stack, {})[element] = None
+    for index, (seen, stack) in enumerate(zip(census.attention, stacks, strict=True)):
+        if stack is None:
+            continue
+        element = _element(census, seen)
+        if element is None:
+            found[index], alone[stack] = alone[stack], alone[stack] + 1
+        else:
+            order = list(elements[stack])
+            found[index] = _own_numbers([census.calls[n] for n in order])[order.index(element)]
+    return found
 
 
 def _own_numbers(calls: list[ModuleCall]) -> list[int]:
