@@ -41,6 +41,17 @@ def test_two_streams_that_look_at_each_other_have_a_stack_each() -> None:
     assert found[("lang_self_att", "self")] == found[("visn_self_att", "self")] == [0, 1]
 
 
+def test_attention_without_a_stream_of_tokens_is_numbered_by_its_list() -> None:
+    found = places("sam")  # its pictures stay pictures from block to block
+    assert found.pop(("mask_decoder.transformer", "cross")) == [0]
+    assert found == {
+        ("vision", "self"): [0, 1],
+        ("self_attn", "self"): [0, 1],
+        ("cross_attn_token_to_image", "cross"): [0, 1],
+        ("cross_attn_image_to_token", "cross"): [0, 1],
+    }
+
+
 @pytest.mark.parametrize("model_type", ["bart", "t5", "informer"])
 def test_an_encoder_as_long_as_its_decoder_is_still_another_stack(model_type: str) -> None:
     model, batch = tiny(model_type)

@@ -127,10 +127,10 @@ def _against_configuration(model: nn.Module, placement: Placement) -> Iterator[s
         if layers in sizes:
             sizes.remove(layers)
         elif layers != sum(sizes):
+            left = f" (what was seen beside has {' and '.join(map(str, sizes))})" if sizes else ""
             yield (
-                f"The configuration speaks of {count(layers, 'layer')}{what}, and the probe saw stacks of "
-                f"{', '.join(map(str, sizes)) or 'none'}: part of the model is not in this survey, or is numbered "
-                "otherwise than you expect."
+                f"The configuration speaks of {count(layers, 'layer')}{what}, and no stack of as many ran on this "
+                f"batch{left}: that part of the model is not in this survey, or is numbered otherwise."
             )
     heads = {h for _, h in _promised_heads(config)}
     other = sorted({p.seen.heads for p in placement.sites} - heads)
@@ -171,8 +171,8 @@ def _promised(config: Any) -> Iterator[tuple[str, int]]:
     elif found[""] is not None:
         found["encoder"] = found["decoder"] = None
     inside = [(f" in {name}", value) for name, inner in _inside(config) for _, value in _promised(inner)]
-    if inside:
-        found[""] = None  # what a configuration of configurations says itself is the sum, or one of them again
+    if inside and not any(_number(config, name) is not None for name in _HEADS):
+        found[""] = None  # a configuration of configurations without heads of its own: the sum of theirs, or one again
     yield from ((f" in the {where}" if where else "", value) for where, value in found.items() if value)
     yield from inside
 
