@@ -63,6 +63,16 @@ def test_an_encoder_as_long_as_its_decoder_is_still_another_stack(model_type: st
     assert {site.keys_from for site in sites if site.site == "cross"} == {"encoder"}
 
 
+def test_blocks_that_change_the_shape_of_their_stream_keep_their_number() -> None:
+    model, batch = tiny("hiera")
+    found = anatomy(model, batch)
+    assert [site.layer for site in found.sites] == list(range(8))
+    assert found.without_stream("model") == (2, 4, 6) == tuple(s.layer for s in found.sites if s.site == "uneven")
+    assert any(note.startswith("Blocks 2, 4, 6 of the model") for note in found.notes)
+    with pytest.raises(RefusalError, match="Blocks 2, 4, 6 of HieraModel"):
+        attnscope.collapse(model, [batch], bounds=False)
+
+
 def test_uneven_self_attention_is_measured_without_a_diagonal() -> None:
     model, batch = tiny("pvt")
     survey = attnscope.scan(model, [batch])

@@ -53,6 +53,7 @@ def what_does_not_add_up(
     return (
         *_unseen(model, census),
         *_stream_only(placement),
+        *_between_shapes(placement),
         *_uneven(placement),
         *_folded(placement, sequences),
         *_against_configuration(model, placement),
@@ -92,6 +93,17 @@ def _stream_only(placement: Placement) -> Iterator[str]:
                 yield f"{which}: the stream is measured, the attention is not."
             else:
                 yield f"{which} {'have' if len(layers) > 1 else 'has'} no softmax attention: stream only."
+
+
+def _between_shapes(placement: Placement) -> Iterator[str]:
+    """Layers of a stack that attend and are no blocks of it, because what leaves them has another shape."""
+    for stack in dict.fromkeys(block.stack for block in placement.blocks):
+        own = {p.layer for p in placement.sites if p.stack == stack and p.block is None}
+        if own:
+            yield (
+                f"Block{'s' if len(own) > 1 else ''} {ranges(own)} of the {stack} give their stream another shape: it "
+                "is measured where other blocks begin and end, not there."
+            )
 
 
 def _uneven(placement: Placement) -> Iterator[str]:

@@ -76,40 +76,29 @@ def place(census: Census, told: tuple[str, ...] = ()) -> Placement:
     if len(set(names.values())) < len(names):
         names = {container: ".".join(container) or "model" for container in names}
     blocks: dict[int, BlockSeen] = {}
+    layers: dict[tuple[str, int], int] = {}
+    elements = [
+        None if n is not None else _element(census, seen) for n, seen in zip(chosen, census.attention, strict=True)
+    ]
     for stack in dict.fromkeys(names.values()):
-        numbers = sorted(n for n in (*attending, *beside, *unseen) if names[homes[n]] == stack)
+        bare = {e for e, c in zip(elements, containers, strict=True) if e is not None and names[c] == stack}
+        numbers = sorted(bare | {n for n in homes if names[homes[n]] == stack})
         for number, layer in zip(numbers, _own_numbers([census.calls[n] for n in numbers]), strict=True):
-            like = attending.get(beside.get(number, number))
-            word = told[layer] if len(told) == len(numbers) and layer < len(told) else None
-            kind = ATTENTION if number in attending else kind_of(census, number, word)
-            blocks[number] = _describe(census.calls[number], number, stack, layer, like, kind)
+            layers[stack, number] = layer
+            if number in homes:
+                like = attending.get(beside.get(number, number))
+                word = told[layer] if len(told) == len(numbers) and layer < len(told) else None
+                kind = ATTENTION if number in attending else kind_of(census, number, word)
+                blocks[number] = _describe(census.calls[number], number, stack, layer, like, kind)
     placed = []
-    alone = _without_blocks(census, [names[c] if n is None else None for n, c in zip(chosen, containers, strict=True)])
-    for index, (block, container, seen) in enumerate(zip(chosen, containers, census.attention, strict=True)):
-        if block is None:
-            placed.append(Placed(seen, names[container], alone[index], None))
-        else:
-            placed.append(Placed(seen, names[container], blocks[block].layer, blocks[block]))
+    alone: Counter[str] = Counter()
+    for number, element, container, seen in zip(chosen, elements, containers, census.attention, strict=True):
+        stack = names[container]
+        home = element if number is None else number
+        layer = alone[stack] if home is None else layers[stack, home]
+        alone[stack] += home is None
+        placed.append(Placed(seen, stack, layer, None if number is None else blocks[number]))
     return Placement(tuple(placed), tuple(blocks[number] for number in sorted(blocks)))
-
-
-def _without_blocks(census: Census, stacks: list[str | None]) -> dict[int, int]:
-    """Layers of attention calls that have no stream around them (`stacks` is None for those that have), by number."""
-    elements: dict[str, dict[int, None]] = {}
-    found, alone = {}, Counter[str]()
-    for seen, stack in zip(census.attention, stacks, strict=True):
-        if stack is not None and (element := _element(census, seen)) is not None:
-            elements.setdefault(stack, {})[element] = None
-    for index, (seen, stack) in enumerate(zip(census.attention, stacks, strict=True)):
-        if stack is None:
-            continue
-        element = _element(census, seen)
-        if element is None:
-            found[index], alone[stack] = alone[stack], alone[stack] + 1
-        else:
-            order = list(elements[stack])
-            found[index] = _own_numbers([census.calls[n] for n in order])[order.index(element)]
-    return found
 
 
 def _own_numbers(calls: list[ModuleCall]) -> list[int]:
