@@ -41,6 +41,17 @@ def test_two_streams_that_look_at_each_other_have_a_stack_each() -> None:
     assert found[("lang_self_att", "self")] == found[("visn_self_att", "self")] == [0, 1]
 
 
+def test_attention_without_a_stream_of_tokens_is_numbered_by_its_list() -> None:
+    found = places("sam")  # its pictures stay pictures from block to block
+    assert found.pop(("mask_decoder.transformer", "cross")) == [0]
+    assert found == {
+        ("vision", "self"): [0, 1],
+        ("self_attn", "self"): [0, 1],
+        ("cross_attn_token_to_image", "cross"): [0, 1],
+        ("cross_attn_image_to_token", "cross"): [0, 1],
+    }
+
+
 @pytest.mark.parametrize("model_type", ["bart", "t5", "informer"])
 def test_an_encoder_as_long_as_its_decoder_is_still_another_stack(model_type: str) -> None:
     model, batch = tiny(model_type)
@@ -50,6 +61,16 @@ def test_an_encoder_as_long_as_its_decoder_is_still_another_stack(model_type: st
     decoder = [site.site for site in sites if site.stack == "decoder"]
     assert decoder == ["self", "cross"] * (len(decoder) // 2)
     assert {site.keys_from for site in sites if site.site == "cross"} == {"encoder"}
+
+
+def test_blocks_that_change_the_shape_of_their_stream_keep_their_number() -> None:
+    model, batch = tiny("hiera")
+    found = anatomy(model, batch)
+    assert [site.layer for site in found.sites] == list(range(8))
+    assert found.without_stream("model") == (2, 4, 6) == tuple(s.layer for s in found.sites if s.site == "uneven")
+    assert any(note.startswith("Blocks 2, 4, 6 of the model") for note in found.notes)
+    with pytest.raises(RefusalError, match="Blocks 2, 4, 6 of HieraModel"):
+        attnscope.collapse(model, [batch], bounds=False)
 
 
 def test_uneven_self_attention_is_measured_without_a_diagonal() -> None:

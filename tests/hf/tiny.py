@@ -206,7 +206,6 @@ ODD: dict[str, Odd] = {
     "granitemoehybrid": Odd(
         {"num_hidden_layers": 3, "layer_types": ["mamba", "mamba", "attention"], "mamba_n_groups": 1}
     ),
-    "zamba": Odd({"num_hidden_layers": 5, "attn_layer_period": 2, "attn_layer_offset": 1}),
     "kimi_linear": Odd({"num_experts_per_tok": 2, "num_experts": 4}),
     "deepseek_v2": Odd({"num_experts_per_tok": 2}),
     "falcon_h1": Odd({"mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1}),

@@ -24,6 +24,7 @@ from attnscope.collapsing.running import Bounded, Measured, bounded, curve_of, m
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.progress import Advance, silent
 from attnscope.core.seeds import numbered_seeds, refuse_unusable_seed
+from attnscope.core.words import ranges
 from attnscope.hf.anatomy.anatomy import Anatomy, Stack, anatomy
 from attnscope.hf.anatomy.precision import coarse_modules, widened
 from attnscope.hf.editing.surgery import VARIANTS, Variant
@@ -243,6 +244,11 @@ def _stack(found: Anatomy, name: str | None) -> Stack:
     chosen = found.stacks[0] if name is None else found.stack(name)
     if chosen is None:
         raise RefusalError(f"{found.model_class} has no stack '{name}': choose one of {', '.join(names)}.")
+    if uncut := found.without_stream(chosen.name):
+        raise RefusalError(
+            f"Blocks {ranges(uncut)} of {found.model_class} give their stream another shape, so their skips cannot be "
+            "cut, and a curve of the others would mean nothing: choose another model or stack."
+        )
     return chosen
 
 

@@ -138,6 +138,11 @@ def _run(
             finite = frame.stream.masked_fill(~frame.token_mask[..., None], 0.0).isfinite().all(-1).all(-1)
             values = yardstick(frame.stream.nan_to_num(0.0, 0.0, 0.0), frame.token_mask).double()
             values = values.masked_fill(~finite, torch.nan)
+            if len(values) < len(batch.samples):
+                raise RefusalError(
+                    f"{loaded.class_name} packs the {len(batch.samples)} sequences of a batch into {len(values)} in "
+                    f"its {stack.name}, so that their residuals cannot be told apart: give batches of one sequence."
+                )
             if len(values) > len(batch.samples):  # windows or channels of a sequence: their mean is its value
                 values = values.reshape(len(batch.samples), -1).mean(1)
             seen.append((frame.layer, values.tolist()))

@@ -30,7 +30,7 @@ def provenance(
     stacks = [
         {
             "name": stack.name,
-            "layers": len(stack.blocks),
+            "layers": len(stack.blocks) + len(found.without_stream(stack.name)),
             "heads": max((s.heads for s in found.sites if s.stack == stack.name), default=0),
             "causal": all(s.causal for s in found.sites if s.stack == stack.name and s.site == "self"),
             **({"kinds": kinds} if (kinds := {str(b.layer): b.kind for b in stack.blocks if not b.attends}) else {}),

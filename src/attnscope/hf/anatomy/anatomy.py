@@ -99,6 +99,11 @@ class Anatomy:
     def routes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(site.route for site in self.sites))
 
+    def without_stream(self, stack: str) -> tuple[int, ...]:
+        """Layers of a stack that attend and are no blocks: their stream changes its shape, or is no row of tokens."""
+        blocks = {block.layer for one in self.stacks if one.name == stack for block in one.blocks}
+        return tuple(sorted({site.layer for site in self.sites if site.stack == stack} - blocks))
+
     def stack(self, name: str) -> Stack | None:
         return next((s for s in self.stacks if s.name == name), None)
 

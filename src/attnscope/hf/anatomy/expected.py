@@ -53,6 +53,7 @@ def what_does_not_add_up(
     return (
         *_unseen(model, census),
         *_stream_only(placement),
+        *_between_shapes(placement),
         *_uneven(placement),
         *_folded(placement, sequences),
         *_against_configuration(model, placement),
@@ -94,6 +95,17 @@ def _stream_only(placement: Placement) -> Iterator[str]:
                 yield f"{which} {'have' if len(layers) > 1 else 'has'} no softmax attention: stream only."
 
 
+def _between_shapes(placement: Placement) -> Iterator[str]:
+    """Layers of a stack that attend and are no blocks of it, because what leaves them has another shape."""
+    for stack in dict.fromkeys(block.stack for block in placement.blocks):
+        own = {p.layer for p in placement.sites if p.stack == stack and p.block is None}
+        if own:
+            yield (
+                f"Block{'s' if len(own) > 1 else ''} {ranges(own)} of the {stack} give their stream another shape: it "
+                "is measured where other blocks begin and end, not there."
+            )
+
+
 def _uneven(placement: Placement) -> Iterator[str]:
     """Self-attention that is not square."""
     for stack in dict.fromkeys(p.stack for p in placement.sites if p.seen.site == "uneven"):
@@ -127,10 +139,10 @@ def _against_configuration(model: nn.Module, placement: Placement) -> Iterator[s
         if layers in sizes:
             sizes.remove(layers)
         elif layers != sum(sizes):
+            left = f" (what was seen beside has {' and '.join(map(str, sizes))})" if sizes else ""
             yield (
-                f"The configuration speaks of {count(layers, 'layer')}{what}, and the probe saw stacks of "
-                f"{', '.join(map(str, sizes)) or 'none'}: part of the model is not in this survey, or is numbered "
-                "otherwise than you expect."
+                f"The configuration speaks of {count(layers, 'layer')}{what}, and no stack of as many ran on this "
+                f"batch{left}: that part of the model is not in this survey, or is numbered otherwise."
             )
     heads = {h for _, h in _promised_heads(config)}
     other = sorted({p.seen.heads for p in placement.sites} - heads)
@@ -171,8 +183,8 @@ def _promised(config: Any) -> Iterator[tuple[str, int]]:
     elif found[""] is not None:
         found["encoder"] = found["decoder"] = None
     inside = [(f" in {name}", value) for name, inner in _inside(config) for _, value in _promised(inner)]
-    if inside:
-        found[""] = None  # what a configuration of configurations says itself is the sum, or one of them again
+    if inside and not any(_number(config, name) is not None for name in _HEADS):
+        found[""] = None  # a configuration of configurations without heads of its own: the sum of theirs, or one again
     yield from ((f" in the {where}" if where else "", value) for where, value in found.items() if value)
     yield from inside
 

@@ -119,7 +119,7 @@ def _columns(heads: Float[Tensor, "batch head dim"], tape: Tape, tolerance: floa
 
 
 def _runs(
-    heads: Float[Tensor, "batch head dim"], given: Float[Tensor, "batch outer"], tolerance: float
+    heads: Float[Tensor, "batch head dim"], given: Float[Tensor, "rows outer"], tolerance: float
 ) -> tuple[int, ...] | None:
     """For every head the start of the run of outputs that points the same way in every sequence."""
     dim = heads.shape[-1]

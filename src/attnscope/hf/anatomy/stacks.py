@@ -76,24 +76,28 @@ def place(census: Census, told: tuple[str, ...] = ()) -> Placement:
     if len(set(names.values())) < len(names):
         names = {container: ".".join(container) or "model" for container in names}
     blocks: dict[int, BlockSeen] = {}
+    layers: dict[tuple[str, int], int] = {}
+    elements = [
+        None if n is not None else _element(census, seen) for n, seen in zip(chosen, census.attention, strict=True)
+    ]
     for stack in dict.fromkeys(names.values()):
-        numbers = sorted(n for n in (*attending, *beside, *unseen) if names[homes[n]] == stack)
+        bare = {e for e, c in zip(elements, containers, strict=True) if e is not None and names[c] == stack}
+        numbers = sorted(bare | {n for n in homes if names[homes[n]] == stack})
         for number, layer in zip(numbers, _own_numbers([census.calls[n] for n in numbers]), strict=True):
-            like = attending.get(beside.get(number, number))
-            word = told[layer] if len(told) == len(numbers) and layer < len(told) else None
-            kind = ATTENTION if number in attending else kind_of(census, number, word)
-            blocks[number] = _describe(census.calls[number], number, stack, layer, like, kind)
+            layers[stack, number] = layer
+            if number in homes:
+                like = attending.get(beside.get(number, number))
+                word = told[layer] if len(told) == len(numbers) and layer < len(told) else None
+                kind = ATTENTION if number in attending else kind_of(census, number, word)
+                blocks[number] = _describe(census.calls[number], number, stack, layer, like, kind)
     placed = []
     alone: Counter[str] = Counter()
-    for block, container, seen in zip(chosen, containers, census.attention, strict=True):
+    for number, element, container, seen in zip(chosen, elements, containers, census.attention, strict=True):
         stack = names[container]
-        if block is None:
-            element = _element(census, seen)
-            layer = alone[stack] if element is None else int(census.calls[element].path.rpartition(".")[2])
-            alone[stack] += 1
-            placed.append(Placed(seen, stack, layer, None))
-        else:
-            placed.append(Placed(seen, stack, blocks[block].layer, blocks[block]))
+        home = element if number is None else number
+        layer = alone[stack] if home is None else layers[stack, home]
+        alone[stack] += home is None
+        placed.append(Placed(seen, stack, layer, None if number is None else blocks[number]))
     return Placement(tuple(placed), tuple(blocks[number] for number in sorted(blocks)))
 
 

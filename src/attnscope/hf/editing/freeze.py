@@ -95,7 +95,8 @@ def _refuse_not_finite(model: nn.Module, network: Network) -> None:
             raise RefusalError(f"{network.name} has weights that are not numbers, in {name}: mend or reload them.")
     first = next((i for i, stream in enumerate(network.streams) if not stream.isfinite().all()), network.layers)
     where = "before its first block" if first == 0 else f"in block {first - 1}"
-    raise RefusalError(f"{network.name} computes what is not a number {where} on this input: try --dtype float64.")
+    wider = "look at the input" if network.output.dtype == torch.float64 else "try --dtype float64"
+    raise RefusalError(f"{network.name} computes what is not a number {where} on this input: {wider}.")
 
 
 def _refuse_unchained(network: Network, calls: tuple[_Call, ...], stack: Stack) -> None:
