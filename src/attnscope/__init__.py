@@ -31,6 +31,7 @@ _HOMES = {
     "read_pattern": "attnscope.patterns.sources:read_pattern",
     "Pattern": "attnscope.patterns.pattern:Pattern",
     "catalog": "attnscope.core.registry:catalog",
+    "variants": "attnscope.core.registry:variant_catalog",
     "diagnose": "attnscope.records.survey.diagnose:diagnose",
     "Thresholds": "attnscope.records.survey.thresholds:Thresholds",
     "Survey": "attnscope.records.survey.survey:Survey",
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from attnscope.compiling.universal import queries_for as queries_for
     from attnscope.core.errors import RefusalError as RefusalError
     from attnscope.core.registry import catalog as catalog
+    from attnscope.core.registry import variant_catalog as variants  # noqa: F401
     from attnscope.decomposing.paths import paths as paths
     from attnscope.hf.editing.graft import planted as planted
     from attnscope.patterns.generate import generate as generate

@@ -1,0 +1,295 @@
+"""What every registered variant must do, asked of all: a new file in the room is tested here unasked."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import attnscope
+import attnscope.variants
+from attnscope.core.errors import RefusalError
+from attnscope.core.registry import variants
+from attnscope.core.variant import CALL, Variant
+from attnscope.matrix.plain_attention import plain_attention
+from attnscope.matrix.statistics import STATISTICS
+from tests.variants.calls import DIM, HEADS, MASKS, SIZE, TOKENS, Call, attending, call_of, noise, started
+
+TAKES = {
+    "pattern": {("query", "key", "value")},
+    "logits": {("query", "key", "value")},
+    "output": {("mixed", "stream"), ("value", "stream"), ("value", "first_value")},
+    "block": {("write",), ("write", "stream"), ("normed",), ("stream",), ("streams",)},
+    "weights": {("weights",)},
+}
+every_variant = pytest.mark.parametrize("one", variants().values(), ids=variants())
+every_attention = pytest.mark.parametrize("one", attending().values(), ids=attending())
+of_tokens = pytest.mark.parametrize(
+    "one",
+    [one for one in variants().values() if one.card.kind != "weights"],
+    ids=[name for name, one in variants().items() if one.card.kind != "weights"],
+)
+every_mask = pytest.mark.parametrize("mask", MASKS)
+
+
+def answered(call: Call) -> dict[str, Tensor]:
+    """What came back, as tensors by name."""
+    found: Any = call()
+    return found if isinstance(found, dict) else {"": found}
+
+
+def able(one: Variant, mask: str) -> bool:
+    return (one.card.causal or "causal" not in mask) and (one.card.keys_are_tokens or mask != "of each query")
+
+
+def token_axis(one: Variant) -> int:
+    """Where tokens stand in what comes back."""
+    return 2 if one.card.kind in ("pattern", "logits") else 1
+
+
+def token_axes(call: Call) -> dict[str, int]:
+    """Where tokens stand in what is given."""
+    heads_first = call.one.card.kind in ("pattern", "logits")
+    return {name: 2 if heads_first or name == "streams" else 1 for name in call.given}
+
+
+@every_variant
+def test_the_card_explains_the_variant(one: Variant) -> None:
+    card = one.card
+    assert one.function.__module__ == f"attnscope.variants.{card.name}"
+    assert re.fullmatch(r"arXiv:\d{4}\.\d{5}", card.citation)
+    assert re.fullmatch(r"[A-Z][^\n]*[^.\s]\.", card.summary)
+    assert not re.search(r"[.!?] [A-Z]", card.summary), "a summary is one sentence"
+    assert card.title
+    assert card.formula.isprintable()
+    assert card.cost
+    assert (card.keeps is None) != (card.changes is None), "a start keeps the function, or it is said why none does"
+    assert card.takes in TAKES[card.kind]
+    assert set(card.statistics) <= set(STATISTICS)
+    assert one.pattern is not None or one.slow is not None or card.kind in ("output", "block", "weights")
+
+
+@every_variant
+def test_every_keyword_is_explained_and_the_start_gives_the_tensors(one: Variant) -> None:
+    card, parameters = one.card, inspect.signature(one.function).parameters
+    explained = {*card.parameters, *card.drawn, *card.settings}
+    free = any(each.kind is each.VAR_KEYWORD for each in parameters.values())  # parameters named after other things
+    keywords = {name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY}
+    if card.kind in ("pattern", "logits"):
+        assert set(CALL) <= keywords
+    assert free or keywords - set(CALL) == explained
+    begun = started(one, call_of(one).given)
+    assert free or set(begun) <= {*card.parameters, *card.drawn}
+    assert bool(begun) == bool(card.parameters or card.drawn)
+    assert all(name in begun or parameters[name].default is None for name in card.parameters if not free)
+
+
+@every_variant
+def test_asking_twice_gives_the_same_bits_and_changes_no_input(one: Variant) -> None:
+    call = call_of(one)
+    before = [tensor.clone() for tensor in call.tensors()]
+    first, second = answered(call), answered(call)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert all(torch.equal(*pair) for pair in zip(before, call.tensors(), strict=True))
+
+
+@every_variant
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mask", ["none", "causal and padding"])
+def test_narrow_numbers_give_what_wide_ones_give(one: Variant, dtype: torch.dtype, mask: str) -> None:
+    """Within what a few roundings of the inputs do: the change in float64 when every input is moved by half a unit in
+    the last place of the narrow type, at random, is the unit that the error is measured in."""
+    if not able(one, mask):
+        return
+    wide = call_of(one, mask)
+    exact, found = answered(wide), answered(wide.of(dtype))
+    unit = torch.finfo(dtype).eps / 2
+    moved = [
+        answered(wide.each(lambda n, t, draw=draw: t * (1 + unit * noise(1000 + 50 * draw + n, *t.shape).sign())))
+        for draw in range(8)
+    ]
+    for name, right in exact.items():
+        assert found[name].dtype == dtype
+        assert found[name].isfinite().all()
+        change = max(float((other[name] - right).abs().max()) for other in moved)
+        allowed = 4 * change + 4 * unit * float(right.abs().max())
+        assert float((found[name].double() - right).abs().max()) <= allowed
+
+
+@every_attention
+@every_mask
+def test_the_fast_form_is_the_slow_one(one: Variant, mask: str) -> None:
+    call = call_of(one, mask)
+    if able(one, mask):
+        torch.testing.assert_close(call(), call.slow(), rtol=1e-11, atol=1e-11)
+    else:
+        with pytest.raises(RefusalError):
+            call()
+
+
+@every_attention
+def test_a_causal_mask_written_out_is_the_causal_flag(one: Variant) -> None:
+    flagged = call_of(one, "causal")
+    past = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()[None, None]
+    written = replace(flagged, more={**flagged.more, "visible": past, "causal": False})
+    if one.card.causal:
+        torch.testing.assert_close(written(), flagged(), rtol=1e-11, atol=1e-11)
+    else:
+        with pytest.raises(RefusalError, match="causal"):
+            written()
+
+
+@every_attention
+@every_mask
+def test_rows_are_what_the_card_says(one: Variant, mask: str) -> None:
+    if one.pattern is None or not able(one, mask):
+        return
+    call = call_of(one, mask)
+    rows = call.pattern()
+    asked = (rows != 0).any(-1)
+    if "padding" in mask:  # what a padded query would see is nobody's concern
+        asked &= call.more["visible"][..., 0, :]
+    total = rows.sum(-1)[asked]
+    assert torch.allclose(total, torch.ones_like(total), atol=1e-12) == one.card.rows_sum_to_one
+    assert bool((rows >= 0).all()) == one.card.nonnegative
+    assert (rows.shape[-1] == TOKENS) == one.card.keys_are_tokens
+
+
+@of_tokens
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("left", "right"), [(5, 0), (0, 5), (2, 3)])
+def test_padding_is_invisible(one: Variant, causal: bool, left: int, right: int) -> None:
+    if causal and not one.card.causal:
+        return
+    call = call_of(one)
+    given = {}
+    for seed, (name, axis) in enumerate(token_axes(call).items()):
+        tensor = call.given[name]
+        shape = [*tensor.shape]
+        garbage = []
+        for side, count in enumerate((left, right)):
+            shape[axis] = count
+            garbage.append(9 * noise(70 + 2 * seed + side, *shape))
+        given[name] = torch.cat([garbage[0], tensor, garbage[1]], axis)
+    more = dict(call.more)
+    if "causal" in more:
+        real = torch.zeros(1, 1, 1, left + TOKENS + right, dtype=torch.bool)
+        real[..., left : left + TOKENS] = True
+        more |= {"visible": real, "causal": causal}
+        call = replace(call, more={**call.more, "causal": causal})
+    padded = replace(call, given=given, more=more)()
+    kept = padded.narrow(token_axis(one), left, TOKENS)
+    torch.testing.assert_close(kept, call(), rtol=1e-11, atol=1e-11)
+
+
+@of_tokens
+@pytest.mark.parametrize("mask", ["causal", "causal and padding"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_causal_ones_never_see_the_future(one: Variant, mask: str, dtype: torch.dtype) -> None:
+    """Everything from token t on is changed; what comes out before it is equal to the bit."""
+    if not one.card.causal:
+        return
+    call = call_of(one, mask).of(dtype)
+    first = call()
+    for token in (3, 16, TOKENS - 1):
+        given = {name: tensor.clone() for name, tensor in call.given.items()}
+        for seed, (name, axis) in enumerate(token_axes(call).items()):
+            later = given[name].narrow(axis, token, TOKENS - token)
+            later.copy_(7 * noise(90 + seed, *later.shape))
+        other = replace(call, given=given)()
+        axis = token_axis(one)
+        assert torch.equal(first.narrow(axis, 0, token), other.narrow(axis, 0, token))
+        rest = TOKENS - token
+        assert not torch.equal(first.narrow(axis, token, rest), other.narrow(axis, token, rest))
+
+
+@every_attention
+@pytest.mark.parametrize("mask", ["none", "causal and padding"])
+def test_heads_may_share_keys_and_values(one: Variant, mask: str) -> None:
+    if not able(one, mask):
+        return
+    call = call_of(one, mask, size=replace(SIZE, kv_heads=2))
+    repeated = {name: t if name == "query" else t.repeat_interleave(HEADS // 2, 1) for name, t in call.given.items()}
+    torch.testing.assert_close(call(), replace(call, given=repeated)(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(call(), call.slow(), rtol=1e-11, atol=1e-11)
+
+
+@every_attention
+def test_queries_of_another_sequence_where_the_card_says_so(one: Variant) -> None:
+    call = call_of(one, "padding", keys=12)
+    if one.card.cross:
+        assert call().shape == (*call.given["query"].shape[:3], DIM)
+        torch.testing.assert_close(call(), call.slow(), rtol=1e-11, atol=1e-11)
+    else:
+        with pytest.raises(RefusalError, match="same sequence"):
+            call()
+
+
+@every_variant
+def test_gradients_are_those_of_the_function(one: Variant) -> None:
+    call = call_of(one, size=replace(SIZE, heads=4, dim=4, width=6), tokens=6)
+    tensors = [tensor.requires_grad_() for tensor in call.tensors()]
+
+    def run(*_: Tensor) -> tuple[Tensor, ...]:
+        return tuple(found for found in answered(call).values() if found.requires_grad)
+
+    assert torch.autograd.gradcheck(run, tensors, fast_mode=True)
+
+
+@of_tokens
+def test_a_sequence_that_sees_nothing_is_zero_and_has_no_gradient_that_is_not_a_number(one: Variant) -> None:
+    call = call_of(one).of(torch.float32)
+    if "visible" not in call.more:
+        return
+    visible = torch.ones(2, 1, 1, TOKENS, dtype=torch.bool)
+    visible[0] = False
+    call = replace(call, more={**call.more, "visible": visible})
+    tensors = [tensor.requires_grad_() for tensor in call.tensors()]
+    found = call()
+    if one.card.kind in ("pattern", "logits") and one.card.name != "shaped":  # which keeps the token itself
+        assert not found[0].any()
+    found.square().sum().backward()
+    assert all(tensor.grad is not None and tensor.grad.isfinite().all() for tensor in tensors)
+
+
+@every_variant
+def test_the_start_keeps_the_function_or_the_card_says_why_not(one: Variant) -> None:
+    for mask in MASKS:
+        if not able(one, mask):
+            continue
+        call = call_of(one, mask, moved=False)
+        found = answered(call)
+        if one.card.kind in ("pattern", "logits"):
+            call_alone = {name: call.more[name] for name in CALL}
+            before = {"": plain_attention(*call.given.values(), **call_alone)}
+        elif one.card.kind == "weights":
+            before = call.given["weights"]
+        else:
+            first: Tensor = next(iter(call.given.values()))
+            before = {"": first[-1] if one.card.takes == ("streams",) else first}
+        if one.card.name == "qk_clip":  # keeps the heads that are below the threshold, and them alone
+            rows = slice(0, DIM), slice(3 * DIM, 4 * DIM)
+            assert all(torch.equal(found[n][r], before[n][r]) for n in before for r in rows)
+            continue
+        same = all(torch.allclose(found[name], before[name], rtol=1e-12, atol=1e-12) for name in before)
+        assert same == (one.card.keeps is not None)
+
+
+def test_an_unknown_name_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(RefusalError, match="Did you mean 'gated_output'"):
+        attnscope.variants("gated_outputs")
+    assert attnscope.variants("local") is attnscope.variants()["local"]
+
+
+def test_every_file_of_the_room_is_in_the_catalog_and_has_a_test_of_its_own() -> None:
+    folder = Path(attnscope.variants.__path__[0])  # type: ignore[attr-defined]
+    assert sorted(variants()) == sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+    tested = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
+    assert set(variants()) <= tested
+    assert {one.card.kind for one in variants().values()} == set(TAKES)
