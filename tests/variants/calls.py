@@ -134,3 +134,18 @@ def call_of(
     elif one.card.name == "qk_clip":
         more |= {"max_logit": torch.tensor([1.0, 3.0, 9.0, 0.5], dtype=torch.float64)[: size.heads]}
     return Call(one, given, own, more)
+
+
+def heads(tokens: int = 9, dim: int = 4, seed: int = 20) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of two sequences and two heads, in float64."""
+    return noise(seed, 2, 2, tokens, dim), noise(seed + 1, 2, 2, tokens, dim), noise(seed + 2, 2, 2, tokens, dim)
+
+
+ALL: dict[str, Any] = {"visible": None, "causal": False, "scale": 0.5}
+CAUSAL: dict[str, Any] = {**ALL, "causal": True}
+
+
+def softmax(query: Tensor, key: Tensor, *, seen: Tensor | None = None, scale: float = 0.5) -> Tensor:
+    """Attention as it is written in a textbook."""
+    logits = scale * query @ key.mT
+    return (logits if seen is None else logits.masked_fill(~seen, -torch.inf)).softmax(-1)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import attnscope
 import attnscope.variants
@@ -131,6 +132,39 @@ def test_the_fast_form_is_the_slow_one(one: Variant, mask: str) -> None:
     else:
         with pytest.raises(RefusalError):
             call()
+
+
+class Made(TorchDispatchMode):
+    """Every floating tensor that comes into being: how many numbers in all, and whether one is a whole map."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__()
+        self.tokens, self.maps, self.numbers = tokens, 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for one in found if isinstance(found, tuple) else (found,):
+            if isinstance(one, Tensor) and one.is_floating_point():
+                self.maps += one.shape[-2:] == (self.tokens, self.tokens)
+                self.numbers += one.numel()
+        return found
+
+
+@every_attention
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_no_map_is_written_out_where_the_card_says_so(one: Variant, mask: str) -> None:
+    """Those whose time is said to grow with n make twice as many numbers for twice as many tokens."""
+    if not able(one, mask):
+        return
+    numbers = []
+    for tokens in (128, 256):
+        call = call_of(one, mask, tokens=tokens).of(torch.float32)
+        with torch.no_grad(), Made(tokens) as made:
+            call()
+        assert (made.maps > 0) == (one.card.memory == "n^2")
+        numbers.append(made.numbers)
+    if one.card.cost in ("n", "n w"):
+        assert numbers[1] <= 2.2 * numbers[0]
 
 
 @every_attention

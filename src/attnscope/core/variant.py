@@ -28,6 +28,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["pattern", "logits", "output", "block", "weights"]
+Memory = Literal["n", "n^2"]
+"""What mixing n tokens takes beside its inputs: "n" is what a fused kernel takes, "n^2" a pattern written out."""
 CALL = ("visible", "causal", "scale")
 
 ANY_PATTERN = ("row_mass", "row_sum_squares", "head_overlap")
@@ -62,7 +64,8 @@ class VariantCard:
     formula: str
     kind: Kind
     takes: tuple[str, ...]
-    cost: str  # of mixing n tokens: "n^2", "n", "n w"; "none": nothing that grows with n is added
+    cost: str  # time to mix n tokens: "n^2", "n", "n w"; "none": no more mixing than there was
+    memory: Memory
     causal: bool  # whether it can hide the future
     cross: bool  # whether queries may come from another sequence than keys
     rows_sum_to_one: bool
@@ -122,6 +125,7 @@ def variant(
     citation: str,
     formula: str,
     cost: str,
+    memory: Memory = "n",
     keeps: str | None = None,
     changes: str | None = None,
     causal: bool = True,
@@ -158,6 +162,7 @@ def variant(
             kind=kind,
             takes=takes,
             cost=cost,
+            memory=memory,
             causal=causal,
             cross=cross,
             rows_sum_to_one=rows_sum_to_one,

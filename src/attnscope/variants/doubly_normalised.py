@@ -37,6 +37,7 @@ def pattern(
     citation="arXiv:2009.14308",
     formula="xi_ij = e^s_ij / sum_i e^s_ij;  A_ij = xi_ij / sum_j xi_ij",
     cost="n^2",
+    memory="n^2",
     causal=False,
     cross=False,
     pattern=pattern,

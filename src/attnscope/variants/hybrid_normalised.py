@@ -38,6 +38,7 @@ def pattern(
     citation="arXiv:2009.14308",
     formula="(1 - u) softmax(s) + u A,  A doubly normalised, u in [0, 1]",
     cost="n^2",
+    memory="n^2",
     causal=False,
     cross=False,
     parameters={"share": "heads"},

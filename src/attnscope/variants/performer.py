@@ -25,7 +25,9 @@ def start(size: Size, *, features: int | None = None, seed: int = 0) -> dict[str
     rng = torch.Generator().manual_seed(seed)
     blocks = -(-count // size.dim)
     gaussian = torch.randn(2, blocks, size.dim, size.dim, generator=rng, dtype=torch.float64)
-    directions = torch.linalg.qr(gaussian[0]).Q
+    directions, triangular = torch.linalg.qr(gaussian[0])
+    # The signs of a QR decomposition are a convention: undone, all directions are equally likely, and there is no bias.
+    directions = directions * triangular.diagonal(dim1=-2, dim2=-1).sign()[:, None]
     lengths = gaussian[1].norm(dim=-1, keepdim=True)
     return {"projection": (directions * lengths).flatten(0, 1)[:count].float()}
 

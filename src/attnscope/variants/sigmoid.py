@@ -39,6 +39,7 @@ def pattern(
     citation="arXiv:2409.04431",
     formula="A_ij = sigmoid(s_ij + b - ln(number of keys that i sees))",
     cost="n^2",
+    memory="n^2",
     rows_sum_to_one=False,
     parameters={"bias": "heads"},
     start=start,

@@ -37,6 +37,7 @@ def pattern(
     citation="arXiv:2504.20966",
     formula="A_ij = ReLU(e^s_ij - 1) / (sum_j |e^s_ij - 1| + 1e-8)",
     cost="n^2",
+    memory="n^2",
     rows_sum_to_one=False,
     pattern=pattern,
     changes="keys whose logit is at or below 0 lose all their weight at once",
