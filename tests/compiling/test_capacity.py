@@ -268,7 +268,7 @@ def test_what_the_table_lacks_or_a_budget_asks_for_is_searched_for(
     options: dict[str, Any] = {"cache_folder": tmp_path, "curves": False}
     assert capacity(64, 4, **options).shipped
     assert not asked
-    for question in ({"leak": 0.02}, {"seeds": (7,)}, {"use_cache": False}, {"budget": 50.0, "seeds": (0, 7)}):
+    for question in ({"leak": 0.02}, {"seeds": (7,)}, {"use_cache": False}, {"budget": 50.0, "seeds": (0, 8)}):
         asked.clear()
         assert not capacity(64, 4, **options, **question).shipped
         assert asked

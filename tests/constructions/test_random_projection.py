@@ -16,7 +16,8 @@ from attnscope.heads.certificate import certify
 from attnscope.heads.rounding import rounded
 from attnscope.patterns.generate import generate, sink_window, union_of_permutations, window
 from attnscope.solvers import projection
-from attnscope.solvers.projection import gaussian, row_zero_ratios, target, theorem_width, theorem_width_rows
+from attnscope.solvers.projection import gaussian, row_zero_ratios, target
+from attnscope.solvers.theorem import theorem_width, theorem_width_rows
 
 SOME = [union_of_permutations(12, 3, 0), window(9, 4, causal=True), sink_window(10, 3), generate("block", 12, 4)]
 

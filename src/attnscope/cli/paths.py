@@ -130,5 +130,5 @@ def _finish(report: PathReport, folder: Path, chart: Path | None, as_json: bool,
     if not as_json:
         from attnscope.reporting.terminal import print_record
 
-        files = {"Page": folder / PAGE, "Record": folder / DATA, "Chart": chart}
-        print_record(report, files=files, verbose=verbose)
+        written = {"Page": folder / PAGE, "Record": folder / DATA, "Chart": chart}
+        print_record(report, files=written, verbose=verbose)

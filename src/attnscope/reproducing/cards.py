@@ -102,5 +102,5 @@ def _read(name: str, written: Mapping[str, Any]) -> ExperimentCard:
         )
         for claim in written["claims"]
     )
-    words = (written[key] for key in ("title", "paper", "summary", "takes", "seeds"))
-    return ExperimentCard(name, *words, claims=tuple(claims))
+    words = {key: written[key] for key in ("title", "paper", "summary", "takes", "seeds")}
+    return ExperimentCard(name=name, claims=tuple(claims), **words)

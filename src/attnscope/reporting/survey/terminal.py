@@ -51,12 +51,13 @@ def show(
     told = next((one for one in findings if conclusion.sentence.startswith(one.sentence)), None)
     first = opening(conclusion, *([told.advice] if told else []), _about(survey))
     others = [one for one in findings if one is not told]
-    missing = [Text(clean(sentence), style="dim") for sentence in _missing(survey, verbose)]
+    missing: list[RenderableType] = [Text(clean(sentence), style="dim") for sentence in _missing(survey, verbose)]
     if not verbose:
         return _Brief(Group(*first), others, Group(*missing))
+    listed: list[RenderableType] = [Text(""), finding_table(others)] if others else []
     return Group(
         *first,
-        *([Text(""), finding_table(others)] if others else []),
+        *listed,
         section("In numbers"),
         _headline_table(survey, thresholds),
         section("From the first block to the last"),
