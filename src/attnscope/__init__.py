@@ -32,6 +32,7 @@ _HOMES = {
     "Pattern": "attnscope.patterns.pattern:Pattern",
     "catalog": "attnscope.core.registry:catalog",
     "variants": "attnscope.core.registry:variant_catalog",
+    "Size": "attnscope.core.variant:Size",
     "diagnose": "attnscope.records.survey.diagnose:diagnose",
     "Thresholds": "attnscope.records.survey.thresholds:Thresholds",
     "Survey": "attnscope.records.survey.survey:Survey",
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from attnscope.core.errors import RefusalError as RefusalError
     from attnscope.core.registry import catalog as catalog
     from attnscope.core.registry import variant_catalog as variants  # noqa: F401
+    from attnscope.core.variant import Size as Size
     from attnscope.decomposing.paths import paths as paths
     from attnscope.hf.editing.graft import planted as planted
     from attnscope.patterns.generate import generate as generate

@@ -11,6 +11,7 @@ from attnscope.matrix.visibility import for_every_head, real_keys
 
 TOKENS = 6
 PAST = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
+VALUES = torch.randn(2, 2, TOKENS, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 REAL = torch.tensor([False, True, True, True, True, False])
 
 
@@ -45,7 +46,7 @@ def test_a_list_says_the_same_as_its_mask_or_none_is_given(name: str) -> None:
 @pytest.mark.parametrize("name", masks())
 def test_the_mean_of_what_is_seen_is_the_uniform_pattern(name: str) -> None:
     visible, causal = masks()[name]
-    query, value = torch.zeros(2, 4, TOKENS, 3, dtype=torch.float64), torch.randn(2, 2, TOKENS, 3).double()
+    query, value = torch.zeros(2, 4, TOKENS, 3, dtype=torch.float64), VALUES
     rows = uniform_pattern(query, value, visible=visible, causal=causal)
     found = mean_of_visible(query, value, visible=visible, causal=causal).expand(2, 4, TOKENS, 3)
     torch.testing.assert_close(found, rows @ for_every_head(value, 4))

@@ -35,6 +35,11 @@ CALL = ("visible", "causal", "scale")
 ANY_PATTERN = ("row_mass", "row_sum_squares", "head_overlap")
 OF_TOKENS = ("first_key_mass", "self_mass", "previous_mass", "received")
 OF_DISTRIBUTIONS = ("row_peak", "row_entropy")
+OF_DISTANCES = ("mean_distance",)
+STATISTICS = (*ANY_PATTERN, *OF_TOKENS, *OF_DISTRIBUTIONS, *OF_DISTANCES)
+
+_COSTS = {"none": "no more mixing of tokens than there was"}
+_SIGNS = {True: "no weight is negative", False: "weights may be negative"}
 
 
 @dataclass(frozen=True)
@@ -86,8 +91,33 @@ class VariantCard:
             held += OF_TOKENS
         if self.nonnegative and self.rows_sum_to_one:
             held += OF_DISTRIBUTIONS
-            held += ("mean_distance",) if self.keys_are_tokens else ()
+            held += OF_DISTANCES if self.keys_are_tokens else ()
         return tuple(held)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The card in words, for a terminal and a page: what is called what, and what is said of it."""
+        yes_no = {True: "yes", False: "no"}
+        said = [
+            ("formula", self.formula),
+            ("given", ", ".join(self.takes)),
+            ("time", _COSTS.get(self.cost, self.cost)),
+            ("memory", self.memory),
+            ("causal", "yes" if self.causal else "no: it sees later tokens"),
+            ("cross-attention", yes_no[self.cross]),
+        ]
+        said += [("trained", f"{name}: {shape}") for name, shape in self.parameters.items()]
+        said += [("drawn", f"{name}: {shape}") for name, shape in self.drawn.items()]
+        said += [("setting", f"{name}: {words}") for name, words in self.settings.items()]
+        said += [("keeps", self.keeps)] if self.keeps else []
+        said += [("changes", self.changes)] if self.changes else []
+        said += [] if self.trains else [("training", "none needed")]
+        if self.kind in ("pattern", "logits"):
+            lost = [name for name in STATISTICS if name not in self.statistics]
+            said += [
+                ("rows", f"{'sum to 1' if self.rows_sum_to_one else 'need not sum to 1'}; {_SIGNS[self.nonnegative]}"),
+                ("statistics", "all hold" if not lost else f"do not hold: {', '.join(lost)}"),
+            ]
+        return [*said, ("source", self.citation)]
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "takes": list(self.takes), "statistics": list(self.statistics)}
@@ -148,11 +178,8 @@ def variant(
     """
 
     def register(function: Callable[..., Any]) -> Variant:
-        takes = tuple(
-            name
-            for name, one in inspect.signature(function).parameters.items()
-            if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-        )
+        named = inspect.signature(function).parameters
+        takes = tuple(name for name, one in named.items() if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
         card = VariantCard(
             name=function.__name__,
             title=title,
@@ -171,10 +198,17 @@ def variant(
             trains=trains,
             parameters=dict(parameters or {}),
             drawn=dict(drawn or {}),
-            settings=dict(settings or {}),
+            settings={name: words + _unless_said(named[name].default) for name, words in (settings or {}).items()},
             keeps=keeps,
             changes=changes,
         )
         return Variant(card, function, start, pattern, slow)
 
     return register
+
+
+def _unless_said(default: Any) -> str:
+    """What a setting is where nobody names it."""
+    if default is inspect.Parameter.empty:
+        return ""
+    return f" ({', '.join(default) if isinstance(default, tuple) else default} if not said)"

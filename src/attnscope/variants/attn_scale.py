@@ -34,7 +34,7 @@ def pattern(
 
 @variant(
     kind="pattern",
-    title="AttnScale",
+    title="AttnScale: differences made louder",
     summary="The part of attention that tells tokens apart, scaled up by a trained weight a head.",
     citation="arXiv:2203.05962",
     formula="(J + (1 + w)(A - J)) V",

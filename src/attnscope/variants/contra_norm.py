@@ -21,7 +21,7 @@ def start(size: Size) -> dict[str, Tensor]:
 
 @variant(
     kind="block",
-    title="ContraNorm",
+    title="ContraNorm: tokens pushed apart",
     summary="Every token is pushed away from the tokens that are like it.",
     citation="arXiv:2303.06562",
     formula="y - s softmax(u u^T) y,  u = y / |y|",

@@ -23,7 +23,7 @@ def start(size: Size, *, how: Literal["elementwise", "headwise"] = "elementwise"
 
 @variant(
     kind="output",
-    title="Gated output",
+    title="Gate behind each head",
     summary="A sigmoid gate, read from the token's own stream, on what each head gives.",
     citation="arXiv:2505.06708",
     formula="(A V) * g sigmoid(x W + b);  g = 1 as published, g = 2 to begin from a trained model",

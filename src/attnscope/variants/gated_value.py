@@ -22,7 +22,7 @@ def start(size: Size, *, how: Literal["elementwise", "headwise"] = "elementwise"
 
 @variant(
     kind="output",
-    title="Gated value",
+    title="Gate on the values",
     summary="A sigmoid gate, read from a token's own stream, on the values that it offers.",
     citation="arXiv:2602.01468",
     formula="A (V * g sigmoid(x W + b));  g = 1 as published, g = 2 to begin from a trained model",

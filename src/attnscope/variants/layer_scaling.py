@@ -14,7 +14,7 @@ from attnscope.core.variant import variant
 
 @variant(
     kind="block",
-    title="Layer scaling",
+    title="Norms divided by the root of depth",
     summary="What the norm before attention or MLP gives is divided by the root of the block's number.",
     citation="arXiv:2502.05795",
     formula="norm(x) / sqrt(l),  l = 1, 2, ...",

@@ -37,7 +37,7 @@ def pattern(
 
 @variant(
     kind="pattern",
-    title="Learned sink",
+    title="Learned sink of each head",
     summary="One trained logit a head takes weight away from all keys and gives nothing in return.",
     citation="arXiv:2508.10925",
     formula="A_ij = (1 - g) e^s_ij / sum_j e^s_ij + g e^s_ij / (e^c + sum_j e^s_ij),  g in [0, 1]",

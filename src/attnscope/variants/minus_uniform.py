@@ -29,7 +29,7 @@ def pattern(
 
 @variant(
     kind="pattern",
-    title="Minus uniform",
+    title="Attention without its mean",
     summary="Softmax attention from which the mean of all visible values is taken away.",
     citation="arXiv:2410.07799",
     formula="(A - J) V,  J_ij = 1 / (number of keys that i sees)",

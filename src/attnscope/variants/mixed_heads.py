@@ -68,6 +68,8 @@ def slow(
     citation="arXiv:2205.07100",
     formula="head h: A^h V^h by its own kind;  all heads share W_Q, W_K, W_V, W_O",
     cost="as its kinds",
+    rows_sum_to_one=False,
+    nonnegative=False,
     keys_are_tokens=False,
     cross=False,
     parameters={"KIND_NAME": "as that kind says, for its heads"},

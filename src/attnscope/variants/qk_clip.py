@@ -18,7 +18,7 @@ from attnscope.core.variant import variant
 
 @variant(
     kind="weights",
-    title="QK-Clip",
+    title="QK-Clip: largest logit held down",
     summary="Query and key projections of heads whose largest logit is above a threshold are scaled down.",
     citation="arXiv:2507.20534",
     formula="W_Q, W_K of head h <- sqrt(min(1, t / S_h)) W_Q, W_K,  S_h the largest logit of head h",

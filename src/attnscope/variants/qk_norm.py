@@ -41,7 +41,7 @@ def pattern(
 
 @variant(
     kind="logits",
-    title="Query and key norm",
+    title="Norm of queries and keys",
     summary="Queries and keys are brought to one length before they meet, so that logits are bounded.",
     citation="arXiv:2010.04245",
     formula="softmax(scale g_q q/rms(q) . g_k k/rms(k)) V",

@@ -20,7 +20,7 @@ def start(size: Size) -> dict[str, Tensor]:
 
 @variant(
     kind="block",
-    title="Sandwich norm",
+    title="Sandwich norm: also behind a branch",
     summary="What attention or the MLP is about to add to the stream is normed first.",
     citation="arXiv:2105.13290",
     formula="x <- x + g f / rms(f),  f = what the branch gives",

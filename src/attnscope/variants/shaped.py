@@ -39,7 +39,7 @@ def pattern(
 
 @variant(
     kind="pattern",
-    title="Shaped attention",
+    title="Shaped: identity, attention, mean",
     summary="The token itself, attention and minus the mean of visible values, each with a trained weight a head.",
     citation="arXiv:2306.17759",
     formula="(alpha I + beta A - gamma J) V",

@@ -29,7 +29,7 @@ def sigma(weight: Float[Tensor, "out in"]) -> Float[Tensor, ""]:
 
 @variant(
     kind="weights",
-    title="Sigma-reparametrisation",
+    title="Sigma-reparam: spectral norms held",
     summary="Every projection has spectral norm 1 times one trained number.",
     citation="arXiv:2303.06296",
     formula="W <- g W / sigma_1(W)",

@@ -27,7 +27,7 @@ def pattern(
 
 @variant(
     kind="pattern",
-    title="Softmax plus one",
+    title="Softmax with one more key of value 0",
     summary="Softmax whose denominator has one more term, so that a row can give less than all its weight.",
     citation="arXiv:2309.17453",
     formula="A_ij = e^s_ij / (1 + sum_j e^s_ij)",

@@ -32,7 +32,7 @@ def pattern(
 
 @variant(
     kind="pattern",
-    title="Softpick",
+    title="Softpick, a rectified softmax",
     summary="Rectified softmax: logits at or below 0 get no weight, and no row must sum to 1.",
     citation="arXiv:2504.20966",
     formula="A_ij = ReLU(e^s_ij - 1) / (sum_j |e^s_ij - 1| + 1e-8)",

@@ -34,7 +34,7 @@ def pattern(
 
 @variant(
     kind="logits",
-    title="Temperature",
+    title="Temperature of each head",
     summary="Logits divided by a number for each head: above 1 attention spreads, below 1 it sharpens.",
     citation="arXiv:2309.00071",
     formula="softmax(s / T) V",

@@ -18,7 +18,7 @@ def start(size: Size) -> dict[str, Tensor]:
 
 @variant(
     kind="output",
-    title="Value residual",
+    title="Values with a share of the first",
     summary="Every block's values get a trained share of the first block's values.",
     citation="arXiv:2410.17897",
     formula="A (a V_l + b V_1)",
