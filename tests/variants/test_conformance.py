@@ -22,7 +22,7 @@ from attnscope.matrix.plain_attention import plain_attention
 from attnscope.matrix.statistics import STATISTICS
 from tests.variants.calls import DIM, HEADS, MASKS, SIZE, TOKENS, Call, attending, call_of, noise, started
 
-TAKES = {
+TAKES: dict[str, set[tuple[str, ...]]] = {
     "pattern": {("query", "key", "value")},
     "logits": {("query", "key", "value")},
     "output": {("mixed", "stream"), ("value", "stream"), ("value", "first_value")},
@@ -111,10 +111,11 @@ def test_narrow_numbers_give_what_wide_ones_give(one: Variant, dtype: torch.dtyp
     wide = call_of(one, mask)
     exact, found = answered(wide), answered(wide.of(dtype))
     unit = torch.finfo(dtype).eps / 2
-    moved = [
-        answered(wide.each(lambda n, t, draw=draw: t * (1 + unit * noise(1000 + 50 * draw + n, *t.shape).sign())))
-        for draw in range(8)
-    ]
+
+    def shaken(draw: int) -> Call:
+        return wide.each(lambda number, t: t * (1 + unit * noise(1000 + 50 * draw + number, *t.shape).sign()))
+
+    moved = [answered(shaken(draw)) for draw in range(8)]
     for name, right in exact.items():
         assert found[name].dtype == dtype
         assert found[name].isfinite().all()

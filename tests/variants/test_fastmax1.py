@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from tests.variants.calls import ALL, CAUSAL, heads, noise
 
 
 @pytest.mark.parametrize("call", [ALL, CAUSAL])
-def test_the_factorised_form_is_the_dense_one_to_rounding(call: dict[str, object]) -> None:
+def test_the_factorised_form_is_the_dense_one_to_rounding(call: dict[str, Any]) -> None:
     query, key, value = heads(tokens=64, dim=16)
     assert float((fastmax1(query, key, value, **call) - pattern(query, key, **call) @ value).abs().max()) < 3e-15
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -46,7 +48,11 @@ def test_the_gated_module_is_its_hierarchical_mixture() -> None:
 
 def test_a_gate_forced_to_one_is_plain_attention() -> None:
     of = attention()
-    open_gates = {"gate_weight": torch.zeros(WIDTH, 6), "gate_bias": torch.full((6,), 60.0), "gain": 1.0}
+    open_gates: dict[str, Any] = {
+        "gate_weight": torch.zeros(WIDTH, 6),
+        "gate_bias": torch.full((6,), 60.0),
+        "gain": 1.0,
+    }
     mixture = torch.zeros(1, TOKENS, WIDTH, dtype=torch.float64)
     for head in range(HEADS):
         query, key = (of["stream"] @ of[name][head] for name in ("query", "key"))

@@ -57,4 +57,4 @@ def scores_of_real_queries(
 def _hides_the_future(visible: Visible) -> bool:
     if visible is None or 1 in visible.shape[-2:]:
         return False
-    return not bool((visible & ~past(*visible.shape[-2:], device=visible.device)).any())
+    return not bool((visible & ~past(visible.shape[-2], visible.shape[-1], visible.device)).any())

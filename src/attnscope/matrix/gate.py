@@ -24,5 +24,4 @@ def gated_heads(
     heads: Float[Tensor, "batch token head dim"], gates: Float[Tensor, "batch token out"]
 ) -> Float[Tensor, "batch token head dim"]:
     """As many gates as heads: one for each; else one for every coordinate of every head."""
-    count = heads.shape[-2]
-    return heads * gates.to(heads.dtype).unflatten(-1, (count, -1))
+    return heads * gates.to(heads.dtype).reshape(*heads.shape[:-1], -1)

@@ -53,7 +53,7 @@ def real_keys(visible: Visible, causal: bool, queries: int) -> RealKeys | None:
     real = visible[..., -1, :] if visible.shape[-1] <= queries else visible.any(-2)
     if bool((visible == real[..., None, :]).all()):
         return RealKeys(real, causal)
-    before = past(*visible.shape[-2:], device=visible.device)
+    before = past(visible.shape[-2], visible.shape[-1], visible.device)
     if bool(((visible & before if causal else visible) == (real[..., None, :] & before)).all()):
         return RealKeys(real, True)
     return None

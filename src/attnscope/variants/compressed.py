@@ -71,7 +71,7 @@ def slow(
                     if 0 <= place < tokens and real[place]:
                         total = total + torch.einsum("hoi,hi->ho", kernel[..., step], given[row, :, place])
                 anchors.append(total)
-        made[name] = torch.stack(anchors).unflatten(0, (len(given), -1)).transpose(1, 2)
+        made[name] = torch.stack(anchors).reshape(len(given), -1, heads, kernel.shape[1]).transpose(1, 2)
     seen = _seen(plain, query.shape[-2], tokens, stride, query.device)
     return mix(softmax_pattern(query, made["key"], visible=seen, causal=False, scale=scale), made["value"])
 
@@ -134,7 +134,7 @@ def _compress(
     reach = kernel.shape[-1] - 1
     channels = F.pad(tokens.mT.flatten(1, 2), (reach, 0) if plain.causal else (0, reach))
     made = F.conv1d(channels, kernel.to(tokens.dtype).flatten(0, 1), stride=stride, groups=heads)
-    return made.unflatten(1, (heads, -1)).mT
+    return made.reshape(batch, heads, -1, made.shape[-1]).mT
 
 
 def _seen(plain: RealKeys, queries: int, keys: int, stride: int, device: torch.device) -> Visible:

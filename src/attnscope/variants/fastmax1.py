@@ -53,8 +53,8 @@ def fastmax1(
     if plain is None:  # the sum over keys is not one for all queries: nothing to factorise
         return mix(pattern(query, key, visible=visible, causal=causal, scale=scale), value)
     key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
-    features = (F.pad(unit(one), (1, 0), value=1.0) for one in (query, key))  # 1 + q.k = (1, q) . (1, k)
-    return factorised_attention(*features, value, real=plain.real, causal=plain.causal)
+    of_query, of_key = (F.pad(unit(one), (1, 0), value=1.0) for one in (query, key))  # 1 + q.k = (1, q) . (1, k)
+    return factorised_attention(of_query, of_key, value, real=plain.real, causal=plain.causal)
 
 
 def unit(tokens: Float[Tensor, "batch head token dim"]) -> Float[Tensor, "batch head token dim"]:

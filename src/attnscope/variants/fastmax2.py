@@ -55,8 +55,8 @@ def fastmax2(
     if plain is None:  # the sum over keys is not one for all queries: nothing to factorise
         return mix(pattern(query, key, visible=visible, causal=causal, scale=scale), value)
     key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
-    features = (_features(abs(scale) ** 0.5 * standard(one)) for one in (query if scale >= 0 else -query, key))
-    return factorised_attention(*features, value, real=plain.real, causal=plain.causal)
+    of_query, of_key = (_features(abs(scale) ** 0.5 * standard(one)) for one in (query if scale >= 0 else -query, key))
+    return factorised_attention(of_query, of_key, value, real=plain.real, causal=plain.causal)
 
 
 def standard(tokens: Float[Tensor, "batch head token dim"]) -> Float[Tensor, "batch head token dim"]:

@@ -6,6 +6,8 @@ sqrt(layer), counted from 1, keeps its growth in bounds (arXiv:2502.05795).
 
 from __future__ import annotations
 
+import math
+
 from jaxtyping import Float
 from torch import Tensor
 
@@ -23,4 +25,4 @@ from attnscope.core.variant import variant
     changes="its factor is fixed and below 1 in every block but the first",
 )
 def layer_scaling(normed: Float[Tensor, "batch token width"], *, layer: int = 1) -> Float[Tensor, "batch token width"]:
-    return normed * layer**-0.5
+    return normed / math.sqrt(layer)

@@ -69,7 +69,7 @@ def local(
     size = max(window, SMALLEST_BLOCK)
     blocks = -(-tokens // size)
     fill, ahead = blocks * size - tokens, 0 if plain.causal else window
-    query = F.pad(query, (0, 0, 0, fill)).unflatten(-2, (blocks, size)).flatten(0, 1)
+    query = F.pad(query, (0, 0, 0, fill)).reshape(-1, blocks, size, query.shape[-1])
     key, value = (
         F.pad(one, (0, 0, window, ahead + fill)).unfold(-2, size + window + ahead, size).mT.flatten(0, 1)
         for one in (key, value)
@@ -77,7 +77,7 @@ def local(
     seen = _seen(plain.real, (tokens, size, window, ahead, fill), query.device)
     seen = seen.expand(len(query) // heads, heads, *seen.shape[2:]).flatten(0, 1) if plain.real is not None else seen[0]
     mixed = plain_attention(query, key, value, visible=seen, causal=False, scale=scale)
-    return mixed.unflatten(0, (-1, heads)).flatten(2, 3)[..., :tokens, :]
+    return mixed.reshape(-1, heads, blocks * size, mixed.shape[-1])[..., :tokens, :]
 
 
 def _near(queries: int, keys: int, window: int, device: torch.device) -> Bool[Tensor, "1 1 {queries} {keys}"]:

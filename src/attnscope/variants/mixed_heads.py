@@ -48,7 +48,7 @@ def slow(
     """One head after the other, each in its own slow form."""
 
     def attend(kind: str, query: Tensor, key: Tensor, value: Tensor, visible: Visible, **options: Any) -> Tensor:
-        call = {"visible": visible, "causal": causal, "scale": scale}
+        call: dict[str, Any] = {"visible": visible, "causal": causal, "scale": scale}
         if kind == "full":
             return mix(softmax_pattern(query, key, **call), value)
         one = _variant(kind, causal)

@@ -43,6 +43,6 @@ def qk_clip(
     for side in ("query",) if shared or "key_weight" not in weights else ("query", "key"):
         for name in (f"{side}_weight", f"{side}_bias"):
             if name in weights:
-                rows = weights[name].unflatten(0, (heads, -1))
+                rows = weights[name].reshape(heads, -1, *weights[name].shape[1:])
                 changed[name] = (rows * factors[side].view(-1, *[1] * (rows.ndim - 1))).flatten(0, 1)
     return changed
