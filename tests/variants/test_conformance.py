@@ -322,6 +322,12 @@ def test_an_unknown_name_is_refused_with_the_one_that_was_meant() -> None:
     assert attnscope.variants("local") is attnscope.variants()["local"]
 
 
+def test_the_name_is_the_catalog_before_and_after_the_room_is_imported() -> None:
+    twin = attnscope.__getattr__("variants")  # what the name stands for while nothing of the room is imported
+    assert twin("local") is attnscope.variants("local")
+    assert inspect.signature(twin).parameters.keys() == inspect.signature(attnscope.variants).parameters.keys()
+
+
 def test_every_file_of_the_room_is_in_the_catalog_and_has_a_test_of_its_own() -> None:
     folder = Path(attnscope.variants.__path__[0])  # type: ignore[attr-defined]
     assert sorted(variants()) == sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")

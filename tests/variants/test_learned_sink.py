@@ -36,3 +36,15 @@ def test_from_its_start_the_share_can_be_trained_at_once() -> None:
     gradient = begun["share"].grad
     assert gradient is not None
     assert bool((gradient.abs() > 0.1).all())
+
+
+def test_a_share_that_was_pushed_below_nothing_takes_nothing_and_can_come_back() -> None:
+    query, key, value = heads()
+    share = torch.tensor([-0.2, 1.3], dtype=torch.float64, requires_grad=True)
+    found = learned_sink(query, key, value, **ALL, sink=0 * WHOLE, share=share)
+    torch.testing.assert_close(found[:, 0], (softmax(query, key) @ value)[:, 0])
+    whole = learned_sink(query, key, value, **ALL, sink=0 * WHOLE, share=WHOLE)
+    torch.testing.assert_close(found[:, 1], whole[:, 1])
+    found.square().sum().backward()
+    assert share.grad is not None
+    assert bool((share.grad != 0).all())

@@ -2,10 +2,13 @@
 
 sum_j phi(q_i).phi(k_j) v_j = phi(q_i) . (sum_j phi(k_j) v_j^T): the sum in brackets is one matrix for all queries, and
 under a causal mask one that grows by a term for every key. It grows here chunk by chunk: what lies before the chunk is
-in the matrix, what lies inside is written out (arXiv:2402.07901, arXiv:2009.14794).
+in the matrix, what lies inside is written out (arXiv:2402.07901, arXiv:2009.14794). There can be many more features
+than dimensions, so that they too are made for one chunk at a time.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -13,28 +16,50 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 CHUNK = 64
+Features = Callable[[Tensor], Tensor]
+"""From tokens `[batch, head, token, dim]` to features `[batch, head, token, feature]`, each token by itself."""
 
 
 def factorised_attention(
-    query_features: Float[Tensor, "batch head query feature"],
-    key_features: Float[Tensor, "batch head key feature"],
-    value: Float[Tensor, "batch head key dim"],
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch head key dim"],
+    value: Float[Tensor, "batch head key value_dim"],
     *,
+    features: tuple[Features, Features],
     real: Bool[Tensor, "#batch #head key"] | None,
     causal: bool,
     chunk: int = CHUNK,
-) -> Float[Tensor, "batch head query dim"]:
-    """Rows of weights phi(q) . phi(k) / sum over visible keys, times values. A row that sees nothing is 0."""
-    dtype = value.dtype
-    value = F.pad(value.to(key_features.dtype), (0, 1), value=1.0)  # the last column adds the weights up
-    if real is not None:
-        hidden = ~real[..., None]
-        key_features, value = key_features.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
-    if causal:
-        mixed = _up_to_each(query_features, key_features, value, chunk)
-    else:
-        mixed = query_features @ (key_features.mT @ value)
-    return divided(mixed[..., :-1], mixed[..., -1:]).to(dtype)
+) -> Float[Tensor, "batch head query value_dim"]:
+    """Rows of weights phi(q) . phi(k) / sum over visible keys, times values. A row that sees nothing is 0.
+
+    `features` are those of queries and of keys, in the precision that the sums are to have.
+    """
+    of_query, of_key = features
+    exact = torch.promote_types(value.dtype, torch.float32)
+    held = F.pad(value.to(exact), (0, 1), value=1.0)  # the last column adds the weights up
+    held = held if real is None else held.masked_fill(~real[..., None], 0.0)
+
+    def mine(first: int) -> tuple[Tensor, Tensor]:
+        keys = of_key(key[..., first : first + chunk, :])
+        keys = keys if real is None else keys.masked_fill(~real[..., first : first + chunk, None], 0.0)
+        return keys, held[..., first : first + chunk, :]
+
+    before: Tensor | float = 0.0  # the sum over all keys that came before
+    if not causal:
+        for first in range(0, key.shape[-2], chunk):
+            keys, values = mine(first)
+            before = before + keys.mT @ values
+    parts = []
+    for first in range(0, query.shape[-2], chunk):
+        rows = of_query(query[..., first : first + chunk, :])
+        mixed = rows @ before if isinstance(before, Tensor) else torch.zeros_like(held[..., :1, :])
+        if causal and first < key.shape[-2]:
+            keys, values = mine(first)
+            mixed = mixed + (rows @ keys.mT).tril() @ values
+            before = before + keys.mT @ values
+        parts.append(mixed)
+    whole = torch.cat(parts, -2)
+    return divided(whole[..., :-1], whole[..., -1:]).to(value.dtype)
 
 
 def factorised_pattern(
@@ -49,22 +74,3 @@ def divided(weights: Float[Tensor, "*rows column"], total: Float[Tensor, "*rows 
     """A row that sees nothing has nothing to divide by."""
     empty = total == 0
     return (weights / total.masked_fill(empty, 1.0)).masked_fill(empty, 0.0)
-
-
-def _up_to_each(
-    query: Float[Tensor, "batch head query feature"],
-    key: Float[Tensor, "batch head key feature"],
-    value: Float[Tensor, "batch head key dim"],
-    chunk: int,
-) -> Float[Tensor, "batch head query dim"]:
-    queries, keys = query.shape[-2], key.shape[-2]
-    before = query.new_zeros(*query.shape[:2], query.shape[-1], value.shape[-1])
-    parts = []
-    for first in range(0, queries, chunk):
-        rows = query[..., first : first + chunk, :]
-        mine, held = (one[..., min(first, keys) : first + chunk, :] for one in (key, value))
-        inside = (rows @ mine.mT).tril()
-        parts.append(rows @ before + inside @ held)
-        if first + chunk < queries:
-            before = before + mine.mT @ held
-    return torch.cat(parts, -2)

@@ -53,11 +53,16 @@ def fastmax1(
     if plain is None:  # the sum over keys is not one for all queries: nothing to factorise
         return mix(pattern(query, key, visible=visible, causal=causal, scale=scale), value)
     key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
-    of_query, of_key = (F.pad(unit(one), (1, 0), value=1.0) for one in (query, key))  # 1 + q.k = (1, q) . (1, k)
-    return factorised_attention(of_query, of_key, value, real=plain.real, causal=plain.causal)
+    pair = (_features, _features)
+    return factorised_attention(query, key, value, features=pair, real=plain.real, causal=plain.causal)
 
 
 def unit(tokens: Float[Tensor, "batch head token dim"]) -> Float[Tensor, "batch head token dim"]:
     """Centred, of length 1; in float32 or better."""
     exact = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
     return F.normalize(exact - exact.mean(-1, keepdim=True), dim=-1)
+
+
+def _features(tokens: Float[Tensor, "batch head token dim"]) -> Float[Tensor, "batch head token feature"]:
+    """1 + q.k = (1, q) . (1, k)."""
+    return F.pad(unit(tokens), (1, 0), value=1.0)

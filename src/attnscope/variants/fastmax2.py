@@ -55,8 +55,9 @@ def fastmax2(
     if plain is None:  # the sum over keys is not one for all queries: nothing to factorise
         return mix(pattern(query, key, visible=visible, causal=causal, scale=scale), value)
     key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
-    of_query, of_key = (_features(abs(scale) ** 0.5 * standard(one)) for one in (query if scale >= 0 else -query, key))
-    return factorised_attention(of_query, of_key, value, real=plain.real, causal=plain.causal)
+    sign = 1.0 if scale >= 0 else -1.0
+    pair = (lambda rows: _features(rows, sign * abs(scale) ** 0.5), lambda rows: _features(rows, abs(scale) ** 0.5))
+    return factorised_attention(query, key, value, features=pair, real=plain.real, causal=plain.causal)
 
 
 def standard(tokens: Float[Tensor, "batch head token dim"]) -> Float[Tensor, "batch head token dim"]:
@@ -65,7 +66,8 @@ def standard(tokens: Float[Tensor, "batch head token dim"]) -> Float[Tensor, "ba
     return F.layer_norm(exact, exact.shape[-1:])
 
 
-def _features(tokens: Float[Tensor, "batch head token dim"]) -> Float[Tensor, "batch head token feature"]:
+def _features(tokens: Float[Tensor, "batch head token dim"], size: float) -> Float[Tensor, "batch head token feature"]:
+    tokens = size * standard(tokens)
     one, other = torch.triu_indices(tokens.shape[-1], tokens.shape[-1], device=tokens.device)
     weight = torch.ones_like(one, dtype=tokens.dtype).masked_fill(one == other, 0.5**0.5)
     pairs = tokens[..., one] * tokens[..., other] * weight

@@ -9,6 +9,7 @@ from torch import Tensor
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.double_normalisation import doubly_normalised_pattern
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
+from attnscope.matrix.share import share_of_each
 from attnscope.matrix.visibility import Visible, mix
 
 
@@ -27,7 +28,7 @@ def pattern(
 ) -> Float[Tensor, "batch head query key"]:
     doubly = doubly_normalised_pattern(query, key, visible, causal, scale)
     softmax = softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
-    part = share.to(softmax.dtype).clamp(0, 1)[:, None, None]
+    part = share_of_each(share, softmax.dtype)
     return (1 - part) * softmax + part * doubly
 
 
@@ -58,4 +59,4 @@ def hybrid_normalised(
 ) -> Float[Tensor, "batch head query value_dim"]:
     doubly = mix(doubly_normalised_pattern(query, key, visible, causal, scale), value)
     plain = plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
-    return plain + share.to(plain.dtype).clamp(0, 1)[:, None, None] * (doubly - plain)
+    return plain + share_of_each(share, plain.dtype) * (doubly - plain)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.plain_attention import attention_with_sink, plain_attention, sink_pattern, softmax_pattern
+from attnscope.matrix.share import share_of_each
 from attnscope.matrix.visibility import Visible
 
 
@@ -32,7 +33,7 @@ def pattern(
 ) -> Float[Tensor, "batch head query key"]:
     without = softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
     within = sink_pattern(query, key, sink, visible=visible, causal=causal, scale=scale)
-    return without + _part(share, without) * (within - without)
+    return without + share_of_each(share, without.dtype) * (within - without)
 
 
 @variant(
@@ -61,8 +62,4 @@ def learned_sink(
 ) -> Float[Tensor, "batch head query value_dim"]:
     without = plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
     within = attention_with_sink(query, key, value, sink, visible=visible, causal=causal, scale=scale)
-    return without + _part(share, without) * (within - without)
-
-
-def _part(share: Float[Tensor, " head"], like: Tensor) -> Float[Tensor, "head 1 1"]:
-    return share.to(like.dtype).clamp(0, 1)[:, None, None]
+    return without + share_of_each(share, without.dtype) * (within - without)

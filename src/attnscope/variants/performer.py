@@ -82,12 +82,17 @@ def performer(
         return mix(weights, value)
     key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
     root = abs(scale) ** 0.5
-    of_query, of_key = _exponent(query * (scale / root), projection), _exponent(key * root, projection)
-    shift = projection.to(of_query.dtype).square().sum(-1) / 4
-    of_query = of_query + shift
-    of_query = of_query - of_query.detach().amax(-1, keepdim=True)
-    features = of_query.exp(), (of_key - shift).exp()
-    return factorised_attention(*features, value, real=plain.real, causal=plain.causal)
+    shift = projection.to(torch.promote_types(query.dtype, torch.float32)).square().sum(-1) / 4
+
+    def of_query(rows: Tensor) -> Tensor:
+        exponent = _exponent(rows * (scale / root), projection) + shift
+        return (exponent - exponent.detach().amax(-1, keepdim=True)).exp()
+
+    def of_key(rows: Tensor) -> Tensor:
+        return (_exponent(rows * root, projection) - shift).exp()
+
+    pair = (of_query, of_key)
+    return factorised_attention(query, key, value, features=pair, real=plain.real, causal=plain.causal)
 
 
 def _exponent(
