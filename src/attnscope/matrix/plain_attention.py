@@ -93,7 +93,7 @@ def attention_with_sink(
     query: Float[Tensor, "batch head query dim"],
     key: Float[Tensor, "batch kv_head key dim"],
     value: Float[Tensor, "batch kv_head key value_dim"],
-    sink: Float[Tensor, " head"],
+    sink: Float[Tensor, " head"] | None,
     *,
     visible: Visible,
     causal: bool,
@@ -101,23 +101,26 @@ def attention_with_sink(
 ) -> Mixed:
     """e^s / (e^sink + sum e^s): softmax with one more key, whose logit is `sink` for every query and whose value is 0.
 
-    The key stands in front. Under a causal mask that would put every other key one place too late, so that a query
-    which nobody asks for stands in front of the queries as well.
+    Without `sink` that logit is 0, and the key is 0. Else queries and keys get one more coordinate for it, and so do
+    the values, because the fused kernel wants one width for all three.
     """
-    heads = query.shape[1]
+    heads, width = query.shape[1], value.shape[-1]
     key, value = for_every_head(key, heads), for_every_head(value, heads)
-    ones, zeros = torch.ones_like(query[..., :1]), torch.zeros_like(key[..., :1])
-    logit = (sink.to(key.dtype) / scale)[None, :, None, None].expand(key.shape[0], -1, 1, 1)
-    drain = torch.cat([torch.zeros_like(key[..., :1, :]), logit], -1)
-    query = torch.cat([query, ones], -1)
-    key = torch.cat([drain, torch.cat([key, zeros], -1)], -2)
+    if sink is None:
+        key = F.pad(key, (0, 0, 1, 0))
+    else:
+        logit = (sink.to(key.dtype) / scale)[None, :, None, None].expand(key.shape[0], -1, 1, 1)
+        drain = torch.cat([torch.zeros_like(key[..., :1, :]), logit], -1)
+        query, key = F.pad(query, (0, 1), value=1.0), torch.cat([drain, F.pad(key, (0, 1))], -2)
+        value = F.pad(value, (0, 1))
     value = F.pad(value, (0, 0, 1, 0))
     if visible is None and causal:
+        # In front, the key puts every other one a place too late: a query that nobody asks for goes in front as well.
         query = F.pad(query, (0, 0, 1, 0))
-        return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)[..., 1:, :]
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)[..., 1:, :width]
     mask = seen(query.shape[-2], key.shape[-2] - 1, visible, causal, query.device)
     mask = None if mask is None else F.pad(mask, (1, 0), value=True)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)[..., :width]
 
 
 def sink_pattern(

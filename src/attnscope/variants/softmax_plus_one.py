@@ -45,5 +45,4 @@ def softmax_plus_one(
     causal: bool,
     scale: float,
 ) -> Float[Tensor, "batch head query value_dim"]:
-    none = query.new_zeros(query.shape[1])
-    return attention_with_sink(query, key, value, none, visible=visible, causal=causal, scale=scale)
+    return attention_with_sink(query, key, value, None, visible=visible, causal=causal, scale=scale)
