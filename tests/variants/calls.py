@@ -149,3 +149,13 @@ def softmax(query: Tensor, key: Tensor, *, seen: Tensor | None = None, scale: fl
     """Attention as it is written in a textbook."""
     logits = scale * query @ key.mT
     return (logits if seen is None else logits.masked_fill(~seen, -torch.inf)).softmax(-1)
+
+
+def answered(call: Call) -> dict[str, Tensor]:
+    """What came back, as tensors by name."""
+    found: Any = call()
+    return found if isinstance(found, dict) else {"": found}
+
+
+def able(one: Variant, mask: str) -> bool:
+    return (one.card.causal or "causal" not in mask) and (one.card.keys_are_tokens or mask != "of each query")
