@@ -18,11 +18,16 @@ from tests.charts.sample_capacity import need, sample_capacity
 def test_rows_leave_out_what_has_no_width() -> None:
     found = sample_capacity(against_k=False)
     rows = need_rows(replace(found, against_n=(need("joint", 4, 3, 8), need("frame", 4, 3, None))))
-    assert rows == [{"against": "n", "at": 4, "name": "joint", "d": 8}]
-    assert floor_rows(found)[:2] == [
-        {"against": "n", "at": 2, "name": "keys for all patterns", "d": 2},
-        {"against": "n", "at": 2, "name": "most patterns", "d": 1},
-    ]
+    assert rows == [{"against": "n", "at": 4, "name": "joint", "d": 8, "label": "joint, n = 4, k = 3: width 8"}]
+    first, second = floor_rows(found)[:2]
+    assert (first["at"], first["name"], first["d"]) == (2, "keys for all patterns", 2)
+    assert (second["at"], second["name"], second["d"]) == (2, "most patterns", 1)
+    assert second["label"] == "lower bound for most patterns, n = 2, k = 3: width 1"
+
+
+def test_panels_stand_below_each_other_where_there_is_no_room() -> None:
+    assert len(specification(capacity_curves(sample_capacity(), width=1080))["hconcat"]) == 2
+    assert len(specification(capacity_curves(sample_capacity(), width=326))["vconcat"]) == 2
 
 
 def test_two_panels_share_one_width_axis() -> None:
@@ -39,7 +44,7 @@ def test_two_panels_share_one_width_axis() -> None:
 
 
 def test_bounds_are_dashed_and_constructions_keep_their_order() -> None:
-    bounds, lines, dots = specification(capacity_curves(sample_capacity(), title="t"))["hconcat"][0]["layer"]
+    bounds, lines, dots, _ = specification(capacity_curves(sample_capacity(), title="t"))["hconcat"][0]["layer"]
     assert bounds["encoding"]["strokeDash"]["scale"]["domain"] == ["keys for all patterns", "most patterns"]
     assert lines["encoding"]["color"]["scale"]["domain"] == ["joint", "frame"]
     sizes = dots["encoding"]["size"]["scale"]["range"]

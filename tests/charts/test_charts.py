@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -133,6 +134,9 @@ def test_comparison_draws_two_lines_apart_without_colour() -> None:
     assert [sum(r["survey"] == n for r in rows) for n in ("base", "tilted")] == [5, 7]
     line = layers_of(chart)[1]["encoding"]
     assert line["color"]["field"] == line["strokeDash"]["field"] == "survey"
+    growth = replace(CARDS["norm_growth"], of_block=True)  # what a block makes of the stream is said of the block
+    axis = layers_of(comparison_profile([first, second], growth, names=("base", "tilted")))[1]["encoding"]["x"]
+    assert (axis["title"], line["x"]["title"]) == ("block", "entering block")
     same = comparison_profile([first, second], CARDS["relative_residual"], names=("x", "x"))
     assert {r["survey"] for r in rows_of(same)} == {"x (first)", "x (second)"}
 

@@ -52,6 +52,20 @@ def test_dashed_lines_lie_on_top_and_have_marks_where_they_may_cover_their_own_l
     assert [layer["mark"]["type"] for layer in alone] == ["area", "line", "circle", "line"]
 
 
+@pytest.mark.parametrize(("width", "columns"), [(326, 1), (600, 2), (1080, 3)])
+def test_as_many_panels_stand_side_by_side_as_there_is_room_for(width: int, columns: int) -> None:
+    chart = experiment_figure(figure(0.05, ("a", "b", "c"), dashed=False), title=False, width=width).to_dict()
+    assert chart["columns"] == columns
+    assert columns * chart["concat"][0]["width"] < width
+
+
+def test_points_say_what_they_are() -> None:
+    row = Point(3, 0.5, "ours", "BERT", 0.4, 0.6)
+    chart = experiment_figure(Figure("f", "t", "c", "depth", "residual", (row,))).to_dict()
+    (rows,) = chart["datasets"].values()
+    assert [one["label"] for one in rows] == ["BERT, ours, depth 3: 0.5 (0.4 to 0.6)"]
+
+
 def test_axes_are_labelled_as_their_values_need() -> None:
     assert tick_labels([0.0, 0.5, -2.0]) == tick_labels([0.0]) == tick_labels([]) == {}
     assert "~e" in tick_labels([0.0, -2e-4])["labelExpr"]

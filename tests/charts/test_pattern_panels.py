@@ -16,7 +16,7 @@ from skimage.io import imread
 
 from attnscope.charts.export import save
 from attnscope.charts.palette import sequential
-from attnscope.charts.pattern_panels import COLOURS, LARGEST_SIDE, pattern_panels, pooled, pooling_words
+from attnscope.charts.pattern_panels import COLOURS, LARGEST_SIDE, error_rows, pattern_panels, pooled, pooling_words
 from attnscope.charts.theme import specification
 
 
@@ -95,6 +95,27 @@ def test_without_a_title_there_is_none_and_the_legend_has_the_colours_of_the_pic
     assert "title" not in document
     legend = document["hconcat"][0]["layer"][1]["encoding"]["color"]["scale"]
     assert legend["range"] == list(sequential("dark"))
+
+
+def test_rows_of_the_error_can_be_read() -> None:
+    error = np.zeros((4, 6))
+    error[1, 5], error[2, 0] = 0.25, np.nan
+    assert [row["label"] for row in error_rows(error, (4, 6))] == [
+        "query 0: largest error 0 at key 0",
+        "query 1: largest error 0.25 at key 5",
+        "query 2: largest error not finite, at key 0",
+        "query 3: largest error 0 at key 0",
+    ]
+    many = error_rows(np.eye(256), (512, 1024))
+    assert len(many) == 64
+    assert many[1]["label"] == "queries 8 to 15: largest error 1 at about key 16"
+    assert (many[-1]["from"], many[-1]["to"], many[-1]["right"]) == (504, 512, 1024)
+
+
+def test_maps_stand_below_each_other_where_there_is_no_room() -> None:
+    cells = np.eye(8)
+    assert "hconcat" in specification(pattern_panels(cells, cells, cells, size=(8, 8), width=600))
+    assert "vconcat" in specification(pattern_panels(cells, cells, cells, size=(8, 8), width=326))
 
 
 def test_what_a_cell_stands_for() -> None:

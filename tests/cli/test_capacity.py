@@ -68,7 +68,8 @@ def test_interruption_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     result = invoke(*ASKED)
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == "attnscope: interrupted; nothing new was measured or kept."
-    assert "Nothing was measured in the time given" in " ".join(result.stdout.split())
+    assert "not measured" in result.stdout
+    assert "No width was measured for 1 of 12 tokens in the time given" in " ".join(result.stdout.split())
 
 
 def test_interruption_of_a_search_that_has_found_something_ends_the_measuring_too(

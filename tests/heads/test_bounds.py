@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from scipy.linalg import hadamard
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
+from scipy.special import gammaln
 
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy
-from attnscope.heads.bounds import bounds_for, dichotomies, lower_bounds, separated_rows
+from attnscope.heads.bounds import _log_supports, bounds_for, dichotomies, lower_bounds, separated_rows
 from attnscope.heads.certificate import certify
 from attnscope.heads.head import Head
 from attnscope.heads.signs import DENSE_UP_TO, sign_rank, spectral_norm
@@ -217,3 +218,15 @@ def test_bounds_read_as_json_and_refuse_nonsense() -> None:
     assert {"name", "width", "proves", "statement", "citation"} == set(told["bounds"][0])
     with pytest.raises(RefusalError, match="between 1 and n"):
         bounds_for(4, 5, Accuracy())
+
+
+@pytest.mark.parametrize(("n", "k"), [(2, 1), (64, 8), (4096, 4096), (100_000, 3)])
+def test_supports_of_rows_of_one_size_are_counted_as_those_of_any(n: int, k: int) -> None:
+    """Both ways are right to a few units in the last place of each term."""
+    visible, counts = np.full(50, n), np.full(50, k)
+    terms = gammaln(np.array([n + 1.0, k + 1.0, n - k + 1.0]))
+    slack = 50 * 8 * np.finfo(float).eps * float(np.abs(terms).sum())
+    every = float((gammaln(visible + 1) - gammaln(counts + 1) - gammaln(visible - counts + 1)).sum())
+    assert abs(_log_supports(visible, counts) - every) <= slack
+    mixed = _log_supports(np.append(visible, n), np.append(counts, 1))
+    assert abs(mixed - every - math.log(n)) <= 2 * slack

@@ -15,7 +15,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.records.capacity import Capacity
 from attnscope.records.load import load
 from attnscope.reporting.capacity.page import render
-from attnscope.reporting.capacity.words import curve_tables, need_lines, seed_words, sentences
+from attnscope.reporting.capacity.words import curve_tables, need_lines, seed_words, sentences, verdict
 from tests.charts.sample_capacity import need, sample_capacity
 
 
@@ -75,15 +75,22 @@ def test_the_table_has_every_place_once() -> None:
 def test_sentences_and_lines() -> None:
     found = sample_capacity()
     said = sentences(found)
-    assert said[0] == "Width 4 is enough for one pattern (joint); keys that serve every pattern need at least 6."
+    assert said[0] == (
+        "Width 4 is enough to attend to one pattern of 3 of 8 tokens (joint); keys that serve every such pattern need "
+        "at least 6."
+    )
     assert said[1:] == (
         "The theorem of arXiv:2106.03764 asks for 38,809,393, by formula: far above what is needed.",
         "Not measured in the time given: margin.",
     )
-    assert sentences(replace(found, needs=found.needs[1:2]))[0].startswith("No construction reaches the accuracy;")
-    nothing = sentences(replace(found, needs=found.needs[2:]))
-    assert nothing[0].startswith("Nothing was measured in the time given (--budget gives more);")
+    missed = replace(found, needs=found.needs[1:2])
+    assert sentences(missed)[0].startswith("No construction attends to 3 of 8 tokens with the accuracy that was asked")
+    left = replace(found, needs=found.needs[2:])
+    nothing = sentences(left)
+    assert nothing[0].startswith("No width was measured for 3 of 8 tokens in the time given (--budget gives more);")
     assert len(nothing) == 2
+    assert [verdict(one).level for one in (found, missed, left)] == ["calm", "warning", "info"]
+    assert verdict(found).sentence == said[0]
     assert [line[:2] for line in need_lines(found)] == [
         ("joint", "4"),
         ("frame", "none"),
@@ -115,11 +122,11 @@ def test_the_page_says_it_all_and_escapes() -> None:
     for words in ("Width 4 is enough", "38,809,393", "J. Radon", "Width against tokens n, k = 3", "<svg", "17.25"):
         assert words in page
     assert "<i>new</i>" not in page
-    assert "<script" not in page
+    assert page.count("<script") == 2  # specifications as data, and the page's own
     assert render(found) == render(found)
     without = render(replace(found, against_n=(), against_k=()))
-    assert "There is no curve to draw" in without
     assert 'href="#curves"' not in without
+    assert "<figure" not in without
     assert "<i>" not in replace(found, needs=(need("<i>new</i>", 8, 3, 5),))._repr_html_()
 
 
@@ -137,4 +144,4 @@ assert "torch" not in sys.modules, "torch"
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "Width 4 is enough for one pattern (joint)" in done.stdout
+    assert "Width 4 is enough to attend to one pattern" in done.stdout

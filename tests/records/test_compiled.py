@@ -27,7 +27,7 @@ from attnscope.records.compiled import Compiled, Try
 from attnscope.records.load import load
 from attnscope.reporting.compiled.chart import attention
 from attnscope.reporting.compiled.page import render
-from attnscope.reporting.compiled.words import certificate_lines, sentences, title_words
+from attnscope.reporting.compiled.words import certificate_lines, sentences, title_words, verdict
 
 
 def made(dtype: str = "float32", *, sharp: float = 12.0, causal: bool = True, n: int = 12, keys: int = 12) -> Compiled:
@@ -218,7 +218,11 @@ def test_overflow_is_drawn_as_the_largest_error() -> None:
 def test_words() -> None:
     compiled, leaking = made(), made(sharp=0.5)
     assert sentences(compiled)[0].startswith("A head of width 12 realises causal window, n=12, k=2 in float32 (")
-    assert sentences(leaking)[0].endswith(f"misses the accuracy in {leaking.certificate.failing} of 12 rows.")
+    said = sentences(leaking)[0]
+    assert f"misses the accuracy in {leaking.certificate.failing} of 12 rows: in the worst of them its leak is " in said
+    assert "where 0.01 was asked for" in said
+    assert "ratio error" not in said  # which is as asked
+    assert (verdict(compiled).level, verdict(leaking).level) == ("calm", "critical")
     assert "TOO LARGE" in {label: note for label, _, note in certificate_lines(leaking)}["leak"]
     assert title_words(made(n=6, keys=9)) == "<b>[red]x</b>: 6 × 9, k = 1, float32"
     assert compiled.sentences() == sentences(compiled)
@@ -233,12 +237,12 @@ def test_the_page_escapes_and_shows_everything() -> None:
     for words in (
         *sentences(compiled)[2:],
         "It is too narrow.",
-        "Lower bounds on the width",
+        "What no head can go below",
         "data:image/png",
         "draws",
     ):
         assert words in page
-    assert "<script" not in page
+    assert page.count("<script") == 2  # specifications as data, and the page's own
     assert page.count('class="for-dark"') == page.count('class="for-light"') == 1
     assert page == render(compiled)
     assert "<b>[red]" not in compiled._repr_html_()

@@ -20,6 +20,7 @@ import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.core.experiment import Bound, Claim, Figure, Point
 from attnscope.records.reproduction import Reproduction
+from attnscope.reporting.reproduction.words import verdict
 from attnscope.reporting.terminal import print_record
 
 NASTY = "<script>alert(1)</script>\"'&[x]\x1b[31m"
@@ -101,6 +102,25 @@ def test_a_file_of_an_older_attnscope_is_read(tmp_path: Path) -> None:
     assert math.isnan(first.low)
     assert math.isnan(second.y)
     read.write_page(tmp_path / "page.html")
+
+
+def test_the_verdict_counts_claims_and_names_those_that_did_not_hold() -> None:
+    told = verdict(sample())
+    assert told.level == "critical"
+    assert told.sentence == (
+        "3 of 6 claims are reproduced; 1 is contradicted (denied), 1 is not reproduced (broken), 1 is not run (left)."
+    )
+
+    def of(*places: int) -> tuple[str, str]:
+        some = verdict(replace(sample(), claims=tuple(sample().claims[place] for place in places)))
+        return some.level, some.sentence
+
+    assert of(0) == ("calm", "The claim is reproduced.")
+    assert of(0, 2, 4) == ("calm", "All 3 claims are reproduced.")
+    assert of(0, 1) == ("warning", "1 of 2 claims is reproduced; 1 is not reproduced (broken).")
+    assert of(5, 5) == ("info", "None of 2 claims is reproduced; 2 are not run (left, left).")
+    assert of(*[5] * 5)[1].endswith("5 are not run (left, left, left and 2 more).")
+    assert verdict(replace(sample(), claims=())).level == "info"
 
 
 def test_a_seed_without_a_number_has_a_row_in_the_table_and_is_written() -> None:

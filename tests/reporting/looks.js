@@ -62,13 +62,21 @@ const looks = (() => {
     return complaints;
   };
 
-  /* Labels of one chart that lie on each other; a pixel is the room around letters. */
-  const overlaps = () => all(".plot svg").filter((svg) => seen(svg) && !svg.ownerSVGElement).flatMap((svg) => {
-    const labels = texts().filter(({ element }) => element.ownerSVGElement === svg).map(({ element, words }) => [element.getBoundingClientRect(), words]);
-    return labels.flatMap(([a, first], place) => labels.slice(place + 1)
-      .filter(([b]) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 2)
-      .map(([, second]) => `'${first}' lies on '${second}' (${named(svg)})`));
-  });
+  /* Labels of one chart that lie on each other; a pixel is the room around letters. The box around a slanted label is
+     larger than the label, so those are left out. */
+  const upright = (element) => {
+    const { a, b } = element.getScreenCTM();
+    return Math.abs(a * b) < 1e-6;
+  };
+  const across = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left);
+  const down = (a, b) => Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+  const overlaps = () => {
+    const labels = texts().filter(({ element }) => element.closest(".plot") && element.ownerSVGElement && upright(element))
+      .map(({ element, words }) => ({ svg: element.ownerSVGElement, box: element.getBoundingClientRect(), words }));
+    return labels.flatMap((one, place) => labels.slice(place + 1)
+      .filter((other) => other.svg === one.svg && across(one.box, other.box) > 1 && down(one.box, other.box) > 2)
+      .map((other) => `'${one.words}' lies on '${other.words}' (${named(one.svg)})`));
+  };
 
   const several = (grid) => grid && looked(grid).display.includes("grid") && looked(grid).gridTemplateColumns.split(" ").length > 1;
   const narrow = (share) => all(".plot svg").filter((svg) => seen(svg) && !svg.ownerSVGElement).flatMap((svg) => {

@@ -8,7 +8,11 @@ from collections.abc import Callable
 from attnscope.core.experiment import Bound, Claim, Figure, Point
 from attnscope.records.reproduction import Reproduction
 
-MEASURED = {"accuracy": (0.9, 0.8, 1.0), "loss": (3.0, 2.0, 4.0), "growth": (math.nan, 1.0, 2.0)}
+MEASURED: dict[str, tuple[float, ...]] = {
+    "accuracy": (0.9, 0.8, 1.0),
+    "loss": (3.0, 2.0, 4.0),
+    "growth": (math.nan, 1.0, 2.0),
+}
 CLAIMS = (
     Claim("learned", "2103.03404", "Sorting is learned.", "at least 0.8", (Bound("accuracy", ">=", 0.8),)),
     Claim("small_loss", "2103.03404", "The loss is small.", "below 1", (Bound("loss", "<", 1.0),)),
@@ -70,7 +74,7 @@ def sample_reproduction() -> Reproduction:
         figures=(
             Figure("one", *words, lines(lambda x, place: 0.5 + 0.04 * x - 0.1 * place)),
             Figure("log", *words, lines(lambda x, place: 10.0 ** -(x * (1 + place)), twin=True), log=True),
-            Figure("panels", *words, lines(lambda x, place: x + place, ("BERT", "Albert", "XLNet"))),
+            Figure("panels", *words, lines(lambda x, place: float(x + place), ("BERT", "Albert", "XLNet"))),
             Figure("bars", *words, bars, "bars"),
             Figure("tracks", *words, turns, "tracks"),
         ),

@@ -237,7 +237,7 @@ def test_a_corpus_full_of_script_stays_text(watched: Watched, tmp_path: Path) ->
     cell(page, 1, 1).hover()
     expect(page.locator("#tooltip")).to_contain_text(NASTY)
     cell(page, 1, 1).click()
-    expect(page.locator("#drawer-place")).to_contain_text(NASTY)
+    expect(page.locator("#portrait dt").first).to_contain_text(NASTY)
     assert page.locator("img, body script:not([type]) ~ script").count() == 0
 
 
@@ -306,7 +306,7 @@ def test_a_chart_is_saved_as_a_picture_in_the_colours_of_the_page(watched: Watch
     with Image.open(saved) as picture:
         assert picture.size[0] > 500
         assert picture.convert("RGB").getpixel((2, 2)) == (0x14, 0x1B, 0x24)  # the surface of the dark theme
-        assert len(picture.convert("RGB").getcolors(1 << 20)) > 10
+        assert len(picture.convert("RGB").getcolors(1 << 20) or ()) > 10
 
 
 def test_nothing_is_folded_on_paper(watched: Watched, report: Path) -> None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -129,7 +130,7 @@ def test_notes_on_bounds_are_no_remarks_and_the_papers_norm_goes_without_saying(
     assert corpus_words(replace(found, norm="frobenius")).endswith(", frobenius norm")
 
 
-def screen(**options: object) -> list[str]:
+def screen(**options: Any) -> list[str]:
     written = StringIO()
     print_record(
         collapse_of(sample_curves(), bounds=True),

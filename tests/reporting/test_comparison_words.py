@@ -19,6 +19,7 @@ from attnscope.reporting.comparison.settings import setting_notes
 from attnscope.reporting.comparison.words import (
     change_place,
     change_sentence,
+    labels,
     largest_changes,
     names,
     row,
@@ -176,6 +177,16 @@ def test_names_differ() -> None:
     assert told(one, one) == ("a (first)", "a (second)")
     assert told(one, one, two) == ("a (1)", "a (2)", "b (3)")
     assert told(one, changed(one, corpus={"name": "wiki"})) == ("a (sample text)", "a (wiki)")
+
+
+def test_long_names_lose_their_middle_where_they_still_differ() -> None:
+    long = [f"a-checkpoint-of-a-very-long-run-at-step-{n}" for n in (1000, 2000)]
+    assert labels(compare(*(uniform(n, name) for n, name in enumerate(long)))) == (
+        "a-checkpoint-…n-at-step-1000",
+        "a-checkpoint-…n-at-step-2000",
+    )
+    hidden = [f"a-checkpoint-of-{'run' * n}-of-the-model-at-step-1000" for n in (1, 2)]
+    assert labels(compare(*(uniform(n, name) for n, name in enumerate(hidden)))) == tuple(hidden)
 
 
 def test_the_screen_is_short_and_begins_with_the_verdict() -> None:

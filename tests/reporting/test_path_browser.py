@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, FloatRect, Page, expect
 
 from attnscope.charts.path_rows import head_length_rows
 from attnscope.records.paths import Chain, PathReport
@@ -76,10 +76,10 @@ def test_what_others_wrote_stays_text(browser: Browser, tmp_path: Path) -> None:
         assert page.locator(".chains tbody tr").count() == 3
 
 
-def box_of(page: Page, query: str) -> dict[str, float]:
+def box_of(page: Page, query: str) -> FloatRect:
     found = page.locator(query).bounding_box()
     assert found is not None, query
-    return dict(found)
+    return found
 
 
 @pytest.mark.parametrize("width", [1280, 390])

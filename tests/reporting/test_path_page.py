@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import pytest
@@ -115,7 +116,11 @@ def test_a_source_without_anything_has_no_bar() -> None:
     sample = sample_paths()
     report = replace(sample, lengths=tuple(replace(row, constants=0.0) for row in sample.lengths))
     assert {row["source"] for row in length_rows(report)} == {"from the input"}
-    assert "color" not in length_chart(report).to_dict()["layer"][0]["encoding"]
+    assert length_chart(report).to_dict()["layer"][0]["encoding"]["color"]["legend"] is None
+    assert length_chart(sample).to_dict()["layer"][0]["encoding"]["color"]["legend"]["values"] == [
+        "from the input",
+        "from constants",
+    ]
 
 
 def test_zero_is_the_middle_of_the_colours(report: PathReport) -> None:
@@ -192,7 +197,7 @@ def test_the_summary_fits_eighty_columns(report: PathReport, verbose: bool) -> N
 @pytest.mark.parametrize(
     "changes", [{}, {"layers": 40, "heads": 40}, {"layers": 1, "heads": 1}, {"notes": ("a " * 60,)}]
 )
-def test_the_summary_is_short(changes: dict) -> None:
+def test_the_summary_is_short(changes: dict[str, Any]) -> None:
     report = sample_paths(**changes)
     assert len(printed(replace(report, top=report.top * 9)).splitlines()) <= 30
 

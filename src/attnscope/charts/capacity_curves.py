@@ -41,7 +41,7 @@ def capacity_curves(
     beside = width >= NARROW
     room = width - LEGEND - SPACING * (len(shown) - 1) if beside else width
     panels = [
-        _panel(measured, proved, against, scale, fixed[against], "right" if beside else "top").properties(
+        _panel(measured, proved, against, scale, fixed[against], beside).properties(
             width=room // (len(shown) if beside else 1) - AXIS, height=height
         )
         for against in shown
@@ -83,7 +83,7 @@ def floor_rows(found: Capacity) -> list[dict[str, Any]]:
 
 
 def _panel(
-    measured: pd.DataFrame, proved: pd.DataFrame, against: str, scale: alt.Scale, fixed: str, legend: str
+    measured: pd.DataFrame, proved: pd.DataFrame, against: str, scale: alt.Scale, fixed: str, beside: bool
 ) -> alt.LayerChart:
     here = measured[measured["against"] == against]
     floor = proved[proved["against"] == against] if len(proved) else proved
@@ -95,17 +95,12 @@ def _panel(
         axis=alt.Axis(values=ticks, format=",d", labelOverlap=True),
     )
     y = alt.Y("d:Q", title="width d", scale=scale, axis=alt.Axis(format=",d", values=_powers(scale)))
-    stroke = alt.Legend(
-        symbolType="stroke",
-        symbolStrokeWidth=2,
-        symbolSize=250,
-        titlePadding=6,
-        orient=legend,
-        direction="vertical",
-        columns=1 if legend == "right" else 2,
-    )
+    stroke = {"symbolType": "stroke", "symbolStrokeWidth": 2, "symbolSize": 250, "titlePadding": 6, "columns": 1}
+    # Above and below each other where both beside the panels would leave them no room.
+    constructions = alt.Legend(orient="right" if beside else "top", direction="vertical", **stroke)
+    floors = alt.Legend(orient="right" if beside else "bottom", direction="vertical", **stroke)
     names = list(dict.fromkeys(measured["name"]))
-    colour = alt.Color("name:N", scale=alt.Scale(domain=names), title="smallest width found", legend=stroke)
+    colour = alt.Color("name:N", scale=alt.Scale(domain=names), title="smallest width found", legend=constructions)
     # Later marks are smaller, so that constructions which need the same are seen as rings around each other. Vega-Lite
     # spreads names evenly between the two ends of a range of sizes.
     here = here.assign(ring=[names.index(name) for name in here["name"]])
@@ -129,7 +124,7 @@ def _panel(
             .encode(
                 x=x,
                 y=y,
-                strokeDash=alt.StrokeDash("name:N", scale=dash, title="lower bound", legend=stroke),
+                strokeDash=alt.StrokeDash("name:N", scale=dash, title="lower bound", legend=floors),
             ),
         )
         # Small enough to leave the line dashed, and there for who reads it value by value.

@@ -17,7 +17,7 @@ import pandas as pd
 
 from attnscope.charts.depth_profile import chart_title, first_panel, reading_size, value_axis, value_scale
 from attnscope.charts.head_grid import grid_axes
-from attnscope.charts.rows import Panel, depth_rows, head_rows, part_title, series_title, unit_title
+from attnscope.charts.rows import Panel, depth_rows, depth_title, head_rows, part_title, series_title, unit_title
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
 from attnscope.core.numerals import numeral
@@ -63,7 +63,7 @@ def comparison_profile(
     rows = comparison_rows(tables, card, panel, told, part)
     x = alt.X(
         "depth:Q",
-        title="entering block" if panel.site == "stream" else "block",
+        title=depth_title(card, panel),
         scale=alt.Scale(nice=False, zero=False, padding=6),
         axis=alt.Axis(values=block_ticks(rows["depth"]), format="d"),
     )
@@ -73,7 +73,7 @@ def comparison_profile(
     legend = alt.Legend(
         orient="top",
         columns=beside,
-        labelLimit=max(120, width // beside - 60),
+        labelLimit=max(100, (width - 60) // beside - 40),
         symbolType="stroke",
         symbolSize=400,
         symbolStrokeWidth=2,

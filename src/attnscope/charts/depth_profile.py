@@ -96,7 +96,8 @@ def first_panel(table: pd.DataFrame, card: Card, stack: str | None, site: str | 
 
 
 def chart_title(card: Card, panel: Panel, spread: str) -> alt.TitleParams:
-    place = panel.stack if panel.site == "stream" else f"{panel.stack}, {panel.site}-attention"
+    attention = "uneven self-attention" if panel.site == "uneven" else f"{panel.site}-attention"
+    place = panel.stack if panel.site == "stream" else f"{panel.stack}, {attention}"
     return alt.TitleParams(card.title, subtitle=f"{place}: {spread}")
 
 

@@ -23,7 +23,7 @@ from attnscope.core.numerals import numeral
 
 Encoding = dict[str, Any]
 COLUMNS = {"curves": 3, "bars": 2, "tracks": 4}
-NARROWEST = {"curves": 230, "bars": 300, "tracks": 180}
+NARROWEST = {"curves": 230, "bars": 300, "tracks": 140}
 """Pixels of a panel with its axis, below which fewer stand side by side."""
 AXIS, SPACING, LEGEND = 56, 28, 240  # pixels; of a legend, at most
 NARROW = 480  # a whole chart of less has its legend above it

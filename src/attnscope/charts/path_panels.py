@@ -48,7 +48,7 @@ def length_chart(report: PathReport, *, width: int | None = None) -> alt.LayerCh
     kinds = list(dict.fromkeys(rows["source"]))
     tooltip = [alt.Tooltip("length:O"), alt.Tooltip("source:N"), alt.Tooltip("value:Q", format=".4~g")]
     one = len(kinds) == 1
-    encoded = {"tooltip": tooltip, **({} if one else {"color": _series("source", kinds)})}
+    encoded = {"tooltip": tooltip, "color": _series("source", kinds)}
     room = width or WIDTH + AROUND
     chart = _bars(rows, "length", "heads passed", wrapped(report.target), width=room, numbers=one, **encoded)
     return _sized(chart, width, "Share by length", f"sums to {numeral(report.value)}")
@@ -186,8 +186,10 @@ def _titled(chart: Any, text: str, subtitle: str) -> Any:
 
 
 def _series(name: str, names: list[str]) -> alt.Color:
-    legend = alt.Legend(orient="top", title=None)
-    return alt.Color(f"{name}:N", sort=names, scale=alt.Scale(domain=names), title=None, legend=legend)
+    """The first two colours are those of either sign elsewhere, so kinds of things have the next ones."""
+    legend = alt.Legend(orient="top", title=None, values=names) if len(names) > 1 else None
+    scale = alt.Scale(domain=["takes away", "adds", *names])
+    return alt.Color(f"{name}:N", sort=names, scale=scale, title=None, legend=legend)
 
 
 def _signed(rows: pd.DataFrame) -> alt.Color:

@@ -16,7 +16,7 @@ from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
 from attnscope.core.numerals import numeral
 
-ORDER = ("stream", "self", "cross")
+ORDER = ("stream", "self", "uneven", "cross")
 
 
 class Panel(NamedTuple):

@@ -16,7 +16,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from attnscope.collapsing.ends import end_to_end
@@ -39,11 +38,13 @@ from attnscope.hf.loading.material import (
     refuse_randomness,
     refusing_what_does_not_run,
     text_of,
+    why_it_does_not_run,
 )
 from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.exclusive import looking_at
+from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.matrix.yardsticks import YARDSTICKS
 from attnscope.records.collapse import Collapse, EndToEnd
 from attnscope.trace.batches import Batches
@@ -113,10 +114,14 @@ def collapse(
             reader = loaded if max_tokens is not None else replace(loaded, positions=_room(loaded))
             prepared = batches_for(reader, text, sampling)
         refuse_broken_weights(loaded)
+        reason = _why_not_in_float64(loaded, prepared) if dtype == "float64" else None
+        if reason is not None:
+            loaded = loaded_for(model, tokenizer, replace(loading, seed=seed, dtype="float32"))
+            loaded = replace(loaded, provenance={**loaded.provenance, "float64": f"does not run ({reason})"})
         with looking_at(loaded.model):
-            place = precision_and_place(loaded.model)[1]
-            with refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
-                first = prepared.batches[0].to(place)
+            precision, place = precision_and_place(loaded.model)
+            with refusing_what_does_not_run(loaded), without_gradients(), quiet():
+                first = prepared.batches[0].to(place, precision)
                 refuse_randomness(loaded, first.shortened(16).inputs)
                 found = anatomy(loaded.model, first.inputs)
                 rounding = coarse_modules(loaded.model, first.shortened(16).inputs)
@@ -125,7 +130,7 @@ def collapse(
             own = _stack(found, stack)
             done = number * len(chosen) * prepared.samples
             total = len(seeds) * len(chosen) * prepared.samples
-            with torch.inference_mode(), quiet(), widened() if rounding else nullcontext():
+            with without_gradients(), quiet(), widened() if rounding else nullcontext():
                 runs.append(
                     measured(
                         loaded, found, own, prepared, chosen, norm, (rounding, coarse), _saying(progress, done, total)
@@ -211,6 +216,11 @@ def _check_seeds(seeds: Sequence[int], drawn: bool) -> None:
 
 def _room(loaded: Loaded) -> int:
     return TOKENS if loaded.positions is None else min(TOKENS, loaded.positions)
+
+
+def _why_not_in_float64(loaded: Loaded, prepared: Batches) -> str | None:
+    precision, place = precision_and_place(loaded.model)
+    return why_it_does_not_run(loaded, prepared.batches[0].to(place, precision).shortened(16).inputs)
 
 
 @contextmanager

@@ -94,7 +94,7 @@ class Question:
         """Whether the table inside the package has the answer: what the narrowest construction needs, for one seed at
         least. Who asks for more seeds than are usual wants them measured."""
         worklist = Worklist(shelf, self.accuracy, self.seeds, 0.0, silent)
-        usual = NARROWEST in self.methods and set(self.seeds) <= set(SEEDS)
+        usual = NARROWEST in self.methods and set(self.seeds) <= set(range(SEEDS))
         return usual and worklist.shipped(NARROWEST, self.n, self.k)
 
 

@@ -208,6 +208,18 @@ def _radon(keys: int, k: int, accuracy: Accuracy, universal: bool) -> Bound:
     return Bound("universal", width, universal, statement, "J. Radon, Math. Ann. 83 (1921) 113-115")
 
 
+def _log_supports(visible: Int[np.ndarray, " row"], counts: Int[np.ndarray, " row"]) -> float:
+    """ln prod_i C(visible_i, counts_i). Rows of one size, which most questions have, need nothing that takes long to
+    import."""
+    if rows := len(visible):
+        v, c = int(visible[0]), int(counts[0])
+        if (visible == v).all() and (counts == c).all():
+            return rows * (math.lgamma(v + 1) - math.lgamma(c + 1) - math.lgamma(v - c + 1))
+    from scipy.special import gammaln
+
+    return float((gammaln(visible + 1) - gammaln(counts + 1) - gammaln(visible - counts + 1)).sum())
+
+
 def _typical(visible: Int[np.ndarray, " row"], counts: Int[np.ndarray, " row"], n_keys: int) -> Bound:
     """Warren: P polynomials of degree D in V >= 1 variables have at most (4 e D P / V)^V sign patterns, P >= V.
 
@@ -216,11 +228,8 @@ def _typical(visible: Int[np.ndarray, " row"], counts: Int[np.ndarray, " row"], 
     that, fewer than half of all patterns with these row sizes have a head of width d. For n = m this is about (k / 2)
     ln(n / k) / ln(4 e n / d).
     """
-    from scipy.special import gammaln
-
     rows, entries = len(visible), int(visible.sum())
-    choices = gammaln(visible + 1) - gammaln(counts + 1) - gammaln(visible - counts + 1)
-    wanted = float(choices.sum()) - math.log(2)
+    wanted = _log_supports(visible, counts) - math.log(2)
     width = 1
     while rows:
         variables = (rows + n_keys) * width + rows

@@ -10,6 +10,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.stamp import Stamp
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.placeholders import notes_on_placeholders
 from attnscope.hf.loading.sound import broken_weights
 from attnscope.hf.tapping.verify import verify
 from attnscope.records.survey.survey import Survey
@@ -32,9 +33,11 @@ def provenance(
             "layers": len(stack.blocks),
             "heads": max((s.heads for s in found.sites if s.stack == stack.name), default=0),
             "causal": all(s.causal for s in found.sites if s.stack == stack.name and s.site == "self"),
+            **({"kinds": kinds} if (kinds := {str(b.layer): b.kind for b in stack.blocks if not b.attends}) else {}),
         }
         for stack in found.stacks
     ]
+    notes = [*found.notes, *notes_on_placeholders(loaded.model, (batch.inputs for batch in prepared))]
     return {
         "model": {
             **{key: value for key, value in loaded.provenance.items() if key not in ("model", "sha256")},
@@ -53,6 +56,7 @@ def provenance(
         "batch_size": plan.batch_size,
         "routes": list(found.routes),
         "verify": verified,
+        **({"notes": notes} if notes else {}),
         **Stamp.now().to_json(),
     }
 

@@ -14,4 +14,4 @@ def html(found: Capacity) -> str:
     )
     floor = found.bounds["universal"].width
     title = f"n = {found.n}, k = {found.k}, {found.dtype}: width needed (keys for all patterns: at least {floor})"
-    return f"<div><p>{escape(title)}</p><table>{rows}</table></div>"
+    return f"<p>{escape(title)}</p><table>{rows}</table>"

@@ -11,7 +11,7 @@ from attnscope.charts.comparison import comparison_profile, difference_grid
 from attnscope.charts.rows import panels
 from attnscope.core.errors import RefusalError
 from attnscope.records.comparison import Comparison
-from attnscope.reporting.comparison.words import names
+from attnscope.reporting.comparison.words import labels
 from attnscope.reporting.survey.chart import card_and_place
 
 
@@ -36,7 +36,7 @@ def chart(
         if card.scope == "stream":
             raise RefusalError(f"'{card.name}' has one number a block and none for each head: leave heads= out.")
         return difference_grid(found.first.table(), found.second.table(), card, part=part, **where)
-    told = zip(found.surveys, names(found), strict=True)
+    told = zip(found.surveys, labels(found), strict=True)
     tables = [(survey.table(), name) for survey, name in told]
     shown = [(table, name) for table, name in tables if (card.name, where["stack"], where["site"]) in panels(table)]
     if len(shown) < 2:

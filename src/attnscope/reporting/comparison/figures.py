@@ -15,7 +15,7 @@ from attnscope.charts.rows import Panel, depth_rows, panels
 from attnscope.core.card import Card
 from attnscope.core.numerals import numeral
 from attnscope.records.comparison import Comparison
-from attnscope.reporting.comparison.words import names
+from attnscope.reporting.comparison.words import labels, names
 from attnscope.reporting.drawing import Drawn, drawn
 from attnscope.reporting.survey.maps import HeadMap, difference_drawing, differences, figures, head_maps
 from attnscope.reporting.survey.words import site_title
@@ -36,7 +36,7 @@ def profiles(found: Comparison, tables: Sequence[pd.DataFrame]) -> tuple[Drawn, 
             chart = comparison_profile(
                 tables,
                 card,
-                names=names(found),
+                names=labels(found),
                 stack=panel.stack,
                 site=panel.site,
                 width=WIDTH,

@@ -35,16 +35,8 @@ def setting_notes(found: Comparison) -> tuple[str, ...]:
     return tuple(sentence for sentence in said if sentence)
 
 
-def build_words(before: dict[str, Any], after: dict[str, Any]) -> str | None:
-    """A sentence where the models of two provenances differ in class or size; None where they do not."""
-    return _differently_built([_build(before), _build(after)])
-
-
 def _builds(surveys: Sequence[Survey]) -> str | None:
-    return _differently_built([_build(one.provenance) for one in surveys])
-
-
-def _differently_built(builds: Sequence[str]) -> str | None:
+    builds = [_build(one.provenance) for one in surveys]
     if not all(builds) or len(set(builds)) == 1:
         return None
     return (

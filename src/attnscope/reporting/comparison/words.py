@@ -17,6 +17,7 @@ from attnscope.reporting.survey.words import NAMES, corpus_words, model_name
 from attnscope.reporting.verdict import Verdict
 
 SMALLEST_EFFECT = 0.05  # less is +0.0 where one decimal is shown, and says nothing
+LABEL = 28  # letters
 MOST_OF_A_MEASURE = 2  # in a list of largest changes, which one measure would fill otherwise
 EFFECT = (
     "Changes are ordered by their effect: how far a number moved, divided by how far that measure usually differs from"
@@ -245,3 +246,10 @@ def names(found: Comparison) -> tuple[str, ...]:
         return tuple(told)
     numbers = ("first", "second") if len(short) == 2 else tuple(str(n + 1) for n in range(len(short)))
     return tuple(f"{name} ({n})" for name, n in zip(short, numbers, strict=True))
+
+
+def labels(found: Comparison) -> tuple[str, ...]:
+    """Names for legends and columns: long ones lose their middle, where they still differ without it."""
+    told = names(found)
+    short = tuple(name if len(name) <= LABEL else f"{name[: LABEL // 2 - 1]}…{name[-LABEL // 2 :]}" for name in told)
+    return short if len(set(short)) == len(short) else told

@@ -13,5 +13,4 @@ def html(compiled: Compiled) -> str:
         f"<tr><th>{escape(label)}</th><td>{escape(value)}</td><td>{escape(note)}</td></tr>"
         for label, value, note in certificate_lines(compiled)
     )
-    title = escape(f"{title_words(compiled)}: {compiled.verdict}")
-    return f"<div><p>{title}</p><table><tbody>{rows}</tbody></table></div>"
+    return f"<p>{escape(title_words(compiled))}</p><table><tbody>{rows}</tbody></table>"

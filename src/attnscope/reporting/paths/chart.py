@@ -9,5 +9,5 @@ from attnscope.records.paths import PathReport
 
 
 def chart(report: PathReport) -> Any:
-    """Share by length, reconstruction, values of heads, and heads by length."""
+    """Values of heads, share by length, reconstruction, heads by length, and heads beside MLPs."""
     return path_panels(report)

@@ -64,7 +64,6 @@ def render(report: PathReport) -> str:
         figures=[lengths, reached, *([players] if players else [])],
         styles=("paths.css",),
         data=report,
-        value=numeral(report.value),
         findings=findings,
         exact=exact,
         strips=_fitting(lambda width: strip(report, width)) if report.tokens else {},

@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.charts.path_rows import head_name, signed, visible
-from attnscope.core.numerals import numeral
 from attnscope.core.visible import clean
 from attnscope.records.paths import PathReport
 from attnscope.reporting.paths.carriers import heads
@@ -30,7 +29,7 @@ def show(report: PathReport, *, verbose: bool = False) -> RenderableType:
     game = player_words(report)
     shown = [*said, *([game] if game else [])] if verbose else said[: FEW_SENTENCES - bool(report.notes)]
     parts: list[RenderableType] = [
-        *opening(verdict(report), f"{report.model}: {visible(report.target)} = {numeral(report.value)}"),
+        *opening(verdict(report), f"{report.model}: {visible(report.target)}"),
         Text(""),
         *(Text(clean(sentence)) for sentence in shown),
         *(Text(clean(note), style="dim") for note in (report.notes if verbose else report.notes[:FEW_NOTES])),

@@ -16,4 +16,4 @@ def html(found: Reproduction) -> str:
     )
     said = "".join(f"<p>{escape(remark)}</p>" for remark in found.remarks)
     title = f"<p><b>{escape(found.title)}</b>, preset {escape(found.preset)}</p>"
-    return f"<div>{title}<table>{rows}</table>{said}</div>"
+    return f"{title}<table>{rows}</table>{said}"

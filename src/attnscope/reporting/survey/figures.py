@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 from altair.utils.schemapi import debug_mode
 
-from attnscope.charts.comparison import comparison_profile
 from attnscope.charts.depth_profile import depth_profile
 from attnscope.charts.rows import Panel, depth_rows, depth_title, panels
 from attnscope.charts.theme import specification
@@ -38,31 +37,6 @@ def profiles(survey: Survey, table: pd.DataFrame) -> tuple[Profile, ...]:
             chart = depth_profile(table, card, **place, width=WIDTH, height=HEIGHT, title=False)
             place_words = site_title(panel.stack, panel.site, alone=len(survey.stacks) == 1)
             figures.append(_profile(card, panel, chart, _summary(table, card, panel), "profile", place_words))
-    return tuple(figures)
-
-
-def paired_profiles(
-    survey: Survey, first: pd.DataFrame, second: pd.DataFrame, names: tuple[str, str]
-) -> tuple[Profile, ...]:
-    """Both surveys' lines, for every panel that both have."""
-    shared = set(panels(second))
-    figures = []
-    with debug_mode(False):
-        for panel in (p for p in panels(first, survey.stacks) if p in shared):
-            card = survey.cards[panel.measure]
-            chart = comparison_profile(
-                [first, second],
-                card,
-                names=names,
-                stack=panel.stack,
-                site=panel.site,
-                width=WIDTH,
-                height=HEIGHT,
-                title=False,
-            )
-            summary = f"{card.title} against depth in both surveys."
-            place_words = site_title(panel.stack, panel.site, alone=len(survey.stacks) == 1)
-            figures.append(_profile(card, panel, chart, summary, "pair", place_words))
     return tuple(figures)
 
 

@@ -124,7 +124,8 @@ def difference_drawing(change: np.ndarray) -> tuple[str, float]:
 
 
 def draw(steps: np.ndarray, ramp: str) -> str:
-    """An SVG of a [layer, head] array of colour steps. A run of one colour along the layers is one stroke."""
+    """An SVG of a [layer, head] array of colour steps. A run of one colour along the layers is one stroke; -1 is
+    crossed out, and where there is nothing (-2: a block without attention) nothing is drawn."""
     layers, heads = steps.shape
     strokes: defaultdict[int, list[str]] = defaultdict(list)
     for head in range(heads):

@@ -80,7 +80,7 @@ def render(
         profiles=figures,
         maps=maps,
         proof=proof(survey),
-        provenance=rows({k: v for k, v in survey.provenance.items() if k != "not_measured"}),
+        provenance=rows({k: v for k, v in survey.provenance.items() if k not in ("not_measured", "notes")}),
         missing=missing_words(survey),
         texts=TEXTS_SHOWN.format(count(len(texts), "sequence")) if texts else NO_TEXTS,
         thresholds=sorted(vars(thresholds or Thresholds()).items()),

@@ -21,9 +21,10 @@ def sentences(survey: Survey) -> tuple[str, ...]:
 
 def site_title(stack: str, site: str, *, alone: bool = False) -> str:
     """`decoder, cross-attention`; where a model has one stack `alone`, its name says nothing."""
+    what = "self-attention with unequally many queries and keys" if site == "uneven" else f"{site}-attention"
     if alone:
-        return "residual stream" if site in ("stream", "middle") else f"{site}-attention"
-    return stack if site in ("stream", "middle") else f"{stack}, {site}-attention"
+        return "residual stream" if site in ("stream", "middle") else what
+    return stack if site in ("stream", "middle") else f"{stack}, {what}"
 
 
 def proof(survey: Survey) -> str:
@@ -72,17 +73,6 @@ def notes(survey: Survey) -> tuple[str, ...]:
     """What whoever reads the numbers must know about how they were had: the census, the verifier, the loader."""
     told = survey.provenance.get("notes")
     return tuple(str(note) for note in told) if isinstance(told, list) else ()
-
-
-def names(first: Survey, second: Survey) -> tuple[str, str]:
-    """Two names that differ: of the models, else of the corpora, else `first` and `second`."""
-    whole = model_name(first), model_name(second)
-    pair = whole[0].rstrip("/").rsplit("/", 1)[-1], whole[1].rstrip("/").rsplit("/", 1)[-1]
-    if whole[0] != whole[1]:
-        return pair if pair[0] != pair[1] else whole
-    corpora = (corpus_words(first) or ("",))[0], (corpus_words(second) or ("",))[0]
-    told = corpora if corpora[0] != corpora[1] else ("first", "second")
-    return f"{pair[0]} ({told[0]})", f"{pair[1]} ({told[1]})"
 
 
 def _section(survey: Survey, name: str) -> dict[str, Any]:
