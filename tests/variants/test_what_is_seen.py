@@ -1,4 +1,4 @@
-"""What every variant may and may not see: padding, the future, heads that share keys, other sequences, nothing at all."""
+"""What every variant may and may not see: padding, the future, shared keys, other sequences, nothing at all."""
 
 from __future__ import annotations
 
