@@ -63,8 +63,8 @@ def test_heads_are_sorted_by_size_and_ties_by_place() -> None:
         (
             [[1.0] * 6] * 2,
             1.0,
-            "It is spread over many heads: it takes 8 of 12 to reach two thirds of the +12 that heads add; the largest is "
-            "block 0 head 0 (+1), 8% of it.",
+            "It is spread over many heads: it takes 8 of 12 to reach two thirds of the +12 that heads add; the largest "
+            "is block 0 head 0 (+1), 8% of it.",
         ),
         (
             [[5.0, -4.0]],

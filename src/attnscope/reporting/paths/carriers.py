@@ -112,8 +112,8 @@ def _carried(report: PathReport) -> str:
     if moved.kind == "faint" and report.lengths[0].up_to.predicted != report.lengths[-1].up_to.predicted:
         # A logit may be large whatever is said: what decides is its lead over others.
         return (
-            f"Heads decide what is said, though they hardly move this number: {all_of_them} {signed(moved.left)}, paths "
-            f"through no head {signed(moved.alone)}."
+            f"Heads decide what is said, though they hardly move this number: {all_of_them} {signed(moved.left)}, "
+            f"paths through no head {signed(moved.alone)}."
         )
     if moved.kind == "faint":
         return f"Heads hardly move it: {all_of_them} {signed(moved.left)}, paths through no head {signed(moved.alone)}."
