@@ -92,12 +92,12 @@ def place(census: Census, told: tuple[str, ...] = ()) -> Placement:
                 blocks[number] = _describe(census.calls[number], number, stack, layer, like, kind)
     placed = []
     alone: Counter[str] = Counter()
-    for number, element, container, seen in zip(chosen, elements, containers, census.attention, strict=True):
+    for own, element, container, seen in zip(chosen, elements, containers, census.attention, strict=True):
         stack = names[container]
-        home = element if number is None else number
+        home = element if own is None else own
         layer = alone[stack] if home is None else layers[stack, home]
         alone[stack] += home is None
-        placed.append(Placed(seen, stack, layer, None if number is None else blocks[number]))
+        placed.append(Placed(seen, stack, layer, None if own is None else blocks[own]))
     return Placement(tuple(placed), tuple(blocks[number] for number in sorted(blocks)))
 
 
