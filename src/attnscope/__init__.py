@@ -31,6 +31,8 @@ _HOMES = {
     "read_pattern": "attnscope.patterns.sources:read_pattern",
     "Pattern": "attnscope.patterns.pattern:Pattern",
     "catalog": "attnscope.core.registry:catalog",
+    "variants": "attnscope.core.registry:variant_catalog",
+    "Size": "attnscope.core.variant:Size",
     "diagnose": "attnscope.records.survey.diagnose:diagnose",
     "Thresholds": "attnscope.records.survey.thresholds:Thresholds",
     "Survey": "attnscope.records.survey.survey:Survey",
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from attnscope.compiling.universal import queries_for as queries_for
     from attnscope.core.errors import RefusalError as RefusalError
     from attnscope.core.registry import catalog as catalog
+    from attnscope.core.registry import variant_catalog
+    from attnscope.core.variant import Size as Size
     from attnscope.decomposing.paths import paths as paths
     from attnscope.hf.editing.graft import planted as planted
     from attnscope.patterns.generate import generate as generate
@@ -75,6 +79,8 @@ if TYPE_CHECKING:
     from attnscope.reporting.report import report as report
     from attnscope.reproducing.reproduce import reproduce as reproduce
     from attnscope.scanning.scan import scan as scan
+
+    variants = variant_catalog  # called like the room beside this file, which is called as well
 
 
 def __getattr__(name: str) -> Any:

@@ -125,7 +125,7 @@ def test_measures_lists_the_catalog_and_one_card() -> None:
 
 def test_fail_on_is_a_gate(model: Path, tmp_path: Path) -> None:
     """Any finding at all, and a threshold that no model can miss."""
-    gate = ("--threshold", "sink_mass=0.0", "--fail-on", "info")
+    gate = ("--threshold", "sink_mass=0.0", "--fail-on", "note")
     assert attnscope("scan", model, *SMALL, *gate, "--out", tmp_path / "a").returncode == 1
     assert (tmp_path / "a" / "report.html").exists()
 

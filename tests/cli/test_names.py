@@ -25,6 +25,7 @@ WRONG = {
     ("scan", "pocket", "--measures", "default,entropi"): "Did you mean 'entropy'?",
     ("scan", "pocket", "--dtype", "flot32"): "Did you mean 'float32'?",
     ("measures", "entropi"): "Did you mean 'entropy'?",
+    ("variants", "gated_outptu"): "Did you mean 'gated_output'?",
     ("collapse", "pokcet"): "Did you mean 'pocket'?",
     ("collapse", "bert-base"): "--random-init",
     ("collapse", "pocket", "--variants", "san,whol"): "Did you mean 'whole'?",

@@ -35,7 +35,7 @@ FINDS = {
     "capacity": (("-n", "12", "-k", "1", "--budget", "0"), "capacity-n12-k1", ["capacity.html", "capacity.json"]),
     "reproduce": (("stand_in", "--seeds", "1"), "stand_in", ["charts", "page.html", "results.json"]),
 }
-READS = {"report", "compare", "measures"}
+READS = {"report", "compare", "measures", "variants"}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def specimen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(tmp_path: Path, specimen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a model in it, an experiment that takes no time, and charts that are not drawn."""
     blank = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10"></svg>'
-    for module in ("attnscope.charts.export", "attnscope.reporting.survey.figures"):
+    for module in ("attnscope.charts.export", "attnscope.reporting.drawing"):
         monkeypatch.setattr(f"{module}.render", lambda *_, **__: blank)
     monkeypatch.setattr(driver, "experiments", lambda: {"stand_in": stand_in})
     monkeypatch.setattr(cards, "cards", lambda: {"stand_in": stand_in.card})

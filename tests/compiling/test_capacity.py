@@ -194,7 +194,7 @@ def test_the_chart_has_both_panels_with_bounds_dashed(meter: Meter, tmp_path: Pa
     document = specification(ask(tmp_path, n=64, k=2).chart())
     titles = [panel["layer"][0]["encoding"]["x"]["title"] for panel in document["hconcat"]]
     assert titles == ["tokens n, k = 2", "keys of a row k, n = 64"]
-    dashed, solid, _ = document["hconcat"][0]["layer"]
+    dashed, solid, *_ = document["hconcat"][0]["layer"]
     assert dashed["encoding"]["strokeDash"]["scale"]["domain"] == ["keys for all patterns", "most patterns"]
     assert "strokeDash" not in solid["encoding"]
     assert solid["encoding"]["y"]["scale"]["type"] == "log"

@@ -51,11 +51,11 @@ def test_equally_many_tokens_for_encoder_and_decoder(tokens: int, given: str) ->
     assert {s.layer for s in found.sites if s.site == "cross"} == {0, 1, 2}
 
 
-def test_lengths_that_cannot_differ_are_refused() -> None:
+def test_lengths_that_cannot_differ_do_not_matter() -> None:
     # Embeddings are not cut: what their axes are is the model's affair.
     vectors = torch.randn(2, 5, 32)
-    with pytest.raises(RefusalError, match="read equally many tokens"):
-        anatomy(family("T5").model(), {"inputs_embeds": vectors, "decoder_inputs_embeds": vectors})
+    found = anatomy(family("T5").model(), {"inputs_embeds": vectors, "decoder_inputs_embeds": vectors})
+    assert [site.site for site in found.sites if site.stack == "decoder"] == ["self", "cross"] * 3
 
 
 def test_one_token_is_enough_of_an_example() -> None:
@@ -110,7 +110,7 @@ def test_a_layer_that_is_skipped_is_refused() -> None:
     frames: list[Frame] = []
     with torch.no_grad(), tap(model, found, frames.append):
         model(torch.randn(2, 8, 16))
-        with pytest.raises(RefusalError, match=r"did not attend where its probe run did \(model layer 1 self\)"):
+        with pytest.raises(RefusalError, match=r"did not attend where it did on .* \(model layer 1 self\)"):
             model(torch.randn(2, 9, 16))
 
 
@@ -230,7 +230,11 @@ def test_padding_that_attention_does_not_show_is_refused() -> None:
     model.encoder.register_forward_pre_hook(
         lambda module, args, kwargs: (args, {**kwargs, "attention_mask": None}), with_kwargs=True
     )
-    with torch.no_grad(), tap(model, found, lambda frame: None), pytest.raises(RefusalError, match="pass token_masks"):
+    with (
+        torch.no_grad(),
+        tap(model, found, lambda frame: None),
+        pytest.raises(RefusalError, match="give batches without padding"),
+    ):
         model(**batch)
     with torch.no_grad(), tap(model, found, lambda frame: None, {"model": torch.ones(2, 39, dtype=torch.bool)}):
         model(**batch)

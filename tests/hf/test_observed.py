@@ -82,8 +82,8 @@ def test_stacks_are_named_where_there_are_two() -> None:
 @pytest.mark.parametrize(
     ("batch", "options", "sentence"),
     [
-        ({"input_ids": ids(5)}, {"layer": 2}, "attends in layers 0 to 1, not in layer 2"),
-        ({"input_ids": ids(5)}, {"layer": -1}, "not in layer -1"),
+        ({"input_ids": ids(5)}, {"layer": 2}, "attends in blocks 0-1, not in block 2"),
+        ({"input_ids": ids(5)}, {"layer": -1}, "not in block -1"),
         ({"input_ids": ids(5)}, {"head": 4}, "has heads 0 to 3, not 4"),
         ({"input_ids": ids(5)}, {"k": 6}, "no query has 6 keys: ask for k of 5 or less"),
         ({"input_ids": ids(5)}, {"k": 0}, "k of 1 or more"),

@@ -251,7 +251,7 @@ def test_attention_the_probe_did_not_see_is_refused() -> None:
     frames: list[Frame] = []
     with torch.no_grad(), tap(model, once, frames.append):
         model(torch.randn(2, 5, 16))
-        refused = pytest.raises(RefusalError, match=r"Repeated attended in layer\.self_attn where its probe run")
+        refused = pytest.raises(RefusalError, match=r"Repeated attended in layer\.self_attn where it did not")
         with refused:
             model(torch.randn(2, 5, 16), times=2)
 
@@ -260,7 +260,7 @@ def test_attention_that_does_not_happen_is_refused() -> None:
     model = Repeated().eval()
     twice = anatomy(model, {"x": torch.randn(2, 5, 16), "times": 2})
     assert [s.layer for s in twice.sites] == [0, 1]
-    with pytest.raises(RefusalError, match="did not attend where its probe run did"):
+    with pytest.raises(RefusalError, match="did not attend where it did on the batch"):
         verify(model, {"x": torch.randn(2, 5, 16)}, twice)
 
 

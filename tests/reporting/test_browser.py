@@ -172,7 +172,7 @@ def test_a_profile_reads_out_under_the_pointer(watched: Watched, report: Path) -
     box = plot.bounding_box()
     assert box
     page.mouse.move(box["x"] + box["width"] - 12, box["y"] + 20)
-    expect(page.locator("#tooltip")).to_contain_text("entering block 12: ")
+    expect(page.locator("#tooltip")).to_contain_text("after the last block: ")
 
 
 def test_a_head_has_an_address(watched: Watched, report: Path) -> None:

@@ -51,7 +51,7 @@ def ends(**values: float) -> dict[str, tuple[float, ...]]:
     [
         (
             ends(alone=1e-6, mlps=1e-6, skips=0.5, whole=0.5),
-            "calm",
+            "info",
             "The whole model loses about half of what tells its tokens apart (50% is left after 1 block); attention "
             "alone would collapse, and skips save it from that.",
         ),
@@ -66,7 +66,14 @@ def ends(**values: float) -> dict[str, tuple[float, ...]]:
             "calm",
             "skips or MLPs, either of them, save it from that.",
         ),
-        (ends(alone=0.95, mlps=0.9, skips=1.0, whole=0.92), "calm", "; attention alone would do no worse."),
+        (ends(alone=0.95, mlps=0.9, skips=1.0, whole=0.92), "calm", "attention alone would keep nearly all of it too."),
+        (ends(alone=0.002, whole=0.33), "warning", "; attention alone would lose most of it too."),
+        (ends(alone=1e-6, skips=0.95, whole=1e-5), "critical", "; attention alone would collapse too."),
+        (
+            ends(whole=2.0),
+            "calm",
+            "nearly all of what tells its tokens apart (the residual is 2 after 1 block, 1 before).",
+        ),
         (
             ends(alone=1e-6, mlps=1e-6, skips=0.01, whole=0.004),
             "warning",
@@ -78,7 +85,7 @@ def ends(**values: float) -> dict[str, tuple[float, ...]]:
             "critical",
             "The whole model collapses: the residual is 1e-4 after block 0, and neither skips nor MLPs save it.",
         ),
-        (ends(alone=0.5, whole=1e-4), "critical", "; attention alone would do better."),
+        (ends(alone=0.5, whole=1e-4), "critical", "; attention alone would lose about half of it."),
         (ends(alone=0.2, whole=0.9), "calm", "; attention alone would lose most of it."),
         (ends(whole=0.9), "calm", "The whole model keeps nearly all of what tells its tokens apart (90% is left"),
         (ends(whole=math.nan, alone=0.5), "critical", "The whole model gives no finite number after block 0"),

@@ -47,25 +47,41 @@ def test_heads_are_sorted_by_size_and_ties_by_place() -> None:
 @pytest.mark.parametrize(
     ("values", "alone", "words"),
     [
-        ([[5.0, 0.1], [0.1, 0.1]], 1.0, "1 of 4 heads carries it: block 0 head 0 (+5), 94% of what heads add."),
+        (
+            [[5.0, 0.1], [0.1, 0.1]],
+            1.0,
+            "1 of 4 heads carries it: block 0 head 0 (+5), 94% of the +5.3 that heads add.",
+        ),
         (
             [[3.0, 0.5], [3.0, 0.5]],
             1.0,
-            "2 of 4 heads carry it: block 0 head 0 (+3) and block 1 head 0 (+3), together 86% of what heads add.",
+            "2 of 4 heads carry it: block 0 head 0 (+3) and block 1 head 0 (+3), together 86% of the +7 that "
+            "heads add.",
         ),
         ([[1.5]], 1.0, "Its only head carries it: block 0 head 0 (+1.5)."),
         ([[1.5, 1.5]], 1.0, "All 2 heads carry it: block 0 head 0 (+1.5) and block 0 head 1 (+1.5)."),
         (
             [[1.0] * 6] * 2,
             1.0,
-            "No few heads carry it: it takes 8 of 12 to reach two thirds of what heads add; the largest is block 0 "
-            "head 0 (+1), 8% of it.",
+            "It is spread over many heads: it takes 8 of 12 to reach two thirds of the +12 that heads add; the largest "
+            "is block 0 head 0 (+1), 8% of it.",
         ),
         (
             [[5.0, -4.0]],
             1.0,
             "Heads cancel: some add 5, others take 4 away, which leaves +1; the strongest are block 0 head 0 (+5) and "
             "block 0 head 1 (-4).",
+        ),
+        (
+            [[2.0, -1.0], [-1.5, -1.5]],
+            9.0,
+            "Heads work against it: all 4 heads together -2, most of all block 1 head 0 (-1.5).",
+        ),
+        (
+            [[1.0, 0.5], [-0.25, 0.0]],
+            3.0,
+            "Most of it comes through no head (+3 of 4.25); of the +1.5 that heads add (others take 0.25 away), 67% is "
+            "that of 1 of 4 heads, namely block 0 head 0 (+1).",
         ),
         (
             [[-5.0, 1.0]],

@@ -143,7 +143,7 @@ def test_stacks_are_named_where_there_are_several() -> None:
     survey = encoder_decoder()
     print_record(survey, findings=(), files={"Report": None}, console=console, verbose=True)
     text = raw.getvalue().decode()
-    assert "Layers × heads (encoder)" in text
+    assert "Blocks × heads (encoder)" in text
     assert text.count("Entropy  ") == 3
     assert text.index("decoder, self-attention") < text.index("decoder, cross-attention")
 

@@ -1,8 +1,9 @@
-"""One file is the whole registration: a measure, a construction, an experiment and a finding are put into their rooms,
-and everything that lists, runs, draws or checks such things knows them."""
+"""One file is the whole registration: a measure, a variant, a construction, an experiment and a finding are put into
+their rooms, and everything that lists, runs, draws or checks such things knows them."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from importlib import import_module, invalidate_caches
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import attnscope
@@ -17,6 +19,7 @@ from attnscope.cli.main import app
 from attnscope.core import registry
 from attnscope.patterns.generate import permutation
 from tests.docs.lists import undocumented
+from tools.variant_cards import page
 
 FILES = {
     "attnscope.measures.planted_measure": '''
@@ -71,6 +74,26 @@ def planted_finding(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]
             details={"measure": "planted_measure", "site": grid.site},
         )
 ''',
+    "attnscope.variants.planted_attention": '''
+"""Attention that gives back what it got."""
+
+from torch import Tensor
+
+from attnscope.core.variant import variant
+
+
+@variant(
+    kind="output",
+    title="Planted attention",
+    summary="Nothing is done.",
+    citation="arXiv:1906.04341",
+    formula="y <- y",
+    cost="none",
+    keeps="there is nothing to change",
+)
+def planted_attention(mixed: Tensor, stream: Tensor) -> Tensor:
+    return mixed
+''',
     "attnscope.constructions.planted_way": '''
 """A direction for every key: any pattern, at the greatest width there is."""
 
@@ -124,12 +147,12 @@ def planted_paper(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
     return Result({"number": numbers}, figures=(figure,))
 ''',
 }
-CATALOGS = (registry.measures, registry.constructions, registry.experiments, registry.findings)
+CATALOGS = (registry.measures, registry.variants, registry.constructions, registry.experiments, registry.findings)
 
 
 @pytest.fixture
 def planted(tmp_path: Path) -> Iterator[dict[str, Path]]:
-    """The four files, each in a folder that is one more place where its room is looked for; all of it undone after."""
+    """The files, each in a folder that is one more place where its room is looked for; all of it undone after."""
     folders: dict[str, Path] = {}
     before = {}
     for name, source in FILES.items():
@@ -206,6 +229,17 @@ def test_a_construction_compiles_and_is_named_in_the_help(planted: dict[str, Pat
     assert "planted_way" in done.stdout
 
 
+def test_a_variant_is_in_the_catalog_the_command_and_its_page(planted: dict[str, Path]) -> None:
+    one = attnscope.variants("planted_attention")
+    assert attnscope.variants()["planted_attention"] is one
+    given = torch.ones(1, 2, 3, 4)
+    assert one(given, torch.ones(1, 2, 5)) is given
+    assert "Planted attention" in command("variants")
+    assert "y <- y" in command("variants", "planted_attention")
+    assert "planted_attention" in {card["name"] for card in json.loads(command("variants", "--json"))}
+    assert "### planted_attention" in page(each.card for each in attnscope.variants().values())
+
+
 def test_an_experiment_is_listed_run_and_drawn(planted: dict[str, Path], tmp_path: Path) -> None:
     assert "planted_paper" in {one.name for one in attnscope.reproduce()}
     assert "planted_paper" in command("reproduce")
@@ -222,6 +256,7 @@ def test_documents_that_do_not_name_them_are_told_apart(planted: dict[str, Path]
         "README, What is measured": ["planted_measure"],
         "README, Papers, re-run": ["planted_paper"],
         "docs/patterns.md": ["planted_way"],
+        "docs/variants.md": ["planted_attention"],
     }
 
 

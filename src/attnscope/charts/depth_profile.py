@@ -37,7 +37,7 @@ def depth_profile(
         "depth:Q",
         title=depth_title(card, panel),
         scale=alt.Scale(nice=False, zero=False, padding=6),
-        axis=alt.Axis(tickMinStep=1, format="d", tickCount=8),
+        axis=alt.Axis(tickMinStep=1, tickCount=8, labelExpr=depth_label(rows, card, panel)),
     )
     y_scale = value_scale(rows, card)
     y_title = unit_title(card)
@@ -85,6 +85,14 @@ def depth_profile(
     return chart.properties(title=chart_title(card, panel, _spread(panel))) if title else chart
 
 
+def depth_label(rows: pd.DataFrame, card: Card, panel: Panel) -> str:
+    """Vega's expression for a tick: the number of the block, and `end` where the stream leaves the last one."""
+    whole = "format(datum.value, 'd')"
+    if panel.site != "stream" or card.of_block:
+        return whole
+    return f"datum.value == {float(rows['depth'].max()):g} ? 'end' : {whole}"
+
+
 def first_panel(table: pd.DataFrame, card: Card, stack: str | None, site: str | None) -> Panel:
     fitting = [
         p for p in panels(table) if p.measure == card.name and stack in (None, p.stack) and site in (None, p.site)
@@ -96,7 +104,8 @@ def first_panel(table: pd.DataFrame, card: Card, stack: str | None, site: str | 
 
 
 def chart_title(card: Card, panel: Panel, spread: str) -> alt.TitleParams:
-    place = panel.stack if panel.site == "stream" else f"{panel.stack}, {panel.site}-attention"
+    attention = "uneven self-attention" if panel.site == "uneven" else f"{panel.site}-attention"
+    place = panel.stack if panel.site == "stream" else f"{panel.stack}, {attention}"
     return alt.TitleParams(card.title, subtitle=f"{place}: {spread}")
 
 

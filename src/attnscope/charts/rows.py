@@ -16,7 +16,7 @@ from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
 from attnscope.core.numerals import numeral
 
-ORDER = ("stream", "self", "cross")
+ORDER = ("stream", "self", "uneven", "cross")
 
 
 class Panel(NamedTuple):
@@ -96,7 +96,8 @@ def depth_rows(table: pd.DataFrame, card: Card, panel: Panel) -> pd.DataFrame:
         floor = float(above.min()) / 2 if above.size else 1e-12
         for column in ("mean", "low", "high"):
             frame[column] = frame[column].where(~(frame[column] < floor), floor)
-    frame["label"] = [_depth_label(row, card, panel) for row in frame.to_dict("records")]
+    last = float(frame["depth"].max())
+    frame["label"] = [_depth_label(row, card, panel, last) for row in frame.to_dict("records")]
     order = {series_title(card, p): i for i, p in enumerate(card.parts)}
     frame = frame.assign(order=frame["part"].map(order).fillna(len(order))).sort_values(["order", "depth"])
     return frame.drop(columns=["nonfinite", "order"]).reset_index(drop=True)
@@ -107,9 +108,16 @@ def depth_title(card: Card, panel: Panel) -> str:
     return "entering block" if panel.site == "stream" and not card.of_block else "block"
 
 
-def _depth_label(row: Mapping[Hashable, Any], card: Card, panel: Panel) -> str:
+def depth_words(card: Card, panel: Panel, depth: float, last: float) -> str:
+    """`entering block 3`, `block 3`; the stream that leaves the last block enters none."""
+    if panel.site == "stream" and not card.of_block and depth == last:
+        return "after the last block"
+    return f"{depth_title(card, panel)} {int(depth)}"
+
+
+def _depth_label(row: Mapping[Hashable, Any], card: Card, panel: Panel, last: float) -> str:
     depth = float(row["depth"])
-    place = f"inside block {int(depth)}, after attention" if depth % 1 else f"{depth_title(card, panel)} {int(depth)}"
+    place = f"inside block {int(depth)}, after attention" if depth % 1 else depth_words(card, panel, depth, last)
     name = f"{row['part']}, " if len(card.parts) > 1 else ""
     mean, low, high = (float(row[c]) for c in ("mean", "low", "high"))
     return f"{name}{place}: {numeral(mean)} (p10 {numeral(low)}, p90 {numeral(high)})"

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from attnscope.core.finding import Severity
+
 # what is measured
 
 _NAMES = "'pocket' (embedded), a model folder, a hub name, a .gguf file"
@@ -31,6 +33,14 @@ Corpus = Annotated[
         "Default: a public-domain text inside the package; random tokens without a tokenizer."
     ),
 ]
+FailOn = Literal["note", "info", "warning", "critical"]
+"""Severities as screens call them; records call a note `info`."""
+
+
+def severity_of(word: FailOn) -> Severity:
+    return "info" if word == "note" else word
+
+
 KeepText = Annotated[
     bool,
     typer.Option(

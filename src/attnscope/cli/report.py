@@ -88,7 +88,7 @@ def _survey(
 
     thresholds = Thresholds.parse(settings)
     findings = diagnose(survey, thresholds)
-    survey.write_page(page, findings=findings, thresholds=thresholds, text=keep_text)
+    survey.write_page(page, findings=findings, thresholds=thresholds, keep_text=keep_text)
     if charts is not None:
         from attnscope.charts.gallery import write_gallery
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,7 @@ from attnscope.cli.options import (
     Bos,
     Corpus,
     Device,
+    FailOn,
     Field,
     KeepText,
     LoadedDtype,
@@ -27,6 +28,7 @@ from attnscope.cli.options import (
     resume_option,
     samples_option,
     seed_option,
+    severity_of,
 )
 from attnscope.core.visible import clean
 
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
     from attnscope.records.survey.thresholds import Thresholds
 
 PARTIAL = "survey.partial.json"
-
-FailOn = Literal["info", "warning", "critical"]
 
 
 def scan(
@@ -118,7 +118,7 @@ def scan(
         _echo(f"interrupted; {_what_is_kept(_state(place / PARTIAL), earlier)}.")
         raise typer.Exit(130) from None
     _say(survey, findings, place, thresholds, as_json, verbose)
-    if fail_on and any(finding.at_least(fail_on) for finding in findings):
+    if fail_on and any(finding.at_least(severity_of(fail_on)) for finding in findings):
         raise typer.Exit(1)
 
 

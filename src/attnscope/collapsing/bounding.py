@@ -37,8 +37,9 @@ UNKNOWN = "its projections were not recognised"
 LEAKING = "rows of its patterns do not sum to one"
 OVERFLOWING = "its numbers became NaN or infinite"
 SANDWICHED = "a norm stands between attention and the skip"
+FOLDED = "it attends within windows, frames or channels of a sequence"
 SCALED = "what its attention writes is changed before it is added to the stream"
-OF_SKIPS = (UNKNOWN, LEAKING, OVERFLOWING, SANDWICHED, SCALED)  # those that keep (d) from speaking
+OF_SKIPS = (UNKNOWN, FOLDED, LEAKING, OVERFLOWING, SANDWICHED, SCALED)  # those that keep (d) from speaking
 
 
 @dataclass(frozen=True)
@@ -125,13 +126,16 @@ class Bounding:
             return
         if isinstance(frame, StreamFrame):
             self._streams[frame.layer] = frame.stream.detach().clone()
-            if frame.layer == len(self.stack.blocks):
+            if frame.layer == self.stack.blocks[-1].layer + 1:
                 for stream, real in zip(frame.stream, frame.token_mask, strict=True):
                     self.last.append(_sizes(stream[real][None].double()))
             return
         tokens, stream = self._read.pop(frame.layer, None), self._streams.pop(frame.layer, None)
         if tokens is None or stream is None or frame.layer not in self.weights:
             self.reasons[UNKNOWN] = None
+            return
+        if tokens.shape[:2] != frame.query_mask.shape or stream.shape[:2] != frame.query_mask.shape:
+            self.reasons[FOLDED] = None
             return
         for index, real in enumerate(frame.query_mask):
             if int(real.sum()) > 1:
@@ -179,7 +183,7 @@ class Bounding:
             }
         else:
             self.reasons[reason] = None
-        written = self.stack.blocks[frame.layer].writes
+        written = next(block for block in self.stack.blocks if block.layer == frame.layer).writes
         wide = float(diameter(stream))
         if written.norm == "sandwich":
             self.reasons[SANDWICHED] = None

@@ -16,7 +16,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from attnscope.collapsing.ends import end_to_end
@@ -25,6 +24,7 @@ from attnscope.collapsing.running import Bounded, Measured, bounded, curve_of, m
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.progress import Advance, silent
 from attnscope.core.seeds import numbered_seeds, refuse_unusable_seed
+from attnscope.core.words import ranges
 from attnscope.hf.anatomy.anatomy import Anatomy, Stack, anatomy
 from attnscope.hf.anatomy.precision import coarse_modules, widened
 from attnscope.hf.editing.surgery import VARIANTS, Variant
@@ -39,11 +39,13 @@ from attnscope.hf.loading.material import (
     refuse_randomness,
     refusing_what_does_not_run,
     text_of,
+    why_it_does_not_run,
 )
 from attnscope.hf.loading.options import Loading, Sampling, refuse_unknown_bos
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.exclusive import looking_at
+from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.matrix.yardsticks import YARDSTICKS
 from attnscope.records.collapse import Collapse, EndToEnd
 from attnscope.trace.batches import Batches
@@ -116,10 +118,14 @@ def collapse(
             reader = loaded if max_tokens is not None else replace(loaded, positions=_room(loaded))
             prepared = batches_for(reader, text, sampling)
         refuse_broken_weights(loaded)
+        reason = _why_not_in_float64(loaded, prepared) if dtype == "float64" else None
+        if reason is not None:
+            loaded = loaded_for(model, tokenizer, replace(loading, seed=seed, dtype="float32"))
+            loaded = replace(loaded, provenance={**loaded.provenance, "float64": f"does not run ({reason})"})
         with looking_at(loaded.model):
-            place = precision_and_place(loaded.model)[1]
-            with refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
-                first = prepared.batches[0].to(place)
+            precision, place = precision_and_place(loaded.model)
+            with refusing_what_does_not_run(loaded), without_gradients(), quiet():
+                first = prepared.batches[0].to(place, precision)
                 refuse_randomness(loaded, first.shortened(16).inputs)
                 found = anatomy(loaded.model, first.inputs)
                 rounding = coarse_modules(loaded.model, first.shortened(16).inputs)
@@ -128,7 +134,7 @@ def collapse(
             own = _stack(found, stack)
             done = number * len(chosen) * prepared.samples
             total = len(seeds) * len(chosen) * prepared.samples
-            with torch.inference_mode(), quiet(), widened() if rounding else nullcontext():
+            with without_gradients(), quiet(), widened() if rounding else nullcontext():
                 runs.append(
                     measured(
                         loaded, found, own, prepared, chosen, norm, (rounding, coarse), _saying(progress, done, total)
@@ -216,6 +222,11 @@ def _room(loaded: Loaded) -> int:
     return TOKENS if loaded.positions is None else min(TOKENS, loaded.positions)
 
 
+def _why_not_in_float64(loaded: Loaded, prepared: Batches) -> str | None:
+    precision, place = precision_and_place(loaded.model)
+    return why_it_does_not_run(loaded, prepared.batches[0].to(place, precision).shortened(16).inputs)
+
+
 @contextmanager
 def _fitting() -> Iterator[None]:
     """Bounds look at whole patterns, in float64: they can be too large where the curves were not."""
@@ -236,6 +247,11 @@ def _stack(found: Anatomy, name: str | None) -> Stack:
     chosen = found.stacks[0] if name is None else found.stack(name)
     if chosen is None:
         raise RefusalError(f"{found.model_class} has no stack '{name}': choose one of {', '.join(names)}.")
+    if uncut := found.without_stream(chosen.name):
+        raise RefusalError(
+            f"Blocks {ranges(uncut)} of {found.model_class} give their stream another shape, so their skips cannot be "
+            "cut, and a curve of the others would mean nothing: choose another model or stack."
+        )
     return chosen
 
 

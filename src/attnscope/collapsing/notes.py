@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from attnscope.collapsing.bounding import OF_SKIPS, SANDWICHED
 from attnscope.collapsing.running import Bounded, Measured
 from attnscope.core.stamp import Stamp
-from attnscope.core.words import count
+from attnscope.core.words import count, ranges
 from attnscope.hf.editing.surgery import Variant
 from attnscope.matrix.yardsticks import LARGEST_PROGRAM
 from attnscope.trace.batches import Batches
@@ -35,6 +35,9 @@ def noted(runs: Sequence[Measured], beside: Bounded | None, norm: str) -> tuple[
             f"{', '.join(first.widened)} of this model casts to float32 whatever the dtype: the casts were left out, "
             "so that numbers are float64 throughout."
         )
+    if "float64" in first.loading:
+        notes.append(f"This model's own code {first.loading['float64']} in float64: it was measured in float32.")
+    notes += _without_attention(first)
     if not first.coarse and first.precision != "float64":
         notes.append(f"Numbers are {first.precision}: below {first.floor:.1g} the curves are rounding.")
     for name in first.values:
@@ -60,6 +63,22 @@ def noted(runs: Sequence[Measured], beside: Bounded | None, norm: str) -> tuple[
     if beside is not None and beside.with_mlp is not None and isinstance(beside.mlp, str):
         notes.append(f"The bound of the paper's corollary 3.2 does not speak of this model: {beside.mlp}.")
     return tuple(notes)
+
+
+def _without_attention(first: Measured) -> Iterator[str]:
+    """What the cuts mean in blocks that do not attend."""
+    others = [block for block in first.stack.blocks if not block.attends]
+    for kind in dict.fromkeys(block.kind for block in others):
+        numbers = [block.layer for block in others if block.kind == kind]
+        which = f"Block{'s' if len(numbers) > 1 else ''} {ranges(numbers)} of the model ({kind})"
+        have, hand = ("have", "they hand") if len(numbers) > 1 else ("has", "it hands")
+        if kind == "MLP":
+            yield f"{which} {have} no attention and nothing in its place: without MLPs {hand} the stream on unchanged."
+        else:
+            yield (
+                f"{which} {have} no softmax attention that is seen: what stands in its place is kept and cut as "
+                "attention is, so 'attention only' means that part alone, without its skip and without the MLP."
+            )
 
 
 def provenance_of(

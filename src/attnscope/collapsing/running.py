@@ -107,7 +107,7 @@ def measured(
         precision=str(precision).removeprefix("torch."),
         stack=stack,
         others=tuple(other.name for other in found.stacks if other.name != stack.name),
-        heads=max(site.heads for site in found.sites if site.stack == stack.name),
+        heads=max((site.heads for site in found.sites if site.stack == stack.name), default=0),
         longest=max(lengths.values()),
         single=sum(length < 2 for length in lengths.values()),
         floor=torch.finfo(torch.float32 if coarse[1] else precision).eps,
@@ -132,13 +132,24 @@ def _run(
     def receive(frame: Frame) -> None:
         if isinstance(frame, StreamFrame) and (frame.stack, frame.site) == (stack.name, "stream"):
             if not len(seen):
-                sizes.extend(frame.token_mask.sum(1).tolist())
+                rows = frame.token_mask.sum(1)
+                apart = len(rows) // len(batch.samples)
+                sizes.extend(rows[:: max(apart, 1)].tolist())
             finite = frame.stream.masked_fill(~frame.token_mask[..., None], 0.0).isfinite().all(-1).all(-1)
             values = yardstick(frame.stream.nan_to_num(0.0, 0.0, 0.0), frame.token_mask).double()
-            seen.append((frame.layer, values.masked_fill(~finite, torch.nan).tolist()))
+            values = values.masked_fill(~finite, torch.nan)
+            if len(values) < len(batch.samples):
+                raise RefusalError(
+                    f"{loaded.class_name} packs the {len(batch.samples)} sequences of a batch into {len(values)} in "
+                    f"its {stack.name}, so that their residuals cannot be told apart: give batches of one sequence."
+                )
+            if len(values) > len(batch.samples):  # windows or channels of a sequence: their mean is its value
+                values = values.reshape(len(batch.samples), -1).mean(1)
+            seen.append((frame.layer, values.tolist()))
 
     sizes: list[int] = []
-    ready = batch.to(precision_and_place(loaded.model)[1])
+    precision, place = precision_and_place(loaded.model)
+    ready = batch.to(place, precision)
     try:
         with tap(loaded.model, found, receive):
             loaded.model(**ready.inputs, **forward_options(loaded))
@@ -171,8 +182,8 @@ def bounded(
     batch = prepared.batches[0]
     while len(batch) > max(samples, 1) and not batch.undivided:
         batch, _ = batch.halves()
-    ready = batch.to(precision_and_place(loaded.model)[1])
-
+    precision, place = precision_and_place(loaded.model)
+    ready = batch.to(place, precision)
     known = known_weights(loaded.model, found, stack)
 
     def look(name: str) -> Bounding | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 from functools import cache
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from attnscope.core.construction import Auto, Construction
 from attnscope.core.errors import RefusalError, nearest
@@ -13,6 +13,7 @@ from attnscope.core.experiment import Experiment
 from attnscope.core.finding import FindingKind
 from attnscope.core.measure import Measure
 from attnscope.core.rooms import names
+from attnscope.core.variant import Variant
 
 SETS = ("default", "deep", "all")
 Leaf = TypeVar("Leaf")
@@ -52,6 +53,24 @@ def for_auto(purpose: Auto) -> Construction | None:
 
 
 @cache
+def variants() -> dict[str, Variant]:
+    """Every attention that can be exchanged, by name. Imports the leaf files, and so torch, on first use."""
+    return leaves("attnscope.variants", Variant)
+
+
+@overload
+def variant_catalog(name: None = None) -> dict[str, Variant]: ...
+@overload
+def variant_catalog(name: str) -> Variant: ...
+def variant_catalog(name: str | None = None) -> dict[str, Variant] | Variant:
+    """`attnscope.variants()`: every variant by name, with its card; or the one that is named."""
+    if name is None:
+        return variants()
+    refuse_unknown_variant(name)
+    return variants()[name]
+
+
+@cache
 def experiments() -> dict[str, Experiment]:
     """Every paper whose claims can be run again, by name."""
     return leaves("attnscope.experiments", Experiment)
@@ -70,6 +89,13 @@ def refuse_unknown_measures(words: Iterable[str]) -> None:
     for word in words:
         if word not in known:
             raise RefusalError(f"There is no measure or set called '{word}'.{nearest(word, known)}")
+
+
+def refuse_unknown_variant(name: str) -> None:
+    """By the names of files alone, before anything is imported."""
+    known = names("attnscope.variants")
+    if name not in known:
+        raise RefusalError(f"There is no variant called '{name}'.{nearest(name, known)}")
 
 
 def choose(words: Iterable[str]) -> tuple[Measure, ...]:

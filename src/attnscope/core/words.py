@@ -62,4 +62,6 @@ def within(stack: str, site: str, many: bool) -> str:
     """Where, when it is not obvious: ` of the encoder`, ` of the decoder's cross-attention`, or nothing."""
     if site == "cross":
         return f" of the {stack}'s cross-attention" if many else " of the cross-attention"
+    if site == "uneven":
+        return f" of the {stack}'s uneven self-attention" if many else " of the uneven self-attention"
     return f" of the {stack}" if many else ""

@@ -14,8 +14,8 @@ Vocabularies are large: tokens' logits exist for one length at a time, never for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +29,22 @@ from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
 from attnscope.decomposing.predictions import Predicting, predictions
 from attnscope.decomposing.reading import Aim, Reading, aim, reading
+from attnscope.decomposing.refusing import fitting, refusing_what_is_not_followed
 from attnscope.decomposing.room import LARGE, PathSizes, refuse_too_many_tokens
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.loading.given import loaded_for
 from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import out_of_memory, precision_and_place, refusing_what_does_not_run
+from attnscope.hf.loading.material import (
+    precision_and_place,
+    refusing_what_does_not_run,
+    why_it_does_not_run,
+)
 from attnscope.hf.loading.options import Loading, refuse_unknown_bos
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.exclusive import looking_at
+from attnscope.hf.seeing.gradients import with_gradients
 from attnscope.pathways.edges import number_of_paths
 from attnscope.pathways.energy import Energy, path_energy
 from attnscope.pathways.heads import head_table
@@ -59,6 +65,7 @@ MOST_PATHS = 10_000
 WIDEST_SEARCH = 32  # suffixes that the search for single paths keeps
 
 
+@with_gradients()
 def paths(
     model: str | Path | nn.Module | Loaded,
     text: str | tuple[str, str] | Mapping[str, Any],
@@ -94,10 +101,15 @@ def paths(
     _check(top, draws, dtype)
     refuse_unusable_seed(seed)
     progress("loading", 0, 0)
-    loaded = loaded_for(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
+    loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
+    loaded = loaded_for(model, tokenizer, loading)
     refuse_broken_weights(loaded)
     read = reading(loaded, text, bos)
-    with looking_at(loaded.model), quiet(), _fitting(read):
+    narrow = why_it_does_not_run(loaded, read.batch) if dtype == "float64" else None
+    if narrow is not None:
+        loaded = loaded_for(model, tokenizer, replace(loading, dtype="float32"))
+        read = reading(loaded, text, bos)
+    with looking_at(loaded.model), quiet(), fitting(len(read.words)):
         progress("freezing", 0, 0)
         found = _anatomy(loaded, read, stack)
         tokens, suffixes = len(read.words), max(top, WIDEST_SEARCH)
@@ -106,7 +118,8 @@ def paths(
         refuse_too_many_tokens(sizes, precision_and_place(loaded.model)[1])
         if sizes.bytes > LARGE:
             progress(f"freezing (about {sizes.bytes / 1e9:,.1f} GB of memory will be needed)", 0, 0)
-        network = freeze(loaded.model, read.batch, found, stack)
+        with refusing_what_is_not_followed(loaded):
+            network = freeze(loaded.model, read.batch, found, stack)
         with torch.no_grad():
             apart = max(differences(network))
         goal = aim(loaded, network, read, target, against, position)
@@ -147,7 +160,7 @@ def paths(
         top_exact=chains.exact,
         top_missed=chains.missed,
         draws=draws,
-        notes=(*goal.notes, *_notes(found, read, stack)),
+        notes=(*goal.notes, *_notes(found, read, stack, narrow)),
         provenance=_provenance(loaded, read, seed if random_init else None),
         goal=goal.goal,
     )
@@ -175,23 +188,14 @@ def _check(top: int, draws: int, dtype: str) -> None:
 def _anatomy(loaded: Loaded, read: Reading, stack: str | None) -> Anatomy:
     with refusing_what_does_not_run(loaded), torch.no_grad():
         found = anatomy(loaded.model, read.batch)
+    if not found.stacks:
+        raise RefusalError(
+            f"{found.model_class} has no blocks that pass one stream of tokens on, and paths are followed from block "
+            "to block: choose another model."
+        )
     if stack is not None and found.stack(stack) is None:
         raise RefusalError(f"There is no stack called '{stack}'.{nearest(stack, [s.name for s in found.stacks])}")
     return found
-
-
-@contextmanager
-def _fitting(read: Reading) -> Iterator[None]:
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
-            raise
-        tokens = max(len(read.words), 2)
-        raise RefusalError(
-            f"Paths of {tokens} tokens do not fit into memory: give a text of {tokens // 2} tokens, or pass --dtype "
-            "float32."
-        ) from error
 
 
 @torch.no_grad()
@@ -255,8 +259,10 @@ def _chains(found: TopPaths, read: Reading) -> tuple[Chain, ...]:
     )
 
 
-def _notes(found: Anatomy, read: Reading, stack: str | None) -> tuple[str, ...]:
+def _notes(found: Anatomy, read: Reading, stack: str | None, narrow: str | None) -> tuple[str, ...]:
     notes = []
+    if narrow is not None:
+        notes.append(f"This model's own code does not run in float64 ({narrow}): numbers are float32.")
     if len(read.words) == 1:
         notes.append(
             "The text is a single token: every head can only attend to itself, and there is nothing to tell tokens "

@@ -17,6 +17,7 @@ from attnscope.hf.loading.bos import beginning_of, beginning_of_ready
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.outputs import Entries, also_with_space, entries, mask_token_of, word
 from attnscope.hf.loading.targets import LONGEST, with_targets
+from attnscope.hf.seeing.gradients import outside_inference
 from attnscope.pathways.network import Network
 from attnscope.pathways.targets import Target, residual_norm, stream_norm
 from attnscope.records.paths import Goal
@@ -73,11 +74,13 @@ def reading(loaded: Loaded, text: str | tuple[str, str] | Mapping[str, Any], bos
         batch, beginning, notes = _batch(loaded, source, target, bos)
     place = next(loaded.model.parameters())
     placed = {
-        name: value.to(place.device, place.dtype if value.is_floating_point() else None)
+        name: outside_inference(value).to(place.device, place.dtype if value.is_floating_point() else None)
         for name, value in batch.items()
         if isinstance(value, Tensor)
     }
-    if not placed or any(tensor.ndim == 0 or tensor.shape[0] != 1 for tensor in placed.values()):
+    # Beside tokens, pictures may come as rows of patches: one sequence is one row of tokens.
+    counted = [t for name, t in placed.items() if name.endswith("input_ids")] or list(placed.values())
+    if not counted or any(tensor.ndim == 0 or tensor.shape[0] != 1 for tensor in counted):
         raise RefusalError("Paths are those of one sequence: give a text, or a batch of tensors with a single row.")
     padded = [name for name, tensor in placed.items() if marks_padding(name, tensor) and not bool(tensor.all())]
     if padded:

@@ -14,12 +14,20 @@ from functools import partial
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment, median
 from attnscope.matrix.residual import relative_residual
 from attnscope.models.nano import Block, Config, Nano
 from attnscope.models.nano_network import network_of
-from attnscope.models.remedies import Contrasted, attn_scale, local, minus_uniform, shaped, with_unit_spectral_norm
+from attnscope.models.nano_parts import exchanged
+from attnscope.variants.attn_scale import attn_scale
+from attnscope.variants.contra_norm import contra_norm
+from attnscope.variants.local import local
+from attnscope.variants.minus_uniform import minus_uniform
+from attnscope.variants.shaped import shaped
+from attnscope.variants.sigma_reparam import sigma_reparam
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,28 @@ class Params:
 
 OTHER = "as here from small weights"
 FULL = replace(Params(), width=256, heads=4, tokens=128, sequences=4)
+
+
+class Contrasted(nn.Module):
+    """Attention, then ContraNorm."""
+
+    def __init__(self, attention: nn.Module, strength: float) -> None:
+        super().__init__()
+        self.attention, self.strength = attention, strength
+
+    def forward(self, stream: Float[Tensor, "batch token width"], mask: Tensor | None = None) -> Tensor:
+        write: Tensor = self.attention(stream, mask)
+        apart: Tensor = contra_norm(write, strength=torch.full((1,), self.strength, dtype=write.dtype), visible=mask)
+        return apart
+
+
+@torch.no_grad()
+def with_unit_spectral_norm(model: nn.Module) -> None:
+    """Sigma-reparametrisation at its start: every linear map has spectral norm 1."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            changed = sigma_reparam({"weight": module.weight}, weight_gain=torch.ones((), dtype=module.weight.dtype))
+            module.weight.copy_(changed["weight"])
 
 
 def stacks(params: Params, gain: float, seed: int) -> Mapping[str, Nano]:
@@ -59,19 +89,21 @@ def stacks(params: Params, gain: float, seed: int) -> Mapping[str, Nano]:
         assert isinstance(block, Block)
         block.attention = Contrasted(block.attention, params.contra_norm)  # type: ignore[assignment]
     with_unit_spectral_norm(normed)
-    exact = make(attention=minus_uniform)
+    ones = torch.ones(params.heads)
+    without_mean = exchanged(minus_uniform)
+    exact = make(attention=without_mean)
     for module in exact.modules():
-        if isinstance(module, torch.nn.LayerNorm):
+        if isinstance(module, nn.LayerNorm):
             module.eps = 0.0
     small = params.layers**-0.5
     return {
         "attention alone": make(),
         "causal mask": make(replace(plain, causal=True)),
-        "local mask": make(attention=local(params.window)),
-        "A - J": make(attention=minus_uniform),
+        "local mask": make(attention=exchanged(local, window=params.window)),
+        "A - J": make(attention=without_mean),
         "A - J, no epsilon": exact,
-        "shaped I + A - J": make(attention=shaped()),
-        "AttnScale": make(attention=attn_scale(params.attn_scale)),
+        "shaped I + A - J": make(attention=exchanged(shaped, alpha=ones, beta=ones, gamma=ones)),
+        "AttnScale": make(attention=exchanged(attn_scale, weight=params.attn_scale * ones)),
         "ContraNorm": contrasted,
         "sigma-reparam": normed,
         "no LayerNorm": make(replace(plain, norm="none")),
@@ -99,7 +131,7 @@ def residuals(params: Params, gain: float, seed: int, desk: Desk) -> list[dict[s
     known = stacks(params, gain, seed)
     for done, (name, stack) in enumerate(known.items()):
         desk.advance(name, done, len(known))
-        stack.embedding = torch.nn.Identity()
+        stack.embedding = nn.Identity()
         streams = network_of(stack, {"vectors": tokens}).streams
         kept = [float(relative_residual(stream).mean()) for stream in streams]
         found.append({"stack": name, "gain": gain, "seed": seed, "residual": kept})

@@ -17,7 +17,7 @@ from attnscope.matrix.sequences import accumulation_dtype
     unit="factor",
     citation="arXiv:2206.03126",
     scope="stream",
-    alarm=Alarm(">", 10.0, "one block makes tokens ten times longer"),
+    alarm=Alarm(">", 10.0, "a block makes tokens more than ten times longer"),
     log=True,
     of_block=True,
 )

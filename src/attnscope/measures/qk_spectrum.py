@@ -11,8 +11,8 @@ from attnscope.matrix import spectrum
 
 @measure(
     title="QK spectrum",
-    summary="Mean and variance of the eigenvalues of W_Q W_K^T, and eta, its likeness to the identity. Eigenvalues may"
-    " be complex: the variance is negative where imaginary parts prevail, as in a rotation.",
+    summary="Mean and variance of the eigenvalues of W_Q W_K^T (the variance is negative where they are mostly"
+    " imaginary, as in a rotation), and eta, its likeness to the identity.",
     unit="eigenvalue",
     low=float("-inf"),
     citation="arXiv:2402.02098",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+
+from attnscope.core.variant import Variant
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 """`attend(query, key, value, mask, scale) -> mixed`: all `[batch, head, token, dim]`, mask True where a key is seen."""
@@ -21,6 +24,16 @@ def scaled_dot_product(
 ) -> Float[Tensor, "batch head query dim"]:
     """softmax(scale q k^T) v, in torch's fused kernel."""
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+
+
+def exchanged(variant: Variant, **own: Any) -> Attend:
+    """A variant of kind pattern or logits as a core for `Nano(config, attention=...)`, with what it is called with."""
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+        mixed: Tensor = variant(query, key, value, visible=mask, causal=False, scale=scale, **own)
+        return mixed
+
+    return attend
 
 
 class Attention(nn.Module):

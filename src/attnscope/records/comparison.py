@@ -193,11 +193,11 @@ def compare(*surveys: Survey | str | Path, thresholds: Thresholds | None = None)
     read = tuple(opened(one, Survey) for one in surveys)
     chosen = thresholds or Thresholds()
     diagnosed = [diagnose(one, chosen) for one in read]
-    rows: list[_Row] = []
+    pairs: list[Change] = []
     for place, other in enumerate(read[1:], 1):
-        rows += _rows(read[0], other, place)
-    spread = _spreads(rows)
-    pairs = [_change(row, spread) for row in rows]
+        rows = _rows(read[0], other, place)
+        spread = _spreads(rows)  # of these two: a third survey does not change what they say of each other
+        pairs += [_change(row, spread) for row in rows]
     changes = [change for change in pairs if change.difference]
     findings = [
         pair for place in range(1, len(read)) for pair in paired_findings(diagnosed[0], diagnosed[place], survey=place)

@@ -8,7 +8,8 @@ value and its severity: twenty-four uniform heads where there were four are one 
 came and one that went. The measure tells alarms apart, and a step up of the stream from a step down.
 
 Of a pair, severity decides first, then how many heads or places it concerns, then its number, where that moved by more
-than a tenth away from its threshold or towards it. Kinds that only say what heads do (`neutral`) are never worse.
+than a tenth away from its threshold or towards it. Kinds that only say what heads do (`neutral`) are never
+worse and never better: that one came or went is a change.
 """
 
 from __future__ import annotations
@@ -108,6 +109,8 @@ def concerned(finding: Finding) -> int:
 
 def status(before: Finding | None, after: Finding | None) -> Status:
     """What became of a finding."""
+    if any(one is not None and _neutral(one) for one in (before, after)) and (before is None or after is None):
+        return "changed"
     if before is None or after is None:
         return "new" if before is None else "gone"
     if _neutral(after):

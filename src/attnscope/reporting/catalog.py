@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -13,8 +13,20 @@ from rich.text import Text
 
 from attnscope.core.card import Card
 from attnscope.core.experiment import Verdict
+from attnscope.core.variant import Kind, VariantCard
 from attnscope.core.visible import clean
 from attnscope.reporting.terminal import OUTCOMES
+
+KINDS: Mapping[Kind, str] = {
+    "pattern": "other weights than softmax",
+    "logits": "before softmax",
+    "output": "what heads give, and values",
+    "block": "norms and residual",
+    "weights": "a change of parameters alone",
+}
+
+
+LAST, STYLES = ("time", "start"), ("bold", "dim", "dim", "dim")
 
 
 @dataclass(frozen=True)
@@ -39,7 +51,10 @@ def show_papers(papers: Iterable[Paper]) -> RenderableType:
     table.add_column(no_wrap=True)
     for one in papers:
         table.add_row(*map(Text, map(clean, (one.name, one.title, one.brief))))
-    ways = "Run one: attnscope reproduce NAME. What each of them claims: attnscope reproduce --verbose"
+    ways = (
+        "Last column: claims reproduced, of all. Run one: attnscope reproduce NAME. What each of them claims: "
+        "attnscope reproduce --verbose"
+    )
     return Group(Text(""), table, Text(f"\n{ways}", style="dim"))
 
 
@@ -86,6 +101,42 @@ def show_card(card: Card) -> RenderableType:
     if card.alarm:
         lines.append(Text(f"alarm     {card.alarm.relation} {card.alarm.threshold:g}: {card.alarm.meaning}"))
     return Group(*lines)
+
+
+def show_variants(cards: Iterable[VariantCard]) -> RenderableType:
+    """A line for each variant, those of one kind together."""
+    known = list(cards)
+    table = Table.grid(padding=(0, 2), expand=True)
+    for name in ("variant", "what it is", "time", "start"):
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1 if name == "what it is" else None)
+    for kind, heading in KINDS.items():
+        mine = [card for card in known if card.kind == kind]
+        if mine:
+            heads = (("time", "dim"), ("start", "dim"))
+            table.add_row(
+                Text(f"\n{kind}", style="bold"),
+                Text(f"\n{heading}", style="dim"),
+                *(Text(f"\n{w}", s) for w, s in heads),
+            )
+        for card in mine:
+            start = "keeps" if card.keeps else "changes"
+            cost = "-" if card.cost == "none" else card.cost
+            table.add_row(*map(Text, map(clean, (card.name, card.title, cost, start))))
+    words = (
+        "time: to mix n tokens; -: no more mixing than there was. start: keeps what a trained model computes, or "
+        "changes it at once.\nOne in full, with formula and source: attnscope variants NAME"
+    )
+    return Group(table, Text(f"\n{words}", style="dim"))
+
+
+def show_variant(card: VariantCard) -> RenderableType:
+    """One variant in full."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    for term, words in (("kind", f"{card.kind}: {KINDS[card.kind]}"), *card.facts()):
+        table.add_row(*map(Text, map(clean, (term, words))))
+    head = Text.assemble((card.name, "bold"), f"  {card.title}")
+    return Group(head, Text(card.summary), table)
 
 
 def _range(card: Card) -> str:

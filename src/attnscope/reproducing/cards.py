@@ -7,18 +7,15 @@ itself, so the list is right either way, and quick where nothing has changed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.experiment import Bound, Claim, Experiment, ExperimentCard
-from attnscope.core.rooms import names
+from attnscope.core.rooms import digest, names
 
 ROOM = "attnscope.experiments"
 FILE = "cards.json"
@@ -42,12 +39,12 @@ def named(paper: str, known: Mapping[str, ExperimentCard]) -> ExperimentCard:
 
 def cards_json(experiments: Mapping[str, Experiment]) -> bytes:
     """The file beside this one."""
-    data = {name: {"sha256": _digest(name), **_document(one.card)} for name, one in sorted(experiments.items())}
+    data = {name: {"sha256": digest(ROOM, name), **_document(one.card)} for name, one in sorted(experiments.items())}
     return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def _card(name: str, written: Mapping[str, Any] | None) -> ExperimentCard:
-    if written is not None and written["sha256"] == _digest(name):
+    if written is not None and written["sha256"] == digest(ROOM, name):
         return _read(name, written)
     from attnscope.core.registry import experiments
 
@@ -58,15 +55,6 @@ def _card(name: str, written: Mapping[str, Any] | None) -> ExperimentCard:
 def _written() -> dict[str, Any]:
     found: dict[str, Any] = json.loads(files("attnscope.reproducing").joinpath(FILE).read_text("utf-8"))
     return found
-
-
-def _digest(name: str) -> str | None:
-    """Of the file that defines an experiment; None where it cannot be read."""
-    spec = find_spec(f"{ROOM}.{name}")
-    try:
-        return hashlib.sha256(Path(str(spec.origin)).read_bytes()).hexdigest() if spec else None
-    except OSError:
-        return None
 
 
 def _document(card: ExperimentCard) -> dict[str, Any]:

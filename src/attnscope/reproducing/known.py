@@ -63,10 +63,11 @@ class Known:
 
     @property
     def brief(self) -> str:
-        """`quick: 17 reproduced, 2 not`, where a contradicted claim is one that was not reproduced too."""
-        held = sum(one == "reproduced" for one in self.verdicts.values())
-        missed = len(self.verdicts) - held
-        said = f"{self.preset}: {held} reproduced" + (f", {missed} not" if missed else "")
+        """`quick: 16 of 21, 1 contradicted`: claims that were reproduced, of all."""
+        verdicts = list(self.verdicts.values())
+        against = verdicts.count("contradicted")
+        said = f"{self.preset}: {verdicts.count('reproduced')} of {len(verdicts)}"
+        said += f", {against} contradicted" if against else ""
         return said + (f", {self.changed} changed" if self.changed else "")
 
     @property

@@ -52,9 +52,11 @@ class Observer:
     def receive(self, frame: Frame) -> None:
         """Measure one frame. Handed to the tap as its listener."""
         scope = _SCOPE[type(frame)]
-        fitting = [m for m in self._measures if m.card.scope == scope and frame.site in m.card.sites]
-        if isinstance(frame, AttentionFrame) and frame.layer == 0 and frame.site == "self":
-            self._running_tokens[frame.stack] += int(frame.query_mask.sum())
+        # Unequally many queries and keys have no diagonal, whichever stream they come from.
+        site = "cross" if frame.site == "uneven" else frame.site
+        fitting = [m for m in self._measures if m.card.scope == scope and site in m.card.sites]
+        if isinstance(frame, AttentionFrame) and frame.stack not in self._running_tokens:
+            self._running_tokens[frame.stack] = int(frame.query_mask.sum())
         if not fitting or _too_short(frame):
             return
         fields = self._attention_fields(frame, fitting) if isinstance(frame, AttentionFrame) else vars(frame)
@@ -93,7 +95,8 @@ class Observer:
                     where = {label: index[None] for label, index in one.where.items()}
                     self._ledger.observe(*one.place, one.values[None], where)
                 else:
-                    self._ledger.observe(*one.place, one.values, one.where, rows)
+                    each = _one_for_each_sequence(one, len(rows))
+                    self._ledger.observe(*each.place, each.values, each.where, rows[: len(each.values)])
             self.tokens += tokens
         self._waiting.clear()
 
@@ -117,6 +120,24 @@ def _one_for_each_place(observations: list[_Observation]) -> Iterator[_Observati
     for several in together.values():
         first = several[0]
         yield first if len(several) == 1 else replace(first, values=_mean(several), where=_where_largest(several))
+
+
+def _one_for_each_sequence(one: _Observation, sequences: int) -> _Observation:
+    """Where a sequence is several rows (windows, frames, channels), it counts once: by the mean of its rows.
+
+    Rows of one sequence stand together (`hf.anatomy.folding`). Where a model packs all pictures of a batch into fewer
+    rows than there are sequences, a row counts once too.
+    """
+    rows = len(one.values)
+    if rows <= sequences:
+        return one
+    folded = one.values.reshape(sequences, rows // sequences, *one.values.shape[1:])
+    parts = [replace(one, values=folded[:, i], where=_part(one, sequences, i)) for i in range(folded.shape[1])]
+    return replace(one, values=_mean(parts), where=_where_largest(parts))
+
+
+def _part(one: _Observation, sequences: int, index: int) -> dict[str, np.ndarray]:
+    return {name: where.reshape(sequences, -1, *where.shape[1:])[:, index] for name, where in one.where.items()}
 
 
 def _mean(several: list[_Observation]) -> np.ndarray:

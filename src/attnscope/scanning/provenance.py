@@ -10,6 +10,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.stamp import Stamp
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.placeholders import notes_on_placeholders
 from attnscope.hf.loading.sound import broken_weights
 from attnscope.hf.tapping.verify import verify
 from attnscope.records.survey.survey import Survey
@@ -30,12 +31,14 @@ def provenance(
     stacks = [
         {
             "name": stack.name,
-            "layers": len(stack.blocks),
+            "layers": len(stack.blocks) + len(found.without_stream(stack.name)),
             "heads": max((s.heads for s in found.sites if s.stack == stack.name), default=0),
             "causal": all(s.causal for s in found.sites if s.stack == stack.name and s.site == "self"),
+            **({"kinds": kinds} if (kinds := {str(b.layer): b.kind for b in stack.blocks if not b.attends}) else {}),
         }
         for stack in found.stacks
     ]
+    notes = [*prepared.notes, *found.notes, *notes_on_placeholders(loaded.model, (batch.inputs for batch in prepared))]
     return {
         "model": {
             **{key: value for key, value in loaded.provenance.items() if key not in ("model", "sha256")},
@@ -48,7 +51,6 @@ def provenance(
         },
         "corpus": {"name": prepared.name, "hash": prepared.sha256, "window": plan.max_tokens},
         **({} if prepared.beginning is None else {"bos": prepared.beginning.to_json() | bos_loss(loaded, prepared)}),
-        **({"notes": list(prepared.notes)} if prepared.notes else {}),
         "measures": list(plan.measures),
         "dtype": plan.dtype,
         "device": plan.device,
@@ -56,6 +58,7 @@ def provenance(
         "batch_size": plan.batch_size,
         "routes": list(found.routes),
         "verify": verified,
+        **({"notes": notes} if notes else {}),
         **Stamp.now().to_json(),
     }
 

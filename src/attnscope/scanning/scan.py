@@ -36,6 +36,7 @@ from attnscope.hf.loading.material import (
 from attnscope.hf.loading.options import Loading, Sampling, refuse_unknown_bos
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.seeing.exclusive import looking_at
+from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.records.survey.survey import Survey
 from attnscope.scanning.checkpoint import Checkpoint
 from attnscope.scanning.excerpts import with_excerpts
@@ -97,7 +98,7 @@ def scan(
         if before is None:
             keeper.clear()
         tell("probing", 0, prepared.samples, 0)
-        with refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
+        with refusing_what_does_not_run(loaded), without_gradients(), quiet():
             first = prepared.batches[0].to(precision_and_place(loaded.model)[1])
             subject = Subject.of(loaded.model, first.inputs, forward_options(loaded))
             origin = provenance(loaded, prepared, subject.anatomy, verified(subject, prepared), plan)

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
-
 from attnscope.core.interrupts import uninterrupted
 from attnscope.hf.anatomy.anatomy import weights
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.records.survey.ledger import Ledger
 from attnscope.records.survey.survey import Survey
@@ -47,7 +46,7 @@ class Shard:
 
     def observe(self, batch: Batch) -> None:
         """A batch is entered whole or not at all: Ctrl-C waits while it is."""
-        with evaluating(self._subject.model), torch.inference_mode(), quiet():
+        with evaluating(self._subject.model), without_gradients(), quiet():
             self._subject.observe(self._observer, batch)
         with uninterrupted():
             self.whole = False

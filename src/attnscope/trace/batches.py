@@ -42,11 +42,14 @@ class Batch:
     def __len__(self) -> int:
         return len(self.samples)
 
-    def to(self, device: torch.device | str) -> Batch:
-        """The same batch on a device. Masks stay where `inputs` are."""
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Batch:
+        """The same batch on a device, its real numbers in `dtype` if given. Masks stay where `inputs` are."""
         return replace(
             self,
-            inputs={name: tensor.to(device) for name, tensor in self.inputs.items()},
+            inputs={
+                name: tensor.to(device, dtype if tensor.is_floating_point() else None)
+                for name, tensor in self.inputs.items()
+            },
             mask=None if self.mask is None else self.mask.to(device),
             decoder_mask=None if self.decoder_mask is None else self.decoder_mask.to(device),
         )
@@ -77,7 +80,7 @@ class Batch:
             return self
         length = self.inputs["input_ids"].shape[1]
         written = self.inputs.get("decoder_input_ids", self.inputs["input_ids"]).shape[1]
-        if max(length, written) <= tokens:
+        if max(length, written) <= tokens or self._bound_to_length(length):
             return self
         inputs = {
             name: tensor[:, :tokens]
@@ -89,6 +92,13 @@ class Batch:
         decoder_mask = None if self.decoder_mask is None else self.decoder_mask[:, :tokens]
         count = len(self) * min(length, tokens) if mask is None else int(mask.sum())
         return Batch(inputs, mask, self.samples, count, decoder_mask)
+
+    def _bound_to_length(self, length: int) -> bool:
+        """Whether something beside the tokens hangs on how many there are: pictures have their places among them."""
+        return any(
+            tensor.shape[1:2] != (length,) and not name.startswith(("decoder", "labels"))
+            for name, tensor in self.inputs.items()
+        )
 
     def _rows(self, rows: slice) -> Batch:
         mask = None if self.mask is None else self.mask[rows]

@@ -34,6 +34,7 @@ from attnscope.hf.loading.material import (
 )
 from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
 from attnscope.hf.tapping.tap import Frame, tap
@@ -102,7 +103,7 @@ def chains(
     loaded = loaded_for(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
     prepared = batches_for(loaded, corpus, Sampling(samples, max_tokens, batch_size=1, seed=seed))
     place = precision_and_place(loaded.model)[1]
-    with refusing_what_does_not_run(loaded), torch.inference_mode(), quiet():
+    with refusing_what_does_not_run(loaded), without_gradients(), quiet():
         found = anatomy(loaded.model, prepared.batches[0].to(place).inputs)
     own = found.stacks[0].name
     gathered: dict[int, list[float]] = {}
@@ -116,7 +117,7 @@ def chains(
     done = 0
     for batch in prepared:
         progress("chaining attention", done, prepared.samples)
-        with torch.inference_mode(), quiet(), evaluating(loaded.model), tap(loaded.model, found, receive):
+        with without_gradients(), quiet(), evaluating(loaded.model), tap(loaded.model, found, receive):
             loaded.model(**batch.to(place).inputs, **forward_options(loaded))
         for index in range(len(batch)):
             patterns = torch.stack([p for (row, _), p in sorted(seen.items(), key=lambda i: i[0]) if row == index])

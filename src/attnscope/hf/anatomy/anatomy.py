@@ -12,18 +12,23 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.census import Census, take_census
 from attnscope.hf.anatomy.dissect import Dissected, dissect
-from attnscope.hf.anatomy.example import Batch, cut_down, example_batch, same_chance
+from attnscope.hf.anatomy.example import Batch, cut_down, example_batch, few_rows, same_chance
+from attnscope.hf.anatomy.expected import refuse_without_attention, what_does_not_add_up
+from attnscope.hf.anatomy.folding import refuse_mixed_rows, rows_of
+from attnscope.hf.anatomy.kinds import ATTENTION, told_kinds
+from attnscope.hf.anatomy.lineage import own_streams
 from attnscope.hf.anatomy.parameters import settled
 from attnscope.hf.anatomy.projections import Projections, reading, weights_frame
-from attnscope.hf.anatomy.stacks import Placed, place
+from attnscope.hf.anatomy.stacks import Placed, Placement, place
 from attnscope.hf.anatomy.writes import Writes
+from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.hf.seeing.intact import evaluating, keeping_its_modules
 from attnscope.hf.seeing.tensors import Slot
 from attnscope.hf.seeing.uncompiled import refuse_compiled
@@ -38,7 +43,7 @@ class Site:
     nth: int
     stack: str
     layer: int
-    site: str  # "self" or "cross"
+    site: str  # "self", "cross", or "uneven": self-attention with pooled tokens on one side
     route: str  # "interface", "sdpa" or "softmax"
     rebuilt: bool  # the pattern follows from queries and keys; otherwise the model's own map is handed on
     heads: int
@@ -61,6 +66,11 @@ class Block:
     leaves: Slot
     overwrites: bool  # changes the stream it is given in place
     writes: Writes
+    kind: str = ATTENTION  # or what stands in its place: "Mamba", "linear attention", "MLP"
+
+    @property
+    def attends(self) -> bool:
+        return self.kind == ATTENTION
 
 
 @dataclass(frozen=True)
@@ -83,10 +93,16 @@ class Anatomy:
     sites: tuple[Site, ...]
     stacks: tuple[Stack, ...]
     fast_path: bool
+    notes: tuple[str, ...] = ()  # what a reader must know: attention that is not seen, numbers that do not add up
 
     @property
     def routes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(site.route for site in self.sites))
+
+    def without_stream(self, stack: str) -> tuple[int, ...]:
+        """Layers of a stack that attend and are no blocks: their stream changes its shape, or is no row of tokens."""
+        blocks = {block.layer for one in self.stacks if one.name == stack for block in one.blocks}
+        return tuple(sorted({site.layer for site in self.sites if site.stack == stack} - blocks))
 
     def stack(self, name: str) -> Stack | None:
         return next((s for s in self.stacks if s.name == name), None)
@@ -100,31 +116,44 @@ class Anatomy:
             separable = "writes separable" if all(b.writes.separable for b in stack.blocks) else "writes not separable"
             lines.append(f"  stack {stack.name}: {len(stack.blocks)} blocks of width {stack.width} ({span}),")
             lines.append(f"    norm {norms}, {separable}, padding from {stack.mask or 'nowhere'}")
+            lines += [f"    block {b.layer} ({b.kind})" for b in stack.blocks if not b.attends]
         for site in self.sites:
             shared = "" if site.heads == site.kv_heads else f" on {site.kv_heads} key heads"
             lines.append(
                 f"  {site.stack} {site.layer:>3} {site.site:<5} {site.heads} heads{shared} of {site.dim}"
                 f"{', causal' if site.causal else ''}, weights {site.projections}: {site.path}"
             )
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
 
 def anatomy(model: nn.Module, example_inputs: Batch | None = None) -> Anatomy:
     """Probe a model. `example_inputs` is any batch it can run on; transformers models need none."""
     refuse_compiled(model)
-    batch = example_batch(model) if example_inputs is None else cut_down(model, example_inputs)
-    with keeping_its_modules(model), evaluating(model), same_chance(model):
-        census = _first_look(model, batch, made=example_inputs is None)
-        _refuse_without_attention(model, census)
-        _refuse_equal_lengths(model, census)
-        placed = place(census)
-        found = dissect(model, batch, placed, census.fast_path)
+    with keeping_its_modules(model), evaluating(model), same_chance(model), without_gradients():
+        if example_inputs is None:
+            batch: Batch = example_batch(model)
+            census = _first_look(model, batch)
+        else:
+            batch, census = _on_a_small_batch(model, example_inputs)
+        refuse_without_attention(model, census)
+        told = own_streams(model, batch, census)
+        census = replace(
+            census,
+            attention=tuple(s.looking(told[n]) if n in told else s for n, s in enumerate(census.attention)),
+        )
+        if len(told) < len(census.attention):
+            _refuse_equal_lengths(model, census)
+        placement = place(census, told_kinds(getattr(model, "config", None)))
+        placed = placement.sites
+        refuse_mixed_rows(model, batch, census, placed)
+        found = dissect(model, batch, placement, census.fast_path)
         projections = settled(model, batch, placed, found.projections, census.fast_path)
     return Anatomy(
         model_class=type(model).__name__,
         sites=tuple(_site(model, p, placed, parts) for p, parts in zip(placed, projections, strict=True)),
-        stacks=_stacks(placed, batch, found),
+        stacks=_stacks(placement, batch, found),
         fast_path=census.fast_path,
+        notes=what_does_not_add_up(model, census, placement, rows_of(batch)),
     )
 
 
@@ -135,27 +164,32 @@ def weights(model: nn.Module, found: Anatomy) -> tuple[WeightsFrame, ...]:
     )
 
 
-def _first_look(model: nn.Module, batch: Batch, made: bool) -> Census:
+def _on_a_small_batch(model: nn.Module, given: Batch) -> tuple[Batch, Census]:
+    """The census of a few tokens of a batch, or of the batch as it is where a model does not run on a part of it.
+
+    Pictures have their places among the tokens, boxes their words, and some models a length that they need.
+    """
+    for smaller in (cut_down, few_rows):
+        part = smaller(model, given)
+        try:
+            return part, take_census(model, part)
+        except RefusalError:
+            raise
+        except Exception:  # whatever a model makes of half a batch
+            continue
+    return given, take_census(model, given)
+
+
+def _first_look(model: nn.Module, batch: Batch) -> Census:
     try:
         return take_census(model, batch)
     except RefusalError:
         raise
     except Exception as error:
-        if not made:
-            raise  # the model does not run on its own user's batch: that is for the user to see
         raise RefusalError(
             f"{type(model).__name__} does not run on the probe input that was made for it ({error}): "
             "pass example_inputs, a small batch it can run on."
         ) from error
-
-
-def _refuse_without_attention(model: nn.Module, census: Census) -> None:
-    if not census.attention:
-        raise RefusalError(
-            f"{type(model).__name__} made no attention call that can be seen (no attention function of "
-            "transformers, no scaled_dot_product_attention, no softmax that multiplies values): "
-            "choose a model with attention."
-        )
 
 
 def _refuse_equal_lengths(model: nn.Module, census: Census) -> None:
@@ -180,7 +214,7 @@ def _site(model: nn.Module, mine: Placed, placed: tuple[Placed, ...], projection
         nth=seen.nth,
         stack=mine.stack,
         layer=mine.layer,
-        site="cross" if seen.crossing else "self",
+        site=seen.site,
         route=seen.route,
         rebuilt=seen.rebuilt,
         heads=seen.heads,
@@ -201,18 +235,15 @@ def _keys_from(mine: Placed, placed: tuple[Placed, ...]) -> str:
     return next(others, "memory")
 
 
-def _stacks(placed: tuple[Placed, ...], batch: Batch, found: Dissected) -> tuple[Stack, ...]:
+def _stacks(placement: Placement, batch: Batch, found: Dissected) -> tuple[Stack, ...]:
     stacks = []
-    for name in dict.fromkeys(p.stack for p in placed if p.block is not None):
-        members = {p.layer: p for p in placed if p.stack == name and p.block is not None}
-        blocks = []
-        for layer, member in sorted(members.items()):
-            block = member.block
-            assert block is not None
-            writes = found.writes[name, layer]
-            blocks.append(Block(block.path, block.nth, layer, block.enters, block.leaves, block.overwrites, writes))
-        first = members[min(members)].block
-        assert first is not None
+    for name in dict.fromkeys(block.stack for block in placement.blocks):
+        members = sorted((b for b in placement.blocks if b.stack == name), key=lambda block: block.layer)
+        blocks = [
+            Block(b.path, b.nth, b.layer, b.enters, b.leaves, b.overwrites, found.writes[name, b.layer], b.kind)
+            for b in members
+        ]
+        first = members[0]
         tokens = first.shape[0] if first.sequence_first else first.shape[1]
         mask = _mask_argument(name, tokens, batch)
         stacks.append(

@@ -9,7 +9,9 @@ found later.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -31,6 +33,7 @@ class ModuleCall:
 
     path: str
     nth: int
+    class_name: str
     around: int | None  # number of the module call it happened in
     listed: bool  # an element of a ModuleList, ModuleDict or Sequential
     takes: tuple[tuple[Slot, tuple[int, ...]], ...]  # floating inputs, by slot and shape
@@ -55,10 +58,16 @@ class AttentionSeen:
     dim: int
     value_dim: int
     causal: bool
+    site: str  # "self", "cross", or "uneven": self-attention with pooled tokens on one side
 
     @property
     def crossing(self) -> bool:
-        return self.queries != self.keys
+        return self.site == "cross"
+
+    def looking(self, at_itself: bool) -> AttentionSeen:
+        """The same call, once it is known whether it looks at its own stream."""
+        own = "self" if self.queries == self.keys else "uneven"
+        return replace(self, site=own if at_itself else "cross")
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,19 @@ class Census:
     calls: tuple[ModuleCall, ...]
     attention: tuple[AttentionSeen, ...]
     fast_path: bool  # torch's fused encoder layers would hide attention and are switched off while watching
+    loose: tuple[tuple[int, ...], ...] = ()  # module calls around softmaxes that multiplied no values in sight
+
+    def around(self, number: int) -> Iterator[int]:
+        """A module call and those around it, innermost first."""
+        inside: int | None = number
+        while inside is not None:
+            yield inside
+            inside = self.calls[inside].around
+
+    def within(self, number: int) -> Iterator[int]:
+        """The module calls inside one, itself among them."""
+        inside = (one for one in range(number, len(self.calls)))
+        return takewhile(lambda one: number in self.around(one), inside)
 
 
 class _Enumerator:
@@ -88,6 +110,7 @@ class _Enumerator:
             ModuleCall(
                 path=path,
                 nth=self.called[path],
+                class_name=type(module).__name__,
                 around=self.open[-1][0] if self.open else None,
                 listed=module in self.listed,
                 takes=tuple((slot, tuple(t.shape)) for slot, t in tensors),
@@ -150,6 +173,7 @@ class _Enumerator:
                 dim=scores.query.shape[3],
                 value_dim=sighting.value.shape[3],
                 causal=scores.causal or _looks_back(scores.pattern),
+                site="self" if scores.query.shape[2] == scores.key.shape[2] else "cross",  # until more is known
             )
         )
         self.attended[owner] += 1
@@ -158,15 +182,16 @@ class _Enumerator:
 def take_census(model: nn.Module, batch: Batch) -> Census:
     """Run the model once on a small batch and note every module call and every attention call."""
     noted = _Enumerator(model)
-    lost = probe_run(model, batch, noted)
-    if lost:
-        path = noted.calls[lost[0][-1]].path
+    watch = probe_run(model, batch, noted)
+    if watch.lost:
+        path = noted.calls[watch.lost[0][-1]].path
         raise RefusalError(
             f"{noted.model_class} mixes values in {path} in a way that is not understood (blocks of keys, or an "
             "axis order of its own): part of its attention would be missing, so it is not measured at all."
         )
     fast_path = any(isinstance(module, nn.MultiheadAttention) for module in noted.paths)
-    return Census(tuple(noted.calls), tuple(noted.attention), fast_path)
+    loose = (Counter(watch.begun) - Counter(watch.used)).elements()
+    return Census(tuple(noted.calls), tuple(noted.attention), fast_path, tuple(loose))
 
 
 def shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:

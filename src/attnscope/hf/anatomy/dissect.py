@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from attnscope.hf.anatomy.example import Batch
+from attnscope.hf.anatomy.kinds import ATTENTION
 from attnscope.hf.anatomy.probe_run import probe_run
 from attnscope.hf.anatomy.projections import Projections, find_projections
-from attnscope.hf.anatomy.stacks import BlockSeen, Placed
+from attnscope.hf.anatomy.stacks import BlockSeen, Placement
 from attnscope.hf.anatomy.tape import Change, LinearMap, Place, StreamRecord, Tape, parameter_matrix
 from attnscope.hf.anatomy.witness import Witness
 from attnscope.hf.anatomy.writes import Writes, find_writes
@@ -68,15 +69,13 @@ class LinearWatch(TorchFunctionMode):
 
 
 class _Dissection(Witness):
-    def __init__(self, model: nn.Module, placed: tuple[Placed, ...]) -> None:
-        super().__init__(model, placed)
+    def __init__(self, model: nn.Module, placement: Placement) -> None:
+        super().__init__(model, placement.sites)
         parameters = dict(model.named_parameters(remove_duplicate=True))
         self.owners = {p.untyped_storage().data_ptr(): (name, p) for name, p in parameters.items()}
         weight = next((p for p in parameters.values() if p.is_floating_point()), None)
         self.eps = float(torch.finfo(torch.float32 if weight is None else weight.dtype).eps)
-        self.blocks: dict[tuple[str, int], BlockSeen] = {
-            (p.block.path, p.block.nth): p.block for p in placed if p.block is not None
-        }
+        self.blocks: dict[tuple[str, int], BlockSeen] = {(b.path, b.nth): b for b in placement.blocks}
         self.called: Counter[str] = Counter()
         self.order = 0
         self.open: list[tuple[str, int, int]] = []  # path, which call of it, number in the run
@@ -97,8 +96,7 @@ class _Dissection(Witness):
         taken = arguments(args, kwargs)
         block = self.blocks.get(call)
         if block is not None:
-            seen = next(p.seen for p in self.placed if p.block == block)
-            self.tapes.append(Tape(seen.batch, block.shape, block.sequence_first))
+            self.tapes.append(Tape(block.batch, block.shape, block.sequence_first))
             stream = self.tapes[-1].stream(taken[block.enters])
             assert stream is not None
             before = self.left.get(block.stack)
@@ -158,6 +156,8 @@ class _Dissection(Witness):
         assert left is not None
         self.left[block.stack] = left
         attended = [when for _, when, _ in tape.sightings]
+        if block.kind not in (ATTENTION, "MLP"):
+            attended = [0]  # what stands in attention's place writes first
         with torch._C.DisableTorchFunction():  # our own arithmetic is not the model's
             self.writes[block.stack, block.layer] = find_writes(entered, left, tape.streams, attended, self.eps)
             self.settle(tape)
@@ -167,9 +167,10 @@ class _Dissection(Witness):
             self.projections[index] = find_projections(sighting, tape, self.eps)
 
 
-def dissect(model: nn.Module, batch: Batch, placed: tuple[Placed, ...], fast_path: bool) -> Dissected:
+def dissect(model: nn.Module, batch: Batch, placement: Placement, fast_path: bool) -> Dissected:
     """Run the model once more on the probe batch and settle every block as it finishes."""
-    work = _Dissection(model, placed)
+    placed = placement.sites
+    work = _Dissection(model, placement)
     outside = Tape(placed[0].seen.batch, None, sequence_first=False)
     if any(p.block is None for p in placed):
         work.tapes.append(outside)  # attention without a block around it is matched against the whole run

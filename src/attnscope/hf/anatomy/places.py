@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.words import blocks
 from attnscope.hf.anatomy.anatomy import Anatomy, Site
 
 
@@ -20,11 +21,11 @@ def self_attention_site(found: Anatomy, layer: int, head: int, stack: str | None
     here = [site for site in chosen if site.layer == layer]
     if not here:
         raise RefusalError(
-            f"{found.model_class} attends in layers {chosen[0].layer} to {chosen[-1].layer}, not in layer {layer}: "
-            "choose one of those."
+            f"{found.model_class} attends in {blocks(site.layer for site in chosen)}, not in block {layer}: choose one "
+            "of those."
         )
     if not 0 <= head < here[0].heads:
         raise RefusalError(
-            f"Layer {layer} of {found.model_class} has heads 0 to {here[0].heads - 1}, not {head}: choose one of those."
+            f"Block {layer} of {found.model_class} has heads 0 to {here[0].heads - 1}, not {head}: choose one of those."
         )
     return here[0]

@@ -35,7 +35,8 @@ class Watcher(Protocol):
     def scope(self) -> tuple[int, ...]:
         """Numbers of the module calls that are under way, outermost first."""
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What it returns, if anything, is what the module is called with instead."""
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None: ...
 
@@ -53,11 +54,11 @@ def probe_run(
     *,
     fast_path: bool = True,
     also: tuple[AbstractContextManager[Any], ...] = (),
-) -> list[tuple[int, ...]]:
+) -> SoftmaxWatch:
     """Run `model` once on `batch`, inside the contexts `also`, and leave nothing behind, after an exception neither.
 
-    Returns the scopes in which probabilities went into a product that was not understood. `fast_path` says whether the
-    model has torch layers whose fused path must be avoided.
+    Returns the watch of torch functions, which knows in which scopes softmaxes were taken and what became of them.
+    `fast_path` says whether the model has torch layers whose fused path must be avoided.
     """
     watch = SoftmaxWatch(watcher.saw, watcher.scope)
     with Restoring() as changes:
@@ -74,4 +75,4 @@ def probe_run(
             changes.enter_context(context)
         changes.enter_context(watch)
         run(model, batch)
-    return watch.lost
+    return watch

@@ -77,14 +77,17 @@ def _whole(linear: LinearMap) -> bool:
 def reading(
     found: Projections, parameters: Mapping[str, Tensor], width: int | None, key_width: int | None
 ) -> Projections:
-    """Only projections that read the stream itself, by its width (None where no stream is known).
+    """Only projections that read the stream itself, by its width; where no stream is known, the widest that is read.
 
     Latent attention projects twice: the matrix that gives a head its values then reads a small latent, is no map from
     the stream to the head, and must not be taken for one.
     """
 
+    read = [c.matrix.of(parameters).shape[0] for c in (found.query, found.key, found.value) if c is not None]
+    widest = max(read, default=None)
+
     def kept(columns: Columns | None, stream: int | None) -> Columns | None:
-        fits = columns is None or stream is None or columns.matrix.of(parameters).shape[0] == stream
+        fits = columns is None or columns.matrix.of(parameters).shape[0] == (widest if stream is None else stream)
         return columns if fits else None
 
     return replace(
@@ -116,7 +119,7 @@ def _columns(heads: Float[Tensor, "batch head dim"], tape: Tape, tolerance: floa
 
 
 def _runs(
-    heads: Float[Tensor, "batch head dim"], given: Float[Tensor, "batch outer"], tolerance: float
+    heads: Float[Tensor, "batch head dim"], given: Float[Tensor, "rows outer"], tolerance: float
 ) -> tuple[int, ...] | None:
     """For every head the start of the run of outputs that points the same way in every sequence."""
     dim = heads.shape[-1]

@@ -1,9 +1,9 @@
 """What happens inside one block during a probe: streams, linear maps and attention, kept as a few small
 copies.
 
-Copies, because models change tensors in place; a few tokens of each, because a residual identity that
-holds holds for every token, and because projections are recognised at the first token, where rotary
-embeddings do nothing.
+Copies, because models change tensors in place; a few tokens of each, from the first to the last, because a
+residual identity that holds for all of those holds for every token (windows keep the order of the first few
+only); projections are recognised at the first token, where rotary embeddings do nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from attnscope.hf.seeing.sighting import Sighting
 from attnscope.hf.seeing.tensors import Slot
 
-_TOKENS = 4
+_TOKENS = 6
 
 
 @dataclass(frozen=True)
@@ -97,13 +97,14 @@ class Tape:
     sightings: list[tuple[int, int, Sighting]] = field(default_factory=list)  # which, when, what
 
     def stream(self, tensor: Tensor) -> Float[Tensor, "batch token width"] | None:
-        """The first tokens of a tensor that has the stream's shape, or its numbers with tokens in one row."""
+        """Some tokens of a tensor that has the stream's shape, or its numbers with tokens in one row."""
         if self.shape is None or tensor.shape[-1] != self.shape[-1] or tensor.numel() != _count(self.shape):
             return None
         whole = tensor.detach().reshape(self.shape)
         if self.sequence_first:
             whole = whole.transpose(0, 1)
-        return whole[:, :_TOKENS].to(torch.float64, copy=True)
+        some = torch.linspace(0, whole.shape[1] - 1, min(_TOKENS, whole.shape[1])).round().long()
+        return whole[:, some.to(whole.device)].to(torch.float64)
 
     def first_token(self, tensor: Tensor) -> list[Float[Tensor, "batch channel"]]:
         """The first token of every sequence, flat; both readings where it is open which axis has tokens."""

@@ -26,7 +26,7 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack, anatomy
 from attnscope.hf.anatomy.example import Batch, run
 from attnscope.hf.seeing.fast_path import without_fast_path
-from attnscope.hf.seeing.intact import evaluating
+from attnscope.hf.seeing.intact import evaluating, without_cache
 from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.tensors import Slot, at, every_tensor, same_numbers
 from attnscope.pathways.graded import Graded, plain
@@ -49,11 +49,12 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
     """The network that `model` is at `batch`; refused when its linear form does not give the model's own numbers."""
     found = anatomy(model, None if found is None and _has_config(model) else batch) if found is None else found
     chosen = _stack(found, stack)
+    _refuse_without_attention(found, chosen)
     batch = _without_cache(model, batch)
     dtype = _precision(model, batch)
     if dtype not in ALLOWED:
         raise RefusalError(f"Paths need float64 or float32, and the model is in {dtype}: load it with --dtype float64.")
-    with torch.no_grad(), evaluating(model), without_fast_path(found.fast_path):
+    with torch.no_grad(), evaluating(model), without_fast_path(found.fast_path), without_cache(model):
         calls, output = _recorded(model, chosen, batch)
     network = _network(model, found, chosen, batch, calls, output)
     _refuse_not_finite(model, network)
@@ -71,6 +72,15 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
     return network
 
 
+def _refuse_without_attention(found: Anatomy, stack: Stack) -> None:
+    for block in stack.blocks:
+        if not block.attends and block.kind != "MLP":
+            raise RefusalError(
+                f"Block {block.layer} of {found.model_class} has no softmax attention ({block.kind}), and paths "
+                "through it are not a sum over heads: choose a model, or a stack, whose every block attends."
+            )
+
+
 def _precision(model: nn.Module, batch: Batch) -> torch.dtype:
     """Of the weights; a model without any computes in the precision of what it is given."""
     given = (tensor for tensor in every_tensor(batch) if tensor.is_floating_point())
@@ -85,7 +95,8 @@ def _refuse_not_finite(model: nn.Module, network: Network) -> None:
             raise RefusalError(f"{network.name} has weights that are not numbers, in {name}: mend or reload them.")
     first = next((i for i, stream in enumerate(network.streams) if not stream.isfinite().all()), network.layers)
     where = "before its first block" if first == 0 else f"in block {first - 1}"
-    raise RefusalError(f"{network.name} computes what is not a number {where} on this input: try --dtype float64.")
+    wider = "look at the input" if network.output.dtype == torch.float64 else "try --dtype float64"
+    raise RefusalError(f"{network.name} computes what is not a number {where} on this input: {wider}.")
 
 
 def _refuse_unchained(network: Network, calls: tuple[_Call, ...], stack: Stack) -> None:
@@ -119,7 +130,12 @@ def _network(
     def tail(stream: Tensor) -> Tensor:
         answers = [plain(call.answer) for call in calls]
         answers[-1] = _put(answers[-1], stack.blocks[-1].leaves, stream)
-        with evaluating(model), without_fast_path(found.fast_path), _answering(model, stack, answers):
+        with (
+            evaluating(model),
+            without_fast_path(found.fast_path),
+            without_cache(model),
+            _answering(model, stack, answers),
+        ):
             return _first(run(model, batch))
 
     blocks = tuple(runner(call, block) for call, block in zip(calls, stack.blocks, strict=True))

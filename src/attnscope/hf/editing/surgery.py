@@ -13,6 +13,8 @@ variants.
     no MLP      the MLP writes nothing: its skip hands the state on (through the norm, in post-norm blocks)
     parallel    x + attention(x) + mlp(x) has one skip: without it attention(x) + mlp(x) is left
     shared      a block that is used several times (ALBERT) is cut in each of its uses
+    hybrid      in a block without attention, what stands in its place (Mamba, linear attention) is treated as attention
+                is; one that is an MLP alone hands its stream on where MLPs are left out
 
 It is done by hooks on the modules that write: one returns its write less the state, so that the model's own addition
 leaves the write alone, the other returns zeros. The rounding that this costs is of the size of the rounding of the
@@ -83,8 +85,9 @@ def _edits(found: Anatomy, block: Block, variant: Variant) -> Iterator[_Edit]:
     writes = block.writes
     if not writes.separable:
         raise RefusalError(
-            f"What attention and MLP write cannot be told apart in {block.path} of {found.model_class}, so its skips "
-            "cannot be cut: choose another model."
+            f"What attention and MLP write cannot be told apart in {block.path} of {found.model_class} (its stream is "
+            "not a sum of what entered and what the two wrote), so its skips cannot be cut: choose another model; "
+            "`scan` shows the attention and the streams of this one."
         )
     entered = Place(block.path, block.nth, "input", block.enters)
     attention = _attention_writes(block)
@@ -99,8 +102,10 @@ def _edits(found: Anatomy, block: Block, variant: Variant) -> Iterator[_Edit]:
 
 
 def _attention_writes(block: Block) -> set[Place]:
-    """The writes that attention made: those before `middle`, or the one that is `middle` in parallel blocks."""
+    """The writes of attention, or of what stands in its place: those before `middle`; in parallel blocks, `middle`."""
     writes = block.writes
+    if block.kind == "MLP":
+        return set()
     if writes.norm == "parallel":
         return {writes.middle} if writes.middle else set()
     upto = next((i for i, one in enumerate(writes.identities) if i and one.before == writes.middle), None)

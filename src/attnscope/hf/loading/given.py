@@ -7,11 +7,13 @@ from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.loading.autocast import refuse_autocast
 from attnscope.hf.loading.devices import dtype_named
+from attnscope.hf.loading.experts import with_plain_experts
 from attnscope.hf.loading.in_memory import refuse_quantised
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import loaded_model, precision_and_place
@@ -45,6 +47,8 @@ def loaded_for(model: Given, tokenizer: Tokenizer | None, loading: Loading) -> L
     refuse_quantised(inner)  # before a cast makes other numbers of them
     if precision is not None and precision_and_place(inner)[0] != precision:
         inner = (deepcopy(inner) if isinstance(model, nn.Module | Loaded) else inner).to(precision)
+        if precision == torch.float64:
+            with_plain_experts(inner)
         made = replace(made, model=inner) if isinstance(made, Loaded) else inner
     loaded = loaded_model(made, tokenizer, loading)
     return replace(loaded, provenance={**loaded.provenance, **note})

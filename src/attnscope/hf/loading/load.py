@@ -25,6 +25,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.hf.loading import classes
 from attnscope.hf.loading.devices import device_named, dtype_named
+from attnscope.hf.loading.experts import with_plain_experts
 from attnscope.hf.loading.gguf_file import Header, open_gguf
 from attnscope.hf.loading.hashing import described, hash_of_files, hash_of_json
 from attnscope.hf.loading.options import Loading
@@ -296,6 +297,7 @@ def _cast(model: Any, precision: torch.dtype | None) -> None:
         return
     if precision == torch.float64:
         model.to(precision)
+        with_plain_experts(model)
         return
     kept: set[str] = set()
     if precision == torch.float16:

@@ -20,6 +20,9 @@ from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.load import Loaded, load_as
 from attnscope.hf.loading.options import Loading, Sampling
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.seeing.exclusive import looking_at
+from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.tensors import every_tensor
 from attnscope.hf.seeing.uncompiled import note_on, uncompiled
@@ -93,6 +96,16 @@ def refusing_what_does_not_run(loaded: Loaded, which: str = "the first batch") -
             f"{loaded.class_name} does not run on {which} ({type(error).__name__}: {reason}): check that the "
             "batch holds what its forward takes, within its vocabulary and its positions."
         ) from error
+
+
+def why_it_does_not_run(loaded: Loaded, inputs: Mapping[str, Any]) -> str | None:
+    """In the model's own words, for those that mix precisions in their code and stop at float64; None where it runs."""
+    try:
+        with looking_at(loaded.model), evaluating(loaded.model), without_gradients(), quiet():
+            loaded.model(**inputs, **forward_options(loaded))
+    except RuntimeError as error:
+        return None if out_of_memory(error) else (str(error).strip().splitlines() or ["no reason given"])[0][:120]
+    return None
 
 
 def precision_and_place(model: nn.Module) -> tuple[torch.dtype, torch.device]:

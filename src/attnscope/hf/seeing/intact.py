@@ -24,6 +24,18 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def without_cache(model: nn.Module) -> Iterator[None]:
+    """Inside, no configuration of the model asks for a cache of keys and values, which would outlive a run."""
+    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    with Restoring() as changes:
+        for config in configs.values():
+            if getattr(config, "use_cache", False) is True:
+                changes.callback(setattr, config, "use_cache", True)
+                config.use_cache = False
+        yield
+
+
+@contextmanager
 def keeping_its_modules(model: nn.Module) -> Iterator[None]:
     """Refuses models that exchange modules of their own inside the context, after putting the old ones back."""
     paths = {module: path for path, module in model.named_modules()}

@@ -103,7 +103,7 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
                         module, query, key, attention_mask, inner=inner, asked=asked, masks=watcher.masks, maps=maps
                     )
                     values = value.detach()[:, :, : scores.key.shape[2]]
-                    watcher.seen(module, Sighting(scores, values, mixed, "interface"))
+                    watcher.seen(module, Sighting(scores, values, mixed, "interface", (query, value)))
             return result
 
         return attend

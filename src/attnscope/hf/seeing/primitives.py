@@ -147,6 +147,8 @@ class SoftmaxWatch(TorchFunctionMode):
         self._scope = scope  # which module calls are open
         self._followed: dict[int, tuple[Tensor, tuple[int, ...]]] = {}
         self._products: dict[tuple[int, ...], Product] = {}
+        self.begun: list[tuple[int, ...]] = []  # where softmaxes over the last axis were taken
+        self.used: list[tuple[int, ...]] = []  # and those of them that multiplied values
         self.lost: list[tuple[int, ...]] = []  # where probabilities went into a product that was not understood
         self.muted = False  # set by a route that sees the same calls from further out
 
@@ -197,6 +199,7 @@ class SoftmaxWatch(TorchFunctionMode):
         axis = args[1] if len(args) > 1 else kwargs.get("dim")
         if result.ndim >= 3 and axis in (-1, result.ndim - 1):
             self._followed[id(result)] = (result, self._scope())
+            self.begun.append(self._scope())
 
     def _multiply(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
         named = [kwargs[word] for word in ("input", "batch1", "mat2", "other", "batch2") if word in kwargs]
@@ -217,6 +220,7 @@ class SoftmaxWatch(TorchFunctionMode):
         if id(left) in self._followed and axes is not None:
             logits = self._products.get(tuple(left.shape)) or self._by_size(left)
             begun = self._followed[id(left)][1]
+            self.used.append(begun)
             self._seen(WrittenOutCall(equation, left, right, result, logits, begun))
             self.forget()
         else:

@@ -25,6 +25,7 @@ class Sighting:
     value: Float[Tensor, "batch kv_heads key value_dim"]
     mixed: Float[Tensor, "batch query heads value_dim"]
     route: str
+    given: tuple[Tensor, Tensor] | None = None  # queries and values as the model made them, gradients and all
 
 
 def sight_fused(call: FusedCall, masks: MaskReader) -> Sighting:

@@ -60,8 +60,9 @@ def first_writes(
     all: its first write, or in a parallel block the one that attention made."""
     calls: Counter[str] = Counter()
     places = {
-        (place.path, place.nth): (layer, place.slot)
-        for layer, block in enumerate(stack.blocks)
+        (place.path, place.nth): (block.layer, place.slot)
+        for block in stack.blocks
+        if block.attends
         for identity in block.writes.identities[:1]
         for place in identity.writes
         if block.writes.norm != "parallel" or place == block.writes.middle

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
@@ -26,6 +25,7 @@ from attnscope.hf.loading.material import loaded_model
 from attnscope.hf.loading.options import Loading
 from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.exclusive import looking_at
+from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
 from attnscope.hf.tapping.tap import Frame, tap
@@ -52,7 +52,7 @@ def observed_pattern(
     batch = _batch(loaded, text) if isinstance(text, str) else dict(text)
     if k < 1:
         raise RefusalError(f"A pattern with {k} keys for each query is empty: ask for k of 1 or more.")
-    with looking_at(loaded.model), torch.inference_mode(), evaluating(loaded.model):
+    with looking_at(loaded.model), without_gradients(), evaluating(loaded.model):
         found = anatomy(loaded.model, batch)
         site = self_attention_site(found, layer, head, stack)
         caught: list[AttentionFrame] = []

@@ -59,7 +59,7 @@ class Padding:
         names = ", ".join(name for name, _ in self._concerning(stack))
         return RefusalError(
             f"{self._found.model_class} is told of padding ({names}), but not for the tokens of its stack '{stack}', "
-            "and its attention does not show it: pass token_masks, or a batch without padding."
+            "and its attention does not show it: give batches without padding (sequences of one length each)."
         )
 
     def _told(self, stack: str, batch: int, tokens: int) -> Bool[Tensor, "batch2 token2"] | None:

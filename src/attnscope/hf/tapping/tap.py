@@ -1,7 +1,7 @@
 """Seeing inside a running model: frames are handed out while layers finish, and the model never notices.
 
     found = anatomy(model)
-    with torch.inference_mode(), tap(model, found, receive):
+    with torch.no_grad(), tap(model, found, receive):
         model(**batch)                      # receive(frame) is called with StreamFrame and AttentionFrame
 
 Frames hold the model's own tensors and are kept by nobody: what `receive` does not keep is gone when the
@@ -76,6 +76,7 @@ class _Tap:
         self.paths = {module: path for path, module in model.named_modules()}
         self.sites = {(s.path, s.nth): s for s in found.sites}
         self.patterned = {s.path for s in found.sites if not s.rebuilt}
+        self.repeating = repeating_paths(found)
         parameters = dict(model.named_parameters())
         self.output_weights = {
             (s.path, s.nth): output_weight(s.projections.output, s.heads, parameters) for s in found.sites
@@ -102,12 +103,13 @@ class _Tap:
 
     def finish(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """After a forward pass that came to its end: did it attend wherever the probe did?"""
-        missing = [s for s in self.found.sites if s.nth >= self.attended[s.path]]
+        fewer = {path for path in self.repeating if self.attended[path]}
+        missing = [s for s in self.found.sites if s.nth >= self.attended[s.path] and s.path not in fewer]
         if missing:
             places = ", ".join(f"{s.stack} layer {s.layer} {s.site}" for s in missing[:3])
             raise RefusalError(
-                f"{self.model_class} did not attend where its probe run did ({places}): "
-                "give anatomy() example inputs of the same kind as the batch."
+                f"{self.model_class} did not attend where it did on the batch it was probed with ({places}): give "
+                "batches that all take the same path through the model."
             )
 
     def end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -137,7 +139,7 @@ class _Tap:
         places = {
             (b.writes.middle.path, b.writes.middle.nth): b
             for b in stack.blocks
-            if b.writes.middle is not None and b.writes.middle.side == side
+            if b.attends and b.writes.middle is not None and b.writes.middle.side == side
         }
         return _by_path(places)
 
@@ -208,8 +210,8 @@ class _Tap:
 
     def _lost(self, path: str) -> None:
         raise RefusalError(
-            f"{self.model_class} mixes values in {path or 'its forward'} in a way that its probe run did not and that "
-            "is not understood: give anatomy() example inputs of the same kind as the batch."
+            f"{self.model_class} mixes values in {path or 'its forward'} in a way that it did not on the batch it was "
+            "probed with and that is not understood: give batches that all take the same path through the model."
         )
 
     def interface(self, module: nn.Module, sighting: Sighting) -> None:
@@ -228,10 +230,12 @@ class _Tap:
 
     def _site(self, path: str) -> Site:
         site = self.sites.get((path, self.attended[path]))
+        if site is None and path in self.repeating:
+            site = self.sites[path, 0]  # one more picture of a batch, say
         if site is None:
             raise RefusalError(
-                f"{self.model_class} attended in {path or 'its forward'} where its probe run did not: "
-                "give anatomy() example inputs that take the same path through the model."
+                f"{self.model_class} attended in {path or 'its forward'} where it did not on the batch it was probed "
+                "with: give batches that all take the same path through the model."
             )
         return site
 
@@ -242,8 +246,10 @@ class _Tap:
         keys = sighting.value.shape[2]
         if site.site == "self" and queries != keys:
             raise RefusalError(
-                f"{self.model_class} attends from {queries} tokens to {keys} in {path or 'its forward'}, as with a "
-                "cache of earlier tokens: run the model without a cache (use_cache=False) on whole sequences."
+                f"{self.model_class} attends from {queries} tokens to {keys} in {path or 'its forward'}, where it was "
+                "square on the batch it was probed with (a cache of earlier tokens, or more memory than a shorter "
+                "text needs): run it without a cache (use_cache=False), on sequences as long as those of the first "
+                "batch."
             )
         key_mask = self.padding.mask(site.keys_from, batch, keys, sighting.mixed.device)
         if key_mask is None:
@@ -267,6 +273,17 @@ class _Tap:
                 output_weight=self.output_weights[site.path, site.nth],
             )
         )
+
+
+def repeating_paths(found: Anatomy) -> frozenset[str]:
+    """Modules that attend several times at one place: once for every picture of a batch, or every chunk of a sequence.
+
+    How often depends on the batch, so it may be another number than the probe saw.
+    """
+    places: dict[str, list[tuple[str, str, int]]] = {}
+    for site in found.sites:
+        places.setdefault(site.path, []).append((site.stack, site.site, site.layer))
+    return frozenset(path for path, own in places.items() if len(own) > 1 and len(set(own)) == 1)
 
 
 def _by_path(places: Mapping[tuple[str, int], Block]) -> dict[str, dict[int, Block]]:

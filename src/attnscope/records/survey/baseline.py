@@ -65,6 +65,8 @@ def uniform_attention(survey: Survey, stack: str, site: str) -> Uniform | None:
     stacks = [s for s in survey.provenance.get("model", {}).get("stacks", []) if isinstance(s, dict)]
     corpus = survey.provenance.get("corpus", {})
     own: dict[str, Any] = next((s for s in stacks if s.get("name") == stack), {})
+    if site == "uneven":
+        return None  # how many keys a query saw is not known
     if site == "self":
         tokens, causal = own.get("tokens", corpus.get("tokens")), bool(own.get("causal"))
     else:

@@ -30,7 +30,7 @@ class Grid:
     def portion(self, found: Sequence[tuple[int, int]]) -> str:
         """`176 of 270 heads (blocks 12-29) of the decoder`."""
         depths = blocks(layer for layer, _ in found)
-        return f"{len(found)} of {count(self.measured, 'head')} ({depths}){self.tail}"
+        return f"{len(found):,} of {count(self.measured, 'head')} ({depths}){self.tail}"
 
     def peak(self, place: tuple[int, int] | int) -> dict[str, int]:
         """Where the largest value at a place was: the number of the sequence (`sample`), and a token or key in it."""

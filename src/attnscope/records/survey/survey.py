@@ -105,6 +105,14 @@ class Survey(Record):
         told = [s["name"] for s in self.provenance.get("model", {}).get("stacks", []) if s["name"] in seen]
         return (*told, *sorted(seen.difference(told)))
 
+    def kind_of_block(self, stack: str, layer: int) -> str | None:
+        """What stands in attention's place in a block that has none (`Mamba`); None where it attends."""
+        for described in self.provenance.get("model", {}).get("stacks", []):
+            if described["name"] == stack:
+                kind = described.get("kinds", {}).get(str(layer))
+                return None if kind is None else str(kind)
+        return None
+
     def places(self, measure: str, part: str = "value") -> tuple[tuple[str, str], ...]:
         """The (stack, site) pairs at which a measure was taken: stacks in order, sites in the card's order."""
         seen = {(key.stack, key.site) for key in self.cells if key[:2] == (measure, part)}

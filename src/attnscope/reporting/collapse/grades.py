@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 COLLAPSED = 1e-3  # a residual this small beside the tokens: they are one token, for all that follows
-NEARLY_ALL, MOST, HALF = 0.9, 2 / 3, 1 / 3
+NEARLY_ALL, MOST, HALF = 0.9, 0.6, 0.4
 """Shares of the first residual that are left at the end."""
 
 

@@ -34,9 +34,15 @@ WOULD = {
     Grade.LOSES_MOST: "would lose most of it",
     Grade.LOSES_HALF: "would lose about half of it",
     Grade.KEEPS_MOST: "would keep most of it",
+    Grade.KEEPS_NEARLY_ALL: "would keep nearly all of it",
 }
 PAPERS_NORM = "1,inf"
-LEVELS: dict[Grade, Level] = {Grade.BROKEN: "critical", Grade.COLLAPSES: "critical", Grade.LOSES_MOST: "warning"}
+LEVELS: dict[Grade, Level] = {
+    Grade.BROKEN: "critical",
+    Grade.COLLAPSES: "critical",
+    Grade.LOSES_MOST: "warning",
+    Grade.LOSES_HALF: "info",
+}
 
 
 def verdict(found: Collapse) -> Verdict:
@@ -50,7 +56,11 @@ def verdict(found: Collapse) -> Verdict:
     if grade in (Grade.BROKEN, Grade.COLLAPSES):
         first = _variant("whole", mean, found).removesuffix(".")
     else:
-        left = f"{share_words(share_left(mean))} is left after {count(found.layers, 'block')}"
+        kept = share_left(mean)
+        left = f"{share_words(kept)} is left after {count(found.layers, 'block')}"
+        if kept > 1:
+            before, after = numeral(mean[0], 3), numeral(mean[-1], 3)
+            left = f"the residual is {after} after {count(found.layers, 'block')}, {before} before"
         first = f"The whole model {WORDS[grade]} ({left})"
     return Verdict(level, f"{first}{_saved(found, grade)}.")
 
@@ -62,9 +72,12 @@ def _saved(found: Collapse, grade: Grade) -> str:
     if alone is None or grade is Grade.BROKEN:
         return ""
     if alone is Grade.COLLAPSES and grade is Grade.COLLAPSES:
-        return ", and neither skips nor MLPs save it"
+        tried = [one for one in (skips, mlps) if one is not None]
+        if len(tried) == 2 and max(tried) is Grade.COLLAPSES:
+            return ", and neither skips nor MLPs save it"
+        return "; attention alone would collapse too"
     if alone >= grade:
-        return f"; attention alone would do {'no worse' if alone == grade else 'better'}"
+        return f"; attention alone {WOULD[alone]}{' too' if alone == grade else ''}"
     said = f"; attention alone {WOULD[alone]}"
     return said if skips is None or mlps is None else f"{said}, and {_saviour(skips, mlps, grade)} save it from that"
 

@@ -55,7 +55,7 @@ def _notes(found: Comparison, verbose: bool) -> list[RenderableType]:
         return []
     if verbose:
         return [Text(clean(f"Not comparable one to one. {note}"), style="dim") for note in notes]
-    more = f" ({len(notes) - 1} more differences: --verbose)" if len(notes) > 1 else ""
+    more = f" ({count(len(notes) - 1, 'more difference')}: --verbose)" if len(notes) > 1 else ""
     first = notes[0].split(" (", maxsplit=1)[0].rstrip(".:")
     return [Text(clean(f"Not comparable one to one: {first[:1].lower()}{first[1:]}{more}."), style="dim")]
 

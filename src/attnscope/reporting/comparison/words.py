@@ -51,6 +51,8 @@ def verdict(found: Comparison) -> Verdict:
     told = row(found, top)
     where = f" in {names(found)[top.survey]}" if len(found.surveys) > 2 else ""
     more = _rest(others, more="more ")
+    if more and len(found.surveys) > 2:
+        more = f"over all surveys {more}"
     lead = "Worse" if top.status == "worse" else "New"
     return Verdict(top.severity, f"{lead}{where}: {_inside(told.title)}{told.tail}{'; ' if more else ''}{more}.")
 

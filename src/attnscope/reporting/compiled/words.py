@@ -27,8 +27,12 @@ def sentences(compiled: Compiled) -> tuple[str, ...]:
         proof = lowest.statement[:1].lower() + lowest.statement[1:]
         first = f"A head of width {certificate.d:,} realises {subject}, and no narrower one can: {proof}"
     else:
-        below = f"widths below {lowest.width:,} are" if lowest.width > 1 else "no narrower width is"
-        first = f"A head of width {certificate.d:,} realises {subject} ({compiled.verdict}); {below} proved impossible."
+        below = (
+            f"widths below {lowest.width:,} are proved impossible"
+            if lowest.width > 1
+            else "whether a narrower one exists is not proved either way"
+        )
+        first = f"A head of width {certificate.d:,} realises {subject} ({compiled.verdict}); {below}."
     worst = (
         f"In the worst row the leak is {number(certificate.leak)} (at most {numeral(certificate.asked_leak)} was asked "
         f"for) and the ratio error {number(certificate.ratio_error)} (at most "

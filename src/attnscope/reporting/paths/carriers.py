@@ -109,6 +109,12 @@ def _carried(report: PathReport) -> str:
     if not found:
         return "There are no heads that could carry it."
     all_of_them = "its only head" if len(found) == 1 else f"all {len(found)} heads together"
+    if moved.kind == "faint" and report.lengths[0].up_to.predicted != report.lengths[-1].up_to.predicted:
+        # A logit may be large whatever is said: what decides is its lead over others.
+        return (
+            f"Heads decide what is said, though they hardly move this number: {all_of_them} {signed(moved.left)}, "
+            f"paths through no head {signed(moved.alone)}."
+        )
     if moved.kind == "faint":
         return f"Heads hardly move it: {all_of_them} {signed(moved.left)}, paths through no head {signed(moved.alone)}."
     if moved.kind == "cancelled":
@@ -118,21 +124,31 @@ def _carried(report: PathReport) -> str:
             f"{signed(moved.left)}; the strongest are {most.words} and {least.words}."
         )
     if moved.kind == "against":
-        return f"Heads work against it: {all_of_them} {signed(moved.left)}, most of all {found[0].words}."
-    return _few_or_many(carriers(report), len(found), moved.adds)
+        worst = min(found, key=lambda one: one.value)
+        return f"Heads work against it: {all_of_them} {signed(moved.left)}, most of all {worst.words}."
+    return _few_or_many(carriers(report), len(found), moved)
 
 
-def _few_or_many(chosen: list[Head], of: int, adds: float) -> str:
+def _few_or_many(chosen: list[Head], of: int, moved: Balance) -> str:
+    """Heads carry a target of which they give more than paths through no head do; of another one they add a part."""
+    adds = moved.adds
     share = 100 * sum(one.value for one in chosen) / adds
+    taken = f" (others take {numeral(moved.takes)} away)" if moved.takes > 0 else ""
+    of_all = f"of the {signed(adds)} that heads add{taken}"
+    if moved.alone > moved.left:
+        most = f"Most of it comes through no head ({signed(moved.alone)} of {numeral(moved.alone + moved.left)})"
+        names = listed([one.words for one in chosen[:FEW]])
+        whose = f"{len(chosen)} of {count(of, 'head')}, {'first' if len(chosen) > FEW else 'namely'} {names}"
+        return f"{most}; {of_all}, {share:.0f}% is that of {whose}."
     if len(chosen) > FEW:
         first = chosen[0]
         return (
-            f"No few heads carry it: it takes {len(chosen)} of {of} to reach {IN_WORDS} of what heads add; the largest "
-            f"is {first.words}, {100 * first.value / adds:.0f}% of it."
+            f"It is spread over many heads: it takes {len(chosen)} of {of} to reach {IN_WORDS} {of_all}; "
+            f"the largest is {first.words}, {100 * first.value / adds:.0f}% of it."
         )
     names = listed([one.words for one in chosen])
     if len(chosen) == of:
         return f"{'Its only head carries' if of == 1 else f'All {of} heads carry'} it: {names}."
     together = "together " if len(chosen) > 1 else ""
     carry = "carries" if len(chosen) == 1 else "carry"
-    return f"{len(chosen)} of {count(of, 'head')} {carry} it: {names}, {together}{share:.0f}% of what heads add."
+    return f"{len(chosen)} of {count(of, 'head')} {carry} it: {names}, {together}{share:.0f}% {of_all}."

@@ -47,6 +47,10 @@ def _by_length(report: PathReport) -> str:
         )
     seen = [row for row in rows if abs(row.value) >= abs(whole) / 200]  # half a percent is 1% in figures
     named = sorted(sorted(seen, key=lambda row: -abs(row.value))[:MOST_NAMED], key=lambda row: row.length)
+    if whole <= 0:  # shares of a negative number read the wrong way round
+        return (
+            f"{target_is(report)}: {listed([f'{signed(row.value)} through {exactly(row.length)}' for row in named])}."
+        )
     shares = [f"{share(row.value / whole)} through {exactly(row.length)}" for row in named]
     shares[0] = shares[0].replace(" through", " of it comes from paths through", 1)
     rest = 1 - sum(row.value for row in named) / whole

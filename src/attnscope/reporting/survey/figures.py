@@ -9,7 +9,7 @@ import pandas as pd
 from altair.utils.schemapi import debug_mode
 
 from attnscope.charts.depth_profile import depth_profile
-from attnscope.charts.rows import Panel, depth_rows, depth_title, panels
+from attnscope.charts.rows import Panel, depth_rows, depth_words, panels
 from attnscope.charts.theme import specification
 from attnscope.core.card import Card
 from attnscope.core.numerals import numeral
@@ -61,6 +61,9 @@ def _summary(table: pd.DataFrame, card: Card, panel: Panel) -> str:
         return f"{card.title} against depth: no finite number."
     first, last = rows.iloc[0], rows.iloc[-1]
     low, high = rows.loc[rows["mean"].idxmin()], rows.loc[rows["mean"].idxmax()]
-    where = depth_title(card, panel)
-    words = [f"{numeral(row['mean'])} at {where} {row['depth']:g}" for row in (first, last, low, high)]
+    end = float(rows["depth"].max())
+    words = [
+        f"{numeral(row['mean'])} ({depth_words(card, panel, float(row['depth']), end)})"
+        for row in (first, last, low, high)
+    ]
     return f"{card.title} against depth: {words[0]}, {words[1]}; smallest {words[2]}, largest {words[3]}."

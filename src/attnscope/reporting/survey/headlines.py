@@ -31,7 +31,7 @@ def headlines(survey: Survey, table: pandas.DataFrame, thresholds: Thresholds | 
     for stack in survey.stacks:
         rows = table[table["stack"] == stack]
         which = f" ({stack})" if len(survey.stacks) > 1 else ""
-        found += [_size(rows, which)]
+        found += [_size(survey, rows, stack, which)]
         found += _ends(survey, rows, "relative_residual", "Residual left at the end", which)
         found += _ends(survey, rows, "effective_rank", "Effective rank at the end", which)
         found += _sinks(survey, rows, stack, which, chosen.sink_mass)
@@ -42,7 +42,7 @@ def headlines(survey: Survey, table: pandas.DataFrame, thresholds: Thresholds | 
     return tuple(found)
 
 
-def _size(rows: pandas.DataFrame, which: str) -> Headline:
+def _size(survey: Survey, rows: pandas.DataFrame, stack: str, which: str) -> Headline:
     heads = rows[rows["head"].notna()]
     if heads.empty:
         depth = int(rows["layer"].max())
@@ -51,6 +51,10 @@ def _size(rows: pandas.DataFrame, which: str) -> Headline:
     every = heads[["site", "layer", "head"]].drop_duplicates()
     crossing = int((every["site"] == "cross").sum())
     note = f"{count(len(every), 'head')} in all" + (f", {crossing:,} of them in cross-attention" if crossing else "")
+    stacks = survey.provenance.get("model", {}).get("stacks", [])
+    others = len(next((s.get("kinds", {}) for s in stacks if s["name"] == stack), {}))
+    if others:
+        note += f"; {count(others, 'more block')} without softmax attention"
     return Headline(f"Blocks × heads{which}", f"{layers} × {per_layer}", note)
 
 
@@ -90,6 +94,8 @@ def _spike(rows: pandas.DataFrame, which: str) -> list[Headline]:
         return []
     top = spikes.loc[spikes["peak"].idxmax()]
     spot = top["peak_where"] or {}
-    block = "inside block" if top["site"] == "middle" else "entering block"
-    place = [f"{block} {top['layer']}"] + [f"{k} {spot[k]}" for k in ("token", "channel") if k in spot]
+    last = int(rows.loc[rows["site"] == "stream", "layer"].max())
+    block = f"{'inside' if top['site'] == 'middle' else 'entering'} block {top['layer']}"
+    after = (top["site"], top["layer"]) == ("stream", last)
+    place = ["after the last block" if after else block] + [f"{k} {spot[k]}" for k in ("token", "channel") if k in spot]
     return [Headline(f"Largest activation{which}", numeral(float(top["peak"])), ", ".join(place))]

@@ -69,6 +69,7 @@ class HeadMap:
     def to_json(self, detail: bool) -> dict[str, Any]:
         keep = ("mean", "p10", "p90", "min", "max") if detail else ("mean",)
         broken = np.flatnonzero(self.numbers["nonfinite"])
+        alarm = self.card.alarm if self.part == self.card.parts[0] else None  # it is about the first part
         return {
             "measure": self.card.name,
             "part": self.part,
@@ -85,7 +86,8 @@ class HeadMap:
             "log": self.scale.log,
             "ramp": self.ramp,
             "why": self.scale.why,
-            "alarm": self.card.alarm.threshold if self.card.alarm else None,
+            "alarm": alarm.threshold if alarm else None,
+            "worry": "above" if alarm and alarm.relation == ">" else "below",
             **{name: figures(self.numbers[name]) for name in keep},
             "broken": {int(i): int(self.numbers["nonfinite"].flat[i]) for i in broken},
             "usual": {_USUAL.get(n, f"mostly {n}"): v.ravel().tolist() for n, v in self.usual.items()}
@@ -124,7 +126,8 @@ def difference_drawing(change: np.ndarray) -> tuple[str, float]:
 
 
 def draw(steps: np.ndarray, ramp: str) -> str:
-    """An SVG of a [layer, head] array of colour steps. A run of one colour along the layers is one stroke."""
+    """An SVG of a [layer, head] array of colour steps. A run of one colour along the layers is one stroke; -1 is
+    crossed out, and where there is nothing (-2: a block without attention) nothing is drawn."""
     layers, heads = steps.shape
     strokes: defaultdict[int, list[str]] = defaultdict(list)
     for head in range(heads):

@@ -10,7 +10,7 @@ from attnscope.core.words import number
 from attnscope.records.survey.diagnose import diagnose
 from attnscope.records.survey.grid import grids
 from attnscope.records.survey.survey import Survey
-from attnscope.reporting.survey.words import NAMES
+from attnscope.reporting.survey.words import NAMES, notes
 
 
 def html(survey: Survey) -> str:
@@ -21,8 +21,9 @@ def html(survey: Survey) -> str:
         + "</tr>"
         for title, place, numbers in _headlines(survey)
     )
+    told = "".join(f"<p><b>Note</b> {escape(note)}</p>" for note in notes(survey))
     return (
-        f"<ul>{findings}</ul>"
+        f"{told}<ul>{findings}</ul>"
         "<table><thead><tr><th>measure</th><th>place</th><th>lowest</th><th>mean</th><th>highest</th></tr></thead>"
         f"<tbody>{rows}</tbody></table>"
     )

@@ -39,11 +39,11 @@ def render(
     findings: tuple[Finding, ...] | None = None,
     other: Survey | str | Path | None = None,
     thresholds: Thresholds | None = None,
-    text: bool = True,
+    keep_text: bool = True,
 ) -> str:
     """The page as text; with `other`, that of a comparison of the two. Equal surveys give equal pages.
 
-    `text` shows the sequences that findings point at, where the survey has them.
+    `keep_text` shows the sequences that findings point at, where the survey has them.
     """
     if other is not None:
         from attnscope.reporting.comparison.page import render as render_comparison
@@ -62,7 +62,7 @@ def render(
     maps = head_maps(survey, table)
     detail = sum(m.layers * m.heads for m in maps) <= FULL_DETAIL
     figures = profiles(survey, table)
-    excerpts = survey.excerpts if text and "shards" not in survey.provenance.get("corpus", {}) else {}
+    excerpts = survey.excerpts if keep_text and "shards" not in survey.provenance.get("corpus", {}) else {}
     shown = [_shown(finding, excerpts) for finding in findings]
     texts = {item.evidence.sample for item in shown if item.evidence}
     return page(
@@ -80,7 +80,7 @@ def render(
         profiles=figures,
         maps=maps,
         proof=proof(survey),
-        provenance=rows({k: v for k, v in survey.provenance.items() if k != "not_measured"}),
+        provenance=rows({k: v for k, v in survey.provenance.items() if k not in ("not_measured", "notes")}),
         missing=missing_words(survey),
         texts=TEXTS_SHOWN.format(count(len(texts), "sequence")) if texts else NO_TEXTS,
         thresholds=sorted(vars(thresholds or Thresholds()).items()),

@@ -51,9 +51,9 @@ def show(
     conclusion = verdict(survey, findings, thresholds)
     told = next((one for one in findings if conclusion.sentence.startswith(one.sentence)), None)
     first = opening(conclusion, *([told.advice] if told else []), _about(survey))
+    first += [Text(f"Note: {clean(note)}", style="yellow") for note in notes(survey)]
     others = [one for one in findings if one is not told]
-    said = (*notes(survey), *_missing(survey, verbose))
-    missing: list[RenderableType] = [Text(clean(sentence), style="dim") for sentence in said]
+    missing: list[RenderableType] = [Text(clean(sentence), style="dim") for sentence in _missing(survey, verbose)]
     if not verbose:
         return _Brief(Group(*first), others, Group(*missing))
     listed: list[RenderableType] = [Text(""), finding_table(others)] if others else []
@@ -173,7 +173,7 @@ def _depth_table(survey: Survey) -> Table:
 
 def _order(survey: Survey, place: tuple[str, str]) -> tuple[int, int]:
     """Stack by stack, the stream before attention."""
-    return survey.stacks.index(place[0]), ("stream", "middle", "self", "cross").index(place[1])
+    return survey.stacks.index(place[0]), ("stream", "middle", "self", "uneven", "cross").index(place[1])
 
 
 def _mean(cell: Any) -> float:

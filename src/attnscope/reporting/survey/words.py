@@ -22,9 +22,10 @@ def sentences(survey: Survey) -> tuple[str, ...]:
 
 def site_title(stack: str, site: str, *, alone: bool = False) -> str:
     """`decoder, cross-attention`; where a model has one stack `alone`, its name says nothing."""
+    what = "self-attention with unequally many queries and keys" if site == "uneven" else f"{site}-attention"
     if alone:
-        return "residual stream" if site in ("stream", "middle") else f"{site}-attention"
-    return stack if site in ("stream", "middle") else f"{stack}, {site}-attention"
+        return "residual stream" if site in ("stream", "middle") else what
+    return stack if site in ("stream", "middle") else f"{stack}, {what}"
 
 
 def proof(survey: Survey) -> str:

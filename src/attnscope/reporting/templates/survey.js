@@ -52,6 +52,7 @@
   };
   const describe = (layer, head) => {
     const map = maps[state.map], index = layer * map.heads + head;
+    if (map.mean[index] === null && !map.broken[index]) return `Block ${layer}, head ${head}\nno such head was measured`;
     const lines = [`Block ${layer}, head ${head}`, `${map.title} ${numeral(map.mean[index])} ${map.unit}`];
     if (map.p10 && map.p10[index] !== null) lines.push(`p10 ${numeral(map.p10[index])}, p90 ${numeral(map.p90[index])}`);
     for (const [label, found] of Object.entries(map.usual)) if (found[index] >= 0) lines.push(`${label} ${found[index]}`);
@@ -96,7 +97,7 @@
       ramp.append(mark);
     }
     const pieces = [make("span", {}, numeral(map.low)), ramp, make("span", {}, `${numeral(map.high)} ${map.unit}`), make("span", {}, `Colours run ${map.why}.`)];
-    if (alarm >= 0 && alarm <= 1) pieces.push(make("span", {}, `Line: ${numeral(map.alarm)} deserves a look.`));
+    if (alarm >= 0 && alarm <= 1) pieces.push(make("span", {}, `Line: ${map.worry} ${numeral(map.alarm)} deserves a look.`));
     if (Object.keys(map.broken).length) pieces.push(make("span", { className: "cell void" }), make("span", {}, "NaN or infinite"));
     byId("legend").replaceChildren(...pieces);
   };

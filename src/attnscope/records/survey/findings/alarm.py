@@ -51,7 +51,7 @@ def _rings(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Finding]:
     # The card's words ("ten times longer") are about the card's limit.
     meaning = f": {card.alarm.meaning.rstrip('.')}" if limit == card.alarm.threshold else ""
     if heads:
-        where = f"in {len(heads)} of {count(grid.measured, 'head')} ({blocks(depths)})"
+        where = f"in {len(heads):,} of {count(grid.measured, 'head')} ({blocks(depths)})"
     elif card.of_block or grid.site != "stream":
         where = f"in {blocks(depths)}"
     else:

@@ -46,6 +46,9 @@ def massive_activation(survey: Survey, thresholds: Thresholds) -> Iterator[Findi
             step = levels[steepest]
             block, half = step.writer
             writer = f"the {half} of block {block}" if halves else f"block {block}"
+            kind = survey.kind_of_block(stack, block)
+            if kind is not None:  # it has no attention to be told from its MLP
+                writer, half = f"block {block} ({kind})", "block"
             blocks = {level.writer[0] for level in levels[start + 1 : end + 1]}
             verb = "raise" if up else "lower"
             who = f"{writer} {verb}s"

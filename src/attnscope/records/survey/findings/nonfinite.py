@@ -11,7 +11,7 @@ from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
 
 # The order in which a block computes: it reads the stream, attends, and writes.
-_ORDER = {"stream": 0, "self": 1, "cross": 2, "middle": 3}
+_ORDER = {"stream": 0, "self": 1, "uneven": 1, "cross": 2, "middle": 3}
 
 
 @finding(
@@ -84,5 +84,6 @@ def _place(key: Key) -> str:
         "stream": f"the residual stream entering block {key.layer}",
         "middle": f"the residual stream after the attention write of block {key.layer}",
         "self": f"the attention of block {key.layer}",
+        "uneven": f"the attention of block {key.layer}",
         "cross": f"the cross-attention of block {key.layer}",
     }.get(key.site, f"{key.site} of block {key.layer}")

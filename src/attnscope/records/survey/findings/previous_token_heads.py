@@ -23,5 +23,8 @@ def previous_token_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Fin
         previous_token_heads,
         bound=("previous_mass", thresholds.previous_mass),
         habit="tokens mostly attend to the one before",
-        advice="The first half of an induction circuit: keep it when pruning, and expect copying to fail without it.",
+        advice=(
+            "With a later head that reads it, the first half of an induction circuit: before pruning it, see whether"
+            " copying still works."
+        ),
     )

@@ -1,0 +1,158 @@
+"""Keys and values made fewer by a strided convolution: memory-compressed attention.
+
+Every `stride`-th token is an anchor, counted from the first real one. Its key and value are a convolution over `kernel`
+tokens: those from the anchor on, or, under a causal mask, those up to it, so that an anchor is seen from its own place
+on. There are ceil(n / stride) of them (arXiv:1801.10198, heads of Multiformer, arXiv:2205.07100).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.variant import Size, variant
+from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
+from attnscope.matrix.visibility import RealKeys, Visible, for_every_head, mix, real_keys
+
+
+def start(size: Size, *, kernel: int = 4) -> dict[str, Tensor]:
+    """The mean of the tokens under the kernel."""
+    mean = torch.eye(size.dim)[None, :, :, None].repeat(size.heads, 1, 1, kernel) / kernel
+    return {"key_kernel": mean, "value_kernel": mean.clone()}
+
+
+def pattern(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+    key_kernel: Float[Tensor, "head dim dim kernel"],
+    value_kernel: Float[Tensor, "head value_dim value_dim kernel"],
+    stride: int = 4,
+) -> Float[Tensor, "batch head query anchor"]:
+    """Weights over anchors."""
+    plain = _plain(visible, causal, query.shape[-2])
+    anchors = _compress(for_every_head(key, query.shape[1]), key_kernel, plain, stride)
+    seen = _seen(plain, query.shape[-2], key.shape[-2], stride, query.device)
+    return softmax_pattern(query, anchors, visible=seen, causal=False, scale=scale)
+
+
+def slow(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    value: Float[Tensor, "batch kv_head key value_dim"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+    key_kernel: Float[Tensor, "head dim dim kernel"],
+    value_kernel: Float[Tensor, "head value_dim value_dim kernel"],
+    stride: int = 4,
+) -> Float[Tensor, "batch head query value_dim"]:
+    """The convolution as a sum over the tokens under the kernel, one anchor at a time."""
+    plain = _plain(visible, causal, query.shape[-2])
+    heads, tokens = query.shape[1], key.shape[-2]
+    kernels = {"key": (for_every_head(key, heads), key_kernel), "value": (for_every_head(value, heads), value_kernel)}
+    made: dict[str, Tensor] = {}
+    for name, (given, kernel) in kernels.items():
+        anchors = []
+        for row in range(len(given)):
+            real = torch.ones(tokens, dtype=torch.bool) if plain.real is None else plain.real[row % len(plain.real), 0]
+            first = int(real.long().argmax())
+            for anchor in range(first, first + tokens, stride):
+                total = torch.zeros_like(given[row, :, 0])
+                for step in range(kernel.shape[-1]):
+                    place = anchor + step - (kernel.shape[-1] - 1 if plain.causal else 0)
+                    if 0 <= place < tokens and real[place]:
+                        total = total + torch.einsum("hoi,hi->ho", kernel[..., step], given[row, :, place])
+                anchors.append(total)
+        made[name] = torch.stack(anchors).reshape(len(given), -1, heads, kernel.shape[1]).transpose(1, 2)
+    seen = _seen(plain, query.shape[-2], tokens, stride, query.device)
+    return mix(softmax_pattern(query, made["key"], visible=seen, causal=False, scale=scale), made["value"])
+
+
+@variant(
+    kind="pattern",
+    title="Compressed keys and values",
+    summary="Softmax attention over fewer keys and values, which a trained strided convolution makes of the tokens.",
+    citation="arXiv:1801.10198",
+    formula="softmax(q . (C_K * K)) (C_V * V),  ceil(n / stride) anchors",
+    cost="n^2 / stride",
+    keys_are_tokens=False,
+    parameters={"key_kernel": "heads x dim x dim x kernel", "value_kernel": "heads x dim x dim x kernel"},
+    settings={"stride": "one key for so many tokens"},
+    start=start,
+    pattern=pattern,
+    slow=slow,
+    changes="single tokens cannot be told apart under one anchor; stride 1 and a kernel of 1 change nothing",
+)
+def compressed(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    value: Float[Tensor, "batch kv_head key value_dim"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+    key_kernel: Float[Tensor, "head dim dim kernel"],
+    value_kernel: Float[Tensor, "head value_dim value_dim kernel"],
+    stride: int = 4,
+) -> Float[Tensor, "batch head query value_dim"]:
+    plain = _plain(visible, causal, query.shape[-2])
+    key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
+    fewer = _compress(key, key_kernel, plain, stride), _compress(value, value_kernel, plain, stride)
+    seen = _seen(plain, query.shape[-2], key.shape[-2], stride, query.device)
+    return plain_attention(query, *fewer, visible=seen, causal=False, scale=scale)
+
+
+def _plain(visible: Visible, causal: bool, queries: int) -> RealKeys:
+    plain = real_keys(visible, causal, queries)
+    if plain is None or (plain.real is not None and plain.real.shape[1] != 1):
+        raise RefusalError(
+            "Compressed keys are made of several tokens each: a mask may hide padding and the future, and nothing else."
+        )
+    return plain
+
+
+def _compress(
+    tokens: Float[Tensor, "batch head token dim"],
+    kernel: Float[Tensor, "head out dim kernel"],
+    plain: RealKeys,
+    stride: int,
+) -> Float[Tensor, "batch head anchor out"]:
+    batch, heads, count, _ = tokens.shape
+    if plain.real is not None:
+        tokens = tokens.masked_fill(~plain.real[..., None], 0.0)
+        places = (_first(plain.real) + torch.arange(count, device=tokens.device)).expand(batch, -1)
+        gathered = tokens.gather(-2, places.clamp_max(count - 1)[:, None, :, None].expand_as(tokens))
+        tokens = gathered.masked_fill((places >= count)[:, None, :, None], 0.0)
+    reach = kernel.shape[-1] - 1
+    channels = F.pad(tokens.mT.flatten(1, 2), (reach, 0) if plain.causal else (0, reach))
+    made = F.conv1d(channels, kernel.to(tokens.dtype).flatten(0, 1), stride=stride, groups=heads)
+    return made.reshape(batch, heads, -1, made.shape[-1]).mT
+
+
+def _seen(plain: RealKeys, queries: int, keys: int, stride: int, device: torch.device) -> Visible:
+    """An anchor is seen where its own token is."""
+    anchors = torch.arange(0, keys, stride, device=device)
+    if plain.real is None:
+        visible = None
+        places = anchors[None]
+    else:
+        places = _first(plain.real) + anchors
+        real = plain.real[:, 0].gather(-1, places.clamp_max(keys - 1)) & (places < keys)
+        visible = real[:, None, None]
+    if plain.causal:
+        before = (places[:, None] <= torch.arange(queries, device=device)[:, None])[:, None]
+        visible = before if visible is None else visible & before
+    return visible
+
+
+def _first(real: Bool[Tensor, "batch 1 key"]) -> Tensor:
+    """Where the sequence begins: padding on the left moves the anchors along."""
+    return real[:, 0].long().argmax(-1, keepdim=True)

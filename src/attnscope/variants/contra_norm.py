@@ -1,0 +1,43 @@
+"""ContraNorm: y - s softmax(u u^T) y, u the tokens at unit length; every token moves away from those like it.
+
+It stands behind attention, on the whole width, and looks at the tokens that attention may look at (arXiv:2303.06562).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.variant import Size, variant
+from attnscope.matrix.plain_attention import plain_attention
+from attnscope.matrix.visibility import Visible
+
+
+def start(size: Size) -> dict[str, Tensor]:
+    return {"strength": torch.zeros(1)}
+
+
+@variant(
+    kind="block",
+    title="ContraNorm: tokens pushed apart",
+    summary="Every token is pushed away from the tokens that are like it.",
+    citation="arXiv:2303.06562",
+    formula="y - s softmax(u u^T) y,  u = y / |y|",
+    cost="n^2",
+    cross=False,
+    parameters={"strength": "one number"},
+    start=start,
+    keeps="strength s = 0",
+)
+def contra_norm(
+    write: Float[Tensor, "batch token width"],
+    *,
+    strength: Float[Tensor, 1],
+    visible: Visible = None,
+    causal: bool = False,
+) -> Float[Tensor, "batch token width"]:
+    unit, tokens = F.normalize(write, dim=-1)[:, None], write[:, None]
+    alike = plain_attention(unit, unit, tokens, visible=visible, causal=causal, scale=1.0)[:, 0]
+    return write - strength.to(write.dtype) * alike

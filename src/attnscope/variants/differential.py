@@ -1,0 +1,77 @@
+"""Differential attention: a second pattern is subtracted, so that what both attend to by accident cancels.
+
+Published with two halves of projections, W_Q1 and W_Q2 (arXiv:2410.05258). Here the second query and key are made of
+the first by a trained matrix a head, q2 = q M_q, so that a head of a trained model can have them without being cut in
+two; the weight lambda is trained directly. The norm of each head that the paper puts behind it is not part of this.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.variant import Size, variant
+from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
+from attnscope.matrix.visibility import Visible, for_every_head
+
+
+def start(size: Size) -> dict[str, Tensor]:
+    same = torch.eye(size.dim).repeat(size.heads, 1, 1)
+    return {"second_query": same, "second_key": same.clone(), "lambda_": torch.zeros(size.heads)}
+
+
+def pattern(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+    second_query: Float[Tensor, "head dim dim"],
+    second_key: Float[Tensor, "head dim dim"],
+    lambda_: Float[Tensor, " head"],
+) -> Float[Tensor, "batch head query key"]:
+    first = softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
+    query, key = _second(query, second_query), _second(for_every_head(key, query.shape[1]), second_key)
+    second = softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
+    return first - lambda_.to(first.dtype)[:, None, None] * second
+
+
+@variant(
+    kind="pattern",
+    title="Differential attention",
+    summary="One softmax pattern minus a trained share of another one.",
+    citation="arXiv:2410.05258",
+    formula="(softmax(q k) - lambda softmax(q M_q . k M_k)) V",
+    cost="n^2",
+    rows_sum_to_one=False,
+    nonnegative=False,
+    parameters={"second_query": "heads x dim x dim", "second_key": "heads x dim x dim", "lambda_": "heads"},
+    start=start,
+    pattern=pattern,
+    keeps="lambda = 0: nothing is subtracted",
+)
+def differential(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    value: Float[Tensor, "batch kv_head key value_dim"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+    second_query: Float[Tensor, "head dim dim"],
+    second_key: Float[Tensor, "head dim dim"],
+    lambda_: Float[Tensor, " head"],
+) -> Float[Tensor, "batch head query value_dim"]:
+    first = plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
+    key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
+    query, key = _second(query, second_query), _second(key, second_key)
+    second = plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
+    return first - lambda_.to(first.dtype)[:, None, None] * second
+
+
+def _second(
+    first: Float[Tensor, "batch head token dim"], matrix: Float[Tensor, "head dim dim"]
+) -> Float[Tensor, "batch head token dim"]:
+    return first @ matrix.to(first.dtype)

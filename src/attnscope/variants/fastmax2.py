@@ -1,0 +1,73 @@
+"""Fastmax of order 2: e^x cut off after 1 + x + x^2/2, which factorises, so that cost grows with n and not with n^2.
+
+f(x) = ((x + 1)^2 + 1)/2 is never below 1/2, so weights stay positive however large x is. Queries and keys are centred
+and divided by their standard deviation, x = scale q . k. Features: 1, the d coordinates, and their d(d+1)/2 products;
+a product of two different coordinates stands for both orders, and so has weight 1 where a square has weight 1/2
+(arXiv:2402.07901).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.variant import variant
+from attnscope.matrix.factorised import factorised_attention, factorised_pattern
+from attnscope.matrix.visibility import Visible, for_every_head, mix, real_keys, seen
+
+
+def pattern(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+) -> Float[Tensor, "batch head query key"]:
+    query, key = standard(query), standard(for_every_head(key, query.shape[1]))
+    product = scale * query @ key.mT
+    mask = seen(query.shape[-2], key.shape[-2], visible, causal, query.device)
+    return factorised_pattern(1 + product + product.square() / 2, mask)
+
+
+@variant(
+    kind="pattern",
+    title="Fastmax of order 2",
+    summary="The first three terms of the exponential of a normalised logit, without the pattern.",
+    citation="arXiv:2402.07901",
+    formula="A_ij = f(x_ij) / sum_j f(x_ij),  f(x) = 1 + x + x^2/2,  x = scale q_i . k_j of standardised q, k",
+    cost="n",
+    pattern=pattern,
+    changes="a polynomial falls off less than an exponential: small weights become large ones",
+)
+def fastmax2(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    value: Float[Tensor, "batch kv_head key value_dim"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+) -> Float[Tensor, "batch head query value_dim"]:
+    plain = real_keys(visible, causal, query.shape[-2])
+    if plain is None:  # the sum over keys is not one for all queries: nothing to factorise
+        return mix(pattern(query, key, visible=visible, causal=causal, scale=scale), value)
+    key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
+    sign = 1.0 if scale >= 0 else -1.0
+    pair = (lambda rows: _features(rows, sign * abs(scale) ** 0.5), lambda rows: _features(rows, abs(scale) ** 0.5))
+    return factorised_attention(query, key, value, features=pair, real=plain.real, causal=plain.causal)
+
+
+def standard(tokens: Float[Tensor, "batch head token dim"]) -> Float[Tensor, "batch head token dim"]:
+    """Mean 0 and standard deviation 1 for every token; in float32 or better."""
+    exact = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
+    return F.layer_norm(exact, exact.shape[-1:])
+
+
+def _features(tokens: Float[Tensor, "batch head token dim"], size: float) -> Float[Tensor, "batch head token feature"]:
+    tokens = size * standard(tokens)
+    # Products coordinate by coordinate: picking all pairs by their indices takes longer than the sums behind it.
+    pairs = (tokens[..., i : i + 1] * tokens[..., i + 1 :] for i in range(tokens.shape[-1] - 1))
+    return torch.cat([torch.ones_like(tokens[..., :1]), tokens, tokens.square() * 0.5**0.5, *pairs], -1)

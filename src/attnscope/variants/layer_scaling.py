@@ -1,0 +1,28 @@
+"""What a norm gives, divided by the root of the block's number: deep blocks stay away from the identity.
+
+In pre-norm models the stream grows with depth, and late blocks add less and less to it in proportion. Dividing by
+sqrt(layer), counted from 1, keeps its growth in bounds (arXiv:2502.05795).
+"""
+
+from __future__ import annotations
+
+import math
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.variant import variant
+
+
+@variant(
+    kind="block",
+    title="Norms divided by the root of depth",
+    summary="What the norm before attention or MLP gives is divided by the root of the block's number.",
+    citation="arXiv:2502.05795",
+    formula="norm(x) / sqrt(l),  l = 1, 2, ...",
+    cost="none",
+    settings={"layer": "the block's number, from 1"},
+    changes="its factor is fixed and below 1 in every block but the first",
+)
+def layer_scaling(normed: Float[Tensor, "batch token width"], *, layer: int = 1) -> Float[Tensor, "batch token width"]:
+    return normed / math.sqrt(layer)

@@ -1,0 +1,65 @@
+"""A learned sink: one trained logit for every head that takes weight away from the keys and gives nothing.
+
+As published (arXiv:2508.10925) the sink is there from the beginning. To lead a trained model there without a jump,
+`share` mixes attention with and without it: at 0 nothing changes and its gradient is of the size of the output, while a
+sink begun at a very low logit would have a gradient as small as what it takes. `share` 1 is the published attention.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.variant import Size, variant
+from attnscope.matrix.plain_attention import attention_with_sink, plain_attention, sink_pattern, softmax_pattern
+from attnscope.matrix.share import share_of_each
+from attnscope.matrix.visibility import Visible
+
+
+def start(size: Size) -> dict[str, Tensor]:
+    return {"sink": torch.zeros(size.heads), "share": torch.zeros(size.heads)}
+
+
+def pattern(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+    sink: Float[Tensor, " head"],
+    share: Float[Tensor, " head"],
+) -> Float[Tensor, "batch head query key"]:
+    without = softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
+    within = sink_pattern(query, key, sink, visible=visible, causal=causal, scale=scale)
+    return without + share_of_each(share, without.dtype) * (within - without)
+
+
+@variant(
+    kind="pattern",
+    title="Learned sink of each head",
+    summary="One trained logit a head takes weight away from all keys and gives nothing in return.",
+    citation="arXiv:2508.10925",
+    formula="A_ij = (1 - g) e^s_ij / sum_j e^s_ij + g e^s_ij / (e^c + sum_j e^s_ij),  g in [0, 1]",
+    cost="n^2",
+    rows_sum_to_one=False,
+    parameters={"sink": "heads", "share": "heads"},
+    start=start,
+    pattern=pattern,
+    keeps="share g = 0: the sink takes nothing; g = 1 is the published attention",
+)
+def learned_sink(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    value: Float[Tensor, "batch kv_head key value_dim"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+    sink: Float[Tensor, " head"],
+    share: Float[Tensor, " head"],
+) -> Float[Tensor, "batch head query value_dim"]:
+    without = plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
+    within = attention_with_sink(query, key, value, sink, visible=visible, causal=causal, scale=scale)
+    return without + share_of_each(share, without.dtype) * (within - without)

@@ -1,0 +1,102 @@
+"""FAVOR+: softmax attention estimated by positive orthogonal random features, at a cost that grows with n.
+
+e^(q.k) is the mean over Gaussian w of e^(w.q - |q|^2/2) e^(w.k - |k|^2/2): products of positive features, unbiased, and
+with less variance where the w are orthogonal (arXiv:2009.14794). A constant e^(|w|^2/4) for every feature moves between
+the two sides, which keeps both in range; what is common to a query's features is divided out with its row. Nothing here
+depends on later tokens, as the usual division by the largest key feature would.
+
+The start draws w from `seed`; another seed is the redraw that the paper asks for while training.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.variant import Size, variant
+from attnscope.matrix.factorised import factorised_attention, factorised_pattern
+from attnscope.matrix.visibility import Visible, for_every_head, mix, real_keys, seen
+
+
+def start(size: Size, *, features: int | None = None, seed: int = 0) -> dict[str, Tensor]:
+    """Blocks of orthogonal directions with the lengths that Gaussian ones would have; four a dimension if not said."""
+    count = 4 * size.dim if features is None else features
+    rng = torch.Generator().manual_seed(seed)
+    blocks = -(-count // size.dim)
+    gaussian = torch.randn(2, blocks, size.dim, size.dim, generator=rng, dtype=torch.float64)
+    directions, triangular = torch.linalg.qr(gaussian[0])
+    # The signs of a QR decomposition are a convention: undone, all directions are equally likely, and there is no bias.
+    directions = directions * triangular.diagonal(dim1=-2, dim2=-1).sign()[:, None]
+    lengths = gaussian[1].norm(dim=-1, keepdim=True)
+    return {"projection": (directions * lengths).flatten(0, 1)[:count].float()}
+
+
+def pattern(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+    projection: Float[Tensor, "feature dim"],
+) -> Float[Tensor, "batch head query key"]:
+    """By the definition: no shifts."""
+    exact = torch.promote_types(query.dtype, torch.float32)
+    query = query.to(exact) * scale  # all of the scale on one side: the products are the same
+    key = for_every_head(key, query.shape[1]).to(exact)
+    root = abs(scale) ** 0.5
+    phi_query, phi_key = (
+        (side @ projection.to(exact).mT - side.square().sum(-1, keepdim=True) / 2).exp()
+        for side in (query / root, key * root)
+    )
+    mask = seen(query.shape[-2], key.shape[-2], visible, causal, query.device)
+    return factorised_pattern(phi_query @ phi_key.mT, mask)
+
+
+@variant(
+    kind="pattern",
+    title="Performer (FAVOR+)",
+    summary="Softmax attention estimated by positive orthogonal random features, without the pattern.",
+    citation="arXiv:2009.14794",
+    formula="A_ij ~ sum_w e^(w.q_i - |q_i|^2/2) e^(w.k_j - |k_j|^2/2),  rows normalised",
+    cost="n",
+    drawn={"projection": "features x dim, Gaussian lengths, orthogonal in blocks"},
+    start=start,
+    pattern=pattern,
+    changes="it estimates softmax with an error that falls with the root of the number of features",
+)
+def performer(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    value: Float[Tensor, "batch kv_head key value_dim"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+    projection: Float[Tensor, "feature dim"],
+) -> Float[Tensor, "batch head query value_dim"]:
+    plain = real_keys(visible, causal, query.shape[-2])
+    if plain is None:  # the sum over keys is not one for all queries: nothing to factorise
+        weights = pattern(query, key, visible=visible, causal=causal, scale=scale, projection=projection)
+        return mix(weights, value)
+    key, value = for_every_head(key, query.shape[1]), for_every_head(value, query.shape[1])
+    root = abs(scale) ** 0.5
+    shift = projection.to(torch.promote_types(query.dtype, torch.float32)).square().sum(-1) / 4
+
+    def of_query(rows: Tensor) -> Tensor:
+        exponent = _exponent(rows * (scale / root), projection) + shift
+        return (exponent - exponent.detach().amax(-1, keepdim=True)).exp()
+
+    def of_key(rows: Tensor) -> Tensor:
+        return (_exponent(rows * root, projection) - shift).exp()
+
+    pair = (of_query, of_key)
+    return factorised_attention(query, key, value, features=pair, real=plain.real, causal=plain.causal)
+
+
+def _exponent(
+    tokens: Float[Tensor, "batch head token dim"], projection: Float[Tensor, "feature dim"]
+) -> Float[Tensor, "batch head token feature"]:
+    exact = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
+    return exact @ projection.to(exact.dtype).mT - exact.square().sum(-1, keepdim=True) / 2

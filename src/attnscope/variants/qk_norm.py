@@ -1,0 +1,69 @@
+"""Queries and keys brought to one length before they meet, so that logits cannot grow without bound.
+
+RMSNorm over each head with a trained gain; |s| <= scale dim max|g_q| max|g_k|. In models with rotary positions the norm
+stands before the rotation; without gains the two orders are the same (arXiv:2010.04245).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.variant import Size, variant
+from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
+from attnscope.matrix.visibility import Visible
+
+EPSILON = 1e-6
+
+
+def start(size: Size) -> dict[str, Tensor]:
+    return {"query_gain": torch.ones(size.dim), "key_gain": torch.ones(size.dim)}
+
+
+def pattern(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+    query_gain: Float[Tensor, " dim"],
+    key_gain: Float[Tensor, " dim"],
+) -> Float[Tensor, "batch head query key"]:
+    query, key = (
+        one / (one.square().mean(-1, keepdim=True) + EPSILON).sqrt() * gain.to(one.dtype)
+        for one, gain in ((query, query_gain), (key, key_gain))
+    )
+    return softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
+
+
+@variant(
+    kind="logits",
+    title="Norm of queries and keys",
+    summary="Queries and keys are brought to one length before they meet, so that logits are bounded.",
+    citation="arXiv:2010.04245",
+    formula="softmax(scale g_q q/rms(q) . g_k k/rms(k)) V",
+    cost="n^2",
+    parameters={"query_gain": "dim", "key_gain": "dim"},
+    start=start,
+    pattern=pattern,
+    changes="the lengths of queries and keys, which sharpened some rows and not others, are lost",
+)
+def qk_norm(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    value: Float[Tensor, "batch kv_head key value_dim"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+    query_gain: Float[Tensor, " dim"],
+    key_gain: Float[Tensor, " dim"],
+) -> Float[Tensor, "batch head query value_dim"]:
+    query, key = (
+        F.rms_norm(one, one.shape[-1:], gain.to(one.dtype), EPSILON)
+        for one, gain in ((query, query_gain), (key, key_gain))
+    )
+    return plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)

@@ -1,0 +1,76 @@
+"""Shaped attention: alpha I + beta A - gamma J, near the identity where logits are small.
+
+With alpha = beta = gamma = 1, as in arXiv:2306.17759 and arXiv:2311.01906, a deep stack begins as the identity;
+with alpha = gamma = 0 and beta = 1 it is softmax attention, which is where a trained model begins.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.variant import Size, variant
+from attnscope.matrix.plain_attention import mean_of_visible, plain_attention, softmax_pattern, uniform_pattern
+from attnscope.matrix.visibility import Visible, for_every_head
+
+
+def start(size: Size) -> dict[str, Tensor]:
+    return {"alpha": torch.zeros(size.heads), "beta": torch.ones(size.heads), "gamma": torch.zeros(size.heads)}
+
+
+def pattern(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+    alpha: Float[Tensor, " head"],
+    beta: Float[Tensor, " head"],
+    gamma: Float[Tensor, " head"],
+) -> Float[Tensor, "batch head query key"]:
+    softmax = softmax_pattern(query, key, visible=visible, causal=causal, scale=scale)
+    uniform = uniform_pattern(query, key, visible=visible, causal=causal)
+    own = torch.eye(query.shape[-2], key.shape[-2], dtype=softmax.dtype, device=softmax.device)
+    return _each(alpha, softmax) * own + _each(beta, softmax) * softmax - _each(gamma, softmax) * uniform
+
+
+@variant(
+    kind="pattern",
+    title="Shaped: identity, attention, mean",
+    summary="The token itself, attention and minus the mean of visible values, each with a trained weight a head.",
+    citation="arXiv:2306.17759",
+    formula="(alpha I + beta A - gamma J) V",
+    cost="n^2",
+    cross=False,
+    rows_sum_to_one=False,
+    nonnegative=False,
+    parameters={"alpha": "heads", "beta": "heads", "gamma": "heads"},
+    start=start,
+    pattern=pattern,
+    keeps="alpha 0, beta 1, gamma 0: A alone",
+)
+def shaped(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    value: Float[Tensor, "batch kv_head key value_dim"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+    alpha: Float[Tensor, " head"],
+    beta: Float[Tensor, " head"],
+    gamma: Float[Tensor, " head"],
+) -> Float[Tensor, "batch head query value_dim"]:
+    if query.shape[-2] != key.shape[-2]:
+        raise RefusalError("Shaped attention adds the token's own value: it needs keys of the same sequence.")
+    mixed = plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
+    mean = mean_of_visible(query, value, visible=visible, causal=causal)
+    own = for_every_head(value, query.shape[1])
+    return _each(alpha, mixed) * own + _each(beta, mixed) * mixed - _each(gamma, mixed) * mean
+
+
+def _each(weight: Float[Tensor, " head"], like: Tensor) -> Float[Tensor, "head 1 1"]:
+    return weight.to(like.dtype)[:, None, None]

@@ -1,0 +1,49 @@
+"""Sigma-reparametrisation: every projection divided by its largest singular value, times one trained number.
+
+W <- gain W / sigma_1(W): how sharp attention can become is then one number for each matrix, against entropy collapse
+(arXiv:2303.06296). The singular value comes from a whole decomposition, so that its gradient is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.variant import variant
+
+
+def start(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each matrix's own largest singular value."""
+    return {f"{name}_gain": sigma(one) for name, one in weights.items() if one.ndim == 2}
+
+
+def sigma(weight: Float[Tensor, "out in"]) -> Float[Tensor, ""]:
+    """The largest singular value."""
+    found: Tensor = torch.linalg.matrix_norm(weight.to(torch.promote_types(weight.dtype, torch.float32)), ord=2)
+    return found.to(weight.dtype)
+
+
+@variant(
+    kind="weights",
+    title="Sigma-reparam: spectral norms held",
+    summary="Every projection has spectral norm 1 times one trained number.",
+    citation="arXiv:2303.06296",
+    formula="W <- g W / sigma_1(W)",
+    cost="none",
+    parameters={"NAME_gain": "one number for each matrix"},
+    start=start,
+    keeps="g = sigma_1(W) of the trained matrix",
+)
+def sigma_reparam(weights: Mapping[str, Tensor], **gains: Tensor) -> dict[str, Tensor]:
+    """Matrices that have a gain are changed, biases and all others stay."""
+    unknown = [name for name in gains if name.removesuffix("_gain") not in weights]
+    if unknown:
+        raise RefusalError(f"There is no matrix for the gain '{unknown[0]}': gains are called NAME_gain.")
+    return {
+        name: one / sigma(one) * gains[f"{name}_gain"] if f"{name}_gain" in gains else one
+        for name, one in weights.items()
+    }

@@ -1,0 +1,59 @@
+"""Sigmoid attention: every weight by itself, no row that must sum to 1.
+
+The bias -ln(keys) makes a row begin with a sum near 1 (arXiv:2409.04431). Here it counts the keys that the query sees,
+so that padding and the future change nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.variant import Size, variant
+from attnscope.matrix.visibility import Visible, mix, scores
+
+
+def start(size: Size) -> dict[str, Tensor]:
+    return {"bias": torch.zeros(size.heads)}
+
+
+def pattern(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+    bias: Float[Tensor, " head"],
+) -> Float[Tensor, "batch head query key"]:
+    logits = scores(query, key, visible, causal, scale)
+    counted = (~logits.isneginf()).sum(-1, keepdim=True).clamp_min(1)
+    return (logits + bias.to(logits.dtype)[:, None, None] - counted.to(logits.dtype).log()).sigmoid()
+
+
+@variant(
+    kind="pattern",
+    title="Sigmoid attention",
+    summary="A sigmoid of every logit instead of a softmax of every row.",
+    citation="arXiv:2409.04431",
+    formula="A_ij = sigmoid(s_ij + b - ln(number of keys that i sees))",
+    cost="n^2",
+    memory="n^2",
+    rows_sum_to_one=False,
+    parameters={"bias": "heads"},
+    start=start,
+    pattern=pattern,
+    changes="a row of sigmoids has another sum than 1 whatever the bias",
+)
+def sigmoid(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    value: Float[Tensor, "batch kv_head key value_dim"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+    bias: Float[Tensor, " head"],
+) -> Float[Tensor, "batch head query value_dim"]:
+    return mix(pattern(query, key, visible=visible, causal=causal, scale=scale, bias=bias), value)

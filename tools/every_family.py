@@ -1,0 +1,148 @@
+"""What becomes of every model type of transformers: a tiny random model of each goes through scan, paths and collapse.
+
+python tools/every_family.py                       every type that can be built, as a table on the screen
+python tools/every_family.py jamba led --json F    some of them; outcomes as JSON, one entry a type, kept and added to
+
+An outcome is `verified` (with the largest difference from an independent float64 computation), `exact`, `done`,
+`refused` (with the sentence) or `TRACEBACK` (with where), which must never happen. Every type runs in a process of its
+own, with a limit on time and memory, so that one that dies takes nothing with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import signal
+import sys
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+SECONDS = 120
+BYTES = 8 << 30
+COMMANDS = ("scan", "paths", "collapse")
+
+
+def outcomes(model_type: str) -> dict[str, Any]:
+    """What building the type and running every command on it gave."""
+    import torch
+
+    from tests.hf.tiny import tiny
+
+    said: dict[str, Any] = {}
+    try:
+        model, batch = tiny(model_type)
+        with torch.no_grad():
+            model(**batch)
+    except Exception as error:
+        return {"built": f"no: {_where(error)}"}
+    said |= {"built": "yes", "class": type(model).__name__}
+    said["scan"] = _attempt(lambda: _scan(model, batch, said))
+    said["paths"] = _attempt(lambda: _paths(model, batch))
+    said["collapse"] = _attempt(lambda: _collapse(model, batch))
+    return said
+
+
+def _scan(model: Any, batch: dict[str, Any], said: dict[str, Any]) -> str:
+    import attnscope
+
+    survey = attnscope.scan(model, [batch])
+    places: dict[str, list[int]] = {}
+    for key in survey.cells:
+        if key.measure == "entropy":
+            places.setdefault(f"{key.stack} {key.site}", []).append(key.layer)
+    said["attention"] = {place: sorted(layers) for place, layers in places.items()}
+    said["notes"] = survey.provenance.get("notes", [])
+    return f"verified {survey.provenance['verify']['largest_difference']:.0e}"
+
+
+def first_sequence(batch: dict[str, Any]) -> dict[str, Any]:
+    """One sequence of a batch; of pictures that come as rows of patches, as many rows as each has."""
+    sequences = min(len(tensor) for tensor in batch.values())
+    return {name: tensor[: len(tensor) // sequences] for name, tensor in batch.items()}
+
+
+def _paths(model: Any, batch: dict[str, Any]) -> str:
+    import attnscope
+
+    report = attnscope.paths(model, first_sequence(batch), draws=0, top=1)
+    return f"exact {report.linear_difference:.0e}"
+
+
+def _collapse(model: Any, batch: dict[str, Any]) -> str:
+    import attnscope
+
+    found = attnscope.collapse(model, [batch], bound_samples=1)
+    return f"done in {found.provenance['dtype']}"
+
+
+def _attempt(run: Callable[[], str]) -> str:
+    from attnscope.core.errors import RefusalError
+
+    try:
+        return run()
+    except RefusalError as refusal:
+        return f"refused: {refusal}"
+    except Exception as error:
+        return f"TRACEBACK {_where(error)}"
+
+
+def _where(error: BaseException) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    reason = (str(error).strip().splitlines() or ["no reason given"])[0][:200]
+    return f"{type(error).__name__}: {reason} ({Path(last.filename).name}:{last.lineno})"
+
+
+def apart(model_type: str) -> dict[str, Any]:
+    """`outcomes` in a process of its own."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+        signal.alarm(SECONDS)
+        with os.fdopen(writing, "w", encoding="utf-8") as pipe:
+            json.dump(outcomes(model_type), pipe)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        text = pipe.read()
+    _, status = os.waitpid(child, 0)
+    return json.loads(text) if text else {"built": f"no: the process ended with status {status}"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("types", nargs="*")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    sys.path.insert(0, str(ROOT))
+    import torch
+    import transformers
+
+    import attnscope.collapsing.collapse
+    import attnscope.decomposing.paths
+    import attnscope.scanning.scan  # noqa: F401
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    kept = json.loads(asked.json.read_text("utf-8")) if asked.json and asked.json.exists() else {}
+    for model_type in asked.types or list(transformers.CONFIG_MAPPING):
+        kept[model_type] = said = apart(model_type)
+        print(model_type, *(f"{name}: {said[name]}" for name in ("built", *COMMANDS) if name in said), sep="\n    ")
+        if asked.json:
+            asked.json.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+    for name in COMMANDS:
+        print(name, dict(Counter(said[name].split()[0] for said in kept.values() if name in said)))
+    return int(any("TRACEBACK" in str(said.get(name)) for said in kept.values() for name in COMMANDS))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

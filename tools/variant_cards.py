@@ -1,0 +1,86 @@
+"""Writes src/attnscope/variants/cards.json, what `attnscope variants` lists without torch, and docs/variants.md.
+
+python tools/variant_cards.py            write both
+python tools/variant_cards.py --check    exit with 1 where the page says something else
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from attnscope.core.files import write_atomically
+from attnscope.core.registry import variants
+from attnscope.core.variant import Kind, VariantCard
+from attnscope.core.variant_cards import FILE, cards_json
+
+ROOT = Path(__file__).resolve().parents[1]
+CARDS = ROOT / "src" / "attnscope" / "variants" / FILE
+PAGE = ROOT / "docs" / "variants.md"
+KINDS: Mapping[Kind, tuple[str, str]] = {
+    "pattern": ("Other weights", "`variant(query, key, value, visible=..., causal=..., scale=..., ...)`"),
+    "logits": ("Before softmax", "`variant(query, key, value, visible=..., causal=..., scale=..., ...)`"),
+    "output": ("What heads give, and values", "`variant(mixed or value, stream or first_value, ...)`"),
+    "block": ("Norms and residual", "`variant(write, normed, stream or streams, ...)`"),
+    "weights": ("Parameters alone", "`variant(weights, ...)`"),
+}
+INTRODUCTION = """# Attention that can be exchanged
+
+Written from the cards by `make tables`. `attnscope variants` shows the same in a terminal, `attnscope.variants()` hands
+it out in Python:
+
+```python
+import attnscope
+
+local = attnscope.variants("local")
+mixed = local(query, key, value, visible=None, causal=True, scale=0.125, window=64)   # [batch, head, token, dim]
+gates = attnscope.variants("gated_output")
+own = gates.start(attnscope.Size(heads=12, dim=64, width=768))                        # tensors to begin with
+mixed = gates(mixed.transpose(1, 2), stream, **own)                                   # [batch, token, head, dim]
+```
+
+`s` are logits, `A` is softmax of them, `J` gives all keys that a query sees the same weight. `visible` is True where a
+key is seen; keys and values may have fewer heads than queries. *Keeps* says from which start a trained model computes
+what it computed before, to rounding; where there is none, *changes* says why. Statistics of `scan` that do not mean
+here what they mean for softmax are named with each variant.
+"""
+
+
+def page(cards: Iterable[VariantCard]) -> str:
+    known = list(cards)
+    parts = [INTRODUCTION, _table(known)]
+    for kind, (heading, call) in KINDS.items():
+        parts.append(f"## {heading}\n\nKind `{kind}`: {call}\n")
+        parts += [_card(card) for card in known if card.kind == kind]
+    return "\n".join(parts)
+
+
+def _table(cards: list[VariantCard]) -> str:
+    rows = ["| variant | kind | what it does | time | memory | start | source |", "|---|---|---|---|---|---|---|"]
+    for kind in KINDS:
+        for card in cards:
+            if card.kind == kind:
+                start = "keeps" if card.keeps else "changes"
+                says = (kind, card.summary, card.cost, card.memory, start, card.citation)
+                rows.append(f"| [`{card.name}`](#{card.name}) | {' | '.join(says)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _card(card: VariantCard) -> str:
+    lines = [f"### {card.name}", "", f"{card.title}. {card.summary}", "", "```text", card.formula, "```", ""]
+    lines += [f"- **{term}** {words}" for term, words in card.facts() if term != "formula"]
+    return "\n".join(lines) + "\n"
+
+
+def main(check: bool) -> int:
+    fresh = page(one.card for one in variants().values())
+    if check:
+        return int(PAGE.read_text("utf-8") != fresh or CARDS.read_bytes() != cards_json(variants()))
+    write_atomically(CARDS, cards_json(variants()))
+    write_atomically(PAGE, fresh.encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))
