@@ -15,7 +15,7 @@ from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.records.survey.diagnose import diagnose
 from attnscope.records.survey.survey import Survey
 from attnscope.reporting.report import report
-from attnscope.reporting.survey.maps import head_maps
+from attnscope.reporting.survey.maps import MISSING, head_maps
 from tests.hf.tiny import tiny
 
 PLANTED = 2  # a Mamba block of Jamba, which attends in block 4 only
@@ -85,7 +85,7 @@ def test_pages_and_maps_leave_out_heads_that_are_not_there(tmp_path: Any) -> Non
     _, survey = spiking()
     maps = head_maps(survey, survey.table())
     assert maps
-    assert all((m.steps()[:4] == -2).all() and (m.steps()[4] >= 0).all() for m in maps if m.layers == 5)
+    assert all((m.steps()[:4] == MISSING).all() and (m.steps()[4] >= 0).all() for m in maps if m.layers == 5)
     assert not any('class="void"' in m.drawing() for m in maps)
     page = report(survey, tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Blocks 0-3 of the model (Mamba) have no softmax attention: stream only." in page

@@ -42,7 +42,7 @@ def smollm2(material: Material) -> Survey:
     return trusted(attnscope.scan(material("smollm2"), [wikitext()], samples=3, max_tokens=256, batch_size=3))
 
 
-def test_smollm2_has_a_massive_activation_at_layer_12_on_token_0(smollm2: Survey) -> None:
+def test_smollm2_has_a_massive_activation_from_block_11_on_token_0(smollm2: Survey) -> None:
     spike = smollm2.values("spike", site="stream")
     assert spike.shape == (31,)
     assert spike[11] < 1e3
@@ -50,7 +50,7 @@ def test_smollm2_has_a_massive_activation_at_layer_12_on_token_0(smollm2: Survey
     at_twelve = smollm2.column("spike", "value", "model", "stream")[12]
     assert at_twelve.usual() == [{"channel": 507, "token": 0}]
     found = [f for f in attnscope.diagnose(smollm2) if f.kind == "massive_activation" and f.details["step"] == "up"]
-    assert [f.layers for f in found] == [(12,)]
+    assert [f.layers for f in found] == [(11,)]
     assert "token 0" in found[0].sentence
 
 

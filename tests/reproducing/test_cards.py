@@ -42,5 +42,5 @@ def test_the_list_has_a_line_for_each_paper_and_imports_neither_torch_nor_numpy(
         assert line.startswith(f"{name} ")
         assert card.title[:20] in line
         assert "quick: " in line
-        assert " reproduced" in line
+        assert " of " in line
     assert "attnscope reproduce NAME" in lines[len(cards())]
