@@ -19,14 +19,15 @@ from transformers import (
 TEXT = "The quick brown fox jumps over the lazy dog, and the dog does not mind. " * 40
 
 
-def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a byte, and a BOS before every text."""
+def byte_tokenizer(*, adds_bos: bool = True) -> PreTrainedTokenizerFast:
+    """One token a byte, and a BOS before every text, or one that is known and never put there."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"<bos>": 0, **{letter: i + 1 for i, letter in enumerate(alphabet)}}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
+    if adds_bos:
+        tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>")
 
 
@@ -68,8 +69,8 @@ def save_specimen(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def write_gguf(path: Path, architecture: str = "llama") -> None:
-    """A one-layer Llama of 32-bit numbers with a tokenizer of five words."""
+def write_gguf(path: Path, architecture: str = "llama", add_bos: bool | None = None) -> None:
+    """A one-layer Llama of 32-bit numbers with a tokenizer of five words, and what the header says of BOS."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
     writer.add_context_length(64)
@@ -86,6 +87,8 @@ def write_gguf(path: Path, architecture: str = "llama") -> None:
     writer.add_token_types([3, 1, 1, 1, 1])
     writer.add_token_merges(["a b"])
     writer.add_bos_token_id(0)
+    if add_bos is not None:
+        writer.add_add_bos_token(add_bos)
     rng = np.random.default_rng(0)
     shapes = {"token_embd": (5, 16), "output_norm": (16,), "output": (5, 16)}
     shapes |= {"blk.0.attn_norm": (16,), "blk.0.ffn_norm": (16,)}

@@ -10,6 +10,7 @@ import typer
 from attnscope.cli.options import (
     AllowPickle,
     BatchSize,
+    Bos,
     Corpus,
     Device,
     Field,
@@ -56,6 +57,7 @@ def collapse(
     out: Annotated[Path | None, out_option("collapse.json and collapse.html", "MODEL")] = None,
     chart: Annotated[Path | None, chart_option("the curves")] = None,
     field: Field = "text",
+    bos: Bos = "auto",
     allow_pickle: AllowPickle = False,
     trust_remote_code: TrustRemoteCode = False,
     verbose: Verbose = False,
@@ -105,6 +107,7 @@ def collapse(
                 bounds=not no_bounds,
                 stack=stack,
                 field=field,
+                bos=bos,
                 allow_pickle=allow_pickle,
                 trust_remote_code=trust_remote_code,
                 progress=progress,

@@ -49,6 +49,10 @@ KeepText = Annotated[
     ),
 ]
 Field = Annotated[str, typer.Option(help="The text field of .jsonl and .parquet corpora.")]
+Bos = Annotated[
+    Literal["auto", "yes", "no"],
+    typer.Option(help="Begin sequences with the BOS token; auto does as the tokenizer or a GGUF header wants it."),
+]
 BatchSize = Annotated[int, typer.Option(help="Sequences in a batch; halves itself when memory runs out.", min=1)]
 
 

@@ -9,6 +9,7 @@ import typer
 
 from attnscope.cli.options import (
     AllowPickle,
+    Bos,
     Device,
     Model,
     RandomInit,
@@ -55,6 +56,7 @@ def paths(
     ] = "float64",
     device: Device = "cpu",
     stack: Annotated[str | None, stack_option("the last")] = None,
+    bos: Bos = "auto",
     seed: Annotated[int, seed_option("random weights and random signs")] = 0,
     random_init: RandomInit = False,
     allow_pickle: AllowPickle = False,
@@ -96,6 +98,7 @@ def paths(
                 dtype=dtype,
                 device=device,
                 stack=stack,
+                bos=bos,
                 random_init=random_init,
                 seed=seed,
                 allow_pickle=allow_pickle,

@@ -10,6 +10,7 @@ import typer
 from attnscope.cli.options import (
     AllowPickle,
     BatchSize,
+    Bos,
     Corpus,
     Device,
     FailOn,
@@ -53,6 +54,7 @@ def scan(
     dtype: LoadedDtype = "float32",
     device: Device = "cpu",
     field: Field = "text",
+    bos: Bos = "auto",
     keep_text: KeepText = True,
     threshold: Threshold = None,
     fail_on: Annotated[
@@ -101,6 +103,7 @@ def scan(
                 dtype=dtype,
                 device=device,
                 field=field,
+                bos=bos,
                 keep_text=keep_text,
                 random_init=random_init,
                 allow_pickle=allow_pickle,

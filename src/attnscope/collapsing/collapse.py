@@ -41,7 +41,7 @@ from attnscope.hf.loading.material import (
     text_of,
     why_it_does_not_run,
 )
-from attnscope.hf.loading.options import Loading, Sampling
+from attnscope.hf.loading.options import Loading, Sampling, refuse_unknown_bos
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.exclusive import looking_at
@@ -76,6 +76,7 @@ def collapse(
     stack: str | None = None,
     tokenizer: Tokenizer | None = None,
     field: str = "text",
+    bos: str = "auto",
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
     progress: Advance = silent,
@@ -88,8 +89,10 @@ def collapse(
     Sequences have at most `max_tokens`; without it 128, or as many as the model has positions. `norm` is one of "1,inf"
     (the paper's), "frobenius", "1" and "inf" (`matrix.yardsticks`). `mlp_skip=False` cuts the skip past the MLP as
     well, wherever that past attention is cut. `bounds` are computed on at most `bound_samples` sequences of the first
-    batch of the first seed.
+    batch of the first seed. `bos` says whether sequences begin with BOS: "auto" as the tokenizer or a GGUF header wants
+    it, "yes" or "no".
     """
+    refuse_unknown_bos(bos)
     chosen = _variants(variants, mlp_skip)
     if norm not in YARDSTICKS:
         raise RefusalError(f"There is no norm '{norm}': choose one of {', '.join(YARDSTICKS)}.")
@@ -103,7 +106,7 @@ def collapse(
         allow_pickle=allow_pickle,
         trust_remote_code=trust_remote_code,
     )
-    sampling = Sampling(samples, max_tokens, batch_size, seed=seeds[0], field=field)
+    sampling = Sampling(samples, max_tokens, batch_size, seed=seeds[0], field=field, bos=bos)
     text = text_of(corpus, sampling)
     prepared: Batches | None = None
     runs: list[Measured] = []
@@ -181,7 +184,7 @@ def _collapse(
         ends=tuple(ends),
         order=order,
         pairs=pairs,
-        notes=noted(runs, beside, norm),
+        notes=(*prepared.notes, *noted(runs, beside, norm)),
         provenance=provenance_of(runs, prepared, chosen, norm=norm, seeds=seeds, mlp_skip=mlp_skip),
     )
 

@@ -105,6 +105,7 @@ def provenance_of(
             "sequences": prepared.samples,
             "tokens": prepared.tokens,
         },
+        **({} if prepared.beginning is None else {"bos": prepared.beginning.to_json()}),
         "variants": list(chosen),
         "mlp_skip": mlp_skip,
         "norm": norm,

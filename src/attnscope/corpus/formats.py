@@ -1,7 +1,8 @@
 """From the bytes of one file to documents: plain text, JSON lines, either of them gzipped, and parquet.
 
 A text file is one document. A line of JSON is one document, and so is a row of parquet; `field` names the
-text in it. Every way in which a file can be wrong has one sentence that says where and what to do.
+text in it. Lines without that field that have a source and a target are pairs, for encoder-decoders. Every way
+in which a file can be wrong has one sentence that says where and what to do.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from typing import Any
 
 from attnscope.core.bounded import LARGEST, too_large, unpacked
 from attnscope.core.errors import RefusalError
+from attnscope.corpus.corpus import Document
 
 _JSON_LINES = (".jsonl", ".ndjson")
+_PAIR = ("source", "target")
 _ROWS = 1024  # of parquet, at a time
 KNOWN = (".txt", ".md", ".gz", ".parquet", *_JSON_LINES)
 
 
-def documents(data: bytes, name: str, suffixes: list[str], field: str) -> list[str]:
+def documents(data: bytes, name: str, suffixes: list[str], field: str) -> list[Document]:
     """The documents in `data`; `suffixes` are those of the file name, as `Path.suffixes` gives them."""
     kinds = [suffix.lower() for suffix in suffixes]
     if kinds[-1:] == [".gz"]:
@@ -55,7 +58,7 @@ def _text(data: bytes, name: str) -> str:
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _json_lines(text: str, name: str, field: str) -> list[str]:
+def _json_lines(text: str, name: str, field: str) -> list[Document]:
     # Only a newline ends a record: JSON strings may hold the other separators that splitlines() knows.
     return [
         _record(line, f"{name}, line {number},", field)
@@ -64,7 +67,7 @@ def _json_lines(text: str, name: str, field: str) -> list[str]:
     ]
 
 
-def _record(line: str, place: str, field: str) -> str:
+def _record(line: str, place: str, field: str) -> Document:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -74,6 +77,10 @@ def _record(line: str, place: str, field: str) -> str:
         return record
     if not isinstance(record, dict):
         raise RefusalError(f'{place} is not a JSON object: write lines like {{"{field}": "..."}}.')
+    if field not in record and all(isinstance(record.get(side), str) for side in _PAIR):
+        for side in _PAIR:
+            refuse_half_characters(record[side], place)
+        return record[_PAIR[0]], record[_PAIR[1]]
     if field not in record:
         raise RefusalError(f"{place} has no field '{field}'; {_pick(record)}.")
     if not isinstance(record[field], str):
@@ -98,7 +105,7 @@ def _pick(fields: Any) -> str:
     return f"choose one of its fields with --field: {names}" if names else "it has no field at all"
 
 
-def _parquet(data: bytes, name: str, field: str) -> list[str]:
+def _parquet(data: bytes, name: str, field: str) -> list[Document]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -123,9 +130,9 @@ def _parquet(data: bytes, name: str, field: str) -> list[str]:
         ) from error
 
 
-def _rows(file: Any, name: str, field: str) -> list[str]:
+def _rows(file: Any, name: str, field: str) -> list[Document]:
     """A few rows at a time: a long text that is repeated takes no room in the file, and all of it in memory."""
-    rows: list[str] = []
+    rows: list[Document] = []
     length = number = 0
     for batch in file.iter_batches(batch_size=_ROWS, columns=[field]):
         for value in batch.column(0):

@@ -1,7 +1,7 @@
 """read(source) -> Corpus: text from a file, a folder, standard input, Python strings, or the embedded book.
 
     read("corpus.txt")   read("corpus.jsonl.gz", field="body")   read("folder/")   read("-")
-    read(["one text", "another"])   read()
+    read(["one text", "another"])   read([("a source", "its target")])   read()
 
 The embedded text is chapters I to IX of Alice's Adventures in Wonderland by Lewis Carroll (1865), which is in
 the public domain.
@@ -17,13 +17,13 @@ from pathlib import Path
 from attnscope.core.bounded import LARGEST, read_all, too_large
 from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import named_path, neighbour_meant, shortened
-from attnscope.corpus.corpus import Corpus
+from attnscope.corpus.corpus import Corpus, Document
 from attnscope.corpus.formats import KNOWN, documents, refuse_half_characters
 
 EMBEDDED = "Alice's Adventures in Wonderland (embedded)"
 
 
-def read(source: str | Path | Iterable[str] | None = None, *, field: str = "text") -> Corpus:
+def read(source: str | Path | Iterable[Document] | None = None, *, field: str = "text") -> Corpus:
     """What `source` names. A string is a path (`-`: standard input); give texts themselves in a list."""
     if source is None:
         text = resources.files("attnscope.corpus").joinpath("embedded.txt").read_text(encoding="utf-8")
@@ -39,12 +39,18 @@ def read(source: str | Path | Iterable[str] | None = None, *, field: str = "text
     return _from_path(str(source), field)
 
 
-def _strings(texts: Iterable[str]) -> list[str]:
+def _strings(texts: Iterable[Document]) -> list[Document]:
     kept = list(texts)
     for number, text in enumerate(kept):
-        if not isinstance(text, str):
-            raise RefusalError(f"Item {number} of the corpus is {type(text).__name__}, not text: give strings.")
-        refuse_half_characters(text, f"Item {number} of the corpus")
+        sides: tuple[object, ...] = text if isinstance(text, tuple) and len(text) == 2 else (text,)
+        strings = [side for side in sides if isinstance(side, str)]
+        if len(strings) < len(sides):
+            raise RefusalError(
+                f"Item {number} of the corpus is {type(text).__name__}, not text: give strings, or pairs of source and"
+                " target."
+            )
+        for side in strings:
+            refuse_half_characters(side, f"Item {number} of the corpus")
     return kept
 
 
@@ -77,7 +83,7 @@ def _is_text(source: str) -> bool:
 
 def _from_folder(folder: Path, field: str) -> Corpus:
     """Every file below, by name. Hidden ones are left out, and what has no known suffix and is not text."""
-    found: list[str] = []
+    found: list[Document] = []
     files: list[str] = []
     skipped: list[str] = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -91,7 +97,7 @@ def _from_folder(folder: Path, field: str) -> Corpus:
             if path.suffix.lower() in KNOWN:
                 raise
             skipped.append(name)
-        if sum(map(len, found)) > LARGEST:
+        if sum(len("".join(document)) for document in found) > LARGEST:
             raise RefusalError(too_large(f"The folder {folder}", LARGEST))
     if not files:
         raise RefusalError(f"The folder {folder} holds no text file: put .txt, .jsonl or .parquet files in it.")

@@ -40,7 +40,7 @@ from attnscope.hf.loading.material import (
     refusing_what_does_not_run,
     why_it_does_not_run,
 )
-from attnscope.hf.loading.options import Loading
+from attnscope.hf.loading.options import Loading, refuse_unknown_bos
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.exclusive import looking_at
@@ -68,7 +68,7 @@ WIDEST_SEARCH = 32  # suffixes that the search for single paths keeps
 @with_gradients()
 def paths(
     model: str | Path | nn.Module | Loaded,
-    text: str | Mapping[str, Any],
+    text: str | tuple[str, str] | Mapping[str, Any],
     *,
     target: str | int | None = None,
     against: str | int | None = None,
@@ -79,6 +79,7 @@ def paths(
     dtype: str = "float64",
     device: str = "cpu",
     stack: str | None = None,
+    bos: str = "auto",
     random_init: bool = False,
     seed: int = 0,
     tokenizer: Tokenizer | None = None,
@@ -86,25 +87,28 @@ def paths(
     trust_remote_code: bool = False,
     progress: Advance = silent,
 ) -> PathReport:
-    """Decompose one number that `model` says about `text` (or about a ready batch of one sequence).
+    """Decompose one number that `model` says about `text` (or about a ready batch of one sequence). An encoder-decoder
+    takes a pair of source and target too; given the source alone, it writes the target itself.
 
     `target` is a token (as text, or its number), a class (by name or number), or one of residual_norm and stream_norm;
     without it what the model itself says is most likely. `against` makes it the difference of two logits. `position` is
     the token behind which (masked models: at which) the model is asked; without it the last one, or the first mask.
     With `mlp`, MLPs are counted as edges and valued as players too. `draws` are random signs behind the energies; 0
-    leaves them out. A model in memory is copied into `dtype`.
+    leaves them out. A model in memory is copied into `dtype`. `bos` says whether the text begins with BOS: "auto" as
+    the tokenizer or a GGUF header wants it, "yes" or "no".
     """
+    refuse_unknown_bos(bos)
     _check(top, draws, dtype)
     refuse_unusable_seed(seed)
     progress("loading", 0, 0)
     loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
     loaded = loaded_for(model, tokenizer, loading)
     refuse_broken_weights(loaded)
-    read = reading(loaded, text)
+    read = reading(loaded, text, bos)
     narrow = why_it_does_not_run(loaded, read.batch) if dtype == "float64" else None
     if narrow is not None:
         loaded = loaded_for(model, tokenizer, replace(loading, dtype="float32"))
-        read = reading(loaded, text)
+        read = reading(loaded, text, bos)
     with looking_at(loaded.model), quiet(), fitting(len(read.words)):
         progress("freezing", 0, 0)
         found = _anatomy(loaded, read, stack)
@@ -137,7 +141,7 @@ def paths(
         model=loaded.name,
         class_name=loaded.class_name,
         stack=stack or found.stacks[-1].name,
-        text=text if isinstance(text, str) else "",
+        text=text if isinstance(text, str) else text[0] if isinstance(text, tuple) else "",
         tokens=read.words,
         target=goal.target.name,
         output=goal.entries.output,
@@ -156,7 +160,7 @@ def paths(
         top_exact=chains.exact,
         top_missed=chains.missed,
         draws=draws,
-        notes=(*goal.notes, *_notes(found, read, stack, loaded, narrow)),
+        notes=(*goal.notes, *_notes(found, read, stack, narrow)),
         provenance=_provenance(loaded, read, seed if random_init else None),
         goal=goal.goal,
     )
@@ -255,7 +259,7 @@ def _chains(found: TopPaths, read: Reading) -> tuple[Chain, ...]:
     )
 
 
-def _notes(found: Anatomy, read: Reading, stack: str | None, loaded: Loaded, narrow: str | None) -> tuple[str, ...]:
+def _notes(found: Anatomy, read: Reading, stack: str | None, narrow: str | None) -> tuple[str, ...]:
     notes = []
     if narrow is not None:
         notes.append(f"This model's own code does not run in float64 ({narrow}): numbers are float32.")
@@ -270,15 +274,14 @@ def _notes(found: Anatomy, read: Reading, stack: str | None, loaded: Loaded, nar
             f"Paths begin where the {found.stacks[-1].name} begins; what comes from elsewhere is a constant. Choose "
             f"another stack ({others}) by name."
         )
-    if loaded.decoder_start is not None:
-        notes.append("Encoder and decoder read the same text, the decoder one token behind.")
-    return tuple(notes)
+    return (*notes, *read.notes)
 
 
 def _provenance(loaded: Loaded, read: Reading, seed: int | None) -> dict[str, Any]:
     return {
         "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
         "tokens": len(read.words),
+        **({} if read.beginning is None else {"bos": read.beginning.to_json()}),
         **({} if seed is None else {"seed": seed}),
         **Stamp.now().to_json(),
     }

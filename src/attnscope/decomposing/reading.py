@@ -13,13 +13,17 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.corpus.formats import refuse_half_characters
 from attnscope.hf.anatomy.anatomy import marks_padding
+from attnscope.hf.loading.bos import beginning_of, beginning_of_ready
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.outputs import Entries, also_with_space, entries, mask_token_of, word
+from attnscope.hf.loading.targets import LONGEST, with_targets
 from attnscope.hf.seeing.gradients import outside_inference
 from attnscope.pathways.network import Network
 from attnscope.pathways.targets import Target, residual_norm, stream_norm
 from attnscope.records.paths import Goal
 from attnscope.trace.batches import batches
+from attnscope.trace.beginning import Beginning
+from attnscope.trace.pairs import target_ids
 from attnscope.trace.windows import Window, Windows
 
 NORMS: dict[str, tuple[Goal, Callable[[Network], Target]]] = {
@@ -35,6 +39,8 @@ class Reading:
     batch: dict[str, Any]
     ids: Int[Tensor, " token"] | None
     words: tuple[str, ...]
+    beginning: Beginning | None = None  # with BOS or without; None where nothing is known of it
+    notes: tuple[str, ...] = ()  # what a decoder read
 
 
 @dataclass(frozen=True)
@@ -49,14 +55,23 @@ class Aim:
     notes: tuple[str, ...] = ()
 
 
-def reading(loaded: Loaded, text: str | Mapping[str, Any]) -> Reading:
-    """`text` in the model's tokens, or a ready batch as it is."""
-    if not isinstance(text, str | Mapping):
+def reading(loaded: Loaded, text: str | tuple[str, str] | Mapping[str, Any], bos: str = "auto") -> Reading:
+    """`text` (or a pair of source and target) in the model's tokens, begun as `bos` says, or a ready batch as it is."""
+    notes: tuple[str, ...] = ()
+    pair = isinstance(text, tuple) and len(text) == 2 and all(isinstance(side, str) for side in text)
+    if not pair and not isinstance(text, str | Mapping):
         raise RefusalError(
             f"Paths are those of one text, not of a {type(text).__name__}: give a string, or a batch such as "
             '{"input_ids": ids}.'
         )
-    batch = _batch(loaded, text) if isinstance(text, str) else dict(text)
+    if isinstance(text, Mapping):
+        batch = dict(text)
+        beginning = beginning_of_ready(loaded, [batch], bos)
+        if "decoder_input_ids" in batch:
+            notes = ("The decoder read the decoder_input_ids that were given.",)
+    else:
+        source, target = (text, None) if isinstance(text, str) else text
+        batch, beginning, notes = _batch(loaded, source, target, bos)
     place = next(loaded.model.parameters())
     placed = {
         name: outside_inference(value).to(place.device, place.dtype if value.is_floating_point() else None)
@@ -75,10 +90,12 @@ def reading(loaded: Loaded, text: str | Mapping[str, Any]) -> Reading:
     if row is not None and loaded.positions is not None and len(row) > loaded.positions:
         raise RefusalError(_too_long(loaded, len(row)))
     words = () if row is None else tuple(word(loaded.tokenizer, int(i)) for i in row)
-    return Reading({**batch, **placed}, row, words)
+    return Reading({**batch, **placed}, row, words, beginning, notes)
 
 
-def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
+def _batch(
+    loaded: Loaded, text: str, target: str | None, bos: str
+) -> tuple[dict[str, Any], Beginning, tuple[str, ...]]:
     if not loaded.reads_text:
         raise RefusalError(
             f"{loaded.name} ({loaded.class_name}) does not read text alone: in Python, give a batch of what its "
@@ -88,15 +105,41 @@ def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
     ids = _numbers(loaded, text) if loaded.tokenizer is None else tuple(loaded.tokenizer(text)["input_ids"])
     if not text.strip() or not ids:
         raise RefusalError("The text is empty: give at least two tokens of it.")
+    beginning = beginning_of(loaded, bos)
+    if loaded.tokenizer is None and bos == "auto":
+        beginning = replace(beginning, begins=ids[0] == beginning.token, why="the numbers of the tokens were given")
+    ids = beginning(ids)
     if loaded.positions is not None and len(ids) > loaded.positions:
         raise RefusalError(_too_long(loaded, len(ids)))
-    if loaded.vocab_size is not None and max(ids) >= loaded.vocab_size:
-        given = f"token {max(ids)}, and {loaded.name} has {loaded.vocab_size} of them"
+    written = _written(loaded, target)
+    largest = max(*ids, *(written or ids))
+    if loaded.vocab_size is not None and largest >= loaded.vocab_size:
+        given = f"token {largest}, and {loaded.name} has {loaded.vocab_size} of them"
         if loaded.tokenizer is None:
             raise RefusalError(f"The text asks for {given}: give numbers below that.")
         raise RefusalError(f"The tokenizer gives {given}: give the tokenizer that belongs to the model.")
-    window = Windows("text", "", (Window(ids),), len(ids))
-    return next(iter(batches(window, decoder_start=loaded.decoder_start, accepts=loaded.accepts))).inputs
+    window = Windows("text", "", (Window(ids),), loaded.positions or LONGEST, None if written is None else (written,))
+    notes: tuple[str, ...] = ()
+    if loaded.decoder_start is not None:
+        window, said = with_targets(loaded, window)
+        notes = (said,)
+    made = next(iter(batches(window, decoder_start=loaded.decoder_start, accepts=loaded.accepts)))
+    return made.inputs, beginning, notes
+
+
+def _written(loaded: Loaded, target: str | None) -> tuple[int, ...] | None:
+    """The tokens of a target; refused where there is no decoder to read them."""
+    if target is None:
+        return None
+    if loaded.decoder_start is None:
+        raise RefusalError(f"{loaded.name} ({loaded.class_name}) has no decoder to read a target: give one text.")
+    refuse_half_characters(target, "The target text")
+    if loaded.tokenizer is not None and target.strip():
+        return target_ids(loaded.tokenizer, target)
+    ids = _numbers(loaded, target)
+    if not ids:
+        raise RefusalError("The target text is empty: give it, or the source alone.")
+    return ids
 
 
 def _too_long(loaded: Loaded, tokens: int) -> str:

@@ -14,6 +14,7 @@ from attnscope.hf.loading.placeholders import notes_on_placeholders
 from attnscope.hf.loading.sound import broken_weights
 from attnscope.hf.tapping.verify import verify
 from attnscope.records.survey.survey import Survey
+from attnscope.scanning.bos_loss import bos_loss
 from attnscope.scanning.observer import Observer
 from attnscope.scanning.plan import Plan
 from attnscope.scanning.subject import Subject
@@ -37,7 +38,7 @@ def provenance(
         }
         for stack in found.stacks
     ]
-    notes = [*found.notes, *notes_on_placeholders(loaded.model, (batch.inputs for batch in prepared))]
+    notes = [*prepared.notes, *found.notes, *notes_on_placeholders(loaded.model, (batch.inputs for batch in prepared))]
     return {
         "model": {
             **{key: value for key, value in loaded.provenance.items() if key not in ("model", "sha256")},
@@ -49,6 +50,7 @@ def provenance(
             **({"broken_weights": list(broken)} if (broken := broken_weights(loaded.model)) else {}),
         },
         "corpus": {"name": prepared.name, "hash": prepared.sha256, "window": plan.max_tokens},
+        **({} if prepared.beginning is None else {"bos": prepared.beginning.to_json() | bos_loss(loaded, prepared)}),
         "measures": list(plan.measures),
         "dtype": plan.dtype,
         "device": plan.device,

@@ -33,7 +33,7 @@ from attnscope.hf.loading.material import (
     refusing_what_does_not_run,
     text_of,
 )
-from attnscope.hf.loading.options import Loading, Sampling
+from attnscope.hf.loading.options import Loading, Sampling, refuse_unknown_bos
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.hf.seeing.gradients import without_gradients
@@ -61,6 +61,7 @@ def scan(
     dtype: str = "float32",
     device: str = "cpu",
     field: str = "text",
+    bos: str = "auto",
     random_init: bool = False,
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
@@ -72,6 +73,7 @@ def scan(
 ) -> Survey:
     """Measure `model` over `corpus`; see `attnscope scan --help` for the words.
 
+    `bos` says whether sequences begin with BOS: "auto" as the tokenizer or a GGUF header wants it, "yes" or "no".
     `dtype`, `device` and `random_init` are for models loaded by name; one in memory is scanned as it is. `accumulate`
     is the precision of attention statistics: float32 rounds as the model's own attention does; None takes float64
     wherever logits are so large that float32 would show. With `checkpoint`, what is done is kept there when the scan is
@@ -82,9 +84,10 @@ def scan(
     tell = progress or silent
     chosen = choose(_names_of(measures))
     refuse_unusable_seed(seed)
+    refuse_unknown_bos(bos)
     tell("loading", 0, 0, 0)
     loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
-    sampling = Sampling(samples, max_tokens, batch_size, seed, field)
+    sampling = Sampling(samples, max_tokens, batch_size, seed, field, bos)
     loaded = loaded_model(model, tokenizer, loading)
     with looking_at(loaded.model):
         text = text_of(corpus, sampling)

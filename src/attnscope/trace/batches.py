@@ -20,6 +20,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
+from attnscope.trace.beginning import Beginning
 from attnscope.trace.windows import Window, Windows
 
 
@@ -75,16 +76,21 @@ class Batch:
 
     def shortened(self, tokens: int) -> Batch:
         """The first `tokens` positions of a text batch; batches of anything else stay as they are."""
-        length = None if (ids := self.inputs.get("input_ids")) is None else ids.shape[1]
-        if length is None or length <= tokens or self._bound_to_length(length):
+        if "input_ids" not in self.inputs:
+            return self
+        length = self.inputs["input_ids"].shape[1]
+        written = self.inputs.get("decoder_input_ids", self.inputs["input_ids"]).shape[1]
+        if max(length, written) <= tokens or self._bound_to_length(length):
             return self
         inputs = {
-            name: tensor[:, :tokens] if tensor.shape[1:2] == (length,) else tensor
+            name: tensor[:, :tokens]
+            if tensor.shape[1:2] == (written if name.startswith("decoder_") else length,)
+            else tensor
             for name, tensor in self.inputs.items()
         }
         mask = None if self.mask is None else self.mask[:, :tokens]
         decoder_mask = None if self.decoder_mask is None else self.decoder_mask[:, :tokens]
-        count = len(self) * tokens if mask is None else int(mask.sum())
+        count = len(self) * min(length, tokens) if mask is None else int(mask.sum())
         return Batch(inputs, mask, self.samples, count, decoder_mask)
 
     def _bound_to_length(self, length: int) -> bool:
@@ -108,11 +114,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class Batches:
-    """All batches of a scan. Iterate over it as often as you like."""
+    """All batches of a scan. Iterate over it as often as you like.
+
+    `beginning` says whether sequences of text begin with BOS; `notes` what a reader must know of how they were made.
+    """
 
     name: str
     sha256: str
     batches: tuple[Batch, ...]
+    beginning: Beginning | None = None
+    notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Batch]:
         return iter(self.batches)
@@ -157,14 +168,23 @@ def batches(
     """Pad and group sequences.
 
     `pad` is the tokenizer's padding token (0 where it has none: the mask hides it). With `decoder_start`
-    the model is an encoder-decoder, which reads each sequence again, shifted right behind that token.
+    the model is an encoder-decoder, whose decoder reads the target of each sequence (or the sequence again, where there
+    is none), shifted right behind that token.
     `accepts` names the arguments of the model's forward; token types are handed over only where it takes
     them.
     """
     if batch_size < 1:
         raise RefusalError(f"A batch of {batch_size} sequences is empty: pass --batch-size 1 or more.")
+    written = sequences.targets or tuple(window.ids for window in sequences.sequences)
+    shifted = None if decoder_start is None else [(decoder_start, *ids[:-1]) for ids in written]
     made = [
-        _batch(group, [sequences.sequences[i] for i in group], pad or 0, decoder_start, accepts)
+        _batch(
+            group,
+            [sequences.sequences[i] for i in group],
+            pad or 0,
+            None if shifted is None else [shifted[i] for i in group],
+            accepts,
+        )
         for group in _groups(
             [len(window.ids) for window in sequences.sequences],
             batch_size,
@@ -193,26 +213,30 @@ def _batch(
     numbers: Sequence[int],
     group: Sequence[Window],
     pad: int,
-    decoder_start: int | None,
+    shifted: Sequence[tuple[int, ...]] | None,
     accepts: frozenset[str] | None,
 ) -> Batch:
     length = max(len(window.ids) for window in group)
     ids = _padded([window.ids for window in group], length, pad)
-    mask = torch.tensor([[i < len(window.ids) for i in range(length)] for window in group])
+    mask = _real([len(window.ids) for window in group])
     tokens = int(mask.sum())
     inputs: dict[str, Tensor] = {"input_ids": ids}
-    has_padding = tokens < mask.numel()
-    if has_padding:
+    if not bool(mask.all()):
         inputs["attention_mask"] = mask.long()
     types = [window.types for window in group if window.types is not None]
     if len(types) == len(group) and (accepts is None or "token_type_ids" in accepts):
         inputs["token_type_ids"] = _padded(types, length, 0)
-    if decoder_start is not None:
-        shifted = [(decoder_start, *window.ids[:-1]) for window in group]
-        inputs["decoder_input_ids"] = _padded(shifted, length, pad)
-        if has_padding:
-            inputs["decoder_attention_mask"] = mask.long()
-    return Batch(inputs, mask, tuple(numbers), tokens, None if decoder_start is None else mask)
+    decoder_mask = None
+    if shifted is not None:
+        decoder_mask = _real([len(ids) for ids in shifted])
+        inputs["decoder_input_ids"] = _padded(shifted, decoder_mask.shape[1], pad)
+        if not bool(decoder_mask.all()):
+            inputs["decoder_attention_mask"] = decoder_mask.long()
+    return Batch(inputs, mask, tuple(numbers), tokens, decoder_mask)
+
+
+def _real(lengths: Sequence[int]) -> Bool[Tensor, "batch token"]:
+    return torch.tensor([[i < length for i in range(max(lengths))] for length in lengths])
 
 
 def _padded(rows: Sequence[tuple[int, ...]], length: int, pad: int) -> Int[Tensor, "batch token"]:

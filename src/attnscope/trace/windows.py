@@ -15,11 +15,12 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attnscope.core.errors import RefusalError
 from attnscope.corpus.corpus import Corpus
+from attnscope.trace.beginning import Beginning
 
 DEFAULT_TOKENS = 256
 Tokenizer = Callable[..., Mapping[str, Any]]
@@ -50,6 +51,7 @@ class Windows:
     sha256: str
     sequences: tuple[Window, ...]
     max_tokens: int
+    targets: tuple[tuple[int, ...], ...] | None = None  # what a decoder writes for each; None: the sequence again
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -68,15 +70,19 @@ def windows(
     vocab_size: int | None = None,
     samples: int | None = None,
     seed: int = 0,
+    beginning: Beginning | None = None,
 ) -> Windows:
     """The sequences of `corpus`; all of them, or `samples` drawn with `seed`.
 
-    `positions` is the longest sequence the model takes, and `vocab_size` the number of tokens it knows.
+    `positions` is the longest sequence the model takes, and `vocab_size` the number of tokens it knows. Without
+    `beginning`, windows begin as the tokenizer makes texts begin.
     """
     limit = window_length(max_tokens, positions)
     _refuse_fewer_than_one(samples)
     stretches = list(_stretches(corpus.documents, max(_STRETCH, _STRETCH_PER_TOKEN * limit)))
     surround = _surround(tokenizer, corpus)
+    if beginning is not None:
+        surround = surround.beginning(beginning)
     room = limit - surround.length
     if room < _FEWEST:
         raise RefusalError(
@@ -201,6 +207,15 @@ class _Surround:
     @property
     def length(self) -> int:
         return len(self.before) + len(self.after)
+
+    def beginning(self, beginning: Beginning) -> _Surround:
+        """The same, with or without BOS in front; it has the type of what comes after it."""
+        before = beginning(self.before)
+        if self.types is None or before == self.before:
+            return replace(self, before=before)
+        first, text, after = self.types
+        added = len(before) > len(self.before)
+        return replace(self, before=before, types=((first or (text,))[:1] + first if added else first[1:], text, after))
 
     def __call__(self, ids: tuple[int, ...], document: int, start: int) -> Window:
         types = None

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from attnscope.core.errors import RefusalError
 from attnscope.corpus.corpus import Corpus
 from attnscope.corpus.read import read
+from attnscope.hf.loading.bos import beginning_of
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.options import Sampling
+from attnscope.hf.loading.targets import with_targets
 from attnscope.trace.batches import Batches, batches
+from attnscope.trace.pairs import pair_windows
 from attnscope.trace.windows import random_windows, windows
 
 SAMPLES = 64  # random sequences, where no number is asked for
@@ -23,16 +29,23 @@ def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
             f"{loaded.name} ({loaded.class_name}) does not read text alone: in Python, give batches of what its "
             'forward takes, such as [{"pixel_values": images}] or [{"input_features": sound}].'
         )
+    beginning = beginning_of(loaded, sampling.bos)
+    notes: tuple[str, ...] = ()
     if loaded.tokenizer is not None:
-        sequences = windows(
-            read() if corpus is None else corpus,
-            loaded.tokenizer,
-            max_tokens=sampling.max_tokens,
-            positions=loaded.positions,
-            vocab_size=loaded.vocab_size,
-            samples=sampling.samples,
-            seed=sampling.seed,
-        )
+        text = read() if corpus is None else corpus
+        how: dict[str, Any] = {
+            "max_tokens": sampling.max_tokens,
+            "positions": loaded.positions,
+            "vocab_size": loaded.vocab_size,
+            "samples": sampling.samples,
+            "seed": sampling.seed,
+            "beginning": beginning,
+        }
+        if text.targets is None:
+            sequences = windows(text, loaded.tokenizer, **how)
+        else:
+            _refuse_pairs_without_a_decoder(loaded, text)
+            sequences, notes = pair_windows(text, loaded.tokenizer, **how)
     elif corpus is None and loaded.vocab_size:
         sequences = random_windows(
             loaded.vocab_size,
@@ -40,20 +53,32 @@ def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
             positions=loaded.positions,
             samples=SAMPLES if sampling.samples is None else sampling.samples,
             seed=sampling.seed,
-            first=_known(loaded.bos, loaded),
+            first=beginning.token if beginning.begins else None,
         )
     else:
         raise RefusalError(
             f"{loaded.name} has no tokenizer, so it cannot read a corpus: add tokenizer.json to it (in "
             "Python pass tokenizer=), or leave the corpus out to scan it on random tokens."
         )
-    return batches(
+    if loaded.decoder_start is not None:
+        sequences, said = with_targets(loaded, sequences, sampling.batch_size, sampling.seed)
+        notes = (said, *notes)
+    made = batches(
         sequences,
         batch_size=sampling.batch_size,
         pad=_known(loaded.pad, loaded),
         decoder_start=None if loaded.decoder_start is None else _known(loaded.decoder_start, loaded) or 0,
         accepts=loaded.accepts,
     )
+    return replace(made, beginning=beginning, notes=notes)
+
+
+def _refuse_pairs_without_a_decoder(loaded: Loaded, pairs: Corpus) -> None:
+    if loaded.decoder_start is None:
+        raise RefusalError(
+            f"{pairs.name} holds pairs of source and target, and {loaded.name} ({loaded.class_name}) reads one text: "
+            "give texts, or choose one side of a .jsonl file with --field source."
+        )
 
 
 def _known(token: int | None, loaded: Loaded) -> int | None:

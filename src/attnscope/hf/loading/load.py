@@ -26,7 +26,7 @@ from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.hf.loading import classes
 from attnscope.hf.loading.devices import device_named, dtype_named
 from attnscope.hf.loading.experts import with_plain_experts
-from attnscope.hf.loading.gguf_file import open_gguf
+from attnscope.hf.loading.gguf_file import Header, open_gguf
 from attnscope.hf.loading.hashing import described, hash_of_files, hash_of_json
 from attnscope.hf.loading.options import Loading
 from attnscope.hf.loading.permission import pretrained, refuse_foreign_kernels
@@ -57,6 +57,7 @@ class Loaded:
     decoder_start: int | None
     accepts: frozenset[str]
     reads_text: bool = True
+    header: Header = field(default_factory=Header)  # what a GGUF file says of BOS
     provenance: dict[str, Any] = field(default_factory=dict)
 
 
@@ -80,7 +81,7 @@ def load_as(source: str | Path, loading: Loading) -> Loaded:
     precision, place = dtype_named(loading.dtype), device_named(loading.device)
     refuse_unusable_seed(loading.seed)
     found = find(source, loading)
-    with quiet(), _refusing(found), _open(found):
+    with quiet(), _refusing(found), _open(found) as header:
         config = _config(found, loading)
         if not _uses_remote_code(found, loading):
             refuse_what_memory_cannot_hold(_choices(config, found)[0], config, precision, found.name)
@@ -126,12 +127,13 @@ def load_as(source: str | Path, loading: Loading) -> Loaded:
         decoder_start=classes.decoder_start_of(model),
         accepts=classes.accepted_by(model),
         reads_text=classes.reads_text(model),
+        header=header,
         provenance=provenance,
     )
 
 
-def _open(found: Source) -> AbstractContextManager[None]:
-    return open_gguf(found.weights[0]) if found.form == "gguf" else nullcontext()
+def _open(found: Source) -> AbstractContextManager[Header]:
+    return open_gguf(found.weights[0]) if found.form == "gguf" else nullcontext(Header())
 
 
 @contextmanager

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.corpus.corpus import Corpus
+from attnscope.corpus.corpus import Corpus, Document
 from attnscope.corpus.read import read
 from attnscope.hf.loading.autocast import refuse_autocast
+from attnscope.hf.loading.bos import beginning_of_ready
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.load import Loaded, load_as
@@ -28,7 +29,7 @@ from attnscope.hf.seeing.uncompiled import note_on, uncompiled
 from attnscope.trace.batches import Batches
 from attnscope.trace.windows import Tokenizer
 
-Text = str | Path | Iterable[str]
+Text = str | Path | Iterable[Document]
 Ready = Batches | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 
@@ -61,15 +62,21 @@ def batches_for(loaded: Loaded, corpus: Corpus | Text | Ready | None, sampling: 
     if corpus is None or isinstance(corpus, Corpus):
         return feed(loaded, corpus, sampling)
     if isinstance(corpus, Batches):
-        return corpus
+        return _as_they_are(loaded, corpus, sampling)
     if isinstance(corpus, Mapping):
-        return Batches.of([corpus])
+        return _as_they_are(loaded, Batches.of([corpus]), sampling)
     if isinstance(corpus, str | Path):
         return feed(loaded, read(corpus, field=sampling.field), sampling)
     things: list[Any] = list(corpus)
     if things and isinstance(things[0], Mapping):
-        return Batches.of(things)
+        return _as_they_are(loaded, Batches.of(things), sampling)
     return feed(loaded, read(things), sampling)
+
+
+def _as_they_are(loaded: Loaded, ready: Batches, sampling: Sampling) -> Batches:
+    if ready.beginning is not None and sampling.bos == "auto":
+        return ready
+    return replace(ready, beginning=beginning_of_ready(loaded, (batch.inputs for batch in ready), sampling.bos))
 
 
 def forward_options(loaded: Loaded) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from attnscope.core.errors import RefusalError, meant
 
+BOS = ("auto", "yes", "no")
 DTYPES = ("float32", "float64", "bfloat16", "float16", "auto")
 
 
@@ -34,8 +35,14 @@ class Sampling:
     batch_size: int = 8
     seed: int = 0  # of the choice of sequences, and of random tokens
     field: str = "text"  # of .jsonl and .parquet files
+    bos: str = "auto"  # whether sequences begin with BOS: as the model wants it, yes, or no
 
 
 def refuse_unknown_dtype(name: str) -> None:
     if name not in DTYPES:
         raise RefusalError(f"There is no dtype '{name}': choose one of {', '.join(DTYPES)}.{meant(name, DTYPES)}")
+
+
+def refuse_unknown_bos(asked: str) -> None:
+    if asked not in BOS:
+        raise RefusalError(f"BOS cannot be '{asked}': choose one of {', '.join(BOS)}.{meant(asked, BOS)}")

@@ -1,11 +1,12 @@
 """Where a survey comes from, as plain JSON, and what becomes of it when two surveys merge.
 
 Keys: model {name, class, hash, parameters, stacks [{name, layers, heads, causal, tokens, kinds}]}, corpus {name, hash,
-sequences, tokens, window, and of a folder files_read, files_skipped}, measures, not_measured {measure: reason}, dtype,
-device, seed, routes, verify, notes, versions, attnscope, created. `tokens` of a stack counts what its queries really
-read, where the corpus counts what it holds (images, say); `kinds` says of blocks without softmax attention what stands
-in its place, by number; `notes` are sentences on what of the model is not in the survey. Merging is associative and
-commutative, like all the rest.
+sequences, tokens, window, and of a folder files_read, files_skipped}, bos {begins, token, why, and where BOS is absent
+from a language model loss_without, loss_with, loss_windows}, measures, not_measured {measure: reason}, dtype, device,
+seed, routes, verify, notes, versions, attnscope, created. `tokens` of a stack counts what its queries really read,
+where the corpus counts what it holds (images, say); `kinds` says of blocks without softmax attention what stands in its
+place, by number; `notes` are sentences on what was read, and on what of the model is not in the survey. Merging is
+associative and commutative, like all the rest.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from attnscope.core.numerals import numeral
 from attnscope.core.words import count
 from attnscope.records.collapse import Collapse
 from attnscope.records.published import Published
+from attnscope.reporting.beginning import beginning_words
 from attnscope.reporting.collapse.grades import (
     COLLAPSED,
     OF_TOKENS,
@@ -190,9 +191,10 @@ def shape_words(found: Collapse) -> str:
 
 
 def corpus_words(found: Collapse) -> str:
-    """`pocket's text, 32 sequences of up to 128 tokens`, and the norm where it is not the paper's."""
+    """`pocket's text, 32 sequences of up to 128 tokens, BOS first`, and the norm where it is not the paper's."""
     corpus = found.provenance["corpus"]
     sequences = corpus["sequences"]
     over = count(sequences, "sequence") if isinstance(sequences, int) else f"{sequences} sequences"
     norm = "" if found.norm == PAPERS_NORM else f", {found.norm} norm"
-    return f"{corpus['name']}, {over} of up to {count(found.tokens, 'token')}{norm}"
+    read = (f"{corpus['name']}, {over} of up to {count(found.tokens, 'token')}", *beginning_words(found.provenance))
+    return f"{', '.join(read)}{norm}"

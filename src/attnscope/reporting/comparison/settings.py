@@ -26,6 +26,11 @@ def setting_notes(found: Comparison) -> tuple[str, ...]:
             "attention spreads wider over longer ones",
             "tokens",
         ),
+        _told(
+            [_begun(one) for one in many],
+            "Only some of them begin sequences with BOS",
+            "sinks and massive activations move with it",
+        ),
         _told([_corpus(one).get("sequences") for one in many], "Other numbers of sequences were read", "", "sequences"),
         _measures(found),
         _definitions(many),
@@ -110,6 +115,12 @@ def _versions(surveys: Sequence[Survey], name: str) -> str | None:
         own = versions if isinstance(versions, dict) else {}
         values.append(one.provenance.get("attnscope") if name == "attnscope" else own.get(name))
     return _told(values, f"Versions of {name} differ", "")
+
+
+def _begun(survey: Survey) -> str | None:
+    found = survey.provenance.get("bos")
+    begins = found.get("begins") if isinstance(found, dict) else None
+    return ("BOS first" if begins else "no BOS") if isinstance(begins, bool) else None
 
 
 def _corpus(survey: Survey) -> dict[str, Any]:

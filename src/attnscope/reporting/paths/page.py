@@ -16,6 +16,7 @@ from attnscope.charts.path_rows import head_length_rows, player_rows, seen_lengt
 from attnscope.core.numerals import numeral
 from attnscope.core.words import count
 from attnscope.records.paths import Chain, PathReport
+from attnscope.reporting.beginning import beginning_words
 from attnscope.reporting.document import page, rows
 from attnscope.reporting.drawing import WIDTHS, Drawn, drawn_to_fit
 from attnscope.reporting.paths.arcs import asked_at, drawn_chains, left_out, strip
@@ -83,6 +84,7 @@ def render(report: PathReport) -> str:
         zero=zero,
         chains=chains,
         missed=numeral(report.top_missed),
+        begun=beginning_words(report.provenance),
         provenance=rows(report.provenance),
     )
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from attnscope.charts.path_rows import head_name, signed, visible
 from attnscope.core.visible import clean
 from attnscope.records.paths import PathReport
+from attnscope.reporting.beginning import beginning_words
 from attnscope.reporting.paths.carriers import heads
 from attnscope.reporting.paths.origin import constants_matter
 from attnscope.reporting.paths.vocabulary import chain_words, other_than_said
@@ -27,9 +28,10 @@ def show(report: PathReport, *, verbose: bool = False) -> RenderableType:
     """What a console prints."""
     said = sentences(report)[1:]
     game = player_words(report)
+    begun = beginning_words(report.provenance)
     shown = [*said, *([game] if game else [])] if verbose else said[: FEW_SENTENCES - bool(report.notes)]
     parts: list[RenderableType] = [
-        *opening(verdict(report), f"{report.model}: {visible(report.target)}"),
+        *opening(verdict(report), ", ".join((f"{report.model}: {visible(report.target)}", *begun))),
         Text(""),
         *(Text(clean(sentence)) for sentence in shown),
         *(Text(clean(note), style="dim") for note in (report.notes if verbose else report.notes[:FEW_NOTES])),

@@ -11,6 +11,7 @@ from attnscope.core.words import count
 from attnscope.records.survey.diagnose import diagnose
 from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
+from attnscope.reporting.beginning import beginning_words
 from attnscope.reporting.verdict import Verdict
 
 
@@ -43,13 +44,14 @@ def model_name(survey: Survey) -> str:
 
 
 def corpus_words(survey: Survey) -> tuple[str, ...]:
-    """What was read: `wikitext`, `64 sequences`, `16,384 tokens`; of a folder also how many files."""
+    """What was read: `wikitext`, `64 sequences`, `16,384 tokens`, and whether BOS came first; of a folder also how many
+    files."""
     corpus = _section(survey, "corpus")
     words = [str(corpus["name"])] if corpus.get("name") else []
     if isinstance(corpus.get("files_read"), int):
         words.append(f"{count(corpus['files_read'], 'file')} read and {corpus.get('files_skipped', 0):,} skipped")
     words += [f"{corpus[k]:,} {k}" for k in ("sequences", "tokens") if isinstance(corpus.get(k), int)]
-    return tuple(words)
+    return (*words, *beginning_words(survey.provenance))
 
 
 def missing_words(survey: Survey) -> tuple[str, ...]:

@@ -10,32 +10,16 @@ times are one climb.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Literal
 
 from attnscope.core.finding import Finding, finding
-from attnscope.core.words import number, percent, ranges, within
-from attnscope.records.survey.cell import Cell
+from attnscope.core.words import number, ranges, within
+from attnscope.records.survey.levels import levels_of
 from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
 
 _KEEPS_CLIMBING = 1.5
-
-
-@dataclass(frozen=True)
-class _Level:
-    """The largest activation at one place between two half-blocks."""
-
-    layer: int
-    site: str
-    size: float
-    cell: Cell
-
-    @property
-    def writer(self) -> tuple[int, str]:
-        """The block and the half of it that wrote this state."""
-        return (self.layer, "attention") if self.site == "middle" else (self.layer - 1, "MLP")
 
 
 @finding(
@@ -46,7 +30,7 @@ class _Level:
 )
 def massive_activation(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
     for stack in survey.stacks:
-        levels = _levels(survey, stack)
+        levels = levels_of(survey, stack)
         highest = max((level.size for level in levels), default=0.0)
         halves = any(level.site == "middle" for level in levels)
         tail = within(stack, "", len(survey.stacks) > 1)
@@ -70,7 +54,7 @@ def massive_activation(survey: Survey, thresholds: Thresholds) -> Iterator[Findi
             who = f"{writer} {verb}s"
             if len(blocks) > 1:
                 who = f"blocks {ranges(blocks)}, most of all {writer}, {verb}"
-            channel, token = _label(large.cell, "channel"), _label(large.cell, "token")
+            channel, token = large.label("channel"), large.label("token")
             yield Finding(
                 kind=massive_activation.name,
                 severity="warning" if up else "info",
@@ -80,7 +64,7 @@ def massive_activation(survey: Survey, thresholds: Thresholds) -> Iterator[Findi
                 sentence=(
                     f"A massive activation {'appears' if up else 'disappears'} in block {block}{tail}:"
                     f" {who} the largest entry of the residual stream from"
-                    f" {number(before.size)} to {number(after.size)}{_where(channel, token)}."
+                    f" {number(before.size)} to {number(after.size)}{large.where()}."
                 ),
                 value=large.size,
                 threshold=thresholds.spike_size,
@@ -95,10 +79,10 @@ def massive_activation(survey: Survey, thresholds: Thresholds) -> Iterator[Findi
                     "before": before.size,
                     "after": after.size,
                     "factor": factor if small.size else None,
-                    "largest": float(large.cell.moments.maximum),
+                    "largest": large.largest,
                     "channel": channel[0] if channel else None,
                     "token": token[0] if token else None,
-                    "sample": (large.cell.peak.places()[0] or {}).get("sample"),
+                    "sample": large.sample,
                 },
             )
 
@@ -108,15 +92,6 @@ _UP = (
     " quantising, mind float16 (it ends at 65,504), and leave the token out of averages over the stream."
 )
 _DOWN = "The counterpart of the step up: this block cancels the spike before the output. Do not prune or skip it alone."
-
-
-def _levels(survey: Survey, stack: str) -> list[_Level]:
-    found = [
-        _Level(key.layer, key.site, float(cell.moments.mean), cell)
-        for key, cell in survey.cells.items()
-        if key[:3] == ("spike", "value", stack) and cell.moments.count.any()
-    ]
-    return sorted(found, key=lambda level: (level.layer, level.site == "middle"))
 
 
 def _climbs(sizes: list[float]) -> Iterator[tuple[int, int]]:
@@ -145,17 +120,3 @@ def _way(before: float, after: float) -> Literal[-1, 0, 1]:
 def _steepness(before: float, after: float) -> float:
     low, high = sorted((before, after))
     return high / low if low else float("inf")
-
-
-def _label(cell: Cell, name: str) -> tuple[int, float] | None:
-    """The most common label and the share of sequences that have it."""
-    return cell.tallies[name].most_common()[0] if name in cell.tallies else None
-
-
-def _where(channel: tuple[int, float] | None, token: tuple[int, float] | None) -> str:
-    named = [
-        f"{name} {label[0]}" + (f" in {percent(label[1])} of sequences" if label[1] < 1 else "")
-        for name, label in (("channel", channel), ("token", token))
-        if label
-    ]
-    return f" ({', '.join(named)})" if named else ""
