@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from attnscope.core.progress import Advance, silent
 
 Loss = Callable[[nn.Module, torch.Generator], Tensor]
 EVERY_SECONDS = 20.0
+SAVING_COSTS = 20.0  # a large model is saved so seldom that saving takes a twentieth of the time
 
 
 @dataclass(frozen=True)
@@ -61,37 +62,55 @@ def train(
     *,
     seed: int = 0,
     kept: Path | None = None,
+    plan: Mapping[str, Any] | None = None,
+    trained: Mapping[str, nn.Parameter] | None = None,
+    where: Callable[[nn.Module, torch.Generator], str] | None = None,
     advance: Advance = silent,
     stage: str = "training",
 ) -> tuple[float, ...]:
-    """Train in place; the loss of every step. With `kept`, begin where a checkpoint there ended."""
-    optimiser = torch.optim.AdamW(
-        model.parameters(), lr=recipe.rate, betas=(0.9, recipe.beta2), weight_decay=recipe.decay
-    )
-    checkpoint = None if kept is None else Checkpoint(kept, {"recipe": asdict(recipe), "seed": seed})
+    """Train in place; the loss of every step. With `kept`, begin where a checkpoint there ended.
+
+    `trained` are the parameters to train, by their names in the model, and the only ones that a checkpoint keeps;
+    without it all of them. `plan` is what decides the numbers beside the recipe and the seed (which data, say).
+    `where(model, rng)` says where in the model the loss of that step stopped being a number.
+    """
+    chosen = dict(model.named_parameters()) if trained is None else dict(trained)
+    optimiser = torch.optim.AdamW(chosen.values(), lr=recipe.rate, betas=(0.9, recipe.beta2), weight_decay=recipe.decay)
+    everything = {"recipe": asdict(recipe), "seed": seed, **(plan or {})}
+    checkpoint = None if kept is None else Checkpoint(kept, everything, None if trained is None else chosen)
     losses = [] if checkpoint is None else checkpoint.restore(model, optimiser)
-    saved_at = time.monotonic()
+    saved_at, saving = time.monotonic(), 0.0
     model.train()
     for step in range(len(losses), recipe.steps):
         for group in optimiser.param_groups:
             group["lr"] = recipe.rate_at(step)
         value = loss(model, torch.Generator().manual_seed(_step_seed(seed, step)))
+        if not math.isfinite(value.item()):
+            place = "" if where is None else where(model, torch.Generator().manual_seed(_step_seed(seed, step)))
+            raise RefusalError(
+                f"The loss is not a number in step {step + 1}{place}: train with a smaller rate."
+                + (
+                    ""
+                    if checkpoint is None or not checkpoint.numbers.exists()
+                    else f" What {checkpoint.numbers} keeps is from before that."
+                )
+            )
         optimiser.zero_grad(set_to_none=True)
         value.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+        nn.utils.clip_grad_norm_(chosen.values(), recipe.clip)
         optimiser.step()
         losses.append(value.item())
-        if not math.isfinite(losses[-1]):
-            raise RefusalError(f"The loss is not a number after {step + 1} steps: train with a smaller rate.")
         try:
             advance(stage, step + 1, recipe.steps)
         except BaseException:
             if checkpoint is not None:
                 checkpoint.save(model, optimiser, losses)
             raise
-        if checkpoint is not None and time.monotonic() - saved_at > EVERY_SECONDS:
+        if checkpoint is not None and time.monotonic() - saved_at > max(EVERY_SECONDS, SAVING_COSTS * saving):
+            begun = time.monotonic()
             checkpoint.save(model, optimiser, losses)
             saved_at = time.monotonic()
+            saving = saved_at - begun
     if checkpoint is not None:
         checkpoint.save(model, optimiser, losses)
     model.eval()
@@ -113,6 +132,7 @@ class Checkpoint:
 
     kept: Path
     plan: dict[str, Any]
+    trained: dict[str, nn.Parameter] | None = None  # what is kept of the weights; None: all of the model
 
     @property
     def numbers(self) -> Path:
@@ -126,8 +146,9 @@ class Checkpoint:
     def save(self, model: nn.Module, optimiser: torch.optim.Optimizer, losses: list[float]) -> None:
         from safetensors.torch import save
 
-        named = {name: p.detach().contiguous() for name, p in model.state_dict().items()}
-        for name, parameter in model.named_parameters():
+        weights = model.state_dict() if self.trained is None else self.trained
+        named = {name: p.detach().contiguous() for name, p in weights.items()}
+        for name, parameter in (dict(model.named_parameters()) if self.trained is None else self.trained).items():
             for moment, value in optimiser.state[parameter].items():
                 named[f"optimiser/{moment}/{name}"] = value.detach().contiguous()
         named["losses"] = torch.tensor(losses, dtype=torch.float64)
@@ -152,10 +173,21 @@ class Checkpoint:
         losses: list[float] = named.pop("losses").tolist()
         moments = {name: named.pop(name) for name in list(named) if name.startswith("optimiser/")}
         try:
-            model.load_state_dict(named)
-        except RuntimeError as error:
+            self._load(model, named)
+        except (RuntimeError, KeyError) as error:
             raise RefusalError(f"{self.numbers} is of another model: begin anew, or choose another folder.") from error
         for full, value in moments.items():
             _, moment, name = full.split("/", 2)
-            optimiser.state[model.get_parameter(name)][moment] = value
+            parameter = model.get_parameter(name) if self.trained is None else self.trained[name]
+            optimiser.state[parameter][moment] = value
         return losses
+
+    @torch.no_grad()
+    def _load(self, model: nn.Module, named: Mapping[str, Tensor]) -> None:
+        if self.trained is None:
+            model.load_state_dict(named)
+            return
+        if named.keys() != self.trained.keys():
+            raise KeyError("other parameters")
+        for name, value in named.items():
+            self.trained[name].copy_(value)

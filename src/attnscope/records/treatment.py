@@ -1,0 +1,248 @@
+"""What `treat` found: a model before, after training alone (control), and after the same training with a remedy.
+
+    found = attnscope.treat("pocket", remedy="gated_output")
+    found.loss                          treated against control: mean difference of held-out loss, with its interval
+    found.outcomes                      every finding in the three arms, and what became of it
+    found.arms["treated"].losses        held-out loss of every sequence
+
+Remedies that need no training have no control: there what is treated stands beside what was before. Surveys of all arms
+are part of the record, and what is concluded from them is made again when it is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attnscope.records.decoding import FieldError, decode, encode
+from attnscope.records.intervals import Interval, paired_interval
+from attnscope.records.outcomes import Outcome, outcomes_of
+from attnscope.records.record import Record
+from attnscope.records.survey.diagnose import diagnose
+from attnscope.records.survey.survey import Survey
+from attnscope.records.survey.thresholds import Thresholds
+
+if TYPE_CHECKING:
+    import pandas
+
+ARMS = ("before", "control", "treated")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which remedy, and why. `alternatives` are other remedies for the same finding."""
+
+    name: str
+    title: str
+    summary: str
+    citation: str
+    why: str
+    asked: bool  # by name; otherwise the table of remedies chose it
+    answers: tuple[str, ...] = ()  # kinds of findings that it is meant for
+    alternatives: tuple[str, ...] = ()
+    keeps: bool = True  # whether the model computes at its start what it computed before
+    settings: dict[str, Any] = field(default_factory=dict)
+    layers: tuple[int, ...] = ()  # blocks that were changed
+    heads: tuple[int, ...] = ()  # of each of them; empty: all
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the control and the treated model were trained, alike."""
+
+    steps: int
+    rate: float
+    batch_size: int
+    max_tokens: int
+    seed: int
+    parameters: str  # "all", or "added": what the remedy adds and the projections of its blocks
+    trained: int  # numbers trained in the control
+    added: int  # numbers that the remedy adds
+    tokens: int  # read in training, by each arm
+
+
+@dataclass(frozen=True)
+class Arm:
+    losses: tuple[float, ...]  # held-out loss of every sequence, nats per token
+    curve: tuple[float, ...] = ()  # training loss of every step
+    seconds: float = math.nan  # of one step of training, at the median; NaN without training
+
+    @property
+    def loss(self) -> float:
+        return sum(self.losses) / len(self.losses)
+
+
+@dataclass(frozen=True)
+class Order:
+    """One order of taking heads out: `heads` as (block, head), `losses` at the counts of its `Pruning`."""
+
+    name: str  # "value", "contribution" or "random"
+    title: str
+    heads: tuple[tuple[int, int], ...]
+    losses: tuple[float, ...]
+    low: tuple[float, ...] = ()  # over several random orders, the lowest and the highest
+    high: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """Held-out loss against the number of heads taken out, in several orders."""
+
+    counts: tuple[int, ...]
+    orders: tuple[Order, ...]
+    removed: int  # heads that the treated model lacks
+    by: str  # the order they were taken out in
+    total: int
+    prompts: int  # texts behind the values
+    asked: str  # what decided how many: "12 heads", "loss within 0.05"
+
+
+@dataclass(frozen=True, repr=False)
+class Treatment(Record):
+    KIND: ClassVar[str] = "treatment"
+    COMMAND: ClassVar[str] = "treat"
+    INDENT: ClassVar[int | None] = None
+
+    model: str
+    class_name: str
+    remedy: Chosen
+    training: Training | None
+    arms: dict[str, Arm]
+    surveys: dict[str, Survey]
+    thresholds: Thresholds
+    start: float  # held-out loss of the treated model before its training; NaN without training
+    pruning: Pruning | None = None
+    notes: tuple[str, ...] = ()
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def baseline(self) -> str:
+        """What the treated model is held against."""
+        return "control" if "control" in self.arms else "before"
+
+    @property
+    def loss(self) -> Interval:
+        """Held-out loss, treated less baseline: a 95% interval over sequences, each with itself."""
+        return paired_interval(self.arms[self.baseline].losses, self.arms["treated"].losses)
+
+    def loss_between(self, one: str, other: str) -> Interval:
+        """Held-out loss of arm `other` less that of arm `one`."""
+        return paired_interval(self.arms[one].losses, self.arms[other].losses)
+
+    @property
+    def slowdown(self) -> float:
+        """Time of a training step beside the control's; NaN where there is none."""
+        control = self.arms.get("control")
+        return math.nan if control is None else self.arms["treated"].seconds / control.seconds
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Every finding of any arm: those that the remedy answers first."""
+        found = {name: diagnose(survey, self.thresholds) for name, survey in self.surveys.items()}
+        return outcomes_of(found, self.baseline, self.remedy.answers)
+
+    def table(self) -> pandas.DataFrame:
+        """One row for each arm and held-out sequence."""
+        import pandas
+
+        rows = [
+            {"arm": name, "sequence": number, "loss": loss}
+            for name, arm in self.arms.items()
+            for number, loss in enumerate(arm.losses)
+        ]
+        return pandas.DataFrame(rows, columns=["arm", "sequence", "loss"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers and what is concluded from them, without the surveys."""
+        data: dict[str, Any] = {
+            name: encode(getattr(self, name))
+            for name in ("model", "class_name", "remedy", "training", "arms", "start", "pruning", "notes", "provenance")
+        }
+        concluded = {"loss": encode(self.loss), "outcomes": [encode(one) for one in self.outcomes]}
+        return {"format": f"attnscope-{self.KIND}", "version": self.VERSION, **data, **concluded}
+
+    def document(self) -> dict[str, Any]:
+        kept = {name: value for name, value in self.to_json().items() if name not in ("loss", "outcomes")}
+        surveys = {name: survey.to_json() for name, survey in self.surveys.items()}
+        return {**kept, "thresholds": asdict(self.thresholds), "surveys": surveys}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Treatment:
+        surveys = _surveys(data.get("surveys"))
+        read = decode(_Fields, {name: value for name, value in data.items() if name not in _BESIDE})
+        found = cls(**{name: getattr(read, name) for name in _Fields.__dataclass_fields__}, surveys=surveys)
+        _refuse_what_does_not_fit_together(found)
+        return found
+
+    def __repr__(self) -> str:
+        told = self.loss
+        return (
+            f"<Treatment of {self.model[-60:]} with {self.remedy.name}: held-out loss {told.mean:+.3g} "
+            f"({told.low:+.3g} to {told.high:+.3g}) against {self.baseline}>"
+        )
+
+
+_BESIDE = ("format", "version", "sentences", "files", "chart", "surveys", "loss", "outcomes")
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """What is read field by field; surveys have a reader of their own."""
+
+    model: str
+    class_name: str
+    remedy: Chosen
+    training: Training | None
+    arms: dict[str, Arm]
+    thresholds: Thresholds
+    start: float
+    pruning: Pruning | None = None
+    notes: tuple[str, ...] = ()
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
+def _surveys(given: object) -> dict[str, Survey]:
+    if not isinstance(given, Mapping) or not given:
+        raise FieldError("surveys: there is none")
+    read = {}
+    for name, held in given.items():
+        if not isinstance(held, Mapping) or held.get("version") != Survey.VERSION:
+            raise FieldError(f"surveys['{name}']: not a survey of version {Survey.VERSION}")
+        try:
+            read[name] = Survey.from_json(held)
+        except FieldError as error:
+            raise FieldError(f"surveys['{name}'].{error}") from error
+    return read
+
+
+def _refuse_what_does_not_fit_together(found: Treatment) -> None:
+    """Each field may be of its type and the whole still not be a treatment: then no page could be made of it."""
+    names = tuple(found.arms)
+    if names not in (ARMS, ("before", "treated")):
+        raise FieldError(f"arms: {', '.join(names) or 'none'} are not before, control and treated")
+    if tuple(found.surveys) != names:
+        raise FieldError("surveys: not one for every arm")
+    lengths = {len(arm.losses) for arm in found.arms.values()}
+    if lengths == {0} or len(lengths) > 1:
+        raise FieldError("arms: not every arm was asked about the same sequences")
+    if ("control" in names) != (found.training is not None):
+        raise FieldError("training: a control is there where there was training, and only there")
+    for arm in found.arms.values():
+        if not all(math.isfinite(loss) for loss in arm.losses):
+            raise FieldError("arms: a held-out loss is not a number")
+    if found.pruning is not None:
+        _refuse_odd_pruning(found.pruning)
+
+
+def _refuse_odd_pruning(pruning: Pruning) -> None:
+    if not pruning.counts or not pruning.orders:
+        raise FieldError("pruning: it has no curve")
+    for number, order in enumerate(pruning.orders):
+        if any(len(one) not in (0, len(pruning.counts)) for one in (order.low, order.high)) or len(order.losses) != len(
+            pruning.counts
+        ):
+            raise FieldError(f"pruning.orders[{number}]: not a loss at every count")
+        if len(order.low) != len(order.high):
+            raise FieldError(f"pruning.orders[{number}]: low and high are not of one length")

@@ -1,0 +1,1 @@
+"""A remedy tried on a model: diagnosed, changed, trained beside a control, and measured again."""

@@ -1,0 +1,97 @@
+"""Training of one arm: the same batches in the same order, the same chance, the same recipe, whatever is being trained.
+
+    with put_back(parameters): curve, seconds = fine_tuned(...)
+
+What is trained is put back afterwards, so that the next arm begins where this one began.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.core.progress import Advance
+from attnscope.hf.loading.material import precision_and_place
+from attnscope.hf.seeing.gradients import with_gradients
+from attnscope.models.train import Recipe, train
+from attnscope.trace.batches import Batches
+from attnscope.treating.arms import batch_of_step, first_that_breaks
+from attnscope.treating.losing import Losing
+
+
+@contextmanager
+def put_back(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
+    """Inside, parameters may be trained; outside, also after an exception, they are what they were, to the bit."""
+    kept = {name: one.detach().clone() for name, one in parameters.items()}
+    wanted = {name: one.requires_grad for name, one in parameters.items()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, one in parameters.items():
+                one.copy_(kept[name])
+                one.requires_grad_(wanted[name])
+                one.grad = None
+
+
+def fine_tuned(
+    losing: Losing,
+    batches: Batches,
+    parameters: Mapping[str, nn.Parameter],
+    recipe: Recipe,
+    *,
+    seed: int,
+    stage: str,
+    progress: Advance,
+    kept: Path | None = None,
+    plan: Mapping[str, Any] | None = None,
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Train in place; the loss of every step, and the seconds of those that were taken now."""
+    model = losing.loaded.model
+    place = precision_and_place(model)[1]
+    said, seconds = [float("nan")], [time.monotonic()]
+    others = [one for one in model.parameters() if one.requires_grad]
+
+    def drawn(rng: torch.Generator) -> Any:
+        return batch_of_step(batches, seed, _step(rng)).to(place)
+
+    def loss(_: nn.Module, rng: torch.Generator) -> Tensor:
+        torch.manual_seed(rng.initial_seed())  # of dropout: alike in every arm
+        value = losing(drawn(rng)).mean()
+        said[0] = float(value.detach())
+        return value
+
+    def advance(_: str, done: int, total: int) -> None:
+        seconds.append(time.monotonic())
+        progress(f"{stage} (loss {said[0]:.3f})", done, total)
+
+    def where(broken: nn.Module, rng: torch.Generator) -> str:
+        return first_that_breaks(broken, losing, drawn(rng))
+
+    for one in others:
+        one.requires_grad_(False)
+    for one in parameters.values():
+        one.requires_grad_(True)
+    try:
+        with with_gradients(), torch.random.fork_rng(devices=[]):
+            curve = train(
+                model, loss, recipe, seed=seed, kept=kept, plan=plan, trained=parameters, where=where, advance=advance
+            )
+    finally:
+        model.eval()
+        for one in parameters.values():
+            one.requires_grad_(False)
+        for one in others:
+            one.requires_grad_(True)
+    return curve, tuple(b - a for a, b in zip(seconds, seconds[1:], strict=False))
+
+
+def _step(rng: torch.Generator) -> int:
+    """The number of the step, which `models.train` puts into the last 31 bits of its seed."""
+    return rng.initial_seed() & ((1 << 31) - 1)

@@ -1,0 +1,163 @@
+"""treat(model, corpus) -> Treatment: diagnose, apply a remedy, train beside a control, and measure again.
+
+    found = attnscope.treat("pocket")                                   # the remedy that the findings ask for
+    found = attnscope.treat("pocket", remedy="gated_output", steps=300)
+    found.loss, found.outcomes, found.sentences()
+
+The corpus is cut in two: what is measured is never what was trained on. A remedy that needs training is put into the
+model in the form that changes nothing at first, and trained; the control is the same model, trained alike without it
+(the same parameters, batches, order, rate and chance), so that what differs between the two is the remedy. The model
+is left as it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.named_path import named_path
+from attnscope.core.progress import Advance, silent
+from attnscope.core.remedy import BOS, PRUNE
+from attnscope.core.seeds import refuse_unusable_seed
+from attnscope.core.stamp import Stamp
+from attnscope.hf.loading.given import loaded_for
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import Ready, Text
+from attnscope.hf.loading.options import Loading, Sampling, refuse_unknown_bos
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.sound import refuse_broken_weights
+from attnscope.hf.seeing.exclusive import looking_at
+from attnscope.models.train import Recipe
+from attnscope.records.survey.diagnose import diagnose
+from attnscope.records.survey.thresholds import Thresholds
+from attnscope.records.treatment import Treatment
+from attnscope.trace.windows import Tokenizer
+from attnscope.treating.arms import looked_at
+from attnscope.treating.choosing import chosen_for, needs_training, refuse_unknown_remedy
+from attnscope.treating.halves import halves
+from attnscope.treating.losing import GivenLoss, Losing
+from attnscope.treating.pruning import pruned
+from attnscope.treating.trained import Kept, trained
+from attnscope.treating.trial import Trial
+from attnscope.treating.without_training import bos_first, without_training
+
+TOKENS = 128
+RATE = 1e-4
+
+
+def treat(
+    model: str | Path | nn.Module | Loaded,
+    corpus: Text | Ready | None = None,
+    *,
+    remedy: str = "auto",
+    steps: int = 200,
+    rate: float = RATE,
+    train: Literal["added", "all"] = "added",
+    layers: Sequence[int] | None = None,
+    heads: int | None = None,
+    keep_loss: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+    samples: int = 32,
+    max_tokens: int | None = None,
+    batch_size: int = 4,
+    seed: int = 0,
+    dtype: str = "float32",
+    device: str = "cpu",
+    field: str = "text",
+    bos: str = "auto",
+    loss: GivenLoss | None = None,
+    thresholds: Thresholds | None = None,
+    tokenizer: Tokenizer | None = None,
+    save: str | Path | None = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    random_init: bool = False,
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+    progress: Advance = silent,
+) -> Treatment:
+    """Try `remedy` on `model` and say what it did to findings and to held-out loss.
+
+    `remedy` is a variant (`attnscope variants`), "prune" (take `heads` heads out, or as many as `keep_loss` allows),
+    "bos", or "auto": the table of remedies chooses by what is found. `train` says which parameters: what the remedy
+    adds and the projections of its blocks, or all. `samples` sequences of at most `max_tokens` (128) tokens are held
+    out. `settings` are those of the variant. `loss(model, inputs)` gives one number for each sequence, for models that
+    are no language models; ready batches are split as they are. `save` is a folder for the treated model; `checkpoint`
+    one for unfinished training, which `resume` goes on with.
+    """
+    refuse_unknown_remedy(remedy)
+    refuse_unusable_seed(seed)
+    refuse_unknown_bos(bos)
+    _refuse_odd_numbers(steps, rate, heads, keep_loss)
+    progress("loading", 0, 0)
+    loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
+    loaded = loaded_for(model, tokenizer, loading)
+    refuse_broken_weights(loaded)
+    sampling = Sampling(samples, max_tokens or _room(loaded), batch_size, seed, field, bos)
+    limits = thresholds or Thresholds()
+    with looking_at(loaded.model), quiet():
+        text = halves(loaded, corpus, sampling, training=steps * batch_size)
+        losing = Losing(loaded, seed, loss)
+        before = looked_at(losing, text.held_out, "the model as it is", progress)
+        chosen = chosen_for(remedy, diagnose(before.survey, limits))
+        chosen = replace(chosen, settings=dict(settings or {}), layers=tuple(layers or ()))
+        trial = Trial(
+            losing, text, sampling, chosen, before, limits, progress, None if save is None else named_path(save)
+        )
+        if chosen.name == PRUNE:
+            result = pruned(trial, heads, keep_loss)
+        elif chosen.name == BOS:
+            result = bos_first(trial)
+        elif not needs_training(chosen.name):
+            result = without_training(trial)
+        else:
+            kept = None if checkpoint is None else Kept(named_path(checkpoint, "checkpoint"), resume)
+            result = trained(trial, Recipe(steps=steps, rate=rate), train == "all", kept)
+    looks = {"before": before} | ({} if result.control is None else {"control": result.control})
+    looks |= {"treated": result.treated}
+    return Treatment(
+        model=loaded.name,
+        class_name=loaded.class_name,
+        remedy=result.chosen,
+        training=result.training,
+        arms={name: look.arm for name, look in looks.items()},
+        surveys={name: look.survey for name, look in looks.items()},
+        thresholds=limits,
+        start=result.start,
+        pruning=result.pruning,
+        notes=(*text.notes, *result.notes),
+        provenance={
+            "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
+            "corpus": {
+                "name": text.name,
+                "hash": text.sha256,
+                "training_sequences": text.training.samples,
+                "held_out_sequences": text.held_out.samples,
+                "window": sampling.max_tokens,
+            },
+            "seed": seed,
+            **Stamp.now().to_json(),
+        },
+    )
+
+
+def _room(loaded: Loaded) -> int:
+    return TOKENS if loaded.positions is None else min(TOKENS, loaded.positions)
+
+
+def _refuse_odd_numbers(steps: int, rate: float, heads: int | None, keep_loss: float | None) -> None:
+    if steps < 1 or not rate > 0:
+        raise RefusalError(f"Training needs steps and a rate, not {steps} and {rate}: give more.")
+    if heads is not None and heads < 1:
+        raise RefusalError(f"{heads} heads are none to take out: give 1 or more.")
+    if keep_loss is not None and not keep_loss >= 0:
+        raise RefusalError(f"A loss cannot be kept within {keep_loss}: give nats per token, such as 0.05.")
+    if heads is not None and keep_loss is not None:
+        raise RefusalError(
+            "How many heads to take out and how much loss to keep are two answers to one question: give one."
+        )

@@ -1,0 +1,156 @@
+"""Remedies that do their work at once: nothing is trained, and what is treated stands beside what was before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.numerals import numeral
+from attnscope.core.words import blocks, count
+from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.exchanging.installed import installed
+from attnscope.hf.exchanging.saving import save_treated
+from attnscope.hf.loading.feed import feed
+from attnscope.hf.loading.material import precision_and_place
+from attnscope.hf.seeing.gradients import without_gradients
+from attnscope.hf.seeing.intact import evaluating
+from attnscope.hf.tapping.tap import Frame, tap
+from attnscope.matrix.dense import dense_logits
+from attnscope.records.survey.diagnose import diagnose
+from attnscope.trace.batches import Batches
+from attnscope.trace.frame import AttentionFrame
+from attnscope.treating.arms import held_out_losses, looked_at
+from attnscope.treating.trial import Result, Trial
+
+BATCHES = 8  # of training text, from which a remedy without training takes what it must know
+TEMPERATURES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
+
+
+def without_training(trial: Trial) -> Result:
+    """What the remedy must know (largest logits, the best temperature) is taken from training text, never from the text
+    it is measured on."""
+    settings, layers, notes = {
+        "qk_clip": _for_qk_clip,
+        "temperature": _for_temperature,
+    }.get(trial.chosen.name, _as_asked)(trial)
+    model = trial.losing.loaded.model
+    with installed(model, trial.chosen.name, layers=layers, **settings) as treated:
+        chosen = replace(trial.chosen, layers=tuple(treated.layers))
+        looked = looked_at(
+            trial.losing, trial.text.held_out, "the treated model", trial.progress, title=f" with {chosen.name}"
+        )
+        if trial.save is not None:
+            save_treated(model, trial.save, tokenizer=trial.losing.loaded.tokenizer)
+    return Result(chosen, looked, notes=notes)
+
+
+def bos_first(trial: Trial) -> Result:
+    """The same held-out text with BOS in front; loss over the tokens that both are asked for."""
+    loaded = trial.losing.loaded
+    beginning = trial.text.held_out.beginning
+    if trial.text.text is None or beginning is None or beginning.token is None:
+        raise RefusalError(f"{loaded.name} has no BOS token that could be put before a text: choose another remedy.")
+    if beginning.begins:
+        raise RefusalError(
+            f"Sequences of {loaded.name} begin with BOS already: choose another remedy, or pass --bos no."
+        )
+    held_out = _put_first(trial.text.held_out, beginning.token)
+    # Without BOS nothing stands before the first token, so it cannot be asked for; with BOS it is left out as well.
+    treated = looked_at(
+        replace(trial.losing, skip_first=1), held_out, "the text with BOS", trial.progress, title=" with BOS"
+    )
+    return Result(trial.chosen, treated)
+
+
+def _put_first(batches: Batches, token: int) -> Batches:
+    """Every sequence with the token in front of it."""
+    made = []
+    for batch in batches:
+        ids = batch.inputs["input_ids"]
+        inputs = {"input_ids": torch.cat([ids.new_full((len(ids), 1), token), ids], dim=1)}
+        mask = None
+        if batch.mask is not None:
+            mask = torch.cat([batch.mask.new_ones(len(ids), 1), batch.mask], dim=1)
+            if not bool(mask.all()):
+                inputs["attention_mask"] = mask.long()
+        made.append(replace(batch, inputs=inputs, mask=mask, tokens=batch.tokens + len(batch)))
+    begins = None if batches.beginning is None else replace(batches.beginning, begins=True, why="it was put first")
+    return replace(batches, batches=tuple(made), beginning=begins)
+
+
+def _as_asked(trial: Trial) -> tuple[dict[str, Any], Sequence[int] | None, tuple[str, ...]]:
+    return dict(trial.chosen.settings), trial.chosen.layers or None, ()
+
+
+def _for_qk_clip(trial: Trial) -> tuple[dict[str, Any], Sequence[int] | None, tuple[str, ...]]:
+    """The largest logit of every head on training text."""
+    settings, layers, _ = _as_asked(trial)
+    threshold = float(settings.get("threshold", 100.0))
+    largest = {layer: one for layer, one in _largest_logits(trial).items() if layers is None or layer in layers}
+    above = [
+        (block, head) for block, row in largest.items() for head, one in enumerate(row.tolist()) if one > threshold
+    ]
+    most = max(float(row.max()) for row in largest.values())
+    told = (
+        f"The largest logit on training text is {numeral(most, 3)}; {count(len(above), 'head')} "
+        f"{'has' if len(above) == 1 else 'have'} one above the threshold of {numeral(threshold, 3)}."
+    )
+    return {**settings, "max_logit": largest}, layers, (told,)
+
+
+def _for_temperature(trial: Trial) -> tuple[dict[str, Any], Sequence[int] | None, tuple[str, ...]]:
+    """One temperature for all heads of the blocks with heads that are almost uniform: the best on training text."""
+    settings, layers, _ = _as_asked(trial)
+    flagged = [
+        layer
+        for f in diagnose(trial.before.survey, trial.thresholds)
+        if f.kind == "uniform_heads"
+        for layer, _ in f.heads
+    ]
+    layers = layers or sorted(set(flagged)) or None
+    if "temperature" in settings:
+        return settings, layers, ()
+    few = replace(trial.text.training, batches=trial.text.training.batches[:BATCHES])
+    losses = {}
+    for number, tried in enumerate(TEMPERATURES):
+        trial.progress("trying temperatures", number, len(TEMPERATURES))
+        with installed(trial.losing.loaded.model, "temperature", layers=layers, **settings) as treated:
+            _set(treated.parameters().values(), tried)
+            each = held_out_losses(trial.losing, few)
+            losses[tried] = sum(each) / len(each)
+    best = min(losses, key=lambda tried: losses[tried])
+    where = "all blocks" if layers is None else blocks(layers)
+    told = f"Of {len(TEMPERATURES)} temperatures for {where}, {best:g} has the lowest loss on training text."
+    return {**settings, "temperature": best}, layers, (told,)
+
+
+def _set(parameters: Any, value: float) -> None:
+    with torch.no_grad():
+        for one in parameters:
+            one.fill_(value)
+
+
+def _largest_logits(trial: Trial) -> dict[int, Tensor]:
+    """By block, for every head of its self-attention."""
+    model = trial.losing.loaded.model
+    place = precision_and_place(model)[1]
+    largest: dict[int, Tensor] = {}
+
+    def receive(frame: Frame) -> None:
+        if isinstance(frame, AttentionFrame) and frame.site == "self":
+            logits = dense_logits(frame.scores).masked_fill(~frame.query_mask[:, None, :, None], -torch.inf)
+            most = logits.amax(dim=(0, 2, 3)).float()
+            largest[frame.layer] = most if frame.layer not in largest else torch.maximum(largest[frame.layer], most)
+
+    batches = [batch.to(place) for batch in trial.text.training.batches[:BATCHES]]
+    found = anatomy(model, batches[0].inputs)
+    with evaluating(model), without_gradients(), tap(model, found, receive):
+        for number, batch in enumerate(batches):
+            trial.progress("largest logits", number, len(batches))
+            model(**batch.inputs)
+    return largest
