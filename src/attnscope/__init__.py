@@ -37,6 +37,7 @@ _HOMES = {
     "Thresholds": "attnscope.records.survey.thresholds:Thresholds",
     "Survey": "attnscope.records.survey.survey:Survey",
     "planted": "attnscope.hf.editing.graft:planted",
+    "installed": "attnscope.exchanging.installed:installed",
     "Comparison": "attnscope.records.comparison:Comparison",
     "Record": "attnscope.records.record:Record",
     "Collapse": "attnscope.records.collapse:Collapse",
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from attnscope.core.registry import variant_catalog
     from attnscope.core.variant import Size as Size
     from attnscope.decomposing.paths import paths as paths
+    from attnscope.exchanging.installed import installed as installed
     from attnscope.hf.editing.graft import planted as planted
     from attnscope.patterns.generate import generate as generate
     from attnscope.patterns.pattern import Pattern as Pattern

@@ -1,0 +1,1 @@
+"""Other attention in a model: installed, and saved with it."""

@@ -1,0 +1,1 @@
+"""Other attention put into a model, and taken out again."""

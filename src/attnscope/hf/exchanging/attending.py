@@ -1,0 +1,155 @@
+"""How a part answers an attention call: the model's own attention, with the variant where it acts.
+
+query, key, value     another attention instead of the model's own, on the heads that are treated
+mixed, stream         the model's own attention, then the variant on what heads give
+value, stream         the variant on the values, then the model's own attention
+value, first_value    the same, with the values of the stack's first block
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.hf.exchanging.call import Call, read_call
+from attnscope.hf.exchanging.part import Part
+from attnscope.matrix.plain_attention import plain_attention
+from attnscope.matrix.visibility import for_every_head, mix
+
+Original = Callable[..., tuple[Tensor, Any]]
+
+
+def answer(
+    part: Part,
+    original: Original,
+    module: nn.Module,
+    tensors: tuple[Tensor, Tensor, Tensor],
+    mask: Any,
+    asked: Mapping[str, Any],
+    *,
+    fused: bool,
+) -> tuple[Tensor, Any]:
+    """`[batch, token, head, dim]` and no weights, as the registry wants it."""
+    query, key, value = tensors
+    takes = part.variant.card.takes
+    if takes == ("query", "key", "value"):
+        call = read_call(module, tensors, mask, asked, fused=fused)
+        if part.held.get("comparing") is not None:
+            return _compared(part, call, original(module, query, key, value, mask, **asked))
+        rest = None if part.heads is None else original(module, query, key, value, mask, **asked)[0]
+        return exchanged(part, call, rest), None
+    if takes == ("mixed", "stream"):
+        mixed, weights = original(module, query, key, value, mask, **asked)
+        shape = mixed.shape
+        heads = mixed.unflatten(-1, (query.shape[1], -1)) if mixed.ndim == 3 else mixed
+        return _on_heads(part, heads, stream_of(part, module, heads.shape[1])).reshape(shape), weights
+    if takes == ("value", "stream"):
+        changed = _on_heads(part, value.transpose(1, 2), stream_of(part, module, value.shape[2])).transpose(1, 2)
+        return original(module, query, key, changed, mask, **asked)
+    assert takes == ("value", "first_value"), takes
+    return original(module, query, key, _with_first(part, module, value), mask, **asked)
+
+
+def exchanged(part: Part, call: Call, rest: Tensor | None) -> Tensor:
+    """The variant on its heads, `rest` on the others; `[batch, token, head, dim]`."""
+    variant, count = part.variant, call.query.shape[1]
+    _refuse_unequal(part, call)
+    query, key, value, visible = call.query, call.key, call.value, call.visible
+    if part.heads is not None:
+        mine = list(part.heads)
+        query, key, value = (for_every_head(one, count)[:, mine] for one in (query, key, value))
+        visible = visible[:, mine] if visible is not None and visible.shape[1] != 1 else visible
+    rule = {**call.rule, "visible": visible}
+    if call.dropout:
+        mixed = _dropped(part, (query, key, value), rule, call.dropout)
+    else:
+        mixed = variant(query, key, value, **rule, **part.arguments)
+    mixed = mixed.transpose(1, 2)
+    if part.heads is None:
+        return mixed.contiguous()
+    assert rest is not None
+    whole = rest if rest.ndim == 4 else rest.unflatten(-1, (count, -1))
+    return whole.index_copy(2, torch.tensor(part.heads, device=whole.device), mixed.to(whole.dtype))
+
+
+def _dropped(part: Part, tensors: tuple[Tensor, Tensor, Tensor], rule: dict[str, Any], share: float) -> Tensor:
+    """Dropout of attention weights, as the model asks for it in training: the pattern is written out for it."""
+    variant, (query, key, value) = part.variant, tensors
+    if variant.pattern is None or variant.slow is not None:
+        raise RefusalError(
+            f"{variant.card.name} has no pattern of tokens from which the model's attention dropout ({share:g}) could "
+            "take some away: set the dropout of attention to 0 in its configuration, or choose another variant."
+        )
+    return mix(F.dropout(variant.pattern(query, key, **rule, **part.arguments), share), value)
+
+
+def _refuse_unequal(part: Part, call: Call) -> None:
+    """With a cache of earlier tokens a variant that counts places, or joins tokens, does not know where it is."""
+    card = part.variant.card
+    if call.query.shape[2] != call.key.shape[2] and not (card.cross and card.keys_are_tokens):
+        raise RefusalError(
+            f"{card.name} needs all tokens at once, and there are {call.query.shape[2]} queries for "
+            f"{call.key.shape[2]} keys: run the model without a cache (use_cache=False)."
+        )
+
+
+def _compared(part: Part, call: Call, theirs: tuple[Tensor, Any]) -> tuple[Tensor, Any]:
+    """Whether the call, as it was read, is the attention that the model computes: asked once, on the way in."""
+    plain = plain_attention(call.query, call.key, call.value, **call.rule).transpose(1, 2)
+    own = theirs[0].reshape(plain.shape)
+    largest = own.abs().max().clamp_min(1e-30)
+    part.held["comparing"] = max(part.held["comparing"], float((own - plain).abs().max() / largest))
+    return theirs
+
+
+def stream_of(part: Part, module: nn.Module, tokens: int) -> Tensor:
+    """What the module was given, as the hook before it saw it."""
+    stream = part.held.get("stream")
+    if not isinstance(stream, Tensor):
+        raise RefusalError(
+            f"{part.variant_name} reads what {type(module).__name__} is given, and no stream of width "
+            f"{part.size.width} was: choose a variant of kind pattern, logits or block."
+        )
+    if stream.shape[1] != tokens:
+        raise RefusalError(
+            f"{part.variant_name} was given {stream.shape[1]} tokens for {tokens} values (a cache of earlier tokens): "
+            "run the model without a cache (use_cache=False)."
+        )
+    return stream
+
+
+def _on_heads(part: Part, heads: Tensor, stream: Tensor) -> Tensor:
+    """An output variant on its heads, `[batch, token, head, dim]`."""
+    if part.heads is None:
+        changed: Tensor = part.variant(heads, stream, **part.arguments)
+        return changed
+    mine = torch.tensor(part.heads, device=heads.device)
+    return heads.index_copy(2, mine, part.variant(heads[:, :, mine], stream, **part.arguments))
+
+
+def _with_first(part: Part, module: nn.Module, value: Tensor) -> Tensor:
+    """The first block keeps its values for the others; the last of them lets go."""
+    kept = part.carried.tensors
+    if part.role == "first":
+        kept["first"] = value
+        return value
+    first = kept.get("first")
+    if first is None or first.shape != value.shape:
+        raise RefusalError(
+            f"{type(module).__name__} has no values of the stack's first block at hand (blocks run alone, or with "
+            "gradient checkpointing): run the whole model, without gradient checkpointing."
+        )
+    if part.role == "last":
+        kept.clear()
+    heads, others = value.transpose(1, 2), first.transpose(1, 2)
+    if part.heads is None:
+        changed: Tensor = part.variant(heads, others, **part.arguments)
+    else:
+        mine = torch.tensor(part.heads, device=value.device)
+        changed = heads.index_copy(2, mine, part.variant(heads[:, :, mine], others[:, :, mine], **part.arguments))
+    return changed.transpose(1, 2)
