@@ -21,6 +21,7 @@ _HOMES = {
     "compare": "attnscope.records.comparison:compare",
     "collapse": "attnscope.collapsing.collapse:collapse",
     "paths": "attnscope.decomposing.paths:paths",
+    "treat": "attnscope.treating.treat:treat",
     "reproduce": "attnscope.reproducing.reproduce:reproduce",
     "compile": "attnscope.compiling.compile:compile",
     "capacity": "attnscope.compiling.capacity:capacity",
@@ -44,6 +45,7 @@ _HOMES = {
     "Compiled": "attnscope.records.compiled:Compiled",
     "Capacity": "attnscope.records.capacity:Capacity",
     "PathReport": "attnscope.records.paths:PathReport",
+    "Treatment": "attnscope.records.treatment:Treatment",
     "Reproduction": "attnscope.records.reproduction:Reproduction",
     "RefusalError": "attnscope.core.errors:RefusalError",
 }
@@ -78,9 +80,11 @@ if TYPE_CHECKING:
     from attnscope.records.survey.diagnose import diagnose as diagnose
     from attnscope.records.survey.survey import Survey as Survey
     from attnscope.records.survey.thresholds import Thresholds as Thresholds
+    from attnscope.records.treatment import Treatment as Treatment
     from attnscope.reporting.report import report as report
     from attnscope.reproducing.reproduce import reproduce as reproduce
     from attnscope.scanning.scan import scan as scan
+    from attnscope.treating.treat import treat as treat
 
     variants = variant_catalog  # called like the room beside this file, which is called as well
 

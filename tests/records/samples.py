@@ -11,6 +11,7 @@ from attnscope.records.comparison import compare
 from attnscope.records.load import KINDS
 from attnscope.records.record import Record
 from attnscope.records.reproduction import Reproduction
+from tests.records.sample_treatment import sample_treatment
 from tests.records.survey.sample import sample_survey
 from tests.reporting.sample_paths import sample_paths
 
@@ -24,6 +25,7 @@ def sample(kind: str) -> Record:
         "paths": lambda: sample_paths(2, 2),
         "compiled": lambda: attnscope.compile(attnscope.generate("window", 8, 2), width=4),
         "capacity": lambda: attnscope.capacity(64, 2, budget=0.0),
+        "treatment": sample_treatment,
         "reproduction": sample_reproduction,
     }[kind]()
     return made

@@ -40,11 +40,15 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "capacity": ("attnscope capacity -n 256 -k 4", "attnscope capacity -n 64 -k 2 --dtype bfloat16 --verbose"),
     "variants": ("attnscope variants", "attnscope variants gated_output"),
+    "treat": (
+        "attnscope treat pocket --remedy gated_output --steps 20 --samples 8 --max-tokens 48",
+        "attnscope treat pocket --remedy prune --heads 4 --samples 8 --max-tokens 48",
+    ),
     "reproduce": ("attnscope reproduce", "attnscope reproduce noci2022 --seeds 1"),
 }
 
 WHAT_IS_WRITTEN = (
-    "What is written: scan, collapse, paths, compile, capacity and reproduce keep what they find (the record) and its "
+    "What is written: scan, collapse, paths, treat, compile, capacity and reproduce keep what they find (the record) and its "
     "page in the folder attnscope-NAME, named after the model, the pattern or the paper, or in the folder that --out "
     "names, and say where. report writes its page beside the record. compare, measures and variants write nothing "
     "unless asked."

@@ -28,6 +28,7 @@ from attnscope.cli.streams import (
     open_closed_streams,
     say,
 )
+from attnscope.cli.treat import treat
 from attnscope.cli.variants import variants
 from attnscope.core.errors import RefusalError
 from attnscope.core.interrupts import exit_code, leave_in_peace, stoppable
@@ -48,7 +49,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for command in (scan, report, compare, measures, collapse, paths, compile, capacity, variants, reproduce):
+for command in (scan, report, compare, measures, collapse, paths, compile, capacity, variants, treat, reproduce):
     app.command(cls=PathCheckingCommand)(command)
 
 

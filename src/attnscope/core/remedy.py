@@ -1,6 +1,6 @@
 """From a finding to a remedy: which published change answers which finding, and why. One table, visible to everyone.
 
-    attnscope treat --remedies        prints it
+    attnscope variants --remedies        prints it
 
 A remedy is the name of a variant, or one of two things that are done to a model without one: `prune` takes heads out,
 `bos` lets sequences begin with the BOS token.
@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.finding import SEVERITIES, Finding
+from attnscope.core.rooms import names
 
+AUTO = "auto"
 PRUNE = "prune"
 BOS = "bos"
 
@@ -87,3 +90,10 @@ def candidates(found: Sequence[Finding]) -> list[tuple[Prescription, str]]:
 def answered_by(remedy: str) -> tuple[str, ...]:
     """The kinds of findings that a remedy is meant for."""
     return tuple(row.finding for row in TABLE if remedy in row.remedies)
+
+
+def refuse_unknown_remedy(name: str) -> None:
+    """By names alone, before anything is loaded."""
+    known = (AUTO, PRUNE, BOS, *names("attnscope.variants"))
+    if name not in known:
+        raise RefusalError(f"There is no remedy called '{name}'.{nearest(name, known)}")

@@ -27,6 +27,7 @@ KINDS = MappingProxyType(
         "paths": ("attnscope.records.paths:PathReport", "paths.json"),
         "compiled": ("attnscope.records.compiled:Compiled", "head.safetensors"),
         "capacity": ("attnscope.records.capacity:Capacity", "capacity.json"),
+        "treatment": ("attnscope.records.treatment:Treatment", "treatment.json"),
         "reproduction": ("attnscope.records.reproduction:Reproduction", "results.json"),
     }
 )

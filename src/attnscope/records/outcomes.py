@@ -1,16 +1,16 @@
 """What became of every finding under a remedy: helped, no effect, or harmed, against the same training without it.
 
 A finding is followed through the arms by what it is about (`paired_findings.identity`). The remedy helped where, beside
-the baseline, the finding is gone or less severe, concerns noticeably fewer heads or places (a tenth of them and at least
-one), or its number came noticeably closer to its threshold; harmed where the opposite is true. What training alone did
-stands in the control and is not counted for the remedy.
+the baseline, the finding is gone or less severe, concerns noticeably fewer heads or places (a tenth of them, and at
+least one), or its number came noticeably closer to its threshold; harmed where the opposite is true. What training
+alone did stands in the control and is not counted for the remedy.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from attnscope.core.finding import SEVERITIES, Finding
@@ -68,6 +68,16 @@ def outcomes_of(
     return tuple(sorted(outcomes, key=_told_first))
 
 
+def without_heads(found: Sequence[Finding], removed: Collection[tuple[int, int]]) -> tuple[Finding, ...]:
+    """Findings of a pruned model: what is said of heads that are out is said of nothing."""
+    kept = []
+    for one in found:
+        left = tuple(place for place in one.heads if place not in removed)
+        if left or not one.heads:
+            kept.append(replace(one, heads=left))
+    return tuple(kept)
+
+
 def judged(pair: FindingChange) -> Judgement:
     """The verdict on one pair; a single head more or fewer among many is no effect."""
     became = status(pair.before, pair.after)
@@ -88,7 +98,7 @@ def _nearest(finding: Finding, among: Sequence[Finding]) -> Finding | None:
     def apart(other: Finding) -> float:
         if not finding.layers or not other.layers:
             return math.inf
-        return abs(finding.layers[0] - other.layers[0])
+        return float(abs(finding.layers[0] - other.layers[0]))
 
     return min(among, key=apart, default=None)
 

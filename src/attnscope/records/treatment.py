@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnscope.records.decoding import FieldError, decode, encode
 from attnscope.records.intervals import Interval, paired_interval
-from attnscope.records.outcomes import Outcome, outcomes_of
+from attnscope.records.outcomes import Outcome, outcomes_of, without_heads
 from attnscope.records.record import Record
 from attnscope.records.survey.diagnose import diagnose
 from attnscope.records.survey.survey import Survey
@@ -141,7 +141,17 @@ class Treatment(Record):
     def outcomes(self) -> tuple[Outcome, ...]:
         """Every finding of any arm: those that the remedy answers first."""
         found = {name: diagnose(survey, self.thresholds) for name, survey in self.surveys.items()}
+        if self.pruning is not None:
+            found["treated"] = without_heads(found["treated"], self.removed)
         return outcomes_of(found, self.baseline, self.remedy.answers)
+
+    @property
+    def removed(self) -> tuple[tuple[int, int], ...]:
+        """The heads that the treated model lacks, as (block, head)."""
+        if self.pruning is None:
+            return ()
+        order = next((one for one in self.pruning.orders if one.name == self.pruning.by), self.pruning.orders[0])
+        return order.heads[: self.pruning.removed]
 
     def table(self) -> pandas.DataFrame:
         """One row for each arm and held-out sequence."""

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from attnscope.core.card import Card
 from attnscope.core.experiment import Verdict
+from attnscope.core.remedy import Prescription
 from attnscope.core.variant import Kind, VariantCard
 from attnscope.core.visible import clean
 from attnscope.reporting.terminal import OUTCOMES
@@ -141,3 +142,12 @@ def show_variant(card: VariantCard) -> RenderableType:
 
 def _range(card: Card) -> str:
     return f"{card.low:g} and more" if math.isinf(card.high) else f"{card.low:g} to {card.high:g}"
+
+
+def show_remedies(rows: Iterable[Prescription]) -> RenderableType:
+    """From finding to remedy, with the reason."""
+    parts: list[RenderableType] = [Text("")]
+    for row in rows:
+        parts.append(Text.assemble((row.finding, "bold"), "  ", ", ".join(row.remedies)))
+        parts.append(Text(f"  {row.why}", style="dim"))
+    return Group(*parts, Text("\nTry one: attnscope treat MODEL --remedy NAME", style="dim"))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Finding
-from attnscope.core.remedy import BOS, PRUNE, TABLE, answered_by, candidates
-from attnscope.core.rooms import names
+from attnscope.core.remedy import AUTO, BOS, PRUNE, TABLE, answered_by, candidates
 from attnscope.core.variant_cards import variant_cards
 from attnscope.records.treatment import Chosen
 
-AUTO = "auto"
 WITHOUT_VARIANT = {
     PRUNE: (
         "Heads taken out",
@@ -26,28 +24,22 @@ WITHOUT_VARIANT = {
 }
 
 
-def refuse_unknown_remedy(name: str) -> None:
-    """By names alone, before anything is loaded."""
-    known = (AUTO, *WITHOUT_VARIANT, *names("attnscope.variants"))
-    if name not in known:
-        raise RefusalError(f"There is no remedy called '{name}'.{nearest(name, known)}")
-
-
 def needs_training(name: str) -> bool:
     return name not in WITHOUT_VARIANT and variant_cards()[name].trains
 
 
-def chosen_for(asked: str, found: Sequence[Finding]) -> Chosen:
+def chosen_for(asked: str, found: Sequence[Finding], training: bool = True) -> Chosen:
     """The remedy that was asked for by name, or with `auto` the first in the table of the most severe finding that
-    leaves the model as it is at its start: one that changes it at once has to be asked for."""
+    leaves the model as it is at its start: one that changes it at once has to be asked for. Without `training`, `auto`
+    takes remedies that need none."""
     if asked != AUTO:
         return _described(asked, _why(asked, found), asked=True)
-    offered = candidates(found)
+    offered = [one for one in candidates(found) if training or not needs_training(one[1])]
     if not offered:
         answered = ", ".join(row.finding for row in TABLE)
         raise RefusalError(
-            "Nothing was found that a remedy answers (one of "
-            f"{answered}): name one with --remedy to try it all the same."
+            f"Nothing was found that a remedy {'' if training else 'without training '}answers (one of {answered}): "
+            "name one with --remedy to try it all the same."
         )
     row, name = next(((row, name) for row, name in offered if _gentle(name)), offered[0])
     others = tuple(dict.fromkeys(other for one, other in offered if other != name))

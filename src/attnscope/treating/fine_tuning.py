@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def fine_tuned(
             one.requires_grad_(False)
         for one in others:
             one.requires_grad_(True)
-    return curve, tuple(b - a for a, b in zip(seconds, seconds[1:], strict=False))
+    return curve, tuple(b - a for a, b in pairwise(seconds))
 
 
 def _step(rng: torch.Generator) -> int:

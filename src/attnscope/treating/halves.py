@@ -51,8 +51,8 @@ def halves(loaded: Loaded, corpus: Text | Ready | None, sampling: Sampling, trai
     notes = []
     if ours.samples < training:
         notes.append(
-            f"The corpus has {count(ours.samples, 'sequence')} to train on, and training reads {training}: each is read "
-            f"about {training / ours.samples:.1f} times."
+            f"The corpus has {count(ours.samples, 'sequence')} to train on, and training reads {training}: each is "
+            f"read about {training / ours.samples:.1f} times."
         )
     return Halves(text.name, text.sha256, ours, theirs, cut, (*theirs.notes, *notes))
 

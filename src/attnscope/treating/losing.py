@@ -1,8 +1,8 @@
 """What a language model loses on a batch: nats per token of each sequence, and which tokens count.
 
 A causal model predicts every token from those before it. A masked model predicts a share of its tokens that were
-hidden (arXiv:1810.04805; all of them behind the mask token), which ones depends on the sequence and the seed alone, so
-that every arm of a treatment is asked the same questions. The decoder of an encoder-decoder predicts its own next token.
+hidden (arXiv:1810.04805; all of them behind the mask token); which ones depends on the sequence and the seed alone, so
+that every arm of a treatment is asked the same questions. A decoder behind an encoder predicts its own next token.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class Losing:
     def _refuse_without_logits(self, logits: object, wanted: Tensor) -> None:
         if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[-1] <= int(wanted.max()):
             raise RefusalError(
-                f"{self.loaded.name} ({self.loaded.class_name}) predicts no tokens, so it has no loss on a text: give a "
-                "language model, or in Python a loss=(model, inputs) -> one number for each sequence."
+                f"{self.loaded.name} ({self.loaded.class_name}) predicts no tokens, so it has no loss on a text: give "
+                "a language model, or in Python a loss=(model, inputs) -> one number for each sequence."
             )
 
     def _checked(self, losses: object, sequences: int) -> Float[Tensor, " batch"]:

@@ -1,37 +1,35 @@
 """Heads taken out in the order of what they are worth, and what that costs beside other orders.
 
-Three orders, least first:
+Four orders, least first:
 
-    value          the exact Shapley value of a head (`attnscope paths`, arXiv:2103.03404's paths as players), summed over
-                   prompts from the training half: what it adds to the logit of the token that really comes next, less
-                   that of the strongest other one
-    contribution   its share of what its layer writes (the measure head_contribution), over the held-in survey
+    value          the exact Shapley value of a head (`decomposing.head_values`), summed over prompts from the training
+                   half: what it adds to the log-probability of the tokens that really come next
+    size           the size of that value in each prompt, summed: what is for and against cancels above, and not here
+    contribution   its share of what its layer writes (the measure head_contribution), on training text
     random         several orders drawn at random, as the floor
 
-A head with a negative value speaks against what comes next, so it goes first. Loss is held-out, and is asked at a few
-numbers of heads; the values were never computed on held-out text.
+By value, a head that speaks against what comes next goes first; but one that does so in one text may speak for it in
+another, and of the orders tried here the size does best. Loss is held-out, and is asked at a few numbers of heads;
+values are never computed on held-out text.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import torch
+from jaxtyping import Int
+from torch import Tensor
 
-from attnscope.core.errors import RefusalError
+from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.words import count
-from attnscope.decomposing.paths import paths
-from attnscope.hf.anatomy.anatomy import Site, anatomy
+from attnscope.decomposing.head_values import head_values
+from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
 from attnscope.hf.editing.pruning import prunable, without_heads
-from attnscope.hf.exchanging.saving import save_plain
-from attnscope.hf.loading.given import loaded_for
-from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import precision_and_place
-from attnscope.hf.loading.options import Loading
-from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.records.treatment import Order, Pruning
 from attnscope.scanning.scan import scan
 from attnscope.treating.arms import held_out_losses, looked_at
@@ -55,12 +53,15 @@ def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> Result:
             "way: choose a causal language model."
         )
     first = trial.text.held_out.batches[0].to(precision_and_place(loaded.model)[1])
-    sites = prunable(loaded.model, anatomy(loaded.model, first.inputs))
+    found = anatomy(loaded.model, first.inputs)
+    sites = prunable(loaded.model, found)
     places = [(block, head) for block, site in sorted(sites.items()) for head in range(site.heads)]
     if heads is not None and heads > len(places):
         raise RefusalError(f"{loaded.name} has {count(len(places), 'head')}: {heads} cannot be taken out of it.")
+    by_value, by_size = _by_value(trial, found, places)
     orders = {
-        "value": ("Shapley value", [_by_value(trial, places)]),
+        "value": ("Shapley value", [by_value]),
+        "size": ("size of Shapley value", [by_size]),
         "contribution": ("share of what the layer writes", [_by_contribution(trial, places)]),
         "random": ("at random", _at_random(places, trial.sampling.seed)),
     }
@@ -72,7 +73,7 @@ def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> Result:
         ends = (tuple(map(min, zip(*losses, strict=True))), tuple(map(max, zip(*losses, strict=True))))
         low, high = ends if len(several) > 1 else ((), ())
         drawn.append(Order(name, title, tuple(several[0]), mean, low, high))
-    by = drawn[0]
+    by = _order_asked_for(trial.chosen.settings, drawn)
     removed = heads or _allowed(by, counts, keep_loss) or 0
     asked = (
         count(heads, "head") if heads else f"loss within {keep_loss:g}" if keep_loss is not None else "a tenth of them"
@@ -85,49 +86,52 @@ def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> Result:
             trial.losing, trial.text.held_out, "the pruned model", trial.progress, title=f" without {removed} heads"
         )
         if trial.save is not None:
+            from attnscope.exchanging.saving import save_plain
+
             save_plain(loaded.model, trial.save, tokenizer=loaded.tokenizer)
     pruning = Pruning(counts, tuple(drawn), removed, by.name, len(places), PROMPTS, asked)
     return Result(chosen, treated, pruning=pruning)
 
 
-def _by_value(trial: Trial, places: Sequence[Place]) -> list[Place]:
-    """By the summed Shapley value over prompts."""
-    wide = _in_float64(trial.losing.loaded)
-    worth = dict.fromkeys(places, 0.0)
-    prompts = _prompts(trial)
-    for number, (ids, follows, other) in enumerate(prompts):
-        trial.progress("values of heads", number, len(prompts))
-        found = paths(wide, {"input_ids": ids[None]}, target=follows, against=other, top=0, draws=0)
-        for block, head in places:
-            worth[block, head] += found.head_values[block][head]
-    return sorted(places, key=lambda place: (worth[place], place))
-
-
-def _prompts(trial: Trial) -> list[tuple[torch.Tensor, int, int]]:
-    """Beginnings of training sequences, the token that follows, and the strongest other one."""
-    model = trial.losing.loaded.model
-    place = precision_and_place(model)[1]
-    found = []
-    rows = (row for batch in trial.text.training for row in _rows(batch))
-    for row in rows:
-        length = min(PROMPT_TOKENS, len(row) - 1)
-        if length < 2:
-            continue
-        with without_gradients():
-            logits = model(input_ids=row[None, :length].to(place)).logits[0, -1].float()
-        follows = int(row[length])
-        logits[follows] = -torch.inf
-        found.append((row[:length], follows, int(logits.argmax())))
-        if len(found) == PROMPTS:
-            break
-    if not found:
-        raise RefusalError("The training half has no sequence of three tokens to value heads on: give more text.")
+def _order_asked_for(settings: Mapping[str, Any], drawn: Sequence[Order]) -> Order:
+    """`by` names the order in which heads leave the treated model; by the size of its value where nobody says."""
+    if unknown := [name for name in settings if name != "by"]:
+        raise RefusalError(
+            f"prune has no setting '{unknown[0]}': it has by, one of {', '.join(o.name for o in drawn)}."
+        )
+    asked = str(settings.get("by", "size"))
+    found = next((order for order in drawn if order.name == asked), None)
+    if found is None:
+        raise RefusalError(f"Heads cannot be ordered by '{asked}'.{nearest(asked, [order.name for order in drawn])}")
     return found
 
 
-def _rows(batch: object) -> list[torch.Tensor]:
-    ids, mask = batch.inputs["input_ids"], batch.mask  # type: ignore[attr-defined]
-    return [row if mask is None else row[mask[number]] for number, row in enumerate(ids)]
+def _by_value(trial: Trial, found: Anatomy, places: Sequence[Place]) -> tuple[list[Place], list[Place]]:
+    """By the Shapley value, summed over prompts, and by its size."""
+    worth, size = dict.fromkeys(places, 0.0), dict.fromkeys(places, 0.0)
+    prompts = _prompts(trial)
+    for number, ids in enumerate(prompts):
+        trial.progress("values of heads", number, len(prompts))
+        values = head_values(trial.losing.loaded, ids, found)
+        for place in places:
+            worth[place] += float(values[place])
+            size[place] += abs(float(values[place]))
+    ordered = [sorted(places, key=lambda place, by=by: (by[place], place)) for by in (worth, size)]  # type: ignore[misc]
+    return ordered[0], ordered[1]
+
+
+def _prompts(trial: Trial) -> list[Int[Tensor, " token"]]:
+    """Beginnings of training sequences."""
+    place = precision_and_place(trial.losing.loaded.model)[1]
+    found: list[Tensor] = []
+    for batch in trial.text.training:
+        for number, row in enumerate(batch.inputs["input_ids"]):
+            real = row if batch.mask is None else row[batch.mask[number]]
+            if len(real) > 2 and len(found) < PROMPTS:
+                found.append(real[:PROMPT_TOKENS].to(place))
+    if not found:
+        raise RefusalError("The training half has no sequence of three tokens to value heads on: give more text.")
+    return found
 
 
 def _by_contribution(trial: Trial, places: Sequence[Place]) -> list[Place]:
@@ -180,7 +184,3 @@ def _allowed(by: Order, counts: Sequence[int], keep_loss: float | None) -> int |
             f"{by.losses[1] - by.losses[0]:.3g} nats a token: allow more with --keep-loss, or name a number of heads."
         )
     return allowed
-
-
-def _in_float64(loaded: Loaded) -> Loaded:
-    return loaded_for(loaded, None, Loading(dtype="float64", device=str(precision_and_place(loaded.model)[1])))

@@ -22,7 +22,7 @@ from torch import nn
 from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import named_path
 from attnscope.core.progress import Advance, silent
-from attnscope.core.remedy import BOS, PRUNE
+from attnscope.core.remedy import BOS, PRUNE, refuse_unknown_remedy
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
 from attnscope.hf.loading.given import loaded_for
@@ -38,7 +38,7 @@ from attnscope.records.survey.thresholds import Thresholds
 from attnscope.records.treatment import Treatment
 from attnscope.trace.windows import Tokenizer
 from attnscope.treating.arms import looked_at
-from attnscope.treating.choosing import chosen_for, needs_training, refuse_unknown_remedy
+from attnscope.treating.choosing import chosen_for, needs_training
 from attnscope.treating.halves import halves
 from attnscope.treating.losing import GivenLoss, Losing
 from attnscope.treating.pruning import pruned
@@ -57,6 +57,7 @@ def treat(
     remedy: str = "auto",
     steps: int = 200,
     rate: float = RATE,
+    training: bool = True,
     train: Literal["added", "all"] = "added",
     layers: Sequence[int] | None = None,
     heads: int | None = None,
@@ -84,7 +85,8 @@ def treat(
     """Try `remedy` on `model` and say what it did to findings and to held-out loss.
 
     `remedy` is a variant (`attnscope variants`), "prune" (take `heads` heads out, or as many as `keep_loss` allows),
-    "bos", or "auto": the table of remedies chooses by what is found. `train` says which parameters: what the remedy
+    "bos", or "auto": the table of remedies chooses by what is found. Without `training` a remedy that needs none is
+    chosen, or the one that was named is measured as it begins. `train` says which parameters: what the remedy
     adds and the projections of its blocks, or all. `samples` sequences of at most `max_tokens` (128) tokens are held
     out. `settings` are those of the variant. `loss(model, inputs)` gives one number for each sequence, for models that
     are no language models; ready batches are split as they are. `save` is a folder for the treated model; `checkpoint`
@@ -104,7 +106,7 @@ def treat(
         text = halves(loaded, corpus, sampling, training=steps * batch_size)
         losing = Losing(loaded, seed, loss)
         before = looked_at(losing, text.held_out, "the model as it is", progress)
-        chosen = chosen_for(remedy, diagnose(before.survey, limits))
+        chosen = chosen_for(remedy, diagnose(before.survey, limits), training)
         chosen = replace(chosen, settings=dict(settings or {}), layers=tuple(layers or ()))
         trial = Trial(
             losing, text, sampling, chosen, before, limits, progress, None if save is None else named_path(save)
@@ -113,7 +115,7 @@ def treat(
             result = pruned(trial, heads, keep_loss)
         elif chosen.name == BOS:
             result = bos_first(trial)
-        elif not needs_training(chosen.name):
+        elif not training or not needs_training(chosen.name):
             result = without_training(trial)
         else:
             kept = None if checkpoint is None else Kept(named_path(checkpoint, "checkpoint"), resume)

@@ -1,0 +1,1 @@
+"""A treatment, read by a person."""

@@ -1,0 +1,136 @@
+"""What is concluded from a treatment: intervals against a slow computation, outcomes from planted findings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from attnscope.core.finding import Finding, Severity
+from attnscope.records.decoding import FieldError
+from attnscope.records.intervals import paired_interval
+from attnscope.records.outcomes import Outcome, outcomes_of, without_heads
+from attnscope.records.treatment import Treatment
+from tests.records.sample_treatment import sample_pruning, sample_treatment
+
+NUMBERS = st.floats(-10, 10)
+
+
+def found(kind: str = "sink", heads: int = 10, severity: Severity = "info", value: float = 0.5) -> Finding:
+    return Finding(
+        kind=kind,
+        severity=severity,
+        stack="decoder",
+        layers=(0,),
+        heads=tuple((0, head) for head in range(heads)),
+        sentence=f"{heads} heads.",
+        value=value,
+        threshold=0.3,
+        threshold_name="sink_mass",
+        citation="arXiv:2410.10781",
+        advice="None.",
+        details={"measure": "sink_mass", "site": "self"},
+    )
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=3, max_size=20))
+def test_the_interval_is_students(pairs: list[tuple[float, float]]) -> None:
+    before, after = zip(*pairs, strict=True)
+    told = paired_interval(before, after)
+    apart = np.array(after) - np.array(before)
+    assert told.mean == pytest.approx(apart.mean(), abs=1e-12)
+    if apart.std() > 1e-9:  # scipy divides by the spread
+        low, high = stats.ttest_rel(after, before).confidence_interval(0.95)
+        assert (told.low, told.high) == (pytest.approx(low, abs=1e-9), pytest.approx(high, abs=1e-9))
+
+
+def test_the_interval_holds_the_mean_in_95_of_100_draws() -> None:
+    draw = np.random.default_rng(0)
+    held = 0
+    for _ in range(2000):
+        before = draw.normal(size=12)
+        told = paired_interval(tuple(before), tuple(before + draw.normal(0.3, 1.0, size=12)))
+        held += told.low <= 0.3 <= told.high
+    # The number held is binomial: 1900 with a standard deviation of sqrt(2000 * .95 * .05) = 9.7; five of them.
+    assert abs(held - 1900) < 50
+
+
+def test_one_pair_says_nothing_of_chance() -> None:
+    told = paired_interval((1.0,), (2.0,))
+    assert (told.mean, told.low, told.high) == (1.0, -math.inf, math.inf)
+    assert not told.sure
+
+
+def only(found_in: dict[str, list[Finding]], baseline: str = "control") -> Outcome:
+    outcomes = outcomes_of(found_in, baseline, ("sink",))
+    assert len(outcomes) == 1
+    return outcomes[0]
+
+
+@pytest.mark.parametrize(
+    ("control", "treated", "judgement"),
+    [
+        (found(heads=40), found(heads=20), "helped"),
+        (found(heads=20), found(heads=40), "harmed"),
+        (found(heads=40), found(heads=39), "no effect"),  # one of forty
+        (found(heads=2), found(heads=1), "helped"),
+        (found(), None, "helped"),
+        (None, found(), "harmed"),
+        (found(), found(), "no effect"),
+        (found(severity="warning"), found(severity="info"), "helped"),
+        (found(value=0.9), found(value=0.5), "helped"),  # the number came closer to its threshold
+        (found(value=0.5), found(value=0.9), "harmed"),
+        (found(value=0.50), found(value=0.52), "no effect"),
+    ],
+)
+def test_outcomes_are_judged_against_the_control(
+    control: Finding | None, treated: Finding | None, judgement: str
+) -> None:
+    arms = {name: [] if one is None else [one] for name, one in (("control", control), ("treated", treated))}
+    outcome = only({"before": [found(heads=40)], **arms})
+    assert outcome.judgement == judgement
+    assert outcome.answered
+
+
+def test_what_training_alone_did_is_not_counted_for_the_remedy() -> None:
+    outcome = only({"before": [found(heads=40)], "control": [found(heads=10)], "treated": [found(heads=10)]})
+    assert outcome.judgement == "no effect"
+    gone = only({"before": [found()], "control": [], "treated": []})
+    assert (gone.judgement, gone.before, gone.control, gone.treated) == ("no effect", found(), None, None)
+
+
+def test_findings_of_heads_that_are_out_are_gone() -> None:
+    left = without_heads([found(heads=3)], {(0, 0), (0, 1)})
+    assert [one.heads for one in left] == [((0, 2),)]
+    assert without_heads([found(heads=2)], {(0, 0), (0, 1)}) == ()
+
+
+def test_the_loss_is_against_the_control_and_without_one_against_before() -> None:
+    trained, pruned = sample_treatment(), sample_pruning()
+    assert trained.loss.mean == pytest.approx(-0.05 + 0.015)
+    assert trained.loss_between("before", "control").mean == pytest.approx(-0.1)
+    assert pruned.baseline == "before"
+    assert pruned.removed == ((0, 0), (1, 1))
+    assert trained.slowdown == pytest.approx(1.2)
+    assert math.isnan(pruned.slowdown)
+
+
+def test_what_does_not_fit_together_is_refused() -> None:
+    document = sample_treatment().document()
+    for change in (
+        {"arms": {name: arm for name, arm in document["arms"].items() if name != "before"}},
+        {"training": None},
+        {"surveys": {}},
+        {"surveys": {**document["surveys"], "more": document["surveys"]["before"]}},
+    ):
+        with pytest.raises(FieldError):
+            Treatment.from_json({**document, **change})
+    shorter = replace(sample_treatment().arms["before"], losses=(1.0,))
+    arms = {**sample_treatment().arms, "before": shorter}
+    with pytest.raises(FieldError, match="same sequences"):
+        Treatment.from_json(replace(sample_treatment(), arms=arms).document())
