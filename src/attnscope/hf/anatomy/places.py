@@ -1,10 +1,11 @@
-"""Which attention call a person means by a layer and a head of a model."""
+"""Which attention call a person means by a layer and a head of a model, and what attention writes in a block."""
 
 from __future__ import annotations
 
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.words import blocks
-from attnscope.hf.anatomy.anatomy import Anatomy, Site
+from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site
+from attnscope.hf.anatomy.tape import Place
 
 
 def self_attention_site(found: Anatomy, layer: int, head: int, stack: str | None = None) -> Site:
@@ -29,3 +30,16 @@ def self_attention_site(found: Anatomy, layer: int, head: int, stack: str | None
             f"Block {layer} of {found.model_class} has heads 0 to {here[0].heads - 1}, not {head}: choose one of those."
         )
     return here[0]
+
+
+def attention_writes(block: Block) -> set[Place]:
+    """The writes of attention, or of what stands in its place: those before `middle`; in parallel blocks, `middle`."""
+    writes = block.writes
+    if block.kind == "MLP":
+        return set()
+    if writes.norm == "parallel":
+        return {writes.middle} if writes.middle else set()
+    upto = next((i for i, one in enumerate(writes.identities) if i and one.before == writes.middle), None)
+    if writes.middle is None or upto is None:
+        upto = len(writes.identities)  # attention writes last, or alone
+    return {place for identity in writes.identities[:upto] for place in identity.writes}

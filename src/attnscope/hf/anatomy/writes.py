@@ -29,6 +29,7 @@ class Writes:
     middle: Place | None = None  # the stream after the last attention write
     adds: float | None = None  # in parallel blocks `middle` is the write itself: stream + adds * write
     identities: tuple[Identity, ...] = ()  # one per write (parallel: one for both)
+    norms: tuple[str, ...] = ()  # modules that norm a state of the stream, or give one
 
     @property
     def separable(self) -> bool:
@@ -73,10 +74,12 @@ def find_writes(entered: State, left: State, records: list[StreamRecord], attend
         step = _last_write(source, entered, distinct, _distinct(gave), eps=eps, normed=normed, result=result)
         if step is None:
             both = None if steps else _two_writes(state, entered, _distinct(gave), eps)
-            return Writes("unknown") if both is None else _parallel(both, attended)
+            if both is None:
+                return Writes("unknown")
+            return _parallel(both, attended, _of_states(norms, records, [entered, left]))
         steps.append(step)
         if step.before is None:
-            return _sequential(steps[::-1], norms, records, entered=entered, attended=attended)
+            return _sequential(steps[::-1], norms, records, entered=entered, left=left, attended=attended)
         state = step.before.tensor
     return Writes("unknown")
 
@@ -87,6 +90,7 @@ def _sequential(
     records: list[StreamRecord],
     *,
     entered: State,
+    left: State,
     attended: list[int],
 ) -> Writes:
     # The write of an attention call is the first one that finishes after it.
@@ -106,7 +110,18 @@ def _sequential(
     identities = tuple(
         Identity(s.result, None if s.before is None else s.before.place, (s.write.place,), s.multiplier) for s in steps
     )
-    return Writes(norm, len(steps), middle, None, identities)
+    passed = [entered, *(step.before.tensor for step in steps if step.before is not None), left]
+    return Writes(norm, len(steps), middle, None, identities, _of_states(norms, records, passed))
+
+
+def _of_states(norms: list[StreamRecord], records: list[StreamRecord], states: list[State]) -> tuple[str, ...]:
+    """Paths of the norms that read or give a state; those of writes, or of queries and keys, are others."""
+    mine = (
+        norm.place.path
+        for norm in norms
+        if any(torch.equal(seen, state) for seen in (_taken(norm, records).tensor, norm.tensor) for state in states)
+    )
+    return tuple(dict.fromkeys(mine))
 
 
 def _first_after(when: int, steps: list[_Step]) -> int:
@@ -114,12 +129,12 @@ def _first_after(when: int, steps: list[_Step]) -> int:
     return min(later)[1] if later else -1
 
 
-def _parallel(both: tuple[StreamRecord, StreamRecord, float], attended: list[int]) -> Writes:
+def _parallel(both: tuple[StreamRecord, StreamRecord, float], attended: list[int], norms: tuple[str, ...]) -> Writes:
     first, second, multiplier = both
     early, late = sorted((first, second), key=lambda record: record.order)
     attention = early if not attended or early.order >= max(attended) else late
     identity = Identity(None, None, (first.place, second.place), multiplier)
-    return Writes("parallel", 2, attention.place, multiplier, (identity,))
+    return Writes("parallel", 2, attention.place, multiplier, (identity,), norms)
 
 
 def _last_write(
@@ -206,7 +221,8 @@ def _is_norm(gave: StreamRecord, records: list[StreamRecord]) -> bool:
         for r in records
         if r.place.side == "input" and (r.place.path, r.place.nth) == (gave.place.path, gave.place.nth)
     ]
-    if len(mine) != 1 or not mine[0].alone or any(True for _ in gave.module.children()):
+    inside = [child for child in gave.module.children() if not getattr(child, "stays_a_norm", False)]
+    if len(mine) != 1 or not mine[0].alone or inside:
         return False
     taken = mine[0].tensor
     return not torch.equal(taken, gave.tensor) and _scale_free(gave.module, taken)

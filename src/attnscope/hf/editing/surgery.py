@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Block
+from attnscope.hf.anatomy.places import attention_writes
 from attnscope.hf.anatomy.tape import Place
 from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.tensors import arguments, at
@@ -90,7 +91,7 @@ def _edits(found: Anatomy, block: Block, variant: Variant) -> Iterator[_Edit]:
             "`scan` shows the attention and the streams of this one."
         )
     entered = Place(block.path, block.nth, "input", block.enters)
-    attention = _attention_writes(block)
+    attention = attention_writes(block)
     for identity in writes.identities:
         state = identity.before or entered
         for write in identity.writes:
@@ -99,19 +100,6 @@ def _edits(found: Anatomy, block: Block, variant: Variant) -> Iterator[_Edit]:
                 yield _Edit(write, None, identity.multiplier, keep=False)
             elif not (variant.skip if attends else variant.mlp_skip or writes.norm == "parallel"):
                 yield _Edit(write, state, identity.multiplier, keep=True)
-
-
-def _attention_writes(block: Block) -> set[Place]:
-    """The writes of attention, or of what stands in its place: those before `middle`; in parallel blocks, `middle`."""
-    writes = block.writes
-    if block.kind == "MLP":
-        return set()
-    if writes.norm == "parallel":
-        return {writes.middle} if writes.middle else set()
-    upto = next((i for i, one in enumerate(writes.identities) if i and one.before == writes.middle), None)
-    if writes.middle is None or upto is None:
-        upto = len(writes.identities)  # attention writes last, or alone
-    return {place for identity in writes.identities[:upto] for place in identity.writes}
 
 
 class _Surgeon:

@@ -51,6 +51,11 @@ def answer(
     if takes == ("value", "stream"):
         changed = _on_heads(part, value.transpose(1, 2), stream_of(part, module, value.shape[2])).transpose(1, 2)
         return original(module, query, key, changed, mask, **asked)
+    if part.role == "sees":
+        call = read_call(module, tensors, mask, asked, fused=fused)
+        _refuse_unequal(part, call)
+        part.carried.tensors["rule"] = (call.visible, call.causal, (query.shape[0], query.shape[2]))
+        return original(module, query, key, value, mask, **asked)
     assert takes == ("value", "first_value"), takes
     return original(module, query, key, _with_first(part, module, value), mask, **asked)
 
@@ -112,12 +117,12 @@ def stream_of(part: Part, module: nn.Module, tokens: int) -> Tensor:
     stream = part.held.get("stream")
     if not isinstance(stream, Tensor):
         raise RefusalError(
-            f"{part.variant_name} reads what {type(module).__name__} is given, and no stream of width "
+            f"{part.variant.card.name} reads what {type(module).__name__} is given, and no stream of width "
             f"{part.size.width} was: choose a variant of kind pattern, logits or block."
         )
     if stream.shape[1] != tokens:
         raise RefusalError(
-            f"{part.variant_name} was given {stream.shape[1]} tokens for {tokens} values (a cache of earlier tokens): "
+            f"{part.variant.card.name} was given {stream.shape[1]} tokens for {tokens} values (a cache of earlier tokens): "
             "run the model without a cache (use_cache=False)."
         )
     return stream

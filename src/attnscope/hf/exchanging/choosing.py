@@ -67,8 +67,8 @@ def chosen_heads(
             if not 0 <= head < there:
                 what = "value heads" if on_values and site.kv_heads != site.heads else "heads"
                 raise RefusalError(
-                    f"Block {site.layer} of {found.model_class} has {what} 0 to {there - 1}, not {head}: choose some of "
-                    "those."
+                    f"Block {site.layer} of {found.model_class} has {what} 0 to {there - 1}, not {head}: choose some "
+                    "of those."
                 )
     return wanted
 

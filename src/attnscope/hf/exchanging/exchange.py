@@ -16,14 +16,16 @@ from torch import nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.registry import refuse_unknown_variant, variants
-from attnscope.core.variant import Size, Variant
-from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
+from attnscope.core.variant import Variant
+from attnscope.hf.anatomy.anatomy import Site, anatomy
 from attnscope.hf.anatomy.example import Batch, example_batch, run, same_chance
 from attnscope.hf.exchanging.choosing import OF_ATTENTION, chosen_heads, chosen_sites
-from attnscope.hf.exchanging.part import PREFIX, Carried, Part, like, parts_of
-from attnscope.hf.exchanging.registering import register
-from attnscope.hf.exchanging.settings import filled_from, sorted_settings, takes_seed
-from attnscope.hf.exchanging.streams import watch_stream
+from attnscope.hf.exchanging.into_attention import into_attention
+from attnscope.hf.exchanging.into_blocks import into_blocks
+from attnscope.hf.exchanging.into_weights import into_weights
+from attnscope.hf.exchanging.part import Recipe, parts_of
+from attnscope.hf.exchanging.plan import Plan
+from attnscope.hf.exchanging.settings import sorted_settings
 from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.uncompiled import refuse_compiled
@@ -36,22 +38,30 @@ class Treated:
     """A model with a variant in it: the same module object as before, for as long as the variant is installed."""
 
     model: nn.Module
-    variant: Variant
-    layers: tuple[int, ...]
-    heads: tuple[int, ...] | None
-    settings: Mapping[str, Any]
-    stack: str
-    seed: int
+    recipe: Recipe
     own_projections: tuple[str, ...]
+
+    @property
+    def variant(self) -> Variant:
+        return variants()[self.recipe.variant]
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Numbers of the treated blocks."""
+        return self.recipe.layers
+
+    @property
+    def heads(self) -> tuple[int, ...] | None:
+        """The treated heads of every such block; None: all."""
+        return self.recipe.heads
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return self.recipe.settings
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """What the variant added, by the names under which the model has it."""
-        mine = [path for path, _ in parts_of(self.model)]
-        return {
-            name: parameter
-            for name, parameter in self.model.named_parameters()
-            if any(name.startswith(f"{path}.") for path in mine)
-        }
+        return {f"{path}.{name}": one for path, part in parts_of(self.model) for name, one in part.named_parameters()}
 
     def projections(self) -> dict[str, nn.Parameter]:
         """The model's own parameters nearest to it: queries, keys, values and output of the treated blocks."""
@@ -80,113 +90,39 @@ def exchange(
     found = anatomy(model, example_inputs)
     sites = chosen_sites(found, variant, layers, stack)
     which = chosen_heads(found, variant, sites, heads)
-    if variant.card.takes in OF_ATTENTION:
-        _into_attention(changes, model, found, variant, sites, which, seed, start, calls)
-    else:
-        raise RefusalError(f"{name} cannot be put into a model yet.")
-    if variant.card.takes == ("query", "key", "value"):
-        _refuse_other_attention(model, variant, sites, example_inputs)
-    return Treated(
-        model=model,
-        variant=variant,
+    recipe = Recipe(
+        variant=name,
         layers=tuple(dict.fromkeys(site.layer for site in sites)),
         heads=which,
-        settings=dict(settings or {}),
         stack=sites[0].stack,
         seed=seed,
-        own_projections=projections_of(model, sites),
+        settings=dict(settings or {}),
     )
+    plan = Plan(model, found, sites, recipe, start, calls)
+    if variant.card.takes in OF_ATTENTION:
+        into_attention(changes, plan)
+    elif variant.card.kind == "block":
+        into_blocks(changes, plan)
+    else:
+        into_weights(changes, plan)
+    if variant.card.takes == ("query", "key", "value"):
+        _refuse_other_attention(model, variant, sites, example_inputs)
+    return Treated(model, recipe, projections_of(model, sites))
 
 
 def refuse_installed(model: nn.Module) -> None:
     there = next((part for _, part in parts_of(model)), None)
     if there is not None:
         raise RefusalError(
-            f"{type(model).__name__} has {there.variant_name} installed already: leave that first (or give a copy of "
+            f"{type(model).__name__} has {there.recipe.variant} installed already: leave that first (or give a copy of "
             "the model as it was), since two at once could not be told apart."
         )
-
-
-def hang(changes: ExitStack, module: nn.Module, variant: str, part: nn.Module) -> None:
-    """The part below the module, under the variant's name."""
-    name = f"{PREFIX}{variant}"
-    module.add_module(name, part)
-    changes.callback(module._modules.pop, name, None)
-
-
-def size_of(site: Site, found: Anatomy, heads: tuple[int, ...] | None, *, on_values: bool) -> Size:
-    """The place as the variant's start sees it: with the heads that are treated, and no others."""
-    stack = found.stack(site.stack)
-    if stack is None:
-        raise RefusalError(f"{found.model_class} has no blocks that pass a stream on, which variants stand on.")
-    layers = sum(1 for block in stack.blocks)
-    many, shared = site.heads, site.kv_heads
-    if heads is not None:
-        many, shared = (many, len(heads)) if on_values else (len(heads), len(heads))
-    return Size(many, site.value_dim if on_values else site.dim, stack.width, shared, layers, site.layer + 1)
-
-
-def _into_attention(
-    changes: ExitStack,
-    model: nn.Module,
-    found: Anatomy,
-    variant: Variant,
-    sites: tuple[Site, ...],
-    heads: tuple[int, ...] | None,
-    seed: int,
-    start: dict[str, Any],
-    calls: dict[str, Any],
-) -> None:
-    takes, carried = variant.card.takes, Carried()
-    roles = {}
-    if takes == ("value", "first_value"):
-        sites, roles = _chain(found, sites)
-    for site in {site.path: site for site in reversed(sites)}.values():
-        module = model.get_submodule(site.path)
-        size = size_of(site, found, heads, on_values=takes[0] in ("value", "mixed"))
-        role = roles.get(site.path, "")
-        begun = {} if role == "first" else variant.start(size, **start, **_seeded(variant, seed, site.layer))
-        part = Part(
-            variant.card.name,
-            size,
-            {name: like(tensor, module) for name, tensor in begun.items()},
-            {**filled_from(variant, size), **calls},
-            heads=heads,
-            carried=carried,
-            role=role,
-        )
-        hang(changes, module, variant.card.name, part)
-        if "stream" in takes:
-            watch_stream(changes, module, found, site)
-    register(changes, variant.card.name, [model.get_submodule(site.path) for site in sites])
-
-
-def _seeded(variant: Variant, seed: int, layer: int) -> dict[str, int]:
-    """Every block draws numbers of its own."""
-    return {"seed": seed * 10_007 + layer} if takes_seed(variant) else {}
-
-
-def _chain(found: Anatomy, sites: tuple[Site, ...]) -> tuple[tuple[Site, ...], dict[str, str]]:
-    """The first block of the stack gives its values to all that are treated."""
-    first = next(s for s in found.sites if s.site == "self" and s.stack == sites[0].stack)
-    others = tuple(site for site in sites if site.path != first.path)
-    if not others:
-        raise RefusalError(
-            "value_residual gives the first block's values to later blocks: choose at least one block after the first."
-        )
-    for site in others:
-        if (site.kv_heads, site.value_dim) != (first.kv_heads, first.value_dim):
-            raise RefusalError(
-                f"Block {site.layer} of {found.model_class} has values of another shape than block {first.layer}: "
-                "choose blocks that have the same."
-            )
-    return (first, *others), {first.path: "first", others[-1].path: "last"}
 
 
 def _refuse_other_attention(
     model: nn.Module, variant: Variant, sites: tuple[Site, ...], example_inputs: Batch | None
 ) -> None:
-    """Does this model compute softmax(scale q k) v from what a call holds? If not, more would be lost than exchanged."""
+    """Is the model's attention softmax(scale q k) v, as its call says? If not, more would be lost than exchanged."""
     parts = [part for _, part in parts_of(model)]
     for part in parts:
         part.held["comparing"] = 0.0

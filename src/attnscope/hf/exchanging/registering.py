@@ -61,7 +61,7 @@ def attention_of_parts(previous: str) -> Callable[..., Any]:
 
 
 def original_attention(module: nn.Module, implementation: str) -> Callable[..., Any]:
-    """The function that a module would have got: its file may have a registry, and has a written-out one, of its own."""
+    """The function that a module would have got; its file may have a registry of its own."""
     home = sys.modules.get(type(module).__module__)
     if implementation == "eager":
         written_out = getattr(home, "eager_attention_forward", None)

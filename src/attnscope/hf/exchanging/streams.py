@@ -7,16 +7,14 @@ from typing import Any
 
 from torch import nn
 
-from attnscope.hf.anatomy.anatomy import Anatomy, Site
+from attnscope.hf.anatomy.anatomy import Stack
 from attnscope.hf.exchanging.part import part_of
 from attnscope.hf.seeing.tensors import arguments, float_tensors
 
 
-def watch_stream(changes: ExitStack, module: nn.Module, found: Anatomy, site: Site) -> None:
+def watch_stream(changes: ExitStack, module: nn.Module, stack: Stack) -> None:
     """Before every call of the module its tokens are put where the part finds them; after it they are let go."""
-    stack = found.stack(site.stack)
-    flipped = stack is not None and stack.sequence_first
-    before = _keep_flipped if flipped else _keep
+    before = _keep_flipped if stack.sequence_first else _keep
     changes.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
     changes.callback(module.register_forward_hook(_let_go, always_call=True).remove)
 

@@ -1,0 +1,186 @@
+"""Variants of norms and of what blocks write: parts below the modules that norm or write, and hooks on them.
+
+    write              conditional_gate, contra_norm on what attention writes; sandwich_norm on what every branch writes
+    stream, normed     instead of a norm of the stream, or behind one that stands before a branch
+    streams            behind the last block, with what left all of them
+
+Where the writes and the norms are, the anatomy found by arithmetic. Hooks run inside a block's call, and again when it
+is run again for gradient checkpointing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.hf.anatomy.anatomy import Block
+from attnscope.hf.anatomy.places import attention_writes
+from attnscope.hf.anatomy.tape import Place
+from attnscope.hf.exchanging.checkpointing import refuse_checkpointing
+from attnscope.hf.exchanging.part import Carried, Part, hang, part_of
+from attnscope.hf.exchanging.plan import Plan
+from attnscope.hf.exchanging.registering import register
+from attnscope.hf.seeing.tensors import Slot, arguments, at
+
+
+def into_blocks(changes: ExitStack, plan: Plan) -> None:
+    """Undone by `changes`."""
+    takes = plan.variant.card.takes
+    if takes == ("streams",):
+        _fused(changes, plan)
+    elif takes in (("stream",), ("normed",)):
+        _normed(changes, plan)
+    else:
+        _written(changes, plan)
+
+
+def _written(changes: ExitStack, plan: Plan) -> None:
+    carried, name = Carried(), plan.recipe.variant
+    for block in plan.blocks:
+        site = plan.site_of(block)
+        for place in _writes(plan, block):
+            module = plan.model.get_submodule(place.path)
+            hang(changes, module, plan.part(site, module, carried=carried, slot=place.slot))
+            changes.callback(module.register_forward_hook(_change_write).remove)
+        if name == "conditional_gate":
+            module = plan.model.get_submodule(block.path)
+            hang(changes, module, plan.part(site, module, silent=True, carried=carried, slot=block.enters))
+            changes.callback(module.register_forward_pre_hook(_keep_entering, with_kwargs=True).remove)
+            changes.callback(module.register_forward_hook(_forget, always_call=True).remove)
+        if name == "contra_norm":
+            module = plan.model.get_submodule(site.path)
+            hang(changes, module, plan.part(site, module, silent=True, carried=carried, role="sees"))
+    if name == "contra_norm":
+        register(changes, name, [plan.model.get_submodule(site.path) for site in plan.sites])
+
+
+def _writes(plan: Plan, block: Block) -> Iterator[Place]:
+    if not block.writes.separable:
+        raise RefusalError(
+            f"What attention and MLP write cannot be told apart in {block.path} of {plan.found.model_class}, so "
+            f"{plan.recipe.variant} has no place there: choose other blocks, or a variant of another kind."
+        )
+    mine = attention_writes(block)
+    places = [place for identity in block.writes.identities for place in identity.writes]
+    for place in places:
+        if place in mine or plan.recipe.variant == "sandwich_norm":
+            if place.path == block.path:
+                raise RefusalError(
+                    f"What attention writes in {block.path} of {plan.found.model_class} comes from no module of its "
+                    f"own, so {plan.recipe.variant} has no place there: choose a variant of another kind."
+                )
+            yield place
+
+
+def _change_write(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    part = part_of(module)
+    if part is None:
+        return None
+    write, kept = at(output, part.slot), part.carried.tensors
+    if "stream" in part.variant.card.takes:
+        changed = part.variant(write, kept.pop("entering").reshape(write.shape), **part.arguments)
+    elif "rule" in kept:
+        visible, causal, shape = kept.pop("rule")
+        tokens = write.reshape(*shape, write.shape[-1])
+        changed = part.variant(tokens, visible=visible, causal=causal, **part.arguments).reshape(write.shape)
+    else:
+        changed = part.variant(write, **part.arguments)
+    return put(output, part.slot, changed)
+
+
+def _keep_entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    part = part_of(module)
+    if part is not None:
+        part.carried.tensors["entering"] = arguments(args, kwargs)[part.slot]
+
+
+def _forget(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    part = part_of(module)
+    if part is not None:
+        part.carried.tensors.clear()
+
+
+def _normed(changes: ExitStack, plan: Plan) -> None:
+    for block in plan.blocks:
+        behind = plan.variant.card.takes == ("normed",)
+        paths = [path for path in block.writes.norms if path != block.path]
+        if not paths or (behind and block.writes.norm not in ("pre", "parallel")):
+            words = "stands before attention and MLP" if behind else "was found"
+            raise RefusalError(
+                f"No norm {words} in block {block.layer} of {plan.found.model_class} (its norms are: "
+                f"{block.writes.norm}), so {plan.recipe.variant} has no place there: choose another variant."
+            )
+        for path in paths:
+            module = plan.model.get_submodule(path)
+            hang(changes, module, plan.part(plan.site_of(block), module))
+            changes.callback(module.register_forward_hook(_behind_norm if behind else _instead_of_norm).remove)
+
+
+def _behind_norm(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    part = part_of(module)
+    return None if part is None else part.variant(output, **part.arguments)
+
+
+def _instead_of_norm(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    part = part_of(module)
+    return None if part is None else part.variant(args[0], **part.arguments)
+
+
+def _fused(changes: ExitStack, plan: Plan) -> None:
+    """Every block gives what left it; behind the last one stands what fusion makes of all."""
+    blocks, carried = plan.stack.blocks, Carried()
+    if len(plan.sites) != len({s.layer for s in plan.found.sites if s.stack == plan.stack.name and s.site == "self"}):
+        raise RefusalError("fusion reads the streams behind all blocks: leave layers out.")
+    if not plan.stack.chained or len({block.path for block in blocks}) != len(blocks):
+        raise RefusalError(
+            f"The blocks of {plan.found.model_class} do not hand one stream on, each a module of its own, which fusion "
+            "reads: choose another variant."
+        )
+    refuse_checkpointing(changes, plan)
+    for block in blocks:
+        module, last = plan.model.get_submodule(block.path), block is blocks[-1]
+        site = next((s for s in plan.sites if s.layer == block.layer), plan.sites[-1])
+        role = "first" if block is blocks[0] else "last" if last else ""
+        part = plan.part(site, module, silent=not last, carried=carried, role=role, slot=block.leaves)
+        hang(changes, module, part)
+        changes.callback(module.register_forward_hook(_fuse).remove)
+
+
+def _fuse(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    part = part_of(module)
+    if part is None:
+        return None
+    streams: list[Tensor] = part.carried.tensors.setdefault("streams", [])
+    if part.role == "first":
+        streams.clear()
+    streams.append(at(output, part.slot))
+    if part.role != "last":
+        return None
+    whole = part.carried.tensors.pop("streams")
+    if len(whole) != part.size.layers:
+        raise RefusalError(
+            f"fusion was given the streams of {len(whole)} blocks where the model has {part.size.layers}: run the "
+            "whole model."
+        )
+    return put(output, part.slot, _fusion(part, whole))
+
+
+def _fusion(part: Part, streams: list[Tensor]) -> Tensor:
+    fused: Tensor = part.variant(torch.stack(streams), **part.arguments)
+    return fused
+
+
+def put(output: Any, slot: Slot, tensor: Tensor) -> Any:
+    """The same output with another tensor at that place."""
+    if isinstance(output, Tensor):
+        return tensor
+    if isinstance(output, (tuple, list)):
+        return type(output)(tensor if index == slot else one for index, one in enumerate(output))
+    changed = type(output)(**output)
+    changed[slot] = tensor
+    return changed

@@ -1,0 +1,201 @@
+"""Variants that change projections: once, in place (qk_clip), or at every forward (sigma_reparam).
+
+A projection is a run of columns for every head in some matrix, which may be fused with others, and which the anatomy
+found by comparing numbers. What is changed in place is put back to the bit.
+
+sigma_reparam divides a projection by its largest singular value at every forward. That value is u . W v with the pair
+of directions that belong to it: found exactly on the way in, followed by a power iteration at every step in training
+(as published), and kept with the model. The factor acts on what the projection gives, y + (c - 1)(y - b), which is the
+product with c W plus b, and is exactly y where c is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.hf.anatomy.anatomy import Site
+from attnscope.hf.anatomy.projections import Columns
+from attnscope.hf.exchanging.part import Part, hang, part_of
+from attnscope.hf.exchanging.plan import Plan
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Where one projection is: a module's weight (and bias), and which of its outputs."""
+
+    name: str  # query, key, value or output
+    module: str
+    out_in: bool
+    outputs: tuple[int, ...]
+
+    def weight(self, module: nn.Module) -> Tensor:
+        """`[out, in]`, with its gradient."""
+        whole = module.get_parameter("weight")
+        mine = self.index(whole.device)
+        return whole[mine] if self.out_in else whole[:, mine].t()
+
+    def index(self, device: torch.device) -> Tensor:
+        return torch.tensor(self.outputs, device=device)
+
+
+def into_weights(changes: ExitStack, plan: Plan) -> None:
+    """Undone by `changes`."""
+    if plan.recipe.variant == "qk_clip":
+        _clipped(changes, plan)
+    else:
+        _reparametrised(changes, plan)
+
+
+def _clipped(changes: ExitStack, plan: Plan) -> None:
+    largest = _largest_logits(plan)
+    for site in {site.path: site for site in plan.sites}.values():
+        found = {one.name: one for one in _projections(plan, site, ("query", "key"))}
+        if any(c is not None and c.norm for c in (site.projections.query, site.projections.key)):
+            raise RefusalError(
+                f"{plan.found.model_class} norms its queries and keys after projecting them, so scaling the "
+                "projections down changes no logit: qk_clip has no place there."
+            )
+        modules = {name: plan.model.get_submodule(one.module) for name, one in found.items()}
+        before = {f"{name}_weight": one.weight(modules[name]).detach() for name, one in found.items()}
+        for name, one in found.items():
+            bias = modules[name]._parameters.get("bias")
+            if bias is not None:
+                before[f"{name}_bias"] = bias.detach()[one.index(bias.device)]
+        after = plan.variant(before, max_logit=largest[site.layer].to(before["query_weight"]), **_threshold(plan))
+        for name, one in found.items():
+            _write(changes, modules[name], one, after[f"{name}_weight"], after.get(f"{name}_bias"))
+        module = plan.model.get_submodule(site.path)
+        hang(changes, module, plan.part(site, module, silent=True))
+
+
+def _write(changes: ExitStack, module: nn.Module, where: Projection, weight: Tensor, bias: Tensor | None) -> None:
+    """In place, so that whoever holds the parameter (an optimiser) still does; put back to the bit."""
+    for name, new in (("weight", weight), ("bias", bias)):
+        if new is None:
+            continue
+        own = module.get_parameter(name)
+        columns = name == "weight" and not where.out_in
+        changes.callback(_put_back, own, own.detach().clone(), where, columns)
+        with torch.no_grad():
+            if columns:
+                own[:, where.index(own.device)] = new.t()
+            else:
+                own[where.index(own.device)] = new
+
+
+def _put_back(own: nn.Parameter, saved: Tensor, where: Projection, columns: bool) -> None:
+    mine = where.index(own.device)
+    saved = saved.to(own)
+    with torch.no_grad():
+        if columns:
+            own[:, mine] = saved[:, mine]
+        else:
+            own[mine] = saved[mine]
+
+
+def _threshold(plan: Plan) -> dict[str, Any]:
+    return {name: one for name, one in plan.calls.items() if name != "max_logit"}
+
+
+def _largest_logits(plan: Plan) -> dict[int, Tensor]:
+    """One number for every head of every treated block; heads that are not treated count as 0, and stay."""
+    given: Any = plan.calls.get("max_logit")
+    if given is None:
+        raise RefusalError(
+            "qk_clip needs max_logit, the largest logit of every head, as a table of blocks and heads: "
+            "attnscope.largest_logits(model, batches) measures it."
+        )
+    rows = dict(given) if isinstance(given, Mapping) else dict(zip(plan.recipe.layers, given, strict=False))
+    found: dict[int, Tensor] = {}
+    for site in plan.sites:
+        row: Any = rows.get(site.layer, rows.get(str(site.layer)))
+        numbers = torch.as_tensor(() if row is None else row, dtype=torch.float32)
+        if numbers.shape != (site.heads,):
+            raise RefusalError(
+                f"max_logit has {numbers.numel()} numbers for block {site.layer}, which has {site.heads} heads: give "
+                "one for each."
+            )
+        if plan.recipe.heads is not None:
+            kept = torch.zeros(site.heads)
+            kept[list(plan.recipe.heads)] = numbers[list(plan.recipe.heads)]
+            numbers = kept
+        found[site.layer] = numbers
+    return found
+
+
+def _reparametrised(changes: ExitStack, plan: Plan) -> None:
+    for site in {site.path: site for site in plan.sites}.values():
+        by_module: dict[str, list[Projection]] = {}
+        for one in _projections(plan, site, ("query", "key", "value", "output")):
+            by_module.setdefault(one.module, []).append(one)
+        for path, mine in by_module.items():
+            module = plan.model.get_submodule(path)
+            begun: dict[str, Tensor] = {}
+            directions: dict[str, Tensor] = {}
+            for one in mine:
+                weight = one.weight(module).detach()
+                direction = _direction(weight)
+                directions[f"{one.name}_weight_direction"] = direction
+                begun[f"{one.name}_weight_gain"] = _sigma(weight, direction)
+            part = Part(plan.recipe, plan.size(site), begun, {"projections": tuple(mine)})
+            for name, direction in directions.items():
+                part.register_buffer(name, direction)
+            hang(changes, module, part)
+            changes.callback(module.register_forward_hook(_rescaled).remove)
+
+
+def _direction(weight: Tensor) -> Tensor:
+    """The right singular vector of the largest singular value, exactly."""
+    wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
+    return torch.linalg.svd(wide, full_matrices=False).Vh[0].to(weight.dtype)
+
+
+def _sigma(weight: Tensor, direction: Tensor) -> Tensor:
+    """u . W v, whose gradient is u v^T: exact where u and v are the pair of the largest singular value."""
+    left = F.normalize(weight.detach() @ direction, dim=0)
+    return left @ (weight @ direction)
+
+
+def _rescaled(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Any:
+    part = part_of(module)
+    if part is None:
+        return None
+    bias = module._parameters.get("bias")
+    plain = output if bias is None else output - bias
+    less = torch.zeros(output.shape[-1], dtype=output.dtype, device=output.device)
+    own: Sequence[Projection] = part.settings["projections"]
+    for one in own:
+        weight, direction = one.weight(module), part.get_buffer(f"{one.name}_weight_direction")
+        if part.training and torch.is_grad_enabled():
+            with torch.no_grad():
+                direction.copy_(F.normalize(weight.t() @ (weight @ direction), dim=0))
+        factor = part.get_parameter(f"{one.name}_weight_gain") / _sigma(weight, direction.clone())
+        less = less.index_copy(0, one.index(output.device), (factor - 1).expand(len(one.outputs)).to(output.dtype))
+    return output + less * plain
+
+
+def _projections(plan: Plan, site: Site, names: Sequence[str]) -> Iterator[Projection]:
+    for name in names:
+        found = getattr(site.projections, name)
+        matrix = found.matrix if isinstance(found, Columns) else found
+        if matrix is None or matrix.axes or not matrix.parameter.endswith(".weight"):
+            raise RefusalError(
+                f"The {name} projection of block {site.layer} of {plan.found.model_class} is no matrix of a module of "
+                f"its own that could be changed: choose another variant than {plan.recipe.variant}."
+            )
+        if isinstance(found, Columns):
+            outputs = [column for start in found.starts for column in range(start, start + found.dim)]
+        else:
+            shape = plan.model.get_parameter(matrix.parameter).shape
+            outputs = list(range(matrix.rows if matrix.out_in else shape[1]))
+        shift = matrix.first_row if matrix.out_in else 0
+        module = matrix.parameter.removesuffix(".weight")
+        yield Projection(name, module, matrix.out_in, tuple(shift + column for column in outputs))
