@@ -17,6 +17,7 @@ OTHERWISE = {
     "compile": {"pattern", "n", "k", "model", "text", "layer", "head"},
     "compare": {"a", "b"},
     "reproduce": {"paper"},
+    "variants": {"remedies"},  # another table
     "treat": {"setting"},  # NAME=VALUE, where the twin takes a mapping
     "report": {"keep_text"},  # an option of the page of a survey, which the twin hands on
 }

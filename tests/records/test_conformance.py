@@ -119,7 +119,11 @@ def test_an_edited_file_is_read_or_refused_and_never_breaks_what_is_made_of_it(k
     path = tmp_path / "edited.json"
     refused = 0
 
-    few = kind in ("survey", "comparison", "treatment")  # their pages are the largest: fewer of them keep the suite short
+    few = kind in (
+        "survey",
+        "comparison",
+        "treatment",
+    )  # their pages are the largest: fewer of them keep the suite short
 
     @settings(max_examples=8 if few else 40, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.sampled_from(places), st.sampled_from(WRONG), st.booleans())

@@ -39,6 +39,7 @@ PROMPTS = 8
 PROMPT_TOKENS = 32
 POINTS = 10  # numbers of heads at which the loss is asked
 RANDOM_ORDERS = 3
+SETTINGS = ("by", "prompts")
 SHARE = 0.1  # of the heads, where nobody says how many
 
 Place = tuple[int, int]
@@ -47,6 +48,8 @@ Place = tuple[int, int]
 def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> Result:
     """The curves of all orders, and the model without `heads` heads, or as many as keep the loss within `keep_loss`."""
     loaded = trial.losing.loaded
+    if unknown := [name for name in trial.chosen.settings if name not in SETTINGS]:
+        raise RefusalError(f"prune has no setting '{unknown[0]}'.{nearest(unknown[0], SETTINGS)}")
     if trial.losing.given is not None or loaded.kind != "causal":
         raise RefusalError(
             f"Heads are valued by the token that comes next, and {loaded.name} ({loaded.class_name}) does not read one "
@@ -58,7 +61,8 @@ def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> Result:
     places = [(block, head) for block, site in sorted(sites.items()) for head in range(site.heads)]
     if heads is not None and heads > len(places):
         raise RefusalError(f"{loaded.name} has {count(len(places), 'head')}: {heads} cannot be taken out of it.")
-    by_value, by_size = _by_value(trial, found, places)
+    prompts = _prompts(trial)
+    by_value, by_size = _by_value(trial, found, places, prompts)
     orders = {
         "value": ("Shapley value", [by_value]),
         "size": ("size of Shapley value", [by_size]),
@@ -89,16 +93,12 @@ def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> Result:
             from attnscope.exchanging.saving import save_plain
 
             save_plain(loaded.model, trial.save, tokenizer=loaded.tokenizer)
-    pruning = Pruning(counts, tuple(drawn), removed, by.name, len(places), PROMPTS, asked)
+    pruning = Pruning(counts, tuple(drawn), removed, by.name, len(places), len(prompts), asked)
     return Result(chosen, treated, pruning=pruning)
 
 
 def _order_asked_for(settings: Mapping[str, Any], drawn: Sequence[Order]) -> Order:
     """`by` names the order in which heads leave the treated model; by the size of its value where nobody says."""
-    if unknown := [name for name in settings if name != "by"]:
-        raise RefusalError(
-            f"prune has no setting '{unknown[0]}': it has by, one of {', '.join(o.name for o in drawn)}."
-        )
     asked = str(settings.get("by", "size"))
     found = next((order for order in drawn if order.name == asked), None)
     if found is None:
@@ -106,10 +106,11 @@ def _order_asked_for(settings: Mapping[str, Any], drawn: Sequence[Order]) -> Ord
     return found
 
 
-def _by_value(trial: Trial, found: Anatomy, places: Sequence[Place]) -> tuple[list[Place], list[Place]]:
+def _by_value(
+    trial: Trial, found: Anatomy, places: Sequence[Place], prompts: Sequence[Tensor]
+) -> tuple[list[Place], list[Place]]:
     """By the Shapley value, summed over prompts, and by its size."""
     worth, size = dict.fromkeys(places, 0.0), dict.fromkeys(places, 0.0)
-    prompts = _prompts(trial)
     for number, ids in enumerate(prompts):
         trial.progress("values of heads", number, len(prompts))
         values = head_values(trial.losing.loaded, ids, found)
@@ -121,13 +122,16 @@ def _by_value(trial: Trial, found: Anatomy, places: Sequence[Place]) -> tuple[li
 
 
 def _prompts(trial: Trial) -> list[Int[Tensor, " token"]]:
-    """Beginnings of training sequences."""
+    """Beginnings of training sequences; the setting `prompts` says how many."""
+    wanted = trial.chosen.settings.get("prompts", PROMPTS)
+    if not isinstance(wanted, int) or wanted < 1:
+        raise RefusalError(f"Heads cannot be valued on {wanted} prompts: give --set prompts=8, or another number.")
     place = precision_and_place(trial.losing.loaded.model)[1]
     found: list[Tensor] = []
     for batch in trial.text.training:
         for number, row in enumerate(batch.inputs["input_ids"]):
             real = row if batch.mask is None else row[batch.mask[number]]
-            if len(real) > 2 and len(found) < PROMPTS:
+            if len(real) > 2 and len(found) < wanted:
                 found.append(real[:PROMPT_TOKENS].to(place))
     if not found:
         raise RefusalError("The training half has no sequence of three tokens to value heads on: give more text.")

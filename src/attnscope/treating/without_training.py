@@ -37,8 +37,12 @@ def without_training(trial: Trial) -> Result:
         "temperature": _for_temperature,
     }.get(trial.chosen.name, _as_asked)(trial)
     model = trial.losing.loaded.model
+    degrees = settings.pop("temperature", None)
     with installed(model, trial.chosen.name, layers=layers, **settings) as treated:
-        chosen = replace(trial.chosen, layers=tuple(treated.layers))
+        told = {**trial.chosen.settings, **({} if degrees is None else {"temperature": degrees})}
+        chosen = replace(trial.chosen, layers=tuple(treated.layers), settings=told)
+        if degrees is not None:
+            _set(treated.parameters().values(), float(degrees))
         looked = looked_at(
             trial.losing, trial.text.held_out, "the treated model", trial.progress, title=f" with {chosen.name}"
         )
