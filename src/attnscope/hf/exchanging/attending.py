@@ -122,8 +122,8 @@ def stream_of(part: Part, module: nn.Module, tokens: int) -> Tensor:
         )
     if stream.shape[1] != tokens:
         raise RefusalError(
-            f"{part.variant.card.name} was given {stream.shape[1]} tokens for {tokens} values (a cache of earlier tokens): "
-            "run the model without a cache (use_cache=False)."
+            f"{part.variant.card.name} was given {stream.shape[1]} tokens for {tokens} values (a cache of earlier "
+            "tokens): run the model without a cache (use_cache=False)."
         )
     return stream
 
