@@ -39,6 +39,8 @@ _HOMES = {
     "Survey": "attnscope.records.survey.survey:Survey",
     "planted": "attnscope.hf.editing.graft:planted",
     "installed": "attnscope.exchanging.installed:installed",
+    "save_treated": "attnscope.exchanging.save_treated:save_treated",
+    "largest_logits": "attnscope.exchanging.largest_logits:largest_logits",
     "Comparison": "attnscope.records.comparison:Comparison",
     "Record": "attnscope.records.record:Record",
     "Collapse": "attnscope.records.collapse:Collapse",
@@ -64,6 +66,8 @@ if TYPE_CHECKING:
     from attnscope.core.variant import Size as Size
     from attnscope.decomposing.paths import paths as paths
     from attnscope.exchanging.installed import installed as installed
+    from attnscope.exchanging.largest_logits import largest_logits as largest_logits
+    from attnscope.exchanging.save_treated import save_treated as save_treated
     from attnscope.hf.editing.graft import planted as planted
     from attnscope.patterns.generate import generate as generate
     from attnscope.patterns.pattern import Pattern as Pattern

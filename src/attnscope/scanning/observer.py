@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from attnscope.core.measure import Measure
+from attnscope.core.variant import OF_DISTRIBUTIONS
 from attnscope.matrix.statistics import STATISTICS, attention_statistics
 from attnscope.records.survey.ledger import Ledger
 from attnscope.trace.frame import AttentionFrame, StreamFrame, WeightsFrame
@@ -48,6 +49,8 @@ class Observer:
         self._waiting: list[tuple[tuple[int, ...] | None, list[_Observation], Counter[str]]] = []
         self.tokens: Counter[str] = Counter()  # real query tokens entered so far, by stack
         self.lacking: dict[str, set[str]] = defaultdict(set)  # measures that a frame could not feed, and why
+        # and those that read a statistic which means nothing in an exchanged attention: which, and in which blocks
+        self.without_meaning: dict[str, dict[str, set[int]]] = defaultdict(dict)
 
     def receive(self, frame: Frame) -> None:
         """Measure one frame. Handed to the tap as its listener."""
@@ -59,6 +62,8 @@ class Observer:
             self._running_tokens[frame.stack] = int(frame.query_mask.sum())
         if not fitting or _too_short(frame):
             return
+        if isinstance(frame, AttentionFrame) and frame.holds is not None:
+            fitting = [m for m in fitting if not self._loses_meaning(m, frame)]
         fields = self._attention_fields(frame, fitting) if isinstance(frame, AttentionFrame) else vars(frame)
         for measure in fitting:
             arguments = {name: fields[name] for name in measure.reads}
@@ -99,6 +104,17 @@ class Observer:
                     self._ledger.observe(*each.place, each.values, each.where, rows[: len(each.values)])
             self.tokens += tokens
         self._waiting.clear()
+
+    def _loses_meaning(self, measure: Measure, frame: AttentionFrame) -> bool:
+        """Of an exchanged pattern: whether the measure reads what means nothing there. Products with a pattern, which
+        measures take from `scores`, are made for rows of shares."""
+        holds = frame.holds or frozenset()
+        lost = {name for name in measure.reads if name in STATISTICS and name not in holds}
+        if "scores" in measure.reads and not holds.issuperset(OF_DISTRIBUTIONS):
+            lost.add("rows of shares")
+        for name in lost:
+            self.without_meaning[measure.card.name].setdefault(name, set()).add(frame.layer)
+        return bool(lost)
 
     def _attention_fields(self, frame: AttentionFrame, fitting: list[Measure]) -> dict[str, Any]:
         wanted = frozenset(name for m in fitting for name in m.reads).intersection(STATISTICS)

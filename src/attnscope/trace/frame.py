@@ -32,7 +32,11 @@ class StreamFrame:
 
 @dataclass(frozen=True)
 class AttentionFrame:
-    """One attention call. `mixed` is A V before the output projection; the verifier recomputes it."""
+    """One attention call. `mixed` is A V before the output projection; the verifier recomputes it.
+
+    Where an exchanged attention makes more of A V before it is passed on (a gate), `mixed` is what is passed on, and
+    `attended` A V itself. `holds` are the statistics that mean here what they mean for softmax; None: all of them.
+    """
 
     stack: str
     site: str  # "self" or "cross"
@@ -44,6 +48,9 @@ class AttentionFrame:
     key_mask: Bool[Tensor, "batch key"]
     route: str  # "interface", "sdpa" or "softmax": how the call was seen
     output_weight: Float[Tensor, "heads value_dim width"] | None = None
+    attended: Float[Tensor, "batch query heads value_dim"] | None = None
+    holds: frozenset[str] | None = None
+    sums_to_one: bool = True
 
 
 @dataclass(frozen=True)

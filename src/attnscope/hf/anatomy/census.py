@@ -21,7 +21,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.example import Batch
 from attnscope.hf.anatomy.probe_run import probe_run
 from attnscope.hf.seeing.masks import MaskReader
-from attnscope.hf.seeing.primitives import FusedCall, Seen
+from attnscope.hf.seeing.primitives import FusedCall, Seen, SightedCall
 from attnscope.hf.seeing.recompute import dense_mixed
 from attnscope.hf.seeing.sighting import Sighting, sight_fused, sight_written_out
 from attnscope.hf.seeing.tensors import Slot, arguments, float_tensors
@@ -133,6 +133,10 @@ class _Enumerator:
         if isinstance(call, FusedCall):
             self._note(self.calls[self.open[-1][0]].path, sight_fused(call, self.masks), rebuilt=True)
             return
+        if isinstance(call, SightedCall):
+            told = call.sighting
+            self._note(self.calls[self.open[-1][0]].path, told, rebuilt=told.scores.pattern is None)
+            return
         sighting = sight_written_out(call, heads=None, batch=self._batch_of(call.pattern.shape[-2]))
         self._note(self.calls[shared(call.begun, self.scope())].path, sighting, rebuilt=False)
 
@@ -219,6 +223,8 @@ def follows_from_queries_and_keys(sighting: Sighting) -> bool | None:
     scores, mixed = sighting.scores, sighting.mixed.double()
     if scores.pattern is None:
         return True
+    if sighting.holds is not None:
+        return False  # the attention was exchanged, and its own word is all there is
     allowed = 64 * torch.finfo(sighting.mixed.dtype).eps * sighting.value.double().abs().max()
     for pattern in (None, scores.pattern):
         again = dense_mixed(replace(scores, pattern=pattern), sighting.value)

@@ -25,7 +25,7 @@ from attnscope.hf.anatomy.example import Batch, same_chance
 from attnscope.hf.anatomy.probe_run import probe_run
 from attnscope.hf.seeing.gradients import outside_inference, with_gradients
 from attnscope.hf.seeing.masks import MaskReader
-from attnscope.hf.seeing.primitives import FusedCall, Seen
+from attnscope.hf.seeing.primitives import FusedCall, Seen, SightedCall
 from attnscope.hf.seeing.sighting import Sighting
 from attnscope.hf.seeing.tensors import Slot, float_tensors
 
@@ -103,6 +103,8 @@ class _Tree:
     def saw(self, call: Seen) -> None:
         if isinstance(call, FusedCall):
             self._note(call.query, call.value)
+        elif isinstance(call, SightedCall):
+            self._note(*call.sighting.given)
         else:
             self._note(call.pattern if call.logits is None else call.logits.left, call.value)
 

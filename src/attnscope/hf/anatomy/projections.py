@@ -199,11 +199,22 @@ def output_weight(
     return whole.view(heads, whole.shape[0] // heads, whole.shape[1])
 
 
+def parameters_in_effect(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter by name; where something below a module changes its weight at every forward, as changed."""
+    parameters: dict[str, Tensor] = dict(model.named_parameters())
+    for path, module in model.named_modules():
+        for child in module.children():
+            changed = getattr(child, "weight_in_effect", None)
+            if changed is not None:
+                parameters[f"{path}.weight"] = changed(module)
+    return parameters
+
+
 def weights_frame(
     model: nn.Module, found: Projections, heads: int, *, stack: str, site: str, layer: int
 ) -> WeightsFrame:
     """The projections of one attention call, read from the model now."""
-    parameters = dict(model.named_parameters())
+    parameters = parameters_in_effect(model)
     return WeightsFrame(
         stack=stack,
         site=site,

@@ -14,7 +14,7 @@ from torch import nn
 from attnscope.hf.anatomy.census import shared
 from attnscope.hf.anatomy.stacks import Placed
 from attnscope.hf.seeing.masks import MaskReader
-from attnscope.hf.seeing.primitives import FusedCall, Seen
+from attnscope.hf.seeing.primitives import FusedCall, Seen, SightedCall, WrittenOutCall
 from attnscope.hf.seeing.sighting import Sighting, sight_fused, sight_written_out
 
 
@@ -38,12 +38,14 @@ class Witness(ABC):
         return tuple(number for _, number in self.under_way())
 
     def saw(self, call: Seen) -> None:
-        begun = self.scope() if isinstance(call, FusedCall) else call.begun
+        begun = call.begun if isinstance(call, WrittenOutCall) else self.scope()
         innermost = shared(begun, self.scope())
         owner = next(path for path, number in self.under_way() if number == innermost)
         seen = self.placed[self.sites[owner, self._times[owner]]].seen
         if isinstance(call, FusedCall):
             self._next_of(owner, sight_fused(call, self.masks))
+        elif isinstance(call, SightedCall):
+            self._next_of(owner, call.sighting)
         else:
             self._next_of(owner, sight_written_out(call, heads=seen.heads, batch=seen.batch))
 

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.hf.exchanging.call import Call, read_call
 from attnscope.hf.exchanging.part import Part
+from attnscope.hf.exchanging.telling_of import tell_of_exchange
+from attnscope.hf.seeing.telling import Told, tell
 from attnscope.matrix.plain_attention import plain_attention
 from attnscope.matrix.visibility import for_every_head, mix
 
@@ -42,14 +44,17 @@ def answer(
         if part.held.get("comparing") is not None:
             return _compared(part, call, original(module, query, key, value, mask, **asked))
         rest = None if part.heads is None else original(module, query, key, value, mask, **asked)[0]
+        tell_of_exchange(part, call)
         return exchanged(part, call, rest), None
     if takes == ("mixed", "stream"):
         mixed, weights = original(module, query, key, value, mask, **asked)
         shape = mixed.shape
         heads = mixed.unflatten(-1, (query.shape[1], -1)) if mixed.ndim == 3 else mixed
+        tell(Told(attended=heads))
         return _on_heads(part, heads, stream_of(part, module, heads.shape[1])).reshape(shape), weights
     if takes == ("value", "stream"):
         changed = _on_heads(part, value.transpose(1, 2), stream_of(part, module, value.shape[2])).transpose(1, 2)
+        tell(Told(value=changed))
         return original(module, query, key, changed, mask, **asked)
     if part.role == "sees":
         call = read_call(module, tensors, mask, asked, fused=fused)
@@ -57,7 +62,9 @@ def answer(
         part.carried.tensors["rule"] = (call.visible, call.causal, (query.shape[0], query.shape[2]))
         return original(module, query, key, value, mask, **asked)
     assert takes == ("value", "first_value"), takes
-    return original(module, query, key, _with_first(part, module, value), mask, **asked)
+    changed = _with_first(part, module, value)
+    tell(Told(value=changed))
+    return original(module, query, key, changed, mask, **asked)
 
 
 def exchanged(part: Part, call: Call, rest: Tensor | None) -> Tensor:
@@ -122,8 +129,8 @@ def stream_of(part: Part, module: nn.Module, tokens: int) -> Tensor:
         )
     if stream.shape[1] != tokens:
         raise RefusalError(
-            f"{part.variant.card.name} was given {stream.shape[1]} tokens for {tokens} values (a cache of earlier tokens): "
-            "run the model without a cache (use_cache=False)."
+            f"{part.variant.card.name} was given {stream.shape[1]} tokens for {tokens} values (a cache of earlier "
+            "tokens): run the model without a cache (use_cache=False)."
         )
     return stream
 

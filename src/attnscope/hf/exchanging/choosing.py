@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from torch import nn
+
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.variant import Variant
 from attnscope.core.words import blocks, count
 from attnscope.hf.anatomy.anatomy import Anatomy, Site
+from attnscope.hf.exchanging.cores import has_core
 
 OF_ATTENTION = (
     ("query", "key", "value"),
@@ -18,7 +21,9 @@ OF_ATTENTION = (
 """What variants take that act inside an attention call."""
 
 
-def chosen_sites(found: Anatomy, variant: Variant, layers: Iterable[int] | None, stack: str | None) -> tuple[Site, ...]:
+def chosen_sites(
+    model: nn.Module, found: Anatomy, variant: Variant, layers: Iterable[int] | None, stack: str | None
+) -> tuple[Site, ...]:
     """The self-attention of the chosen blocks of one stack, in order of blocks."""
     sites = [site for site in found.sites if site.site == "self"]
     if not sites:
@@ -40,7 +45,7 @@ def chosen_sites(found: Anatomy, variant: Variant, layers: Iterable[int] | None,
             )
     chosen = tuple(site for site in mine if site.layer in wanted)
     _refuse_shared(found, mine, chosen)
-    _refuse_unfit(found, variant, chosen)
+    _refuse_unfit(model, found, variant, chosen)
     return chosen
 
 
@@ -84,10 +89,11 @@ def _refuse_shared(found: Anatomy, sites: list[Site], chosen: tuple[Site, ...]) 
         )
 
 
-def _refuse_unfit(found: Anatomy, variant: Variant, sites: tuple[Site, ...]) -> None:
+def _refuse_unfit(model: nn.Module, found: Anatomy, variant: Variant, sites: tuple[Site, ...]) -> None:
     card = variant.card
     if card.takes in OF_ATTENTION or card.name == "contra_norm":
-        foreign = next((site for site in sites if site.route != "interface"), None)
+        own = (site for site in sites if site.route != "interface")
+        foreign = next((site for site in own if not has_core(model.get_submodule(site.path))), None)
         if foreign is not None:
             raise RefusalError(
                 f"{found.model_class} computes its attention itself ({foreign.path}) and asks no registry for it, so "

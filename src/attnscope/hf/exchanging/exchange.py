@@ -88,7 +88,7 @@ def exchange(
     variant = variants()[name]
     start, calls = sorted_settings(variant, settings or {})
     found = anatomy(model, example_inputs)
-    sites = chosen_sites(found, variant, layers, stack)
+    sites = chosen_sites(model, found, variant, layers, stack)
     which = chosen_heads(found, variant, sites, heads)
     recipe = Recipe(
         variant=name,

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Site
 from attnscope.hf.exchanging.checkpointing import refuse_checkpointing
+from attnscope.hf.exchanging.cores import through_parts
 from attnscope.hf.exchanging.part import Carried, hang
 from attnscope.hf.exchanging.plan import Plan
-from attnscope.hf.exchanging.registering import register
 from attnscope.hf.exchanging.streams import watch_stream
 
 
@@ -27,7 +27,7 @@ def into_attention(changes: ExitStack, plan: Plan) -> None:
         hang(changes, module, plan.part(site, module, silent=role == "first", carried=carried, role=role))
         if "stream" in takes:
             watch_stream(changes, module, plan.stack)
-    register(changes, plan.recipe.variant, [plan.model.get_submodule(site.path) for site in sites])
+    through_parts(changes, plan, sites)
 
 
 def _chain(found: Anatomy, sites: tuple[Site, ...]) -> tuple[tuple[Site, ...], dict[str, str]]:
@@ -39,8 +39,6 @@ def _chain(found: Anatomy, sites: tuple[Site, ...]) -> tuple[tuple[Site, ...], d
         raise RefusalError(
             "value_residual gives the first block's values to later blocks: choose at least one block after the first."
         )
-    if first.route != "interface":
-        raise RefusalError(f"{found.model_class} computes its attention itself ({first.path}): choose another model.")
     for site in others:
         if (site.kv_heads, site.value_dim) != (first.kv_heads, first.value_dim):
             raise RefusalError(

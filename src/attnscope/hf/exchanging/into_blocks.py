@@ -22,9 +22,10 @@ from attnscope.hf.anatomy.anatomy import Block
 from attnscope.hf.anatomy.places import attention_writes
 from attnscope.hf.anatomy.tape import Place
 from attnscope.hf.exchanging.checkpointing import refuse_checkpointing
+from attnscope.hf.exchanging.cores import through_parts
 from attnscope.hf.exchanging.part import Carried, Part, hang, part_of
 from attnscope.hf.exchanging.plan import Plan
-from attnscope.hf.exchanging.registering import register
+from attnscope.hf.seeing.primitives import looking_away
 from attnscope.hf.seeing.tensors import Slot, arguments, at
 
 
@@ -56,7 +57,7 @@ def _written(changes: ExitStack, plan: Plan) -> None:
             module = plan.model.get_submodule(site.path)
             hang(changes, module, plan.part(site, module, silent=True, carried=carried, role="sees"))
     if name == "contra_norm":
-        register(changes, name, [plan.model.get_submodule(site.path) for site in plan.sites])
+        through_parts(changes, plan, plan.sites)
 
 
 def _writes(plan: Plan, block: Block) -> Iterator[Place]:
@@ -87,7 +88,8 @@ def _change_write(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     elif "rule" in kept:
         visible, causal, shape = kept.pop("rule")
         tokens = write.reshape(*shape, write.shape[-1])
-        changed = part.variant(tokens, visible=visible, causal=causal, **part.arguments).reshape(write.shape)
+        with looking_away():  # this is no attention of the model
+            changed = part.variant(tokens, visible=visible, causal=causal, **part.arguments).reshape(write.shape)
     else:
         changed = part.variant(write, **part.arguments)
     return put(output, part.slot, changed)

@@ -148,6 +148,7 @@ def _reparametrised(changes: ExitStack, plan: Plan) -> None:
             part = Part(plan.recipe, plan.size(site), begun, {"projections": tuple(mine)})
             for name, direction in directions.items():
                 part.register_buffer(name, direction)
+            part.weight_in_effect = weight_in_effect
             hang(changes, module, part)
             changes.callback(module.register_forward_hook(_rescaled).remove)
 
@@ -168,18 +169,41 @@ def _rescaled(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Any:
     part = part_of(module)
     if part is None:
         return None
+    if part.training and torch.is_grad_enabled():
+        _follow(part, module)
     bias = module._parameters.get("bias")
     plain = output if bias is None else output - bias
-    less = torch.zeros(output.shape[-1], dtype=output.dtype, device=output.device)
+    return output + (_factors(part, module, output.shape[-1]) - 1).to(output.dtype) * plain
+
+
+def _follow(part: Part, module: nn.Module) -> None:
+    """One step of the power iteration for every projection."""
+    with torch.no_grad():
+        for one in part.settings["projections"]:
+            weight, direction = one.weight(module), part.get_buffer(f"{one.name}_weight_direction")
+            direction.copy_(F.normalize(weight.t() @ (weight @ direction), dim=0))
+
+
+def _factors(part: Part, module: nn.Module, outputs: int) -> Tensor:
+    """g / sigma for every output of the module; 1 for those that belong to no projection."""
+    factors = torch.ones_like(module.get_parameter("weight")[:1, :1]).flatten().expand(outputs)
     own: Sequence[Projection] = part.settings["projections"]
     for one in own:
-        weight, direction = one.weight(module), part.get_buffer(f"{one.name}_weight_direction")
-        if part.training and torch.is_grad_enabled():
-            with torch.no_grad():
-                direction.copy_(F.normalize(weight.t() @ (weight @ direction), dim=0))
-        factor = part.get_parameter(f"{one.name}_weight_gain") / _sigma(weight, direction.clone())
-        less = less.index_copy(0, one.index(output.device), (factor - 1).expand(len(one.outputs)).to(output.dtype))
-    return output + less * plain
+        direction = part.get_buffer(f"{one.name}_weight_direction").clone()  # which the next step changes in place
+        factor = part.get_parameter(f"{one.name}_weight_gain") / _sigma(one.weight(module), direction)
+        factors = factors.index_copy(0, one.index(factors.device), factor.expand(len(one.outputs)))
+    return factors
+
+
+def weight_in_effect(module: nn.Module) -> Tensor:
+    """The weight that the module computes with."""
+    part, weight = part_of(module), module.get_parameter("weight").detach()
+    if part is None:
+        return weight
+    out_in = part.settings["projections"][0].out_in
+    with torch.no_grad():
+        factors = _factors(part, module, weight.shape[0 if out_in else 1])
+    return weight * (factors[:, None] if out_in else factors)
 
 
 def _projections(plan: Plan, site: Site, names: Sequence[str]) -> Iterator[Projection]:

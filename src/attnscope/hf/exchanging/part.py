@@ -7,7 +7,7 @@ there and are plain functions of the module: a copy of the model computes with i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,6 +74,7 @@ class Part(nn.Module):
         self.slot = slot  # where the tensor that it changes stands among several
         self.carried = Carried() if carried is None else carried
         self.held: dict[str, Any] = {}  # of the call under way
+        self.weight_in_effect: Callable[[nn.Module], Tensor] | None = None  # of a module whose weight it changes
         drawn = variants()[recipe.variant].card.drawn
         for name, tensor in begun.items():
             if _is_drawn(name, drawn):

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.hf.exchanging.part import recipe_of
 from attnscope.hf.loading import classes
 from attnscope.hf.loading.hashing import described, hash_of_json
 from attnscope.hf.loading.load import Loaded
@@ -24,7 +25,9 @@ def in_memory(model: nn.Module, tokenizer: Any | None = None, name: str | None =
     known = config is not None and hasattr(config, "is_encoder_decoder")
     class_name = type(model).__name__
     title = name or getattr(config, "_name_or_path", "") or class_name
-    sha256 = hash_of_json({"weights": hash_of_parameters(model), "config": described(config)})
+    recipe = recipe_of(model)
+    treated = {} if recipe is None else {"treated": recipe.to_json()}
+    sha256 = hash_of_json({"weights": hash_of_parameters(model), "config": described(config), **treated})
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return Loaded(
         model=model,
@@ -49,6 +52,7 @@ def in_memory(model: nn.Module, tokenizer: Any | None = None, name: str | None =
             "sha256": sha256,
             "parameters": parameters,
             **note_on(given, model),
+            **treated,
         },
     )
 

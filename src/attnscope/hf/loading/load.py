@@ -23,6 +23,7 @@ from torch import nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.seeds import refuse_unusable_seed
+from attnscope.hf.exchanging.part import PREFIX
 from attnscope.hf.loading import classes
 from attnscope.hf.loading.devices import device_named, dtype_named
 from attnscope.hf.loading.experts import with_plain_experts
@@ -35,6 +36,7 @@ from attnscope.hf.loading.room import refuse_what_memory_cannot_hold
 from attnscope.hf.loading.settings import refuse_impossible_settings, without_broken_packing
 from attnscope.hf.loading.sources import Source, find
 from attnscope.hf.loading.stored import refuse_whole_numbers
+from attnscope.hf.loading.treated import put_back
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "tekken.json", "tokenizer.model*")
 
@@ -89,8 +91,11 @@ def load_as(source: str | Path, loading: Loading) -> Loaded:
             model, notes = _with_random_weights(config, found, precision, loading)
         else:
             model, notes = _with_weights(config, found, precision, loading)
+        if found.treated is not None:
+            put_back(model, found.folder, found.treated)
+            notes["treated"] = found.treated.note()
         _cast(model, precision)
-        tokenizer = _tokenizer(found, loading)
+        tokenizer = _tokenizer(found, config, loading)
     model = _placed(model.eval().requires_grad_(False), place, found.name)
     name = f"{found.name} (random weights, seed {loading.seed})" if loading.random_init else found.name
     sha256 = notes.pop("sha256")
@@ -234,6 +239,8 @@ def _with_weights(
         }
     if found.form == "safetensors":
         refuse_whole_numbers(found.weights, found.name)
+    if found.treated is not None:
+        config.transformers_weights = found.treated.weights
     left_off: list[str] = []
     missing: dict[str, tuple[int, ...]] = {}
     for cls in [classes.remote_class(found.config)] if remote else _choices(config, found):
@@ -242,12 +249,13 @@ def _with_weights(
         missing = {name: shapes.get(name, ()) for name in sorted(info["missing_keys"])}
         if all(classes.is_pooler(name, shape) for name, shape in missing.items()):
             of_files = hash_of_files(found.weights)
+            what = {} if found.treated is None else {"treated": found.treated.recipe.to_json()}
             notes = {
-                "sha256": hash_of_json({"weights": of_files, "config": described(model.config)}),
+                "sha256": hash_of_json({"weights": of_files, "config": described(model.config), **what}),
                 "files_sha256": of_files,
                 "files": sorted(file.name for file in found.weights),
                 "random_parameters": list(missing),
-                "unused_weights": sorted(info["unexpected_keys"])[:20],
+                "unused_weights": sorted(name for name in info["unexpected_keys"] if f".{PREFIX}" not in name)[:20],
                 "classes_without_weights": left_off,
             }
             return model, notes
@@ -273,7 +281,7 @@ def _uses_remote_code(found: Source, loading: Loading) -> bool:
     return loading.trust_remote_code and "auto_map" in found.config and not known
 
 
-def _tokenizer(found: Source, loading: Loading) -> Any | None:
+def _tokenizer(found: Source, config: Any, loading: Loading) -> Any | None:
     inside = any(any(found.folder.glob(pattern)) for pattern in _TOKENIZER_FILES)
     if found.form != "gguf" and not inside:
         return None
@@ -282,6 +290,7 @@ def _tokenizer(found: Source, loading: Loading) -> Any | None:
         found.folder,
         trust_remote_code=loading.trust_remote_code,
         **({"gguf_file": found.gguf_file} if found.form == "gguf" else {}),
+        **({} if found.treated is None else {"config": config}),
     )
     tokenizer.model_max_length = 1 << 60  # windows are cut later; no word about long text is needed
     return tokenizer

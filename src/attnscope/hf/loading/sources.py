@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import named_path, neighbour_meant
 from attnscope.hf.loading.options import Loading
+from attnscope.hf.loading.treated import SIDECAR, Sidecar, is_sentence, refuse_changed_weights, sidecar_in
 
 Form = Literal["safetensors", "pickle", "gguf", "config"]
 
@@ -36,6 +37,7 @@ class Source:
     form: Form
     config: dict[str, Any]
     weights: tuple[Path, ...]
+    treated: Sidecar | None = None  # the folder of a model whose attention was exchanged
 
     @property
     def gguf_file(self) -> str | None:
@@ -89,6 +91,14 @@ def _in_folder(folder: Path, name: str, loading: Loading) -> Source:
     if "config.json" not in inside:
         raise RefusalError(_without_config(folder, inside))
     config = _config(folder / "config.json")
+    treated = sidecar_in(folder)
+    if treated is not None:
+        return _treated(folder, name, config, treated, loading)
+    if is_sentence(config):
+        raise RefusalError(
+            f"{folder} holds a model whose attention was exchanged, and {SIDECAR}, which says how, is missing: fetch "
+            "it too."
+        )
     if loading.random_init:
         return Source(name, folder, "config", config, ())
     if "model.safetensors" in inside:
@@ -109,6 +119,14 @@ def _in_folder(folder: Path, name: str, loading: Loading) -> Source:
             "tensors, or convert it to safetensors."
         )
     return Source(name, folder, "pickle", config, tuple(map(_not_a_pointer, pickles)))
+
+
+def _treated(folder: Path, name: str, config: dict[str, Any], treated: Sidecar, loading: Loading) -> Source:
+    if loading.random_init:
+        raise RefusalError(f"{folder} holds a treated model, which is its weights: give the plain model's folder.")
+    refuse_changed_weights(folder, treated)
+    weights = (_whole_safetensors(folder / treated.weights),)
+    return Source(name, folder, "safetensors", treated.config or config, weights, treated)
 
 
 def _without_config(folder: Path, inside: list[str]) -> str:

@@ -23,6 +23,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.seeing.masks import MaskReader, Rule
 from attnscope.hf.seeing.primitives import FusedCall, FusedWatch, looking_away
 from attnscope.hf.seeing.sighting import Sighting
+from attnscope.hf.seeing.telling import listening
+from attnscope.hf.seeing.told_sighting import as_told
 from attnscope.matrix.scores import Scores
 
 Receiver = Callable[[nn.Module, Sighting], None]
@@ -89,9 +91,10 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
                 return function(module, query, key, value, attention_mask, *rest, **more)
             _refuse_unreadable(module, attention_mask, implementation)
             calls: list[FusedCall] = []
-            with FusedWatch(calls.append), looking_away():
+            with FusedWatch(calls.append), looking_away(), listening() as heard:
                 result = function(module, query, key, value, attention_mask, *rest, **more)
-            inner = calls[0] if len(calls) == 1 else None
+            told = heard[-1] if heard else None
+            inner = calls[0] if len(calls) == 1 or (told is not None and told.logits_of is not None) else None
             asked = more | {"flash": inner is None and function is not default and "flash" in str(implementation)}
             mixed = result[0].detach()
             if mixed.ndim == 3:
@@ -103,7 +106,10 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
                         module, query, key, attention_mask, inner=inner, asked=asked, masks=watcher.masks, maps=maps
                     )
                     values = value.detach()[:, :, : scores.key.shape[2]]
-                    watcher.seen(module, Sighting(scores, values, mixed, "interface", (query, value)))
+                    sighting = Sighting(scores, values, mixed, "interface", (query, value))
+                    if told is not None:
+                        sighting = as_told(sighting, told, calls, watcher.masks)
+                    watcher.seen(module, sighting)
             return result
 
         return attend

@@ -63,7 +63,14 @@ class Product:
     right: Shaped[Tensor, " ..."]
 
 
-Seen = FusedCall | WrittenOutCall
+@dataclass(frozen=True)
+class SightedCall:
+    """A call of an attention that was exchanged, in the words of whoever made it: a ready `Sighting`."""
+
+    sighting: Any
+
+
+Seen = FusedCall | WrittenOutCall | SightedCall
 
 
 def fused_attention(
@@ -161,6 +168,9 @@ class SoftmaxWatch(TorchFunctionMode):
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         _LOOKING.watches.pop()
 
+    def sighted(self, call: SightedCall) -> None:
+        self._seen(call)
+
     def forget(self) -> None:
         """Lets go of every tensor followed so far."""
         self._followed.clear()
@@ -251,6 +261,18 @@ def mixing_axes(equation: str) -> tuple[str, str, str] | None:
     channels = [c for c in right if c in out and c not in left]
     one_each = len(keys) == len(queries) == len(channels) == 1
     return (queries[0], keys[0], channels[0]) if one_each else None
+
+
+def is_watched() -> bool:
+    """Whether some watch of this thread would see an attention call now."""
+    return any(not watch.muted for watch in _LOOKING.watches)
+
+
+def announce(call: SightedCall) -> None:
+    """Told to the innermost watch that is looking, as if it had seen the call itself."""
+    watch = next((watch for watch in reversed(_LOOKING.watches) if not watch.muted), None)
+    if watch is not None:
+        watch.sighted(call)
 
 
 @contextmanager

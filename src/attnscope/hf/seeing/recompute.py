@@ -35,8 +35,8 @@ def dense_pattern(scores: Scores) -> Float[Tensor, "batch heads query key"]:
 
 
 def visible(scores: Scores) -> Bool[Tensor, "#batch #heads query key"]:
-    """Which keys a query may see, by the rule; in a map the model made, those that got anything."""
-    if scores.pattern is not None:
+    """Which keys a query may see, by the rule; in a map the model made without one, those that got anything."""
+    if scores.pattern is not None and scores.allowed is None:
         return scores.pattern > 0
     rows = torch.arange(scores.query.shape[2], device=scores.query.device)[:, None]
     distance = rows - torch.arange(scores.key.shape[2], device=scores.query.device)

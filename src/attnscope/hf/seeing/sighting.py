@@ -26,6 +26,9 @@ class Sighting:
     mixed: Float[Tensor, "batch query heads value_dim"]
     route: str
     given: tuple[Tensor, Tensor] | None = None  # queries and values as the model made them, gradients and all
+    attended: Float[Tensor, "batch query heads value_dim"] | None = None  # A V, where `mixed` is more than that
+    holds: frozenset[str] | None = None  # statistics that mean what they mean for softmax; None: all
+    sums_to_one: bool = True
 
 
 def sight_fused(call: FusedCall, masks: MaskReader) -> Sighting:

@@ -23,12 +23,12 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site, Stack
-from attnscope.hf.anatomy.projections import output_weight
+from attnscope.hf.anatomy.projections import output_weight, parameters_in_effect
 from attnscope.hf.seeing.fast_path import without_fast_path
 from attnscope.hf.seeing.interface import watched_interface
 from attnscope.hf.seeing.masks import MaskReader
 from attnscope.hf.seeing.owners import Listener, watched_owner
-from attnscope.hf.seeing.primitives import FusedCall, Seen, looking_away
+from attnscope.hf.seeing.primitives import FusedCall, Seen, SightedCall, looking_away
 from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.sighting import Sighting, sight_fused, sight_written_out
 from attnscope.hf.seeing.tensors import arguments, at
@@ -77,7 +77,7 @@ class _Tap:
         self.sites = {(s.path, s.nth): s for s in found.sites}
         self.patterned = {s.path for s in found.sites if not s.rebuilt}
         self.repeating = repeating_paths(found)
-        parameters = dict(model.named_parameters())
+        parameters = parameters_in_effect(model)
         self.output_weights = {
             (s.path, s.nth): output_weight(s.projections.output, s.heads, parameters) for s in found.sites
         }
@@ -223,6 +223,8 @@ class _Tap:
     def primitive(self, path: str, call: Seen) -> None:
         if isinstance(call, FusedCall):
             self._attention(path, sight_fused(call, self.masks))
+        elif isinstance(call, SightedCall):
+            self._attention(path, call.sighting)
         else:
             site = self._site(path)
             sighting = sight_written_out(call, heads=site.heads, batch=None)
@@ -271,6 +273,9 @@ class _Tap:
                 key_mask=key_mask,
                 route=sighting.route,
                 output_weight=self.output_weights[site.path, site.nth],
+                attended=sighting.attended,
+                holds=sighting.holds,
+                sums_to_one=sighting.sums_to_one,
             )
         )
 

@@ -119,18 +119,23 @@ class _Comparison:
             return
         pattern = dense_pattern(one_sequence(frame.scores, index))[0]  # [head, query, key]
         value = frame.value[index].double().repeat_interleave(pattern.shape[0] // frame.value.shape[1], dim=0)
-        mixed = frame.mixed[index].double()  # [query, head, channel]
+        passed_on = frame.mixed if frame.attended is None else frame.attended
+        mixed = passed_on[index].double()  # [query, head, channel]
         difference = ((pattern @ value).transpose(0, 1) - mixed)[queries]
-        self.note("mixed", difference.abs() / mixed[queries].abs().max().clamp_min(1e-30))
+        size = mixed[queries].abs().max()
+        if frame.holds is not None:  # signed weights cancel, and what is left has the rounding of what was mixed
+            size = torch.maximum(size, value[:, frame.key_mask[index]].abs().max())
+        self.note("mixed", difference.abs() / size.clamp_min(1e-30))
         mass = pattern.sum(-1)[:, queries]
         # A learned sink takes what a row has left: such rows stay below one.
-        self.note("row sums", (mass - 1).clamp_min(0) if frame.scores.sinks is not None else (mass - 1).abs())
+        if frame.sums_to_one:
+            self.note("row sums", (mass - 1).clamp_min(0) if frame.scores.sinks is not None else (mass - 1).abs())
         if (frame.stack, frame.site, frame.layer) in self.causal:
-            self.note("future", pattern.triu(1)[:, queries])
+            self.note("future", pattern.triu(1)[:, queries].abs())
         elif frame.scores.causal and pattern.shape[1] > 1:
             self.note("future", pattern.new_ones(1))
         keys = frame.key_mask[index]
-        self.note("padding", pattern[:, queries][:, :, ~keys])
+        self.note("padding", pattern[:, queries][:, :, ~keys].abs())
         if bool(queries.any()):
             seen = visible(one_sequence(frame.scores, index))[0]  # [head or 1, query, key]
             self.note("unseen keys", (keys & ~seen[:, queries].flatten(0, 1).any(dim=0)).sum().double())
