@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from attnscope.exchanging.installed import installed
+from attnscope.exchanging.save_treated import save_treated
 from attnscope.models.train import Recipe
 from attnscope.records.treatment import Training
 from attnscope.treating.arms import batch_of_step, held_out_losses, looked_at
@@ -93,8 +94,6 @@ def trained(trial: Trial, recipe: Recipe, everything: bool, kept: Kept | None) -
         )
         if trial.save is not None:
             trial.progress("saving the treated model", 0, 0)
-            from attnscope.exchanging.saving import save_treated
-
             save_treated(model, trial.save, tokenizer=losing.loaded.tokenizer)
     training = Training(
         steps=recipe.steps,

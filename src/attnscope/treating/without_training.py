@@ -13,6 +13,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.numerals import numeral
 from attnscope.core.words import blocks, count
 from attnscope.exchanging.installed import installed
+from attnscope.exchanging.save_treated import save_treated
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.loading.material import precision_and_place
 from attnscope.hf.seeing.gradients import without_gradients
@@ -47,8 +48,6 @@ def without_training(trial: Trial) -> Result:
             trial.losing, trial.text.held_out, "the treated model", trial.progress, title=f" with {chosen.name}"
         )
         if trial.save is not None:
-            from attnscope.exchanging.saving import save_treated
-
             save_treated(model, trial.save, tokenizer=trial.losing.loaded.tokenizer)
     return Result(chosen, looked, notes=notes)
 
