@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 from jaxtyping import install_import_hook
 
 install_import_hook("attnscope", "beartype.beartype")
+
+from attnscope.core.tiles import LIMIT, LIMITED_TO, narrow_products_are_deadly  # noqa: E402
+
+if narrow_products_are_deadly():
+    os.environ[LIMIT] = LIMITED_TO  # before torch's first product, here and in every child
 
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock, get_ident
 
+import torch
 from torch import nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.tiles import LIMIT, LIMITED_TO, narrow_products_are_deadly
 
 _LOOKING: dict[nn.Module, int] = {}  # which thread looks at a module
 _CHANGING = Lock()
@@ -22,6 +24,7 @@ _CHANGING = Lock()
 @contextmanager
 def looking_at(model: nn.Module) -> Iterator[None]:
     """Inside, no other thread can begin to look at the model, or at a part of it. A thread may look twice."""
+    _refuse_deadly_products(model)
     me = get_ident()
     modules = list(model.modules())
     with _CHANGING:
@@ -38,3 +41,12 @@ def looking_at(model: nn.Module) -> Iterator[None]:
         with _CHANGING:
             for module in new:
                 del _LOOKING[module]
+
+
+def _refuse_deadly_products(model: nn.Module) -> None:
+    narrow = (p for p in model.parameters() if p.dtype in (torch.bfloat16, torch.float16) and p.device.type == "cpu")
+    if next(narrow, None) is not None and narrow_products_are_deadly():
+        raise RefusalError(
+            "This processor announces AMX and stops the program at the first product in bfloat16 (a virtual machine "
+            f"without tiles): set {LIMIT}={LIMITED_TO} in the environment before Python starts, or use float32."
+        )

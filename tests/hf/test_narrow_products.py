@@ -1,0 +1,51 @@
+"""A processor that dies of narrow products: refused in a sentence, before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnscope.core import tiles
+from attnscope.core.errors import RefusalError
+from attnscope.core.tiles import LIMIT, LIMITED_TO, announces_tiles
+from attnscope.hf.seeing.exclusive import looking_at
+
+
+@pytest.fixture
+def deadly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(LIMIT, raising=False)
+    monkeypatch.setattr(tiles, "announces_tiles", lambda: True)
+    monkeypatch.setattr(tiles, "_a_child_dies", lambda: True)
+
+
+@pytest.mark.usefixtures("deadly")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_models_are_refused_and_told_what_to_set(dtype: torch.dtype) -> None:
+    with pytest.raises(RefusalError, match=f"{LIMIT}={LIMITED_TO}"), looking_at(torch.nn.Linear(2, 2).to(dtype)):
+        pass
+
+
+@pytest.mark.usefixtures("deadly")
+def test_wide_models_run_all_the_same() -> None:
+    # No product is taken here: the first one in a process decides, by the environment, for all that follow.
+    with looking_at(torch.nn.Linear(2, 2)) as entered:
+        assert entered is None
+
+
+@pytest.mark.usefixtures("deadly")
+def test_who_has_set_the_limit_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LIMIT, LIMITED_TO)
+    model = torch.nn.Linear(2, 2).bfloat16()
+    with looking_at(model):
+        assert model.weight.dtype == torch.bfloat16
+
+
+def test_tiles_are_read_from_what_the_kernel_says(tmp_path: Path) -> None:
+    told = tmp_path / "cpuinfo"
+    told.write_text("flags\t\t: fpu avx512_bf16 amx_bf16 amx_tile amx_int8\n")
+    assert announces_tiles(told)
+    told.write_text("flags\t\t: fpu avx2\n")
+    assert not announces_tiles(told)
+    assert not announces_tiles(tmp_path / "nothing")
