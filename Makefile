@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test lint bench families tables weights browser clean
+.PHONY: demo test lint bench peers families tables weights browser clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -33,10 +33,16 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP) weights  ## cost of a scan and of paths as ratios in one run; widths of compiled heads
+bench: $(STAMP) weights peers  ## cost of a scan, of paths and of exchanged attention as ratios in one run; widths of heads
 	$(BIN)/python -m bench.run
 	$(BIN)/python -m bench.paths
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.variants
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.heads
+
+peers: $(STAMP)  ## other libraries that the bench sets beside ours: unpacked into a folder of their own, never installed
+	test -d .peers || $(BIN)/pip install -q --no-deps --target .peers performer-pytorch==1.1.4 x-transformers==2.31.10 \
+	  local-attention==1.11.2 axial-positional-embedding==0.3.12 hyper-connections==0.4.11 torch-einops-utils==0.2.0 \
+	  einops==0.8.2 einx==0.4.3 frozendict==2.5.1 loguru==0.7.3
 
 families: $(STAMP)  ## write docs/families.md anew
 	$(BIN)/python tools/families_table.py

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -31,10 +32,14 @@ def cpu_seconds(subject: Subject, ways: list[str], turns: int) -> dict[str, floa
 
 
 def peak_megabytes(subject: Subject, way: str) -> dict[str, float]:
+    return peak_megabytes_of(getattr(subject, way))
+
+
+def peak_megabytes_of(call: Callable[[], object]) -> dict[str, float]:
     """Linux keeps a high-water mark of resident memory that can be reset."""
     before = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
-    getattr(subject, way)()
+    call()
     return {"peak_mb": _status("VmHWM"), "added_mb": _status("VmHWM") - before}
 
 
