@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from jaxtyping import install_import_hook
+from tests.checking import install
 
-install_import_hook("attnscope", "beartype.beartype")
+install("attnscope")
 
 from attnscope.core.tiles import LIMIT, LIMITED_TO, narrow_products_are_deadly  # noqa: E402
 

@@ -8,7 +8,7 @@ Depths need not agree: a 6-block and a 12-block model share one axis of blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import altair as alt
@@ -152,9 +152,10 @@ def difference_grid(
     )
 
 
-def block_ticks(depths: pd.Series[float]) -> list[int]:
+def block_ticks(depths: Iterable[float]) -> list[int]:
     """Whole numbers, about eight of them."""
-    first, last = int(np.ceil(depths.min())), int(np.floor(depths.max()))
+    known = list(depths)
+    first, last = int(np.ceil(min(known))), int(np.floor(max(known)))
     return list(range(first, last + 1, max(1, -(-(last - first) // 8))))
 
 

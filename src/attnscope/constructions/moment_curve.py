@@ -34,6 +34,7 @@ measures it. The keys depend on their number and the width alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -69,7 +70,7 @@ def needed_width(pattern: Pattern) -> int:
     return max(2, *zeros)
 
 
-def _row_slices(pattern: Pattern) -> zip[tuple[int, int, int]]:
+def _row_slices(pattern: Pattern) -> Iterator[tuple[int, int, int]]:
     return zip(pattern.starts[:-1], pattern.starts[1:], pattern.visible, strict=True)
 
 

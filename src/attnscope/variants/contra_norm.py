@@ -34,7 +34,7 @@ def start(size: Size) -> dict[str, Tensor]:
 def contra_norm(
     write: Float[Tensor, "batch token width"],
     *,
-    strength: Float[Tensor, 1],
+    strength: Float[Tensor, " 1"],
     visible: Visible = None,
     causal: bool = False,
 ) -> Float[Tensor, "batch token width"]:

@@ -27,7 +27,7 @@ def start(size: Size) -> dict[str, Tensor]:
 def dynamic_tanh(
     stream: Float[Tensor, "batch token width"],
     *,
-    alpha: Float[Tensor, 1],
+    alpha: Float[Tensor, " 1"],
     gain: Float[Tensor, " width"],
     shift: Float[Tensor, " width"],
 ) -> Float[Tensor, "batch token width"]:
