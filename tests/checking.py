@@ -45,7 +45,7 @@ def checked(fn: Any, nested: bool = False) -> Any:
         return type(fn)(checked(fn.__func__, nested))
     if inspect.isclass(fn):
         if "__dataclass_fields__" in vars(fn) and "__init__" in vars(fn):
-            fn.__init__ = checked(fn.__init__)
+            fn.__init__ = checked(fn.__init__)  # type: ignore[method-assign]
         return fn
     if not inspect.isfunction(fn) or not fn.__annotations__ or getattr(fn, "__no_type_check__", False):
         return fn
