@@ -339,8 +339,8 @@ CLAIMS = (
     paper=PAPER,
     summary="Where massive activations come from, what small models need to grow sinks, and which remedy removes which.",
     presets={"quick": QUICK, "paper": FULL},
-    takes={"quick": "a minute", "paper": "about 7 minutes of one core"},
-    seeds={"quick": 1, "paper": 3},
+    takes={"quick": "half a minute", "paper": "about 10 minutes of one core"},
+    seeds={"quick": 1, "paper": 5},
     claims=CLAIMS,
 )
 def spike2026(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:

@@ -43,6 +43,7 @@ class Shape:
     head_width: int | None = None  # width // heads where nothing is said
     pattern: str = SOFTMAX
     parts: tuple[str, ...] = ()
+    settings: tuple[tuple[str, Any], ...] = ()  # of the pattern: (("window", 8),)
     base: float = 10000.0  # of the rotary angles
 
     def __post_init__(self) -> None:
@@ -70,9 +71,10 @@ class Seen:
 class Exchanged(nn.Module):
     """A variant with the tensors that it begins with: those that are drawn stay as they are, the others are trained."""
 
-    def __init__(self, name: str, size: Size, seed: int) -> None:
+    def __init__(self, name: str, size: Size, seed: int, settings: tuple[tuple[str, Any], ...] = ()) -> None:
         super().__init__()
         self.variant = variants()[name]
+        self.settings = dict(settings)
         drawn = {*self.variant.card.drawn, *(f"{k}_{one}" for k, v in variants().items() for one in v.card.drawn)}
         begun = self.variant.start(size, **({"seed": seed} if name == "performer" else {}))
         for own, tensor in begun.items():
@@ -82,7 +84,7 @@ class Exchanged(nn.Module):
                 self.register_parameter(own, nn.Parameter(tensor))
 
     def own(self) -> dict[str, Any]:
-        return {**self._parameters, **self._buffers}
+        return {**self._parameters, **self._buffers, **self.settings}
 
     def forward(self, *given: Tensor, **call: Any) -> Tensor:
         changed: Tensor = self.variant(*given, **call, **self.own())
@@ -110,7 +112,7 @@ class Attention(nn.Module):
         self.query, self.key, self.value = (nn.Linear(shape.width, inner, bias=False) for _ in range(3))
         self.output = nn.Linear(inner, shape.width, bias=False)
         core = "qk_norm" if "qk_norm" in shape.parts else shape.pattern
-        self.core = None if core == SOFTMAX else Exchanged(core, size, seed)
+        self.core = None if core == SOFTMAX else Exchanged(core, size, seed, shape.settings)
 
     def forward(self, read: Tensor, angles: tuple[Tensor, Tensor]) -> Float[Tensor, "batch token width"]:
         query, key, value = self._projected(read, angles)

@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.core.experiment import Desk
+from attnscope.core.plain import plain
 from attnscope.measures.sink_mass import sink_mass
 from attnscope.models.copy_task import CopyTask, Text, characters, copying
 from attnscope.models.decoder import SOFTMAX, Decoder, Seen, Shape
@@ -52,6 +53,7 @@ class Growth:
     hidden: int = 160
     pattern: str = SOFTMAX
     parts: tuple[str, ...] = ()
+    settings: tuple[tuple[str, Any], ...] = ()
 
     def text(self, rows: int, seed: int, held_out: bool) -> Text:
         if self.data == "characters":
@@ -59,7 +61,7 @@ class Growth:
         return copying(CopyTask(self.symbols, self.triggers, tokens=self.tokens, bos=self.bos), rows, seed)
 
     def shape(self, vocabulary: int) -> Shape:
-        own = ("width", "heads", "layers", "hidden", "head_width", "pattern", "parts")
+        own = ("width", "heads", "layers", "hidden", "head_width", "pattern", "parts", "settings")
         return Shape(vocabulary, **{name: getattr(self, name) for name in own})
 
 
@@ -94,7 +96,7 @@ def trained(growth: Growth, seed: int, name: str, desk: Desk) -> tuple[Decoder, 
         Recipe(growth.steps, growth.rate, decay=growth.decay, beta2=0.95),
         seed=seed,
         kept=desk.place(f"{name}-{seed}"),
-        plan={"growth": {**asdict(growth), "parts": list(growth.parts)}},
+        plan={"growth": plain(asdict(growth))},
         advance=desk.advance,
         stage=f"{name}, seed {seed}",
     )
