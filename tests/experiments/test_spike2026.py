@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attnscope.core.experiment import Bare
-from attnscope.experiments.spike2026 import CLAIMS, PLAIN, REMEDIES, key, spike2026
+from attnscope.experiments.spike2026 import CLAIMS, spike2026
+from attnscope.trials.remedy_arms import PLAIN, REMEDIES, key
 
 QUICK = spike2026.presets["quick"]
 TINY = replace(

@@ -1,4 +1,4 @@
-"""The figure of an experiment, drawn: lines with bands, bars, tracks of points, a table; in panels where it has several.
+"""The figure of an experiment, drawn: lines with bands, bars, tracks of points in panels; or a table.
 
 chart = experiment_figure(figure)       # figure: attnscope.core.experiment.Figure, plain data
 

@@ -15,14 +15,25 @@ stands behind the rotation; the conditional gate reads what attention reads.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment, median
-from attnscope.trials.sinks_and_spikes import Growth, grown, over_seeds
+from attnscope.core.experiment import Bound, Claim, Desk, Result, experiment
+from attnscope.trials.remedy_arms import (
+    REMEDIES,
+    key,
+    needed_figure,
+    numbers_of,
+    practice,
+    remedies_figure,
+    said_of_need,
+    streams_figure,
+    width_name,
+    widths_figure,
+)
+from attnscope.trials.sinks_and_spikes import Growth, grown
 from attnscope.trials.spike_forms import (
     channels_figure,
     closed_forms,
@@ -32,23 +43,6 @@ from attnscope.trials.spike_forms import (
 )
 
 PAPER = "2603.05498"
-PLAIN = "pre-norm"
-REMEDIES: Mapping[str, dict[str, Any]] = {
-    PLAIN: {},
-    "sandwich norm": {"parts": ("sandwich_norm",)},
-    "sandwich + QK norm": {"parts": ("sandwich_norm", "qk_norm")},
-    "DynamicTanh": {"parts": ("dynamic_tanh",)},
-    "conditional gate": {"parts": ("conditional_gate",)},
-}
-# Perplexity, share of sinks and spike of the paper's 7B models: for the eye, and for the direction of a change.
-PUBLISHED = {
-    PLAIN: (10.1, 0.460, 3818.0),
-    "sandwich norm": (9.8, 0.447, 520.0),
-    "sandwich + QK norm": (10.0, 0.420, 92.0),
-    "DynamicTanh": (10.0, 0.610, 153.0),
-    "conditional gate": (math.nan, 0.045, math.nan),
-}
-PUBLISHED_WIDTHS = {8: 0.041, 16: 0.098, 32: 0.279, 64: 0.377, 128: 0.460}
 
 
 @dataclass(frozen=True)
@@ -81,121 +75,6 @@ QUICK = Params(
 FULL = Params(growth=BASE, needed=NEEDED)
 
 
-def ratio(found: Sequence[Mapping[str, Any]], arm: str, what: str, beside: str = PLAIN) -> list[float]:
-    """A remedy's number over that of plain pre-norm with the same seed."""
-    return [
-        mine / max(plain, 1e-30)
-        for mine, plain in zip(over_seeds(found, arm, what), over_seeds(found, beside, what), strict=True)
-    ]
-
-
-def less(found: Sequence[Mapping[str, Any]], arm: str, what: str, beside: str = PLAIN) -> list[float]:
-    return [
-        mine - plain
-        for mine, plain in zip(over_seeds(found, arm, what), over_seeds(found, beside, what), strict=True)
-    ]
-
-
-def key(arm: str) -> str:
-    return arm.lower().replace(" + ", "_and_").replace(" ", "_").replace("-", "_").replace(".", "")
-
-
-def width_name(width: int) -> str:
-    return f"head width {width}"
-
-
-def numbers_of(params: Params, grew: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """What the claims ask of the models that were trained."""
-    numbers: dict[str, list[float]] = {}
-    for arm in dict.fromkeys(one["arm"] for one in grew):
-        for what in ("loss", "sink_rate", "spike", "spike_over_median"):
-            numbers[f"{what}_of_{key(arm)}"] = over_seeds(grew, arm, what)
-    for arm in REMEDIES:
-        if arm != PLAIN:
-            numbers[f"loss_added_by_{key(arm)}"] = less(grew, arm, "loss")
-            numbers[f"spike_ratio_of_{key(arm)}"] = ratio(grew, arm, "spike")
-            numbers[f"sink_rate_added_by_{key(arm)}"] = less(grew, arm, "sink_rate")
-            numbers[f"sink_ratio_of_{key(arm)}"] = ratio(grew, arm, "sink_rate")
-    for arm in params.needed:
-        numbers[f"sink_rate_lost_with_{key(arm)}"] = less(grew, PLAIN, "sink_rate", arm)
-    narrow, wide = width_name(min(params.head_widths)), width_name(max(params.head_widths))
-    numbers["sink_rate_added_by_wide_heads"] = less(grew, wide, "sink_rate", narrow)
-    numbers["spike_ratio_of_qk_norm_beside_sandwich"] = ratio(grew, "sandwich + QK norm", "spike", "sandwich norm")
-    numbers["excess_loss_of_pre_norm"] = [one["loss"] - one["floor"] for one in grew if one["arm"] == PLAIN]
-    return numbers
-
-
-def remedies_figure(grew: Sequence[Mapping[str, Any]]) -> Figure:
-    rows = []
-    for arm in REMEDIES:
-        perplexity, sinks, spike = PUBLISHED[arm]
-        for what, published in (("sink rate", sinks), ("spike", spike), ("loss", math.log(perplexity))):
-            rows.append(Point.over(over_seeds(grew, arm, what.replace(" ", "_")), arm, f"{what}, here"))
-            rows.append(Point(arm, published, f"{what}, 7B"))
-    caption = (
-        "Here: median over seeds, nats per token on a copying task. 7B: as published, nats per token of text (the log of "
-        "the perplexity). The two scales have nothing in common but the direction from row to row."
-    )
-    return Figure("remedies", "Norms and gates, trained alike", caption, "", "", tuple(rows), "table")
-
-
-def streams_figure(grew: Sequence[Mapping[str, Any]]) -> Figure:
-    rows = []
-    for arm in REMEDIES:
-        seeds = [one["top_channels"] for one in grew if one["arm"] == arm]
-        rows += [Point.over([one[k][0] for one in seeds], k / 2, arm) for k in range(len(seeds[0]))]
-    caption = "The largest entry after every half block; median and range over seeds."
-    axes = ("blocks done", "largest |x| in the stream")
-    return Figure("streams", "Where streams step up", caption, *axes, tuple(rows), log=True)
-
-
-def widths_figure(params: Params, grew: Sequence[Mapping[str, Any]]) -> Figure:
-    rows = [Point.over(over_seeds(grew, width_name(w), "sink_rate"), w, "here") for w in params.head_widths]
-    rows += [Point(width, rate, "7B, published", dashed=True) for width, rate in PUBLISHED_WIDTHS.items()]
-    caption = "Median and range over seeds. Dashed: the paper's models, of which only the direction can be compared."
-    return Figure(
-        "head-widths", "Sinks by the width of heads", caption, "head width", "sink rate", tuple(rows), log_x=True
-    )
-
-
-def needed_figure(params: Params, grew: Sequence[Mapping[str, Any]]) -> Figure:
-    rows = [
-        Point.over(over_seeds(grew, arm, what), "as trained here" if arm == PLAIN else arm, said)
-        for arm in (PLAIN, *params.needed)
-        for what, said in (
-            ("sink_rate", "sink rate"),
-            ("spike", "spike"),
-            ("spike_over_median", "spike / median"),
-            ("loss", "loss"),
-            ("floor", "least possible loss"),
-        )
-        if not (what == "floor" and median(over_seeds(grew, arm, what)) == 0)
-    ]
-    caption = "One thing changed at a time; medians over seeds. A book has no known least loss."
-    return Figure("needed", "What sinks and spikes need to appear", caption, "", "", tuple(rows), "table")
-
-
-def said_of_need(params: Params, numbers: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
-    """What was needed, in words that the numbers fill."""
-    if not params.needed:
-        return ()
-    base = median(numbers[f"sink_rate_of_{key(PLAIN)}"])
-    rates = {arm: median(numbers[f"sink_rate_of_{key(arm)}"]) for arm in params.needed}
-    gone = [f"{arm} ({rate:.2f})" for arm, rate in rates.items() if rate <= base / 2]
-    kept = [f"{arm} ({rate:.2f})" for arm, rate in rates.items() if rate > base / 2]
-    return (
-        f"Trained as here, the sink rate is {base:.2f}. It falls to half or less with: {', '.join(gone) or 'nothing'}. "
-        f"It stays above half with: {', '.join(kept) or 'nothing'}.",
-    )
-
-
-PRACTICE = (
-    "In practice: a spike and a sink are two things. A norm behind each branch takes the spike away and leaves the sink, "
-    "so it helps where activations are quantised; a gate that reads the token gives a head another way to rest, so it is "
-    "what to try against sinks. Look at both numbers (attnscope scan) before choosing, and at the loss after it.",
-)
-
-
 def directional(name: str, statement: str, expected: str, *holds: Bound, fails: tuple[Bound, ...] = ()) -> Claim:
     return Claim(name, PAPER, statement, f"{expected} (direction only; the limit is ours)", holds, fails)
 
@@ -223,7 +102,7 @@ CLAIMS = (
         "spike_makes_tokens_equal",
         PAPER,
         "A channel that is large in all tokens makes them one and the same after RMSNorm.",
-        "cosine at least .999 at 100 sqrt(d), and within .05 of s^2/(s^2 + d) everywhere (chance: about 2/sqrt(d x 64))",
+        "cosine at least .999 at 100 sqrt(d), and within .05 of s^2/(s^2 + d) (chance: 2/sqrt(64 d))",
         holds=(Bound("planted_cosine", ">=", 0.999), Bound("planted_difference", "<=", 0.05)),
         fails=(Bound("planted_cosine", "<=", 0.9),),
     ),
@@ -337,10 +216,10 @@ CLAIMS = (
 @experiment(
     title="The spike, the sparse and the sink",
     paper=PAPER,
-    summary="Where massive activations come from, what small models need to grow sinks, and which remedy removes which.",
+    summary="Where massive activations come from, what small models need for sinks, and which remedy removes which.",
     presets={"quick": QUICK, "paper": FULL},
-    takes={"quick": "half a minute", "paper": "about 10 minutes of one core"},
-    seeds={"quick": 1, "paper": 5},
+    takes={"quick": "half a minute", "paper": "about 6 minutes of one core"},
+    seeds={"quick": 1, "paper": 3},
     claims=CLAIMS,
 )
 def spike2026(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
@@ -370,20 +249,18 @@ def spike2026(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
             )
         },
         "pocket_step_up_depth": [one["step_up_layer"] / layers for one in pocket],
-        **numbers_of(params, grew),
+        **numbers_of(tuple(params.needed), params.head_widths, grew),
     }
     figures = (
         remedies_figure(grew),
         streams_figure(grew),
-        widths_figure(params, grew),
-        *([needed_figure(params, grew)] if params.needed else []),
+        widths_figure(params.head_widths, grew),
+        *([needed_figure(tuple(params.needed), grew)] if params.needed else []),
         planted_figure(forms),
         channels_figure(pocket),
         forms_figure(pocket),
     )
     records = tuple(
-        {"part": name, **one}
-        for name, some in (("forms", forms), ("pocket", pocket), ("grown", grew))
-        for one in some
+        {"part": name, **one} for name, some in (("forms", forms), ("pocket", pocket), ("grown", grew)) for one in some
     )
-    return Result(numbers, records, figures, (*said_of_need(params, numbers), *PRACTICE))
+    return Result(numbers, records, figures, (*said_of_need(tuple(params.needed), numbers), *practice(numbers)))

@@ -44,6 +44,7 @@ class Shape:
     pattern: str = SOFTMAX
     parts: tuple[str, ...] = ()
     settings: tuple[tuple[str, Any], ...] = ()  # of the pattern: (("window", 8),)
+    starts: tuple[tuple[str, float], ...] = ()  # of its tensors, where not from the start of its card
     base: float = 10000.0  # of the rotary angles
 
     def __post_init__(self) -> None:
@@ -71,13 +72,16 @@ class Seen:
 class Exchanged(nn.Module):
     """A variant with the tensors that it begins with: those that are drawn stay as they are, the others are trained."""
 
-    def __init__(self, name: str, size: Size, seed: int, settings: tuple[tuple[str, Any], ...] = ()) -> None:
+    def __init__(self, name: str, size: Size, seed: int, shape: Shape | None = None) -> None:
         super().__init__()
         self.variant = variants()[name]
-        self.settings = dict(settings)
+        self.settings = {} if shape is None else dict(shape.settings)
+        starts = {} if shape is None else dict(shape.starts)
         drawn = {*self.variant.card.drawn, *(f"{k}_{one}" for k, v in variants().items() for one in v.card.drawn)}
         begun = self.variant.start(size, **({"seed": seed} if name == "performer" else {}))
         for own, tensor in begun.items():
+            if own in starts:
+                tensor.fill_(starts[own])
             if own in drawn:
                 self.register_buffer(own, tensor)
             else:
@@ -112,7 +116,7 @@ class Attention(nn.Module):
         self.query, self.key, self.value = (nn.Linear(shape.width, inner, bias=False) for _ in range(3))
         self.output = nn.Linear(inner, shape.width, bias=False)
         core = "qk_norm" if "qk_norm" in shape.parts else shape.pattern
-        self.core = None if core == SOFTMAX else Exchanged(core, size, seed, shape.settings)
+        self.core = None if core == SOFTMAX else Exchanged(core, size, seed, shape if core == shape.pattern else None)
 
     def forward(self, read: Tensor, angles: tuple[Tensor, Tensor]) -> Float[Tensor, "batch token width"]:
         query, key, value = self._projected(read, angles)

@@ -3,9 +3,10 @@
     found = grown(Growth(steps=400), seed=0, name="pre-norm", desk=desk)
 
 Sinks as arXiv:2410.10781 counts them: alpha_0 = mean_i A_i0 of a head on one sequence, a sink where it is above .3; the
-sink rate is the share of (sequence, layer, head). Where weights may be negative, or rows do not sum to one, the same is
-asked of |A|, and entropy is that of |A| with its rows made to sum to one. A spike is the largest |x| in the stream
-after any half block; beside it stands how many times the median |x| of that place it is.
+sink rate is the share of (sequence, layer, head). Where weights may be negative, the same is asked of |A|; a row that
+gives more than 1 in all is made to give 1, and one that gives less counts as what it gives, because the rest went
+nowhere. Entropy is of rows that are made to sum to one. A spike is the largest |x| in the stream after any half block;
+beside it stands how many times the median |x| of that place it is.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Growth:
     pattern: str = SOFTMAX
     parts: tuple[str, ...] = ()
     settings: tuple[tuple[str, Any], ...] = ()
+    starts: tuple[tuple[str, float], ...] = ()
 
     def text(self, rows: int, seed: int, held_out: bool) -> Text:
         if self.data == "characters":
@@ -61,7 +63,7 @@ class Growth:
         return copying(CopyTask(self.symbols, self.triggers, tokens=self.tokens, bos=self.bos), rows, seed)
 
     def shape(self, vocabulary: int) -> Shape:
-        own = ("width", "heads", "layers", "hidden", "head_width", "pattern", "parts", "settings")
+        own = ("width", "heads", "layers", "hidden", "head_width", "pattern", "parts", "settings", "starts")
         return Shape(vocabulary, **{name: getattr(self, name) for name in own})
 
 
@@ -107,13 +109,19 @@ def attention_of(seen: Seen) -> dict[str, Any]:
     """Sink rate, alpha_0 of every head, entropy over ln(visible keys); None where columns are no tokens."""
     if any(pattern is None for pattern in seen.patterns):
         return {"sink_rate": None, "alpha": None, "entropy": None}
-    sizes = [pattern.double().abs() for pattern in seen.patterns if pattern is not None]
+    sizes = [at_most_one(pattern.double()) for pattern in seen.patterns if pattern is not None]
     rates = [sink_rate(size) for size in sizes]
     return {
         "sink_rate": sum(rates) / len(rates),
         "alpha": [size[..., 0].mean((0, 2)).tolist() for size in sizes],
         "entropy": sum(map(relative_entropy, sizes)) / len(sizes),
     }
+
+
+def at_most_one(pattern: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
+    """|A| / max(1, sum of the row): a distribution stays as it is."""
+    sizes = pattern.abs()
+    return sizes / sizes.sum(-1, keepdim=True).clamp_min(1.0)
 
 
 def sink_rate(pattern: Float[Tensor, "batch head query key"]) -> float:
@@ -151,4 +159,3 @@ def stream_of(seen: Seen) -> dict[str, Any]:
 def over_seeds(found: Sequence[Record], arm: str, what: str) -> list[float]:
     """One number for each seed; NaN where there is none."""
     return [math.nan if one[what] is None else float(one[what]) for one in found if one["arm"] == arm]
-

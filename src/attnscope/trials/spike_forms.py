@@ -1,11 +1,11 @@
 """What arXiv:2603.05498 says of spikes and sinks in closed form, and where the trained pocket has its spike.
 
-    quadratic   SwiGLU without SiLU is h^T S_k h in every channel
-    bound       no entry of an RMSNorm's output is above sqrt(width): |x_k| / sqrt(sum x^2 / d) <= sqrt(d), and a token
-                that is one channel alone attains it
-    planted     tokens x = s e_c + noise of variance 1: any two have, before and after RMSNorm, a cosine of about
-                s^2 / (s^2 + d), because the norm changes lengths and no directions
-    metric      all weight on the first key: alpha_0 = 1; uniform causal attention: alpha_0 = H_n / n
+quadratic   SwiGLU without SiLU is h^T S_k h in every channel
+bound       no entry of an RMSNorm's output is above sqrt(width): |x_k| / sqrt(sum x^2 / d) <= sqrt(d), and a token
+            that is one channel alone attains it
+planted     tokens x = s e_c + noise of variance 1: any two have, before and after RMSNorm, a cosine of about
+            s^2 / (s^2 + d), because the norm changes lengths and no directions
+metric      all weight on the first key: alpha_0 = 1; uniform causal attention: alpha_0 = H_n / n
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from attnscope.core.experiment import Figure, Point
