@@ -1,4 +1,4 @@
-"""Every attention pattern of the catalog that can hide the future, trained alike beside softmax (2410.10781 and others).
+"""Every pattern of the catalog that can hide the future, trained alike beside softmax (2410.10781 and others).
 
 The same small decoder, the same rows in the same order, the same steps and rate: only the pattern is exchanged. Two
 things are learned, each by a model of its own: a copying task, on which softmax heads of this size grow sinks, and a
@@ -6,8 +6,9 @@ book by letters. Asked is what the papers of the variants say of sinks and of lo
 asked for in its direction alone, and every limit on it is ours.
 
 Sinks, entropy and spikes are those of `trials/sinks_and_spikes.py`: of weights that may be negative or do not sum to
-one the same is asked of their size, rows brought down to a sum of one; heads whose columns are not tokens have no such numbers. Speed is the time of one
-training step over that of softmax in the same run. It is shown and never judged.
+one the same is asked of their size, rows brought down to a sum of one; heads whose
+columns are not tokens have no such numbers. Speed is the time of one training step over that of softmax in the same
+run. It is shown and never judged.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def table(params: Params, found: Sequence[Mapping[str, Any]], timed: Sequence[Ma
     by_size = ", ".join(name for name in compared() if name != SOFTMAX and not variants()[name].card.nonnegative)
     caption = (
         f"Trained alike; medians over seeds. Sinks and entropy of {by_size} are of the size of weights, which may be "
-        "negative. A dash: columns are not tokens. Time of one training step over that of softmax, measured, not judged."
+        "negative. A dash: columns are not tokens. Time is of one training step, over that of softmax."
     )
     return Figure("table", "Every pattern, side by side", caption, "", "", tuple(rows), "table")
 
@@ -141,8 +142,8 @@ def practice(numbers: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
     ]
     lost = [name for name in compared() if median(numbers[f"loss_added_by_{name}"]) > 0.05]
     return (
-        f"In practice: softmax has a sink rate of {plain:.2f} here. At most half of that, for at most .05 nats of loss: "
-        f"{', '.join(good) or 'none'}. More than .05 nats behind softmax after the same steps: {', '.join(lost) or 'none'} "
+        f"In practice: softmax has a sink rate of {plain:.2f} here. At most half of it for at most .05 nats of loss: "
+        f"{', '.join(good) or 'none'}. More than .05 nats behind after the same steps: {', '.join(lost) or 'none'} "
         "(a copying head needs one sharp weight, so this asks most of patterns that cannot be sharp). A start from "
         "nothing is not an exchange in a trained model: for that see attnscope treat.",
     )
@@ -217,11 +218,11 @@ CLAIMS = (
     claims=CLAIMS,
 )
 def variants_side_by_side(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
+    def one(data: str, name: str, seed: int) -> dict[str, Any]:
+        return {**grown(growth_of(params, name, data), seed, name, desk), "data": data}
+
     found = [
-        {
-            **desk.part(f"{data}-{name}-{seed}", partial(grown, growth_of(params, name, data), seed, name, desk)),
-            "data": data,
-        }
+        desk.part(f"{data}-{name}-{seed}", partial(one, data, name, seed))
         for data in params.data
         for name in compared()
         for seed in seeds

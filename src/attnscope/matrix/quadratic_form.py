@@ -1,6 +1,7 @@
 """SwiGLU without its SiLU is a quadratic form of the token, one for every channel that it writes (arXiv:2603.05498).
 
-    F(h)_k = sum_i D_ki (g_i . h) (u_i . h) = h^T U_k h = h^T S_k h,   U_k = sum_i D_ki g_i u_i^T,  S_k = (U_k + U_k^T)/2
+    F(h)_k = sum_i D_ki (g_i . h) (u_i . h) = h^T U_k h = h^T S_k h
+    U_k = sum_i D_ki g_i u_i^T,  S_k = (U_k + U_k^T)/2
 
 with g_i, u_i the rows of W_gate and W_up, and D = W_down. A channel whose S_k is far larger than the others', with one
 eigenpair in which nearly all of it lies, is amplified quadratically for tokens along that eigenvector: where massive

@@ -2,7 +2,7 @@
 
     model = Decoder(Shape(vocabulary=70, width=64, heads=4, layers=4, hidden=160))
     model = Decoder(replace(shape, pattern="softpick"))                     # any causal variant of kind pattern
-    model = Decoder(replace(shape, parts=("sandwich_norm", "qk_norm")))     # block and logits variants of arXiv:2603.05498
+    model = Decoder(replace(shape, parts=("sandwich_norm", "qk_norm")))     # those of arXiv:2603.05498
     seen = model.observe(ids)                                               # patterns, and the stream after every write
 
 One block, f being attention and then the MLP:  x <- x + f(norm(x)). With `sandwich_norm` what f gives is normed too,

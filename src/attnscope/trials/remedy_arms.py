@@ -1,4 +1,4 @@
-"""The arms of arXiv:2603.05498 that small decoders are trained in: numbers that claims ask for, tables, curves, words."""
+"""The arms of arXiv:2603.05498 that small decoders are trained in: their numbers, tables, curves and words."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def remedies_figure(grew: Sequence[Record]) -> Figure:
             rows.append(Point.over(over_seeds(grew, arm, what.replace(" ", "_")), arm, f"{what}, here"))
             rows.append(Point(arm, published, f"{what}, 7B"))
     caption = (
-        "Here: median over seeds, nats per token on a copying task. 7B: as published, nats per token of text (the log of "
-        "the perplexity). The two scales have nothing in common but the direction from row to row."
+        "Here: median over seeds, nats per token on a copying task. 7B: as published, nats per token of text (the log "
+        "of the perplexity). The two scales have nothing in common but the direction from row to row."
     )
     return Figure("remedies", "Norms and gates, trained alike", caption, "", "", tuple(rows), "table")
 
@@ -146,8 +146,8 @@ def practice(numbers: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
         for arm in spikes
     )
     return (
-        f"In practice: a spike and a sink are two things, and one can go without the other. Beside pre-norm, whose sink "
-        f"rate is {sinks[PLAIN]:.2f}, {said}. Where large entries are the trouble (low precision), a norm behind each "
-        "branch is what to try first; where resting heads are, look at both numbers (attnscope scan) before and after a "
-        "remedy, because what holds for billions of weights need not hold for yours.",
+        f"In practice: a spike and a sink are two things, and one can go without the other. Beside pre-norm, whose "
+        f"sink rate is {sinks[PLAIN]:.2f}, {said}. Where large entries are the trouble (low precision), a norm behind "
+        "each branch is what to try first; where resting heads are, look at both numbers (attnscope scan) before and "
+        "after a remedy, because what holds for billions of weights need not hold for yours.",
     )

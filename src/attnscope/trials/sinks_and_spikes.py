@@ -1,4 +1,4 @@
-"""A small decoder trained from nothing, and what its attention and its stream have become: sinks, spikes, entropy, loss.
+"""A small decoder trained from nothing, and what has become of its attention and stream: sinks, spikes, entropy, loss.
 
     found = grown(Growth(steps=400), seed=0, name="pre-norm", desk=desk)
 
@@ -97,7 +97,7 @@ def trained(growth: Growth, seed: int, name: str, desk: Desk) -> tuple[Decoder, 
         loss,
         Recipe(growth.steps, growth.rate, decay=growth.decay, beta2=0.95),
         seed=seed,
-        kept=desk.place(f"{name}-{seed}"),
+        kept=desk.place(f"{growth.data}-{name}-{seed}"),
         plan={"growth": plain(asdict(growth))},
         advance=desk.advance,
         stage=f"{name}, seed {seed}",
@@ -131,7 +131,7 @@ def sink_rate(pattern: Float[Tensor, "batch head query key"]) -> float:
 
 
 def relative_entropy(pattern: Float[Tensor, "batch head query key"]) -> float:
-    """Mean over rows of entropy / ln(keys seen): 1 is uniform, 0 one key. The first row sees one key and is left out."""
+    """Mean over rows of entropy / ln(keys seen): 1 is uniform, 0 one key. The first row is left out."""
     p = pattern / pattern.sum(-1, keepdim=True).clamp_min(1e-30)
     most = torch.arange(2, pattern.shape[-2] + 1, dtype=p.dtype).log()
     return float((torch.special.entr(p).sum(-1)[..., 1:] / most).mean())

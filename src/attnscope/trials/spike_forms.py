@@ -53,7 +53,7 @@ def quadratic(width: int, rng: torch.Generator) -> dict[str, float]:
 
 
 def bound(width: int, rng: torch.Generator) -> dict[str, float]:
-    """Largest entry after RMSNorm over sqrt(width): for tokens of every tail up to Cauchy's, and for one channel alone."""
+    """Largest entry after RMSNorm over sqrt(width): for tokens with Cauchy's heavy tail, and for one channel alone."""
     normal = torch.randn(4096, width, generator=rng, dtype=torch.float64)
     heavy = normal / torch.randn(normal.shape, generator=rng, dtype=torch.float64)
     alone = torch.eye(width, dtype=torch.float64)
