@@ -164,13 +164,15 @@ class Block(nn.Module):
         write = self.attention(read, angles)
         if self.conditional is not None:
             write = self.conditional(write, read)
-        return stream + (write if self.behind is None else self.behind[0](write))
+        joined: Tensor = stream + (write if self.behind is None else self.behind[0](write))
+        return joined
 
     def think(self, stream: Tensor) -> Tensor:
         """SwiGLU: W_down (silu(W_gate x) * W_up x)."""
         read = self.mlp_norm(stream)
         write = self.down(F.silu(self.gate(read)) * self.up(read))
-        return stream + (write if self.behind is None else self.behind[1](write))
+        joined: Tensor = stream + (write if self.behind is None else self.behind[1](write))
+        return joined
 
 
 class Decoder(nn.Module):
