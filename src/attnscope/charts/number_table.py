@@ -16,9 +16,10 @@ from attnscope.charts.end_labels import LETTER, label_room
 from attnscope.core.experiment import Figure
 from attnscope.core.numerals import numeral
 
-ROW = 22  # pixels
+ROW, LINE = 22, 13  # pixels of a row, and of a line of a heading
 LINES = 3  # of a heading, at most
 WIDEST = 110  # pixels of a column
+BREAK = "¦"  # between the lines of a heading: a line feed in a label is drawn, not split at
 
 
 def number_table(figure: Figure, *, title: bool = True, width: int = 1000) -> alt.LayerChart:
@@ -28,6 +29,7 @@ def number_table(figure: Figure, *, title: bool = True, width: int = 1000) -> al
     side = min(WIDEST * len(columns), width - names_room)
     letters = max(4, math.floor(side / len(columns) / LETTER))
     heading = {column: _broken(column, letters) for column in columns}
+    lines = max(text.count(BREAK) for text in heading.values())
     rows = pd.DataFrame(
         [
             {
@@ -43,9 +45,18 @@ def number_table(figure: Figure, *, title: bool = True, width: int = 1000) -> al
         "column:N",
         sort=list(heading.values()),
         title=None,
-        axis=alt.Axis(orient="top", labelAngle=0, labelExpr="split(datum.label, '\\n')", labelLimit=0, ticks=False),
+        scale=alt.Scale(type="band"),
+        axis=alt.Axis(
+            orient="top",
+            labelAngle=0,
+            labelExpr=f"split(datum.label, '{BREAK}')",
+            labelLimit=0,
+            labelPadding=4 + LINE * lines,  # further lines go down from the first
+            ticks=False,
+        ),
     )
-    y = alt.Y("row:N", sort=names, title=None, axis=alt.Axis(labelLimit=names_room, grid=True))
+    between = alt.Axis(labelLimit=names_room, grid=True, tickBand="extent")  # rules between rows, not through them
+    y = alt.Y("row:N", sort=names, title=None, scale=alt.Scale(type="band"), axis=between)
     told: dict[str, Any] = {"description": "label:N", "tooltip": [alt.Tooltip("label:N", title=" ")]}
     chart = alt.layer(alt.Chart(rows).mark_text(style="number").encode(x=x, y=y, text="text:N", **told))
     chart = chart.properties(width=side, height=ROW * len(names))
@@ -64,4 +75,4 @@ def _broken(heading: str, letters: int) -> str:
     for word in heading.split():
         fits = bool(lines) and (len(lines[-1]) + 1 + len(word) <= letters or len(lines) == LINES)
         lines = [*lines[:-1], f"{lines[-1]} {word}"] if fits else [*lines, word]
-    return "\n".join(lines)
+    return BREAK.join(lines)

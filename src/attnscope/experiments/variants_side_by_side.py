@@ -107,7 +107,8 @@ def table(params: Params, found: Sequence[Mapping[str, Any]], timed: Sequence[Ma
                         Point.over(over_seeds(some, name, what), name, said if data == COPY else f"{said}, book")
                     )
         rows.append(Point.over([one["paces"][name] for one in timed], name, "time / softmax"))
-    by_size = ", ".join(name for name in compared() if name != SOFTMAX and not variants()[name].card.nonnegative)
+    cards = {name: variants()[name].card for name in compared() if name != SOFTMAX}
+    by_size = ", ".join(name for name, card in cards.items() if card.keys_are_tokens and not card.nonnegative)
     caption = (
         f"Trained alike; medians over seeds. Sinks and entropy of {by_size} are of the size of weights, which may be "
         "negative. A dash: columns are not tokens. Time is of one training step, over that of softmax."
