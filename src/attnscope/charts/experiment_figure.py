@@ -1,4 +1,4 @@
-"""The figure of an experiment, drawn: lines with bands, bars, or tracks of points, in panels where it has several.
+"""The figure of an experiment, drawn: lines with bands, bars, tracks of points in panels; or a table.
 
 chart = experiment_figure(figure)       # figure: attnscope.core.experiment.Figure, plain data
 
@@ -17,6 +17,7 @@ import pandas as pd
 
 from attnscope.charts.axes import power_axis, tick_labels
 from attnscope.charts.end_labels import label_room
+from attnscope.charts.number_table import number_table
 from attnscope.core.errors import RefusalError
 from attnscope.core.experiment import Figure, Point
 from attnscope.core.numerals import numeral
@@ -38,6 +39,8 @@ def experiment_figure(
     rows = _rows(figure)
     if rows.empty:
         raise RefusalError(f"The figure '{figure.name}' has no finite number to draw.")
+    if figure.kind == "table":
+        return number_table(figure, title=title, width=width)
     names = list(dict.fromkeys(rows["series"]))
     panels = list(dict.fromkeys(rows["panel"]))
     # Panels that share no series have each a legend of their own, so that colours need not be told apart across them.

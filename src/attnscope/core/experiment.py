@@ -136,7 +136,8 @@ class Figure:
     """A chart as plain data.
 
     `curves` are lines with a band from low to high, `bars` stand beside each other, `tracks` join points in the order
-    of their rows. In a logarithmic figure a y of zero or less is drawn at the floor.
+    of their rows, a `table` has a row for every x and a column for every series. In a logarithmic figure a y of zero or
+    less is drawn at the floor.
     """
 
     name: str
@@ -145,7 +146,7 @@ class Figure:
     x: str
     y: str
     rows: tuple[Point, ...]
-    kind: Literal["curves", "bars", "tracks"] = "curves"
+    kind: Literal["curves", "bars", "tracks", "table"] = "curves"
     log: bool = False
     log_x: bool = False
 

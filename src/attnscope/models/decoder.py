@@ -1,0 +1,239 @@
+"""A decoder of pocket's kind (RMSNorm, rotary positions, SwiGLU, tied embeddings) whose parts are exchanged by name.
+
+    model = Decoder(Shape(vocabulary=70, width=64, heads=4, layers=4, hidden=160))
+    model = Decoder(replace(shape, pattern="softpick"))                     # any causal variant of kind pattern
+    model = Decoder(replace(shape, parts=("sandwich_norm", "qk_norm")))     # those of arXiv:2603.05498
+    seen = model.observe(ids)                                               # patterns, and the stream after every write
+
+One block, f being attention and then the MLP:  x <- x + f(norm(x)). With `sandwich_norm` what f gives is normed too,
+with `dynamic_tanh` no norm is left (a bounded function of every coordinate stands for each), with `conditional_gate`
+what attention writes is gated by what it read. Variants are the functions of the room `variants`, with the tensors that
+their cards name as parameters of the block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.registry import variants
+from attnscope.core.variant import Size
+from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
+
+SOFTMAX = "softmax"
+PARTS = ("sandwich_norm", "qk_norm", "dynamic_tanh", "conditional_gate")
+INITIAL = 0.02  # standard deviation of fresh weights, as in Llama
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a decoder is made of. `pattern` is `softmax` or a variant's name, `parts` are of `PARTS`."""
+
+    vocabulary: int
+    width: int = 64
+    heads: int = 4
+    layers: int = 4
+    hidden: int = 160
+    head_width: int | None = None  # width // heads where nothing is said
+    pattern: str = SOFTMAX
+    parts: tuple[str, ...] = ()
+    settings: tuple[tuple[str, Any], ...] = ()  # of the pattern: (("window", 8),)
+    starts: tuple[tuple[str, float], ...] = ()  # of its tensors, where not from the start of its card
+    base: float = 10000.0  # of the rotary angles
+
+    def __post_init__(self) -> None:
+        if self.dim % 2:
+            raise RefusalError(f"Rotary positions turn pairs of coordinates: give a head width other than {self.dim}.")
+        if strange := set(self.parts) - set(PARTS):
+            raise RefusalError(f"A decoder has no part called {sorted(strange)[0]}: it has {', '.join(PARTS)}.")
+        if self.pattern != SOFTMAX and "qk_norm" in self.parts:
+            raise RefusalError("qk_norm is a softmax of its own: leave pattern as it is where qk_norm is a part.")
+
+    @property
+    def dim(self) -> int:
+        return self.head_width or self.width // self.heads
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One forward pass: patterns as `[batch, head, query, key]`, the stream after every half block, the answers."""
+
+    patterns: tuple[Tensor | None, ...]  # None where columns are no tokens
+    streams: tuple[Float[Tensor, "batch token width"], ...]  # the embedding first, then two for each layer
+    logits: Float[Tensor, "batch token vocabulary"]
+
+
+class Exchanged(nn.Module):
+    """A variant with the tensors that it begins with: those that are drawn stay as they are, the others are trained."""
+
+    def __init__(self, name: str, size: Size, seed: int, shape: Shape | None = None) -> None:
+        super().__init__()
+        self.variant = variants()[name]
+        self.settings = {} if shape is None else dict(shape.settings)
+        starts = {} if shape is None else dict(shape.starts)
+        drawn = {*self.variant.card.drawn, *(f"{k}_{one}" for k, v in variants().items() for one in v.card.drawn)}
+        begun = self.variant.start(size, **({"seed": seed} if name == "performer" else {}))
+        for own, tensor in begun.items():
+            if own in starts:
+                tensor.fill_(starts[own])
+            if own in drawn:
+                self.register_buffer(own, tensor)
+            else:
+                self.register_parameter(own, nn.Parameter(tensor))
+
+    def own(self) -> dict[str, Any]:
+        return {**self._parameters, **self._buffers, **self.settings}
+
+    def forward(self, *given: Tensor, **call: Any) -> Tensor:
+        changed: Tensor = self.variant(*given, **call, **self.own())
+        return changed
+
+
+class Norm(nn.Module):
+    """RMSNorm, or `dynamic_tanh` in its place."""
+
+    def __init__(self, shape: Shape, size: Size, seed: int) -> None:
+        super().__init__()
+        tanh = "dynamic_tanh" in shape.parts
+        self.of = Exchanged("dynamic_tanh", size, seed) if tanh else nn.RMSNorm(shape.width, eps=1e-6)
+
+    def forward(self, stream: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch token width"]:
+        normed: Tensor = self.of(stream)
+        return normed
+
+
+class Attention(nn.Module):
+    def __init__(self, shape: Shape, size: Size, seed: int) -> None:
+        super().__init__()
+        self.shape = shape
+        inner = shape.heads * shape.dim
+        self.query, self.key, self.value = (nn.Linear(shape.width, inner, bias=False) for _ in range(3))
+        self.output = nn.Linear(inner, shape.width, bias=False)
+        core = "qk_norm" if "qk_norm" in shape.parts else shape.pattern
+        self.core = None if core == SOFTMAX else Exchanged(core, size, seed, shape if core == shape.pattern else None)
+
+    def forward(self, read: Tensor, angles: tuple[Tensor, Tensor]) -> Float[Tensor, "batch token width"]:
+        query, key, value = self._projected(read, angles)
+        attend = plain_attention if self.core is None else self.core
+        mixed = attend(query, key, value, **self._call)
+        return self.output(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def pattern(self, read: Tensor, angles: tuple[Tensor, Tensor]) -> Float[Tensor, "batch head query key"] | None:
+        """The weights written out; None where columns are not tokens or heads are of several kinds."""
+        query, key, _ = self._projected(read, angles)
+        if self.core is None:
+            return softmax_pattern(query, key, **self._call)
+        variant = self.core.variant
+        if variant.pattern is None or not variant.card.keys_are_tokens:
+            return None
+        written: Tensor = variant.pattern(query, key, **self._call, **self.core.own())
+        return written
+
+    @property
+    def _call(self) -> dict[str, Any]:
+        return {"visible": None, "causal": True, "scale": float(self.shape.dim**-0.5)}
+
+    def _projected(self, read: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = (
+            one(read).unflatten(-1, (self.shape.heads, self.shape.dim)).transpose(1, 2)
+            for one in (self.query, self.key, self.value)
+        )
+        return turned(query, angles), turned(key, angles), value
+
+
+class Block(nn.Module):
+    def __init__(self, shape: Shape, size: Size, seed: int) -> None:
+        super().__init__()
+        self.attention_norm, self.mlp_norm = Norm(shape, size, seed), Norm(shape, size, seed)
+        self.attention = Attention(shape, size, seed)
+        self.gate, self.up = (nn.Linear(shape.width, shape.hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(shape.hidden, shape.width, bias=False)
+        behind = "sandwich_norm" in shape.parts
+        self.behind = nn.ModuleList(Exchanged("sandwich_norm", size, seed) for _ in range(2)) if behind else None
+        conditional = "conditional_gate" in shape.parts
+        self.conditional = Exchanged("conditional_gate", size, seed) if conditional else None
+
+    def attend(self, stream: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+        read = self.attention_norm(stream)
+        write = self.attention(read, angles)
+        if self.conditional is not None:
+            write = self.conditional(write, read)
+        joined: Tensor = stream + (write if self.behind is None else self.behind[0](write))
+        return joined
+
+    def think(self, stream: Tensor) -> Tensor:
+        """SwiGLU: W_down (silu(W_gate x) * W_up x)."""
+        read = self.mlp_norm(stream)
+        write = self.down(F.silu(self.gate(read)) * self.up(read))
+        joined: Tensor = stream + (write if self.behind is None else self.behind[1](write))
+        return joined
+
+
+class Decoder(nn.Module):
+    """Weights depend on `shape` and `seed` alone; torch's own generator is left alone."""
+
+    def __init__(self, shape: Shape, seed: int = 0) -> None:
+        super().__init__()
+        self.shape = shape
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.embedding = nn.Embedding(shape.vocabulary, shape.width)
+            self.blocks = nn.ModuleList(
+                Block(shape, Size(shape.heads, shape.dim, shape.width, layers=shape.layers, layer=layer), seed + layer)
+                for layer in range(1, shape.layers + 1)
+            )
+            self.last_norm = Norm(shape, Size(shape.heads, shape.dim, shape.width), seed)
+            for name, module in self.named_modules():
+                if isinstance(module, nn.Linear | nn.Embedding):
+                    # so that all writes together start as large as one
+                    writes = name.endswith(("attention.output", "down"))
+                    nn.init.normal_(module.weight, std=INITIAL * ((2 * shape.layers) ** -0.5 if writes else 1.0))
+
+    def forward(self, ids: Int[Tensor, "batch token"]) -> Float[Tensor, "batch token vocabulary"]:
+        stream, angles = self._begun(ids)
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            stream = block.think(block.attend(stream, angles))
+        return F.linear(self.last_norm(stream), self.embedding.weight)
+
+    @torch.no_grad()
+    def observe(self, ids: Int[Tensor, "batch token"]) -> Seen:
+        stream, angles = self._begun(ids)
+        patterns: list[Tensor | None] = []
+        streams = [stream]
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            patterns.append(block.attention.pattern(block.attention_norm(stream), angles))
+            middle = block.attend(stream, angles)
+            stream = block.think(middle)
+            streams += [middle, stream]
+        return Seen(tuple(patterns), tuple(streams), F.linear(self.last_norm(stream), self.embedding.weight))
+
+    def _begun(self, ids: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        stream = self.embedding(ids)
+        if "dynamic_tanh" in self.shape.parts:
+            # No norm brings a small embedding up to size: arXiv:2503.10622 multiplies it by the root of the width.
+            stream = stream * self.shape.width**0.5
+        return stream, rotary_angles(ids.shape[1], self.shape.dim, self.shape.base, stream.dtype)
+
+
+def rotary_angles(tokens: int, dim: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of place times base^(-2i/dim), one angle for each pair of coordinates (arXiv:2104.09864)."""
+    speed = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    angle = torch.arange(tokens, dtype=torch.float64)[:, None] * speed
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def turned(
+    heads: Float[Tensor, "batch head token dim"], angles: tuple[Tensor, Tensor]
+) -> Float[Tensor, "batch head token dim"]:
+    """Coordinate i and i + dim/2 turned together."""
+    cosine, sine = angles
+    one, other = heads.chunk(2, -1)
+    return torch.cat([one * cosine - other * sine, one * sine + other * cosine], -1)

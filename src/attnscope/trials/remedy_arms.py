@@ -1,0 +1,153 @@
+"""The arms of arXiv:2603.05498 that small decoders are trained in: their numbers, tables, curves and words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attnscope.core.experiment import Figure, Point, median
+from attnscope.trials.sinks_and_spikes import over_seeds
+
+Record = Mapping[str, Any]
+PLAIN = "pre-norm"
+REMEDIES: Mapping[str, dict[str, Any]] = {
+    PLAIN: {},
+    "sandwich norm": {"parts": ("sandwich_norm",)},
+    "sandwich + QK norm": {"parts": ("sandwich_norm", "qk_norm")},
+    "DynamicTanh": {"parts": ("dynamic_tanh",)},
+    "conditional gate": {"parts": ("conditional_gate",)},
+}
+# Perplexity, share of sinks and spike of the paper's 7B models: for the eye, and for the direction of a change.
+PUBLISHED = {
+    PLAIN: (10.1, 0.460, 3818.0),
+    "sandwich norm": (9.8, 0.447, 520.0),
+    "sandwich + QK norm": (10.0, 0.420, 92.0),
+    "DynamicTanh": (10.0, 0.610, 153.0),
+    "conditional gate": (math.nan, 0.045, math.nan),
+}
+PUBLISHED_WIDTHS = {8: 0.041, 16: 0.098, 32: 0.279, 64: 0.377, 128: 0.460}
+
+
+def ratio(found: Sequence[Record], arm: str, what: str, beside: str = PLAIN) -> list[float]:
+    """A remedy's number over that of plain pre-norm with the same seed."""
+    return [
+        mine / max(plain, 1e-30)
+        for mine, plain in zip(over_seeds(found, arm, what), over_seeds(found, beside, what), strict=True)
+    ]
+
+
+def less(found: Sequence[Record], arm: str, what: str, beside: str = PLAIN) -> list[float]:
+    return [
+        mine - plain for mine, plain in zip(over_seeds(found, arm, what), over_seeds(found, beside, what), strict=True)
+    ]
+
+
+def key(arm: str) -> str:
+    return arm.lower().replace(" + ", "_and_").replace(" ", "_").replace("-", "_").replace(".", "")
+
+
+def width_name(width: int) -> str:
+    return f"head width {width}"
+
+
+def numbers_of(needed: Sequence[str], widths: Sequence[int], grew: Sequence[Record]) -> dict[str, list[float]]:
+    """What the claims ask of the models that were trained."""
+    numbers: dict[str, list[float]] = {}
+    for arm in dict.fromkeys(one["arm"] for one in grew):
+        for what in ("loss", "sink_rate", "spike", "spike_over_median"):
+            numbers[f"{what}_of_{key(arm)}"] = over_seeds(grew, arm, what)
+    for arm in REMEDIES:
+        if arm != PLAIN:
+            numbers[f"loss_added_by_{key(arm)}"] = less(grew, arm, "loss")
+            numbers[f"spike_ratio_of_{key(arm)}"] = ratio(grew, arm, "spike")
+            numbers[f"sink_rate_added_by_{key(arm)}"] = less(grew, arm, "sink_rate")
+            numbers[f"sink_ratio_of_{key(arm)}"] = ratio(grew, arm, "sink_rate")
+    for arm in needed:
+        numbers[f"sink_rate_lost_with_{key(arm)}"] = less(grew, PLAIN, "sink_rate", arm)
+    narrow, wide = width_name(min(widths)), width_name(max(widths))
+    numbers["sink_rate_added_by_wide_heads"] = less(grew, wide, "sink_rate", narrow)
+    numbers["spike_ratio_of_qk_norm_beside_sandwich"] = ratio(grew, "sandwich + QK norm", "spike", "sandwich norm")
+    numbers["excess_loss_of_pre_norm"] = [one["loss"] - one["floor"] for one in grew if one["arm"] == PLAIN]
+    return numbers
+
+
+def remedies_figure(grew: Sequence[Record]) -> Figure:
+    rows = []
+    for arm in REMEDIES:
+        perplexity, sinks, spike = PUBLISHED[arm]
+        for what, published in (("sink rate", sinks), ("spike", spike), ("loss", math.log(perplexity))):
+            rows.append(Point.over(over_seeds(grew, arm, what.replace(" ", "_")), arm, f"{what}, here"))
+            rows.append(Point(arm, published, f"{what}, 7B"))
+    caption = (
+        "Here: median over seeds, nats per token on a copying task. 7B: as published, nats per token of text (the log "
+        "of the perplexity). The two scales have nothing in common but the direction from row to row."
+    )
+    return Figure("remedies", "Norms and gates, trained alike", caption, "", "", tuple(rows), "table")
+
+
+def streams_figure(grew: Sequence[Record]) -> Figure:
+    rows = []
+    for arm in REMEDIES:
+        seeds = [one["top_channels"] for one in grew if one["arm"] == arm]
+        rows += [Point.over([one[k][0] for one in seeds], k / 2, arm) for k in range(len(seeds[0]))]
+    caption = "The largest entry after every half block; median and range over seeds."
+    axes = ("blocks done", "largest |x| in the stream")
+    return Figure("streams", "Where streams step up", caption, *axes, tuple(rows), log=True)
+
+
+def widths_figure(widths: Sequence[int], grew: Sequence[Record]) -> Figure:
+    rows = [Point.over(over_seeds(grew, width_name(w), "sink_rate"), w, "here") for w in widths]
+    rows += [Point(width, rate, "7B, published", dashed=True) for width, rate in PUBLISHED_WIDTHS.items()]
+    caption = "Median and range over seeds. Dashed: the paper's models, of which only the direction can be compared."
+    return Figure(
+        "head-widths", "Sinks by the width of heads", caption, "head width", "sink rate", tuple(rows), log_x=True
+    )
+
+
+def needed_figure(needed: Sequence[str], grew: Sequence[Record]) -> Figure:
+    rows = [
+        Point.over(over_seeds(grew, arm, what), "as trained here" if arm == PLAIN else arm, said)
+        for arm in (PLAIN, *needed)
+        for what, said in (
+            ("sink_rate", "sink rate"),
+            ("spike", "spike"),
+            ("spike_over_median", "spike / median"),
+            ("loss", "loss"),
+            ("floor", "least possible loss"),
+        )
+        if not (what == "floor" and median(over_seeds(grew, arm, what)) == 0)
+    ]
+    caption = "One thing changed at a time; medians over seeds. A book has no known least loss."
+    return Figure("needed", "What sinks and spikes need to appear", caption, "", "", tuple(rows), "table")
+
+
+def said_of_need(needed: Sequence[str], numbers: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
+    """What was needed, in words that the numbers fill."""
+    if not needed:
+        return ()
+    base = median(numbers[f"sink_rate_of_{key(PLAIN)}"])
+    rates = {arm: median(numbers[f"sink_rate_of_{key(arm)}"]) for arm in needed}
+    gone = [f"{arm} ({rate:.2f})" for arm, rate in rates.items() if rate <= base / 2]
+    kept = [f"{arm} ({rate:.2f})" for arm, rate in rates.items() if rate > base / 2]
+    return (
+        f"Trained as here, the sink rate is {base:.2f}. It falls to half or less with: {', '.join(gone) or 'nothing'}. "
+        f"It stays above half with: {', '.join(kept) or 'nothing'}.",
+    )
+
+
+def practice(numbers: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
+    """One paragraph of what to do with it, in words that the numbers fill."""
+    spikes = {arm: median(numbers[f"spike_ratio_of_{key(arm)}"]) for arm in REMEDIES if arm != PLAIN}
+    sinks = {arm: median(numbers[f"sink_rate_of_{key(arm)}"]) for arm in REMEDIES}
+    losses = {arm: median(numbers[f"loss_added_by_{key(arm)}"]) for arm in REMEDIES if arm != PLAIN}
+    said = "; ".join(
+        f"{arm} leaves {spikes[arm]:.2f} of the spike and a sink rate of {sinks[arm]:.2f}, for {losses[arm]:+.3f} nats"
+        for arm in spikes
+    )
+    return (
+        f"In practice: a spike and a sink are two things, and one can go without the other. Beside pre-norm, whose "
+        f"sink rate is {sinks[PLAIN]:.2f}, {said}. Where large entries are the trouble (low precision), a norm behind "
+        "each branch is what to try first; where resting heads are, look at both numbers (attnscope scan) before and "
+        "after a remedy, because what holds for billions of weights need not hold for yours.",
+    )

@@ -1,0 +1,205 @@
+"""What arXiv:2603.05498 says of spikes and sinks in closed form, and where the trained pocket has its spike.
+
+quadratic   SwiGLU without SiLU is h^T S_k h in every channel
+bound       no entry of an RMSNorm's output is above sqrt(width): |x_k| / sqrt(sum x^2 / d) <= sqrt(d), and a token
+            that is one channel alone attains it
+planted     tokens x = s e_c + noise of variance 1: any two have, before and after RMSNorm, a cosine of about
+            s^2 / (s^2 + d), because the norm changes lengths and no directions
+metric      all weight on the first key: alpha_0 = 1; uniform causal attention: alpha_0 = H_n / n
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from attnscope.core.experiment import Figure, Point
+from attnscope.corpus.read import read
+from attnscope.hf.loading.load import load
+from attnscope.matrix.quadratic_form import dominance, form_norms, quadratic_form, without_silu
+from attnscope.matrix.similarity import token_cosine
+from attnscope.models.decoder import Block, Decoder, Seen, Shape
+from attnscope.trials.sinks_and_spikes import attention_of, sink_rate, stream_of
+
+Record = Mapping[str, Any]
+STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # of a planted spike, in sqrt(width)
+
+
+def closed_forms(width: int, tokens: int, seed: int) -> dict[str, Any]:
+    """The four checks at one size."""
+    rng = torch.Generator().manual_seed(seed)
+    return {"seed": seed, **quadratic(width, rng), **bound(width, rng), **planted(width, rng), **metric(tokens)}
+
+
+def quadratic(width: int, rng: torch.Generator) -> dict[str, float]:
+    """Largest difference between h^T S_k h and the module, over the largest output; in float32, as a model runs."""
+    gate, up = (torch.randn(2 * width, width, generator=rng) * width**-0.5 for _ in range(2))
+    down = torch.randn(width, 2 * width, generator=rng) * (2 * width) ** -0.5
+    token = torch.randn(16, width, generator=rng)
+    forms = torch.stack([quadratic_form(gate, up, row) for row in down])
+    apart = torch.einsum("td,kde,te->tk", token, forms, token) - without_silu(token, gate, up, down)
+    silu = F.silu(token @ gate.mT) * (token @ up.mT) @ down.mT  # what the form leaves out, for the record
+    size = without_silu(token, gate, up, down).abs().max()
+    return {
+        "quadratic_form_difference": float(apart.abs().max() / size),
+        "silu_changes_output_by": float((silu - without_silu(token, gate, up, down)).abs().max() / size),
+    }
+
+
+def bound(width: int, rng: torch.Generator) -> dict[str, float]:
+    """Largest entry after RMSNorm over sqrt(width): for tokens with Cauchy's heavy tail, and for one channel alone."""
+    normal = torch.randn(4096, width, generator=rng, dtype=torch.float64)
+    heavy = normal / torch.randn(normal.shape, generator=rng, dtype=torch.float64)
+    alone = torch.eye(width, dtype=torch.float64)
+    norm = nn.RMSNorm(width, eps=1e-6, dtype=torch.float64, elementwise_affine=False)
+    found = {name: float(norm(some).abs().max()) * width**-0.5 for name, some in (("some", heavy), ("one", alone))}
+    return {"largest_normed_over_root_width": found["some"], "one_channel_normed_over_root_width": found["one"]}
+
+
+def planted(width: int, rng: torch.Generator) -> dict[str, Any]:
+    """Mean cosine of tokens after RMSNorm, by the strength of the channel that all of them have."""
+    noise = torch.randn(1, 64, width, generator=rng, dtype=torch.float64)
+    norm = nn.RMSNorm(width, eps=1e-6, dtype=torch.float64, elementwise_affine=False)
+    cosines = []
+    for strength in STRENGTHS:
+        spiked = noise.clone()
+        spiked[..., width // 3] += strength * width**0.5
+        everyone = torch.ones(1, 64, dtype=torch.bool)
+        cosines.append(float(token_cosine(norm(spiked), everyone)))
+    apart = [abs(cosine - predicted(strength)) for cosine, strength in zip(cosines, STRENGTHS, strict=True)]
+    return {"planted_cosines": cosines, "planted_cosine": cosines[-1], "planted_difference": max(apart)}
+
+
+def predicted(strength: float) -> float:
+    """s^2 / (s^2 + d) with s = strength sqrt(d)."""
+    return strength**2 / (strength**2 + 1)
+
+
+def metric(tokens: int) -> dict[str, float]:
+    """alpha_0 and the sink rate of two patterns that are known by heart."""
+    parked = torch.zeros(1, 1, tokens, tokens, dtype=torch.float64)
+    parked[..., 0] = 1.0
+    counts = torch.arange(1, tokens + 1, dtype=torch.float64)
+    uniform = (torch.ones(tokens, tokens, dtype=torch.float64).tril() / counts[:, None])[None, None]
+    harmonic = math.fsum(1 / count for count in range(1, tokens + 1)) / tokens
+    return {
+        "sink_rate_of_parked_head": sink_rate(parked),
+        "sink_rate_of_uniform_head": sink_rate(uniform),
+        "uniform_alpha": float(uniform[..., 0].mean()),
+        "uniform_alpha_difference": abs(float(uniform[..., 0].mean()) - harmonic),
+    }
+
+
+def pocket_decoder() -> tuple[Decoder, Int[Tensor, " token"]]:
+    """pocket's weights in a decoder that shows its stream, and the embedded book in pocket's tokens."""
+    loaded = load("pocket")
+    theirs = {name.removeprefix("model."): one for name, one in loaded.model.state_dict().items()}
+    config: Any = loaded.model.config
+    sizes = {"width": config.hidden_size, "heads": config.num_attention_heads, "layers": config.num_hidden_layers}
+    model = Decoder(Shape(config.vocab_size, **sizes, hidden=config.intermediate_size))
+    model.load_state_dict({ours: theirs[_llama_name(ours)] for ours in model.state_dict()})
+    assert loaded.tokenizer is not None
+    text = "".join(read().documents)
+    ids = loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    return model.eval(), torch.tensor(ids)
+
+
+LLAMA = {
+    "embedding": "embed_tokens",
+    "last_norm.of": "norm",
+    "blocks": "layers",
+    "attention_norm.of": "input_layernorm",
+    "mlp_norm.of": "post_attention_layernorm",
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.output": "self_attn.o_proj",
+}
+
+
+def _llama_name(ours: str) -> str:
+    for mine, theirs in LLAMA.items():
+        ours = ours.replace(mine, theirs)
+    block, last = ours.rpartition(".")[0], ours.rpartition(".")[2]
+    mlp = block.rpartition(".")[2] in ("gate", "up", "down")
+    return f"{block.rpartition('.')[0]}.mlp.{block.rpartition('.')[2]}_proj.{last}" if mlp else ours
+
+
+def pocket_spike(sequences: int, tokens: int, seed: int) -> dict[str, Any]:
+    """Where pocket's stream steps up, in which channel, and what that channel's quadratic form is like."""
+    model, stream = pocket_decoder()
+    rng = torch.Generator().manual_seed(seed)
+    starts = torch.randint(0, len(stream) - tokens, (sequences,), generator=rng)
+    ids = F.pad(stream[starts[:, None] + torch.arange(tokens - 1)], (1, 0), value=0)
+    seen = model.observe(ids)
+    return {"seed": seed, **attention_of(seen), **stream_of(seen), **step_up(model, seen)}
+
+
+@torch.no_grad()
+def step_up(model: Decoder, seen: Seen) -> dict[str, Any]:
+    """The MLP that writes the largest entry, its channel k, and how S_k compares with the forms of other channels.
+
+    `spike_form_share` is the share of the write that stays when SiLU is dropped and S_k is cut to its first eigenpair.
+    """
+    writes = [(after - before).abs() for before, after in zip(seen.streams[1::2], seen.streams[2::2], strict=True)]
+    layer = max(range(len(writes)), key=lambda place: float(writes[place].max()))
+    _, token, channel = (int(one[0]) for one in (writes[layer] == writes[layer].max()).nonzero(as_tuple=True))
+    block = model.blocks[layer]
+    assert isinstance(block, Block)
+    gate, up, down = block.gate.weight, block.up.weight, block.down.weight
+    norms = form_norms(gate, up, down)
+    main, _ = dominance(quadratic_form(gate, up, down[channel]))
+    others = [dominance(quadratic_form(gate, up, row))[0] for row in down]
+    return {
+        "step_up_layer": layer,
+        "step_up_channel": channel,
+        "step_up_on_token": token,
+        "step_up": float(writes[layer].max()),
+        "form_norms": norms.tolist(),
+        "spike_form_norm_over_median": float(norms[channel] / norms.median()),
+        "spike_form_norm_rank": int((norms > norms[channel]).sum()) + 1,
+        "spike_form_dominance": main,
+        "median_form_dominance": float(torch.tensor(others).median()),
+    }
+
+
+def planted_figure(found: Sequence[Record]) -> Figure:
+    rows = [
+        Point.over([one["planted_cosines"][place] for one in found], strength, "measured")
+        for place, strength in enumerate(STRENGTHS)
+    ]
+    rows += [Point(strength, predicted(strength), "s² / (s² + d)", dashed=True) for strength in STRENGTHS]
+    caption = "Tokens of noise that share one planted channel, after RMSNorm: they become one and the same token."
+    axes = ("strength of the channel / sqrt(width)", "mean cosine of tokens")
+    return Figure("planted-spike", "A planted spike makes tokens equal", caption, *axes, tuple(rows), log_x=True)
+
+
+def channels_figure(found: Sequence[Record]) -> Figure:
+    """Figure of the paper's kind: the three largest channels after every half block."""
+    rows = [
+        Point.over([one["top_channels"][place][rank] for one in found], place / 2, f"{name} largest channel")
+        for rank, name in enumerate(("", "second", "third"))
+        for place in range(len(found[0]["top_channels"]))
+    ]
+    rows = [Point(p.x, p.y, p.series.strip(), p.panel, p.low, p.high) for p in rows]
+    caption = "pocket, on the embedded book: .5 is after the attention of the first block, 1 after its MLP, and so on."
+    axes = ("blocks done", "largest |x| in the stream")
+    return Figure("pocket-channels", "Where pocket's stream steps up", caption, *axes, tuple(rows), log=True)
+
+
+def forms_figure(found: Sequence[Record]) -> Figure:
+    norms = sorted(found[0]["form_norms"], reverse=True)
+    rows = [Point(place, norm, "channels, largest first") for place, norm in enumerate(norms, start=1)]
+    spiked = found[0]["form_norms"][found[0]["step_up_channel"]]
+    rank = found[0]["spike_form_norm_rank"]
+    rows += [Point(rank - 0.5, spiked, "the spike's channel"), Point(rank + 0.5, spiked, "the spike's channel")]
+    layer = found[0]["step_up_layer"]
+    caption = f"||U_k|| of every channel in the MLP of block {layer}, which writes pocket's largest entry."
+    axes = ("rank of the channel", "Frobenius norm of its quadratic form")
+    return Figure("pocket-forms", "Quadratic forms of the MLP that steps up", caption, *axes, tuple(rows))

@@ -1,0 +1,38 @@
+"""`variants_side_by_side`, small enough to run in every test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attnscope.core.experiment import Bare
+from attnscope.core.registry import variants
+from attnscope.experiments.variants_side_by_side import compared, variants_side_by_side
+
+QUICK = variants_side_by_side.presets["quick"]
+TINY = replace(
+    QUICK, growth=replace(QUICK.growth, steps=1, rows=16, held=2, batch=2, tokens=8, width=16, hidden=8), timed=1
+)
+
+
+def test_every_causal_pattern_has_a_row_and_no_other() -> None:
+    found = variants_side_by_side.run(TINY, (0,), Bare())
+    table = next(figure for figure in found.figures if figure.kind == "table")
+    assert list(dict.fromkeys(row.x for row in table.rows)) == list(compared())
+    assert "doubly_normalised" not in compared()  # it sees the future
+    assert {"softmax", "softpick", "mixed_heads", "learned_sink"} <= set(compared())
+    assert len({row.series for row in table.rows}) * len(compared()) == len(table.rows)
+
+
+def test_speed_is_shown_and_nothing_is_judged_by_it() -> None:
+    asked = {bound.quantity for claim in variants_side_by_side.claims for bound in (*claim.holds, *claim.fails)}
+    found = variants_side_by_side.run(TINY, (0,), Bare())
+    assert not [name for name in {*asked, *found.measured} if "time" in name or "pace" in name]
+    paces = next(one["paces"] for one in found.records if one["part"] == "paces")
+    assert paces["softmax"] == 1.0
+    assert set(paces) == set(compared())
+
+
+def test_patterns_without_columns_of_tokens_have_no_sink_rate() -> None:
+    found = variants_side_by_side.run(TINY, (0,), Bare())
+    missing = {one["arm"] for one in found.records if one["part"] == "grown" and one["sink_rate"] is None}
+    assert missing == {name for name in compared()[1:] if not variants()[name].card.keys_are_tokens}
