@@ -21,7 +21,7 @@ def curve(
     return [Point.over(values, at, series, panel, dashed) for at, values in found.items()]
 
 
-def power_of(sizes: Sequence[float | int], values: Sequence[float]) -> float:
+def power_of(sizes: Sequence[float | int], values: Sequence[float | int]) -> float:
     """The exponent p of the best c size^p through the points, by least squares of logarithms; NaN without two sizes."""
     if len(set(sizes)) < 2 or min(values) <= 0:
         return math.nan
