@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attnscope.core.experiment import Bare
-from attnscope.experiments.fast2024 import TASKS, fast2024
+from attnscope.experiments.fast2024 import fast2024
 from attnscope.trials.factorised_cost import KINDS
-from attnscope.trials.trained_alike import Training
+from attnscope.trials.trained_alike import TASKS, Shape, Training
 
 TINY = replace(
     fast2024.presets["quick"],
@@ -16,9 +16,7 @@ TINY = replace(
     dim=4,
     lengths=(64, 128),
     needle_lengths=(8, 16),
-    layers=1,
-    width=8,
-    data=(12, 4),
+    shape=Shape(layers=1, width=8, data=(12, 4)),
     training=Training(steps=2, batch=4),
 )
 

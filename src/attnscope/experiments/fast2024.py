@@ -18,9 +18,7 @@ from functools import partial
 from typing import Any
 
 from attnscope.core.experiment import Bound, Claim, Desk, Result, experiment
-from attnscope.models.nano import Config
 from attnscope.models.nano_parts import Attend, exchanged, scaled_dot_product
-from attnscope.models.tasks import Task, hull_task, sort_task
 from attnscope.trials.curves import power_of
 from attnscope.trials.factorised_cost import (
     KINDS,
@@ -33,7 +31,7 @@ from attnscope.trials.factorised_cost import (
     seconds,
 )
 from attnscope.trials.factorised_figures import factorised_figures, factorised_remarks
-from attnscope.trials.trained_alike import Training, trained_alike
+from attnscope.trials.trained_alike import TASKS, Shape, Training, accuracy_numbers, task_of, trained_alike
 from attnscope.variants.fastmax1 import fastmax1
 from attnscope.variants.fastmax2 import fastmax2
 
@@ -43,7 +41,7 @@ CORES: Mapping[str, Attend] = {
     "fastmax1": exchanged(fastmax1),
     "fastmax2": exchanged(fastmax2),
 }
-TASKS = ("sort", "hull")
+SHAPE = Shape()
 SHORT = Training(steps=250)
 
 
@@ -56,10 +54,7 @@ class Params:
     dim: int = 32
     lengths: tuple[int, ...] = (256, 512, 1024, 2048, 4096)
     needle_lengths: tuple[int, ...] = (64, 256, 1024)
-    layers: int = 2
-    heads: int = 2
-    width: int = 48
-    data: tuple[int, int] = (2000, 200)  # sequences to train on, and to test on
+    shape: Shape = SHAPE
     training: Training = SHORT
 
 
@@ -67,24 +62,9 @@ FULL = replace(
     Params(),
     lengths=(256, 512, 1024, 2048, 4096, 8192, 16384),
     needle_lengths=(64, 256, 1024, 4096),
-    layers=4,
-    data=(10000, 500),
+    shape=Shape(layers=4, data=(10000, 500)),
     training=Training(steps=1000),
 )
-
-
-def task_of(name: str, params: Params, seed: int) -> tuple[Task, Config]:
-    shape: dict[str, Any] = {
-        "width": params.width,
-        "heads": params.heads,
-        "layers": params.layers,
-        "mlp": 2 * params.width,
-    }
-    if name == "sort":
-        task = sort_task(*params.data, seed)
-        return task, Config(vocab_size=task.classes, max_tokens=task.labels.shape[1], **shape)
-    task = hull_task(*params.data, seed)
-    return task, Config(inputs=2, inputs_hidden=params.width, out=2, positions="none", **shape)
 
 
 def algebra(params: Params, seed: int) -> dict[str, Any]:
@@ -129,8 +109,8 @@ def costs(params: Params, desk: Desk) -> list[dict[str, Any]]:
 
 
 def learned(name: str, kind: str, params: Params, seed: int, desk: Desk) -> dict[str, Any]:
-    task, config = task_of(name, params, seed)
-    return trained_alike(task, config, CORES[kind], params.training, kind, seed, desk)
+    task, config = task_of(name, params.shape, seed)
+    return trained_alike(task, config, params.training, kind, seed, desk, attention=CORES[kind])
 
 
 CLAIMS = (
@@ -242,17 +222,7 @@ def fast2024(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
             _weight(one, "fastmax2", params) / _weight(one, "softmax", params) for one in known
         ],
     }
-    for task in TASKS:
-        scores = {
-            kind: [one["accuracy"] for one in models if (one["task"], one["attention"]) == (task, kind)]
-            for kind in KINDS
-        }
-        for kind, values in scores.items():
-            measured[f"{task}_accuracy_of_{kind}"] = values
-            if kind != "softmax":
-                measured[f"{task}_softmax_over_{kind}"] = [
-                    a - b for a, b in zip(scores["softmax"], values, strict=True)
-                ]
+    measured |= accuracy_numbers(models, KINDS)
     said = factorised_remarks(cost, measured, params.dim, params.lengths, params.needle_lengths)
     records = (*known, *cost, *models)
     return Result(measured, records, factorised_figures(known, cost, models), said)

@@ -8,6 +8,7 @@ from typing import Any
 from attnscope.core.experiment import Figure, Point, median
 from attnscope.trials.curves import curve
 from attnscope.trials.factorised_cost import KINDS
+from attnscope.trials.trained_alike import accuracy_bars
 
 
 def factorised_figures(
@@ -24,11 +25,6 @@ def factorised_figures(
         )
 
     needles = [row for one in known for row in one["needle"]]
-    scores = [
-        Point.over([one["accuracy"] for one in models if (one["task"], one["attention"]) == (task, kind)], task, kind)
-        for kind in KINDS
-        for task in dict.fromkeys(one["task"] for one in models)
-    ]
     axes: dict[str, Any] = {"log": True, "log_x": True}
     return (
         Figure(
@@ -55,7 +51,7 @@ def factorised_figures(
             "Accuracy on sequences not trained on; median over seeds.",
             "task",
             "accuracy",
-            tuple(scores),
+            accuracy_bars(models, KINDS),
             kind="bars",
         ),
         Figure(

@@ -45,13 +45,14 @@ def excess(stream: Float[Tensor, "token width"]) -> float:
 
 def softmax_excess(tokens: int, layer: int) -> float:
     """What (2l+1) n^(1-2l) gives."""
-    return float((2 * layer + 1) * tokens ** (1 - 2 * layer))
+    return (2 * layer + 1) * float(tokens) ** (1 - 2 * layer)
 
 
 def kept_rank(tokens: int, layer: int) -> float:
     """The stable rank that A - J keeps: n (k+1) / edge^2, the edge that of a product of k = 2l normal matrices."""
     k = 2 * layer
-    return tokens * (k + 1) / ((k + 1) ** (k + 1) / k**k) ** 2
+    edge = float(k + 1) ** (k + 1) / float(k) ** k
+    return tokens * (k + 1) / edge**2
 
 
 def normal(rows: int, columns: int, rng: torch.Generator) -> Float[Tensor, "{rows} {columns}"]:
