@@ -11,12 +11,13 @@ from attnscope.trials.trained_alike import Shape, Training
 TINY = replace(
     doubly_normalised2020.presets["quick"],
     tokens=8,
-    sequences=1,
+    trained=None,
     points=12,
     steps=2,
     shape=Shape(layers=1, width=8, data=(12, 4)),
     training=Training(steps=2, batch=4),
 )
+NOT_RUN = {"trained_softmax_explains_away"}  # no trained model
 
 
 def test_every_key_and_every_step_is_drawn() -> None:

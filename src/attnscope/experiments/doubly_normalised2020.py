@@ -18,6 +18,7 @@ from typing import Any
 
 from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment, median
 from attnscope.models.nano import Nano
+from attnscope.models.nano_parts import Attend, scaled_dot_product
 from attnscope.models.tasks import Task
 from attnscope.trials.explaining_away import (
     CLUSTERS,
@@ -32,6 +33,7 @@ from attnscope.trials.explaining_away import (
 )
 from attnscope.trials.trained_alike import (
     TASKS,
+    Core,
     Shape,
     Training,
     accuracy_bars,
@@ -39,6 +41,8 @@ from attnscope.trials.trained_alike import (
     task_of,
     trained_alike,
 )
+from attnscope.variants.doubly_normalised import doubly_normalised
+from attnscope.variants.hybrid_normalised import hybrid_normalised
 
 PAPER = "2009.14308"
 ATTENTIONS = ("softmax", "doubly_normalised", "hybrid_normalised")
@@ -50,7 +54,7 @@ class Params:
     tokens: int = 64
     dim: int = 16
     sizes: tuple[float, ...] = (0.1, 1.0, 10.0, 100.0)  # of random queries
-    trained: str = "pocket"  # a model whose patterns are looked at: the embedded one, or a folder
+    trained: str | None = "pocket"  # a model whose patterns are looked at: the embedded one, or a folder
     sequences: int = 2
     points: int = 60
     bandwidth: float = 0.7
@@ -71,14 +75,18 @@ def masses(params: Params, seed: int) -> dict[str, Any]:
         "n_times_least": least_masses(params.tokens, params.dim, seed, params.sizes),
         "against_one_key": {kind: values.tolist() for kind, values in received.items()},
         "clusters": walks,
-        "explained_away": explained_away_in(params.trained, params.sequences, params.tokens, seed),
+        "explained_away": params.trained and explained_away_in(params.trained, params.sequences, params.tokens, seed),
     }
 
 
 def learned(name: str, kind: str, params: Params, seed: int, desk: Desk) -> dict[str, Any]:
     task, config = task_of(name, params.shape, seed)
-    variant = None if kind == "softmax" else kind
-    return trained_alike(task, config, params.training, kind, seed, desk, variant=variant, also=seen_in)
+    variants = {"doubly_normalised": doubly_normalised, "hybrid_normalised": hybrid_normalised}
+
+    def core() -> Attend:
+        return Core(variants[kind], config) if kind in variants else scaled_dot_product
+
+    return trained_alike(task, config, params.training, kind, seed, desk, core=core, also=seen_in)
 
 
 def seen_in(model: Nano, task: Task) -> Mapping[str, Any]:
@@ -180,7 +188,7 @@ def doubly_normalised2020(params: Params, seeds: tuple[int, ...], desk: Desk) ->
             f"distance_to_missed_cluster_{kind}": [one["clusters"][kind][-1][-1] for one in known],
             f"distance_to_other_clusters_{kind}": [max(one["clusters"][kind][-1][:-1]) for one in known],
         }
-    measured["keys_explained_away"] = [one["explained_away"] for one in known]
+    measured["keys_explained_away"] = [one["explained_away"] for one in known if params.trained]
     measured |= accuracy_numbers(models, ATTENTIONS)
     return Result(measured, (*known, *models), figures_of(known, models), remarks(measured, models))
 
@@ -229,13 +237,16 @@ def figures_of(known: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str,
 
 
 def remarks(measured: Mapping[str, Sequence[float]], models: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    lost = 100 * median(measured["keys_explained_away"])
+    lost = [value for value in measured["keys_explained_away"] if value is not None]
+    trained = (
+        f"{100 * median(lost):.1f}% of the keys of the trained language model" if lost else "not asked of any model"
+    )
     small = 100 * max(one["explained_away"] for one in models if one["kind"] == "softmax")
     shares = sorted(share for one in models if one["kind"] == "hybrid_normalised" for share in one["shares"])
     behind = max(median(measured[f"{task}_softmax_over_doubly_normalised"]) for task in TASKS)
     return (
-        f"What follows: {lost:.1f}% of the keys of the embedded language model's heads have less than a tenth of what "
-        f"uniform attention would give them; in the small models trained here, at most {small:.1f}%. A lost key is no "
+        f"What follows: keys with less than a tenth of what uniform attention would give them were {trained}, and in"
+        f"  the small models trained here, at most {small:.1f}%. A lost key is no "
         "defect by itself, since dropping keys may be what a head has learned. Double normalisation is for encoders in "
         "which every token has to be heard (retrieval, clustering, summaries), and not for decoders. Alone it was up "
         f"to {max(behind, 0.0):.3f} behind softmax here: begin with hybrid_normalised, which starts as softmax.",

@@ -110,7 +110,7 @@ def costs(params: Params, desk: Desk) -> list[dict[str, Any]]:
 
 def learned(name: str, kind: str, params: Params, seed: int, desk: Desk) -> dict[str, Any]:
     task, config = task_of(name, params.shape, seed)
-    return trained_alike(task, config, params.training, kind, seed, desk, attention=CORES[kind])
+    return trained_alike(task, config, params.training, kind, seed, desk, core=lambda: CORES[kind])
 
 
 CLAIMS = (

@@ -1,24 +1,25 @@
 """Small models that differ in their attention alone: same data, same first weights, same order of batches.
 
-    found = trained_alike(task, config, Training(), "hybrid", seed, desk, variant="hybrid_normalised")
+    found = trained_alike(task, config, Training(), "hybrid", seed, desk, core=lambda: Core(hybrid_normalised, config))
     found["accuracy"]
 
-`attention` is a core without parameters; `variant` names one of the room `variants`, which is installed with whatever
-it trains. `also` is asked about the trained model while the variant is in it.
+`core` makes the attention of one layer: a plain function, or a `Core` that trains what its variant trains. `also` is
+asked about the trained model.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor, nn
 
 from attnscope.core.experiment import Desk, Point
-from attnscope.exchanging.installed import installed
-from attnscope.models.nano import Config, Nano
+from attnscope.core.variant import Size, Variant
+from attnscope.models.nano import Block, Config, Nano
 from attnscope.models.nano_parts import Attend, scaled_dot_product
 from attnscope.models.tasks import Task, hull_task, loss_on, sort_task
 from attnscope.models.train import Recipe, train
@@ -63,6 +64,31 @@ def task_of(name: str, shape: Shape, seed: int) -> tuple[Task, Config]:
     return task, Config(inputs=2, inputs_hidden=shape.width, out=2, positions="none", **made)
 
 
+class Core(nn.Module):
+    """A variant of kind pattern or logits as the attention of one nano layer, with the tensors that it trains."""
+
+    def __init__(self, variant: Variant, config: Config, **settings: Any) -> None:
+        super().__init__()
+        self.variant, self.settings = variant, settings
+        known = inspect.signature(variant.start).parameters
+        begun = variant.start(
+            Size(config.heads, config.dim, config.width, layers=config.layers),
+            **{name: value for name, value in settings.items() if name in known},
+        )
+        for name, tensor in begun.items():
+            if name.rpartition("_")[2] == "projection":  # drawn, not trained
+                self.register_buffer(name, tensor)
+            else:
+                self.register_parameter(name, nn.Parameter(tensor))
+        self.own = tuple(begun)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+        own = {name: getattr(self, name) for name in self.own}
+        call = {"visible": mask, "causal": False, "scale": scale}
+        mixed: Tensor = self.variant(query, key, value, **call, **own, **self.settings)
+        return mixed
+
+
 def trained_alike(
     task: Task,
     config: Config,
@@ -71,34 +97,32 @@ def trained_alike(
     seed: int,
     desk: Desk,
     *,
-    attention: Attend = scaled_dot_product,
-    variant: str | None = None,
-    settings: Mapping[str, Any] | None = None,
+    core: Callable[[], Attend] = lambda: scaled_dot_product,
     also: Callable[[Nano, Task], Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Loss at the end, and accuracy on what was not trained on, beside the most frequent label's."""
-    model = Nano(config, seed, attention=attention)
-    example = task.batch(slice(0, 2))
-    exchanged = installed(model, variant, example_inputs=example, **(settings or {})) if variant else nullcontext()
-    with exchanged:
-        losses = train(
-            model,
-            lambda one, rng: loss_on(task, one, rng, how.batch),
-            Recipe(how.steps, how.rate, decay=how.decay),
-            seed=seed,
-            kept=desk.place(f"{task.name}-{kind}-{seed}"),
-            advance=desk.advance,
-            stage=f"{task.name}, {kind}, seed {seed}",
-        )
-        return {
-            "task": task.name,
-            "kind": kind,
-            "seed": seed,
-            "loss": float(np.mean(losses[-20:])),
-            "accuracy": whole_accuracy(model, task),
-            "majority": task.majority,
-            **(also(model, task) if also else {}),
-        }
+    model = Nano(config, seed)
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        block.attention.attend = core()
+    losses = train(
+        model,
+        lambda one, rng: loss_on(task, one, rng, how.batch),
+        Recipe(how.steps, how.rate, decay=how.decay),
+        seed=seed,
+        kept=desk.place(f"{task.name}-{kind}-{seed}"),
+        advance=desk.advance,
+        stage=f"{task.name}, {kind}, seed {seed}",
+    )
+    return {
+        "task": task.name,
+        "kind": kind,
+        "seed": seed,
+        "loss": float(np.mean(losses[-20:])),
+        "accuracy": whole_accuracy(model, task),
+        "majority": task.majority,
+        **(also(model, task) if also else {}),
+    }
 
 
 def accuracy_numbers(models: Sequence[Record], kinds: Sequence[str], first: str = "softmax") -> dict[str, list[float]]:
