@@ -1,21 +1,20 @@
-"""The patterns of a model, layer by layer, for experiments that ask what trained attention looks like.
+"""The patterns and the streams of a model, layer by layer, for experiments that ask what trained models look like.
 
 for patterns in model_patterns("pocket", samples=4, max_tokens=64):       # [layer, head, token, token]
+for streams in model_streams("pocket", samples=4, max_tokens=64):         # [depth, token, width]
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.core.progress import Advance, silent
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.loading.given import Given, loaded_for
 from attnscope.hf.loading.material import (
-    Text,
     batches_for,
     forward_options,
     precision_and_place,
@@ -27,22 +26,43 @@ from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
 from attnscope.hf.tapping.tap import Frame, tap
-from attnscope.trace.frame import AttentionFrame
+from attnscope.trace.frame import AttentionFrame, StreamFrame
+
+Kept = tuple[int, Tensor]
 
 
 def model_patterns(
-    model: Given,
-    corpus: Text | None = None,
-    *,
-    samples: int,
-    max_tokens: int,
-    seed: int = 0,
-    random_init: bool = False,
-    progress: Advance = silent,
+    model: Given, *, samples: int, max_tokens: int, seed: int = 0
 ) -> Iterator[Float[Tensor, "layer head token token"]]:
     """For one sequence after the other, the self-attention of the first stack, in float64 and without padding."""
-    loaded = loaded_for(model, None, Loading("float64", "cpu", random_init, seed))
-    prepared = batches_for(loaded, corpus, Sampling(samples, max_tokens, batch_size=1, seed=seed))
+
+    def kept(frame: Frame) -> Kept | None:
+        if not isinstance(frame, AttentionFrame) or frame.site != "self":
+            return None
+        real = frame.query_mask[0]
+        return frame.layer, dense_pattern(one_sequence(frame.scores, 0))[0][:, real][..., real]
+
+    return _layers(model, kept, samples, max_tokens, seed)
+
+
+def model_streams(
+    model: Given, *, samples: int, max_tokens: int, seed: int = 0
+) -> Iterator[Float[Tensor, "depth token width"]]:
+    """For one sequence after the other, the stream entering the first block and behind each, without padding."""
+
+    def kept(frame: Frame) -> Kept | None:
+        if not isinstance(frame, StreamFrame) or frame.site != "stream":
+            return None
+        return frame.layer, frame.stream[0, frame.token_mask[0]].clone()
+
+    return _layers(model, kept, samples, max_tokens, seed)
+
+
+def _layers(
+    model: Given, kept: Callable[[Frame], Kept | None], samples: int, max_tokens: int, seed: int
+) -> Iterator[Tensor]:
+    loaded = loaded_for(model, None, Loading("float64", "cpu", False, seed))
+    prepared = batches_for(loaded, None, Sampling(samples, max_tokens, batch_size=1, seed=seed))
     place = precision_and_place(loaded.model)[1]
     with refusing_what_does_not_run(loaded), without_gradients(), quiet():
         found = anatomy(loaded.model, prepared.batches[0].to(place).inputs)
@@ -50,13 +70,12 @@ def model_patterns(
     seen: dict[int, Tensor] = {}
 
     def receive(frame: Frame) -> None:
-        if isinstance(frame, AttentionFrame) and (frame.stack, frame.site) == (own, "self"):
-            real = frame.query_mask[0]
-            seen[frame.layer] = dense_pattern(one_sequence(frame.scores, 0))[0][:, real][..., real]
+        one = kept(frame) if frame.stack == own else None
+        if one is not None:
+            seen[one[0]] = one[1]
 
-    for done, batch in enumerate(prepared):
-        progress("reading patterns", done, prepared.samples)
+    for batch in prepared:
         with without_gradients(), quiet(), evaluating(loaded.model), tap(loaded.model, found, receive):
             loaded.model(**batch.to(place).inputs, **forward_options(loaded))
-        yield torch.stack([pattern for _, pattern in sorted(seen.items())])
+        yield torch.stack([one for _, one in sorted(seen.items())])
         seen.clear()
