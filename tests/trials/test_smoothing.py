@@ -7,13 +7,16 @@ import torch
 
 from attnscope.matrix.residual import residual_frobenius
 from attnscope.matrix.similarity import token_cosine
+from attnscope.models.nano import Config, Nano
 from attnscope.trials.smoothing import (
+    Fused,
     contraction_of,
     contraction_ratios,
     encoder,
     fused,
     identical_tokens,
     smoothed,
+    streams_of,
 )
 
 
@@ -64,3 +67,15 @@ def test_fusions_by_hand() -> None:
     assert found["last"] == pytest.approx(float(token_cosine(streams[-1]).mean()))
     assert found["max"] == pytest.approx(float(token_cosine(streams[1:].amax(0)).mean()))
     assert found["gate"] == pytest.approx(float(token_cosine(streams[1:].mean(0)).mean()))
+
+
+def test_an_encoder_fused_by_concat_begins_as_the_plain_one() -> None:
+    config = Config(inputs=3, out=2, width=8, heads=2, layers=2, norm="post", positions="none")
+    vectors = noise(2, 5, 3).float()
+    plain, concat, largest = Nano(config, 0), Fused(config, 0, "concat"), Fused(config, 0, "max")
+    torch.testing.assert_close(concat(vectors=vectors), plain(vectors=vectors))
+    streams = streams_of(plain, {"vectors": vectors})
+    torch.testing.assert_close(largest(vectors=vectors), plain.output(streams[1:].amax(0)))
+    assert {name for name, _ in concat.named_parameters()} - {name for name, _ in plain.named_parameters()} == {
+        "fusing.mixing"
+    }

@@ -29,10 +29,12 @@ from attnscope.models.nano import Block, Config, Nano
 from attnscope.models.nano_network import entering
 from attnscope.models.tasks import Task
 from attnscope.trials.model_patterns import model_streams
-from attnscope.variants.fusion import fusion, start
+from attnscope.variants.fusion import How, fusion, start
 
 Stream = Float[Tensor, "batch token width"]
-WAYS = ("max", "gate")  # concat begins as the last layer itself
+WAYS: tuple[How, ...] = ("max", "gate")  # concat begins as the last layer itself
+ALL_WAYS: tuple[How, ...] = ("concat", *WAYS)
+PLAIN = "plain"
 
 
 def contraction_of(pattern: Float[Tensor, "*heads query key"]) -> Float[Tensor, "*heads"]:
@@ -120,19 +122,46 @@ def fused(streams: Float[Tensor, "depth batch token width"]) -> dict[str, float]
     layers, _, _, width = behind.shape
     found = {"last": float(token_cosine(behind[-1]).mean())}
     for how in WAYS:
-        begun = start(Size(1, width, width, layers=layers), how=how)  # type: ignore[arg-type]
+        begun = start(Size(1, width, width, layers=layers), how=how)
         found[how] = float(token_cosine(fusion(behind, **begun, how=how)).mean())
     return found
 
 
-@torch.no_grad()
-def nano_streams(model: Nano, task: Task) -> Mapping[str, Any]:
-    """Similarity at every depth of a trained nano encoder, and of its fused layers."""
-    stream, mask = entering(model, task.batch(task.test))
+class Fused(Nano):
+    """A nano encoder whose output reads all layers, fused; what the fusion trains is trained with it."""
+
+    def __init__(self, config: Config, seed: int, how: How) -> None:
+        super().__init__(config, seed)
+        self.how = how
+        begun = start(Size(config.heads, config.dim, config.width, layers=config.layers), how=how)
+        self.fusing = torch.nn.ParameterDict(begun)
+
+    def joined(self, streams: Float[Tensor, "depth batch token width"]) -> Stream:
+        """Of the stream behind every block; the one that enters the first is left out."""
+        mixed: Tensor = fusion(streams[1:], **dict(self.fusing.items()), how=self.how)
+        return mixed
+
+    def forward(self, **inputs: Tensor) -> Float[Tensor, "batch token out"]:  # type: ignore[override]
+        return self.output(self.joined(streams_of(self, inputs)))  # type: ignore[no-any-return]
+
+
+def streams_of(model: Nano, inputs: dict[str, Tensor]) -> Float[Tensor, "depth batch token width"]:
+    stream, mask = entering(model, inputs)
     streams = [stream]
     for block in model.blocks:
         streams.append(block(streams[-1], mask))
-    return curve_and_fusions(torch.stack(streams))
+    return torch.stack(streams)
+
+
+@torch.no_grad()
+def nano_streams(model: Nano, task: Task) -> Mapping[str, Any]:
+    """Similarity at every depth of a trained nano encoder, and of what its output reads."""
+    streams = streams_of(model, task.batch(task.test))
+    read = model.joined(streams) if isinstance(model, Fused) else streams[-1]
+    return {
+        "similarity": [float(token_cosine(one).mean()) for one in streams],
+        "read": float(token_cosine(read).mean()),
+    }
 
 
 def curve_and_fusions(streams: Float[Tensor, "depth batch token width"]) -> dict[str, Any]:

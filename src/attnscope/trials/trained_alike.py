@@ -3,8 +3,8 @@
     found = trained_alike(task, config, Training(), "hybrid", seed, desk, core=lambda: Core(hybrid_normalised, config))
     found["accuracy"]
 
-`core` makes the attention of one layer: a plain function, or a `Core` that trains what its variant trains. `also` is
-asked about the trained model.
+`core` makes the attention of one layer: a plain function, or a `Core` that trains what its variant trains. `make` makes
+the model where it is not a plain one, `also` is asked about it when it is trained.
 """
 
 from __future__ import annotations
@@ -98,10 +98,11 @@ def trained_alike(
     desk: Desk,
     *,
     core: Callable[[], Attend] = lambda: scaled_dot_product,
+    make: Callable[[Config, int], Nano] = Nano,
     also: Callable[[Nano, Task], Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Loss at the end, and accuracy on what was not trained on, beside the most frequent label's."""
-    model = Nano(config, seed)
+    model = make(config, seed)
     for block in model.blocks:
         assert isinstance(block, Block)
         block.attention.attend = core()
