@@ -1,4 +1,4 @@
-"""Over-smoothing on a trained encoder: tokens grow alike with depth, and layers weighed alike are less so than the last."""
+"""Over-smoothing in a trained encoder: tokens grow alike with depth, and its layers weighed alike are less so."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def smoothing_remarks(trained: Sequence[Row], told: Sequence[Row]) -> tuple[str,
     )
     model = {way: median([one["fused"][way] for one in told]) for way in ("last", *WAYS)} if told else {}
     return (
-        f"What follows: the plain encoder's tokens end at a similarity of {read[PLAIN]:.2f}, fused ones at {said}. Look "
+        f"What follows: the plain encoder's tokens end at a similarity of {read[PLAIN]:.2f}, fused at {said}. Look "
         "at the curve of a model first: fusing layers helps where the last layer is smoother than those before it. In "
         "post-norm encoders the standard deviation that LayerNorm divides by warns before the similarity does.",
         *([more.format(**model)] if model else []),
