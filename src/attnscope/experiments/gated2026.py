@@ -6,7 +6,7 @@ rates      least squares with one head too many, against the number of samples: 
 
 The set-up of the rates is ours (`trials/gated_experts.py`): one output, one query, one true head, two fitted ones, the
 error of every fitted expert. The paper's theorem is asymptotic and in the worst case; a curve at one truth can miss it
-in either direction, so that no verdict here contradicts it.
+in either direction, so that no verdict here contradicts it. Up to 16,000 samples are drawn, which takes minutes.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Params:
-    samples: tuple[int, ...] = (1000, 3000, 10000)
-    starts: int = 1
-    iterations: int = 100
+    samples: tuple[int, ...] = (300, 1000, 3000)
+    starts: int = 4
+    iterations: int = 150
     noise: float = 0.1
     tokens: int = 12
     width: int = 16
     heads: int = 4
 
 
-FULL = replace(Params(), samples=(1000, 10000, 100000), starts=2)
+FULL = replace(Params(), samples=(1000, 4000, 16000))
 
 
 def rates(params: Params, seed: int, desk: Desk) -> list[dict[str, Any]]:
@@ -143,7 +143,7 @@ CLAIMS = (
     summary="Attention as a triple sum of experts, and how fast they are found from samples, by where a gate stands.",
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "40 s", "paper": "10 min"},
-    seeds={"quick": 2, "paper": 3},
+    seeds={"quick": 1, "paper": 2},
     claims=CLAIMS,
 )
 def gated2026(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
