@@ -41,7 +41,9 @@ def test_a_head_that_is_out_writes_nothing(make: Any) -> None:
     before = {name: one.clone() for name, one in model.state_dict().items()}
     own = model(ids).logits
     seen: list[torch.Tensor] = []
-    projection = model.get_submodule(sites[1].projections.output.parameter.removesuffix(".weight"))
+    output = sites[1].projections.output
+    assert output is not None
+    projection = model.get_submodule(output.parameter.removesuffix(".weight"))
 
     def silenced(_: Any, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         mixed = args[0].clone()
@@ -105,6 +107,7 @@ def small() -> Loaded:
     """Random weights that read pocket's tokens: nothing to learn from, and quick."""
     torch.manual_seed(0)
     tokenizer = load("pocket").tokenizer
+    assert tokenizer is not None
     config = hf.LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2
     )
@@ -144,7 +147,7 @@ def test_the_treated_model_lacks_what_was_asked_for(pruned: tuple[Loaded, Treatm
     place = found.pruning.counts.index(2)
     by = next(order for order in found.pruning.orders if order.name == found.pruning.by)
     assert found.arms["treated"].loss == pytest.approx(by.losses[place], abs=1e-6)
-    weight = loaded.model.model.layers[found.removed[0][0]].self_attn.o_proj.weight
+    weight = loaded.model.get_parameter(f"model.layers.{found.removed[0][0]}.self_attn.o_proj.weight")
     assert weight.detach().abs().sum(dim=0).min() > 0  # put back
 
 
