@@ -65,7 +65,7 @@ def _ready(loaded: Loaded, given: Any, sampling: Sampling) -> Halves:
     every = min(EVERY, len(prepared.batches))
     theirs = [batch for number, batch in enumerate(prepared.batches) if number % every == every - 1]
     ours = [batch for number, batch in enumerate(prepared.batches) if number % every != every - 1]
-    held_out = replace(prepared, batches=tuple(_renumbered(theirs)))
+    held_out = replace(prepared, batches=tuple(_renumbered(theirs)), documents=())
     _refuse_few(held_out.samples, prepared.name)
     return Halves(prepared.name, prepared.sha256, replace(prepared, batches=tuple(ours)), held_out)
 

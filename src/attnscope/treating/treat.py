@@ -131,6 +131,7 @@ def treat(
         surveys={name: look.survey for name, look in looks.items()},
         thresholds=limits,
         start=result.start,
+        texts=text.held_out.documents,
         pruning=result.pruning,
         notes=(*text.notes, *result.notes),
         provenance={
