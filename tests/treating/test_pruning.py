@@ -13,9 +13,10 @@ from attnscope.decomposing.head_values import head_values
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.editing.pruning import prunable, without_heads
 from attnscope.hf.loading.in_memory import in_memory
-from attnscope.hf.loading.load import Loaded, load
+from attnscope.hf.loading.load import Loaded
 from attnscope.records.treatment import Treatment
 from attnscope.treating.treat import treat
+from tests.treating.patients import patient
 
 SIZES: dict[str, Any] = {"vocab_size": 60, "num_hidden_layers": 2, "num_attention_heads": 4}
 
@@ -103,27 +104,12 @@ def test_values_add_up_to_what_all_heads_add() -> None:
     assert float(values.abs().max()) > 1e-4
 
 
-def small() -> Loaded:
-    """Random weights that read pocket's tokens: nothing to learn from, and quick."""
-    torch.manual_seed(0)
-    tokenizer = load("pocket").tokenizer
-    assert tokenizer is not None
-    config = hf.LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2
-    )
-    model = hf.LlamaForCausalLM(config).eval()
-    with torch.no_grad():
-        for block in model.model.layers:
-            block.self_attn.o_proj.weight.mul_(20)  # so that heads matter
-    return in_memory(model, tokenizer)
-
-
 SMALL: dict[str, Any] = {"remedy": "prune", "samples": 6, "max_tokens": 16, "steps": 2}
 
 
 @pytest.fixture(scope="module")
 def pruned() -> tuple[Loaded, Treatment]:
-    loaded = small()
+    loaded = patient()
     return loaded, treat(loaded, heads=2, settings={"prompts": 2}, **SMALL)
 
 
