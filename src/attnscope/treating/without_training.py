@@ -119,9 +119,9 @@ def _for_temperature(trial: Trial) -> tuple[dict[str, Any], Sequence[int] | None
         return settings, layers, ()
     few = replace(trial.text.training, batches=trial.text.training.batches[:BATCHES])
     losses = {}
-    for number, tried in enumerate(TEMPERATURES):
-        trial.progress("trying temperatures", number, len(TEMPERATURES))
-        with installed(trial.losing.loaded.model, "temperature", layers=layers, **settings) as treated:
+    with installed(trial.losing.loaded.model, "temperature", layers=layers, **settings) as treated:
+        for number, tried in enumerate(TEMPERATURES):
+            trial.progress("trying temperatures", number, len(TEMPERATURES))
             _set(treated.parameters().values(), tried)
             each = held_out_losses(trial.losing, few)
             losses[tried] = sum(each) / len(each)
