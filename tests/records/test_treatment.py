@@ -61,6 +61,29 @@ def test_the_interval_holds_the_mean_in_95_of_100_draws() -> None:
     assert abs(held - 1900) < 50
 
 
+def test_sequences_of_one_text_count_as_one_draw() -> None:
+    """Differences that are alike within a text: an interval over sequences would hold the mean far too seldom."""
+    draw = np.random.default_rng(0)
+    texts = tuple(np.repeat(np.arange(8), 4).tolist())
+    held = naive = 0
+    for _ in range(1000):
+        apart = 0.3 + np.repeat(draw.normal(size=8), 4) + 0.2 * draw.normal(size=32)
+        told = paired_interval((0.0,) * 32, tuple(apart), texts)
+        held += told.low <= 0.3 <= told.high
+        alone = paired_interval((0.0,) * 32, tuple(apart))
+        naive += alone.low <= 0.3 <= alone.high
+    # Binomial around 950 with a standard deviation of sqrt(1000 * .95 * .05) = 6.9; five of them.
+    assert abs(held - 950) < 35
+    assert naive < 800
+    assert (told.n, told.texts) == (32, 8)
+
+
+def test_texts_of_one_sequence_each_give_students_interval() -> None:
+    before, after = (1.0, 2.0, 4.0, 3.0), (1.5, 1.0, 4.5, 3.25)
+    told, alone = paired_interval(before, after, (7, 3, 5, 1)), paired_interval(before, after)
+    assert [told.low, told.high] == pytest.approx([alone.low, alone.high], abs=1e-14)
+
+
 def test_one_pair_says_nothing_of_chance() -> None:
     told = paired_interval((1.0,), (2.0,))
     assert (told.mean, told.low, told.high) == (1.0, -math.inf, math.inf)
