@@ -120,3 +120,28 @@ def test_recipes_that_cannot_be() -> None:
         Recipe(steps=0, rate=1.0)
     with pytest.raises(RefusalError, match="rate"):
         Recipe(steps=1, rate=0.0)
+
+
+@pytest.mark.parametrize("broken", ["loss", "gradient"])
+def test_the_last_weights_that_gave_a_number_are_kept(broken: str, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    model = nn.Linear(2, 1, bias=False)
+    seen: list[torch.Tensor] = []
+
+    def loss(given: nn.Module, rng: torch.Generator) -> torch.Tensor:
+        seen.append(model.weight.detach().clone())
+        value = given(torch.ones(3, 2)).square().mean()
+        if len(seen) < 4:
+            return value
+        # sqrt has no finite slope at 0: the loss is a number, and its gradient is not
+        return value * torch.nan if broken == "loss" else (value * 0).sqrt()
+
+    with pytest.raises(RefusalError, match=f"The {broken} is not a number in step 4: train with a smaller rate. The w"):
+        train(model, loss, Recipe(steps=9, rate=0.1), kept=tmp_path / "kept", trained=dict(model.named_parameters()))
+    kept = load_file(tmp_path / "kept.safetensors")
+    # A loss that is no number speaks against the weights that gave it: those before them are kept.
+    good = seen[2] if broken == "loss" else seen[3]
+    assert torch.equal(kept["weight"], good)
+    assert torch.equal(model.weight, good)
+    assert len(kept["losses"]) == (2 if broken == "loss" else 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def test_the_interval_is_students(pairs: list[tuple[float, float]]) -> None:
     assert told.mean == pytest.approx(apart.mean(), abs=1e-12)
     if apart.std() > 1e-9:  # scipy divides by the spread
         low, high = stats.ttest_rel(after, before).confidence_interval(0.95)
-        assert (told.low, told.high) == (pytest.approx(low, abs=1e-9), pytest.approx(high, abs=1e-9))
+        assert [told.low, told.high] == pytest.approx([low, high], abs=1e-9)
 
 
 def test_the_interval_holds_the_mean_in_95_of_100_draws() -> None:
@@ -58,6 +59,29 @@ def test_the_interval_holds_the_mean_in_95_of_100_draws() -> None:
         held += told.low <= 0.3 <= told.high
     # The number held is binomial: 1900 with a standard deviation of sqrt(2000 * .95 * .05) = 9.7; five of them.
     assert abs(held - 1900) < 50
+
+
+def test_sequences_of_one_text_count_as_one_draw() -> None:
+    """Differences that are alike within a text: an interval over sequences would hold the mean far too seldom."""
+    draw = np.random.default_rng(0)
+    texts = tuple(np.repeat(np.arange(8), 4).tolist())
+    held = naive = 0
+    for _ in range(1000):
+        apart = 0.3 + np.repeat(draw.normal(size=8), 4) + 0.2 * draw.normal(size=32)
+        told = paired_interval((0.0,) * 32, tuple(apart), texts)
+        held += told.low <= 0.3 <= told.high
+        alone = paired_interval((0.0,) * 32, tuple(apart))
+        naive += alone.low <= 0.3 <= alone.high
+    # Binomial around 950 with a standard deviation of sqrt(1000 * .95 * .05) = 6.9; five of them.
+    assert abs(held - 950) < 35
+    assert naive < 800
+    assert (told.n, told.texts) == (32, 8)
+
+
+def test_texts_of_one_sequence_each_give_students_interval() -> None:
+    before, after = (1.0, 2.0, 4.0, 3.0), (1.5, 1.0, 4.5, 3.25)
+    told, alone = paired_interval(before, after, (7, 3, 5, 1)), paired_interval(before, after)
+    assert [told.low, told.high] == pytest.approx([alone.low, alone.high], abs=1e-14)
 
 
 def test_one_pair_says_nothing_of_chance() -> None:
@@ -122,12 +146,13 @@ def test_the_loss_is_against_the_control_and_without_one_against_before() -> Non
 
 def test_what_does_not_fit_together_is_refused() -> None:
     document = sample_treatment().document()
-    for change in (
+    changes: tuple[dict[str, Any], ...] = (
         {"arms": {name: arm for name, arm in document["arms"].items() if name != "before"}},
         {"training": None},
         {"surveys": {}},
         {"surveys": {**document["surveys"], "more": document["surveys"]["before"]}},
-    ):
+    )
+    for change in changes:
         with pytest.raises(FieldError):
             Treatment.from_json({**document, **change})
     shorter = replace(sample_treatment().arms["before"], losses=(1.0,))

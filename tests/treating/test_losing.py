@@ -73,6 +73,7 @@ def test_a_masked_model_is_asked_for_what_was_hidden_and_the_same_each_time() ->
     assert (inputs["input_ids"][counts] == 1).all()
     assert torch.equal(inputs["input_ids"][~counts], wanted[~counts])
     assert counts.sum(dim=1).tolist() == [max(1, round(HIDDEN * (length - 2))) for length in LENGTHS]
+    assert given.mask is not None
     assert not (counts & ~given.mask).any()
     again = replace(given, samples=given.samples)
     assert torch.equal(losing(given), losing(again))

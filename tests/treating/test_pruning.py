@@ -13,9 +13,10 @@ from attnscope.decomposing.head_values import head_values
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.editing.pruning import prunable, without_heads
 from attnscope.hf.loading.in_memory import in_memory
-from attnscope.hf.loading.load import Loaded, load
+from attnscope.hf.loading.load import Loaded
 from attnscope.records.treatment import Treatment
 from attnscope.treating.treat import treat
+from tests.treating.patients import patient
 
 SIZES: dict[str, Any] = {"vocab_size": 60, "num_hidden_layers": 2, "num_attention_heads": 4}
 
@@ -41,7 +42,9 @@ def test_a_head_that_is_out_writes_nothing(make: Any) -> None:
     before = {name: one.clone() for name, one in model.state_dict().items()}
     own = model(ids).logits
     seen: list[torch.Tensor] = []
-    projection = model.get_submodule(sites[1].projections.output.parameter.removesuffix(".weight"))
+    output = sites[1].projections.output
+    assert output is not None
+    projection = model.get_submodule(output.parameter.removesuffix(".weight"))
 
     def silenced(_: Any, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         mixed = args[0].clone()
@@ -101,26 +104,12 @@ def test_values_add_up_to_what_all_heads_add() -> None:
     assert float(values.abs().max()) > 1e-4
 
 
-def small() -> Loaded:
-    """Random weights that read pocket's tokens: nothing to learn from, and quick."""
-    torch.manual_seed(0)
-    tokenizer = load("pocket").tokenizer
-    config = hf.LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2
-    )
-    model = hf.LlamaForCausalLM(config).eval()
-    with torch.no_grad():
-        for block in model.model.layers:
-            block.self_attn.o_proj.weight.mul_(20)  # so that heads matter
-    return in_memory(model, tokenizer)
-
-
 SMALL: dict[str, Any] = {"remedy": "prune", "samples": 6, "max_tokens": 16, "steps": 2}
 
 
 @pytest.fixture(scope="module")
 def pruned() -> tuple[Loaded, Treatment]:
-    loaded = small()
+    loaded = patient()
     return loaded, treat(loaded, heads=2, settings={"prompts": 2}, **SMALL)
 
 
@@ -144,7 +133,7 @@ def test_the_treated_model_lacks_what_was_asked_for(pruned: tuple[Loaded, Treatm
     place = found.pruning.counts.index(2)
     by = next(order for order in found.pruning.orders if order.name == found.pruning.by)
     assert found.arms["treated"].loss == pytest.approx(by.losses[place], abs=1e-6)
-    weight = loaded.model.model.layers[found.removed[0][0]].self_attn.o_proj.weight
+    weight = loaded.model.get_parameter(f"model.layers.{found.removed[0][0]}.self_attn.o_proj.weight")
     assert weight.detach().abs().sum(dim=0).min() > 0  # put back
 
 

@@ -15,9 +15,8 @@ from attnscope.hf.loading.load import Loaded
 from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.hf.seeing.intact import evaluating
-from attnscope.hf.seeing.recompute import one_sequence, visible
 from attnscope.hf.tapping.tap import Frame, tap
-from attnscope.matrix.scores import Scores
+from attnscope.matrix.largest import largest_product
 from attnscope.trace.frame import AttentionFrame
 
 
@@ -30,10 +29,13 @@ def largest_logits(
 
     def receive(frame: Frame) -> None:
         if isinstance(frame, AttentionFrame) and frame.site == "self" and frame.stack == (stack or frame.stack):
-            for index in range(frame.query_mask.shape[0]):
-                found = _of_one(one_sequence(frame.scores, index), frame.query_mask[index])
-                before = largest.get(frame.layer)
-                largest[frame.layer] = found if before is None else torch.maximum(before, found)
+            if frame.scores.pattern is not None:
+                raise RefusalError(
+                    "The logits of this model are not products of queries and keys: qk_clip does not fit it."
+                )
+            found = largest_product(frame.scores, frame.query_mask)
+            before = largest.get(frame.layer)
+            largest[frame.layer] = found if before is None else torch.maximum(before, found)
 
     with looking_at(module), without_gradients(), evaluating(module):
         found = None
@@ -44,13 +46,3 @@ def largest_logits(
     if not largest:
         raise RefusalError("No batch was given, so no logit was seen: give at least one batch.")
     return dict(sorted(largest.items()))
-
-
-def _of_one(scores: Scores, real: Tensor) -> Tensor:
-    """Of one sequence, `[head]`."""
-    if scores.pattern is not None:
-        raise RefusalError("The logits of this model are not products of queries and keys: qk_clip does not fit it.")
-    key = scores.key.repeat_interleave(scores.sharing, dim=1)
-    logits = scores.scale * scores.query.double() @ key.double().mT
-    logits = logits.masked_fill(~visible(scores), -torch.inf)[0][:, real]
-    return logits.amax((-2, -1)).float()

@@ -7,8 +7,6 @@ done.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from torch import nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import write_atomically
+from attnscope.exchanging.new_folder import new_folder
 from attnscope.hf.exchanging.part import PREFIX, recipe_of
 from attnscope.hf.loading.hashing import hash_of_files
 from attnscope.hf.loading.load import Loaded
@@ -38,25 +37,8 @@ def save_treated(model: nn.Module | Loaded, folder: str | Path, tokenizer: Any |
         )
     if not callable(getattr(model, "save_pretrained", None)):
         raise RefusalError(f"{type(model).__name__} is no transformers model: save its state_dict instead.")
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise RefusalError(f"{place} is there already and not an empty folder: choose another place.")
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".part", dir=place.parent))
-    except OSError as error:
-        raise RefusalError(f"{place} cannot be made ({error.strerror}): choose another place.") from error
-    try:
-        with quiet():
-            _write(model, draft, tokenizer)
-        if place.exists():
-            place.rmdir()
-        draft.chmod(0o755)
-        draft.rename(place)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise RefusalError(f"{place} could not be written ({why}): choose another place, or make room.") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    with new_folder(place) as draft, quiet():
+        _write(model, draft, tokenizer)
     return place
 
 

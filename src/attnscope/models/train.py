@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ def train(
     kept: Path | None = None,
     plan: Mapping[str, Any] | None = None,
     trained: Mapping[str, nn.Parameter] | None = None,
+    beside: Mapping[str, Tensor] | None = None,
     where: Callable[[nn.Module, torch.Generator], str] | None = None,
     advance: Advance = silent,
     stage: str = "training",
@@ -71,33 +72,38 @@ def train(
     """Train in place; the loss of every step. With `kept`, begin where a checkpoint there ended.
 
     `trained` are the parameters to train, by their names in the model, and the only ones that a checkpoint keeps;
-    without it all of them. `plan` is what decides the numbers beside the recipe and the seed (which data, say).
+    without it all of them; `beside` are tensors that forward passes change in place, which belong to a checkpoint too.
+    `plan` is what decides the numbers beside the recipe and the seed (which data, say).
     `where(model, rng)` says where in the model the loss of that step stopped being a number.
     """
     chosen = dict(model.named_parameters()) if trained is None else dict(trained)
     optimiser = torch.optim.AdamW(chosen.values(), lr=recipe.rate, betas=(0.9, recipe.beta2), weight_decay=recipe.decay)
     everything = {"recipe": asdict(recipe), "seed": seed, **(plan or {})}
-    checkpoint = None if kept is None else Checkpoint(kept, everything, None if trained is None else chosen)
+    mine = None if trained is None else chosen
+    checkpoint = None if kept is None else Checkpoint(kept, everything, mine, dict(beside or {}))
     losses = [] if checkpoint is None else checkpoint.restore(model, optimiser)
     saved_at, saving = time.monotonic(), 0.0
+    good: list[Tensor] = []  # the weights of the step before, whose loss was a number
     model.train()
     for step in range(len(losses), recipe.steps):
         for group in optimiser.param_groups:
             group["lr"] = recipe.rate_at(step)
         value = loss(model, torch.Generator().manual_seed(_step_seed(seed, step)))
-        if not math.isfinite(value.item()):
+        broken = "" if math.isfinite(value.item()) else "loss"
+        if not broken:
+            optimiser.zero_grad(set_to_none=True)
+            value.backward()  # type: ignore[no-untyped-call]
+            broken = "" if bool(nn.utils.clip_grad_norm_(chosen.values(), recipe.clip).isfinite()) else "gradient"
+        if broken:
             place = "" if where is None else where(model, torch.Generator().manual_seed(_step_seed(seed, step)))
+            if broken == "loss" and good:  # the weights that the step before made are what broke it
+                _put_back(chosen, good)
+                losses.pop()
             raise RefusalError(
-                f"The loss is not a number in step {step + 1}{place}: train with a smaller rate."
-                + (
-                    ""
-                    if checkpoint is None or not checkpoint.numbers.exists()
-                    else f" What {checkpoint.numbers} keeps is from before that."
-                )
+                f"The {broken} is not a number in step {step + 1}{place}: train with a smaller rate."
+                + _kept_good(checkpoint, model, optimiser, losses)
             )
-        optimiser.zero_grad(set_to_none=True)
-        value.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(chosen.values(), recipe.clip)
+        good = [one.detach().clone() for one in chosen.values()]
         optimiser.step()
         losses.append(value.item())
         try:
@@ -117,6 +123,22 @@ def train(
     return tuple(losses)
 
 
+@torch.no_grad()
+def _put_back(parameters: Mapping[str, nn.Parameter], kept: Sequence[Tensor]) -> None:
+    for one, was in zip(parameters.values(), kept, strict=True):
+        one.copy_(was)
+
+
+def _kept_good(
+    checkpoint: Checkpoint | None, model: nn.Module, optimiser: torch.optim.Optimizer, losses: list[float]
+) -> str:
+    """The last weights that gave a number, written down where there is a place for them, and a sentence about it."""
+    if checkpoint is None or not losses:
+        return ""
+    checkpoint.save(model, optimiser, losses)
+    return f" The weights after step {len(losses)}, the last good ones, are in {checkpoint.numbers}."
+
+
 def _step_seed(seed: int, step: int) -> int:
     """Distinct for every pair with fewer than 2^31 steps."""
     return (seed << 31) + step
@@ -133,6 +155,7 @@ class Checkpoint:
     kept: Path
     plan: dict[str, Any]
     trained: dict[str, nn.Parameter] | None = None  # what is kept of the weights; None: all of the model
+    beside: dict[str, Tensor] = field(default_factory=dict)  # kept too, though nothing trains it
 
     @property
     def numbers(self) -> Path:
@@ -151,6 +174,7 @@ class Checkpoint:
         for name, parameter in (dict(model.named_parameters()) if self.trained is None else self.trained).items():
             for moment, value in optimiser.state[parameter].items():
                 named[f"optimiser/{moment}/{name}"] = value.detach().contiguous()
+        named |= {f"beside/{name}": one.detach().clone() for name, one in self.beside.items()}
         named["losses"] = torch.tensor(losses, dtype=torch.float64)
         self.kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self.numbers, save(named))
@@ -173,7 +197,10 @@ class Checkpoint:
         losses: list[float] = named.pop("losses").tolist()
         moments = {name: named.pop(name) for name in list(named) if name.startswith("optimiser/")}
         try:
+            kept_beside = {name: named.pop(f"beside/{name}") for name in self.beside}
             self._load(model, named)
+            for name, one in self.beside.items():
+                one.copy_(kept_beside[name])
         except (RuntimeError, KeyError) as error:
             raise RefusalError(f"{self.numbers} is of another model: begin anew, or choose another folder.") from error
         for full, value in moments.items():

@@ -1,14 +1,22 @@
-"""How far a mean difference can be trusted: Student's interval over pairs.
+"""How far a mean difference can be trusted: Student's interval over pairs, with the text as what was drawn.
 
-With differences d_1..d_n of the same sequences under two models, mean(d) +- t_{n-1, 0.975} sd(d) / sqrt(n) holds the
-mean over all such sequences in 95 of 100 draws, where differences are independent and not too far from normal. Pairing
-takes out what makes one text harder than another, which is far larger than what a remedy does.
+Two models are asked about the same sequences, so what counts is d_i, the difference on sequence i. Pairing takes out
+what makes one text harder than another, which is far larger than what a remedy does.
+
+Sequences that were cut from one text are not independent: a name that one model knows better comes up in all of them.
+What was drawn at random are texts, and so the spread is taken over texts (Liang and Zeger 1986, the robust variance of
+a clustered mean). With n sequences from g texts, and r_k the sum of d_i - mean(d) over text k,
+
+    mean(d) +- t_{g-1, 0.975} sqrt(g / (g - 1) * sum_k r_k^2) / n
+
+which is Student's paired interval where every sequence is a text of its own. It speaks of these two models on other
+text of the same kind. What another seed of the same training would have made is not in it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 LEVEL = 0.95
@@ -16,12 +24,14 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and its 95% interval; infinite ends where a single pair says nothing of the spread."""
+    """A mean over `n` sequences from `texts` texts and its 95% interval; infinite ends where a single text says
+    nothing of the spread."""
 
     mean: float
     low: float
     high: float
     n: int
+    texts: int
 
     @property
     def sure(self) -> bool:
@@ -29,16 +39,20 @@ class Interval:
         return self.low > 0 or self.high < 0
 
 
-def paired_interval(before: Sequence[float], after: Sequence[float]) -> Interval:
-    """The mean of `after - before` with its interval."""
+def paired_interval(before: Sequence[float], after: Sequence[float], texts: Sequence[Hashable] = ()) -> Interval:
+    """The mean of `after - before` with its interval; `texts` says what each was cut from, if not each from its own."""
     apart = [b - a for a, b in zip(before, after, strict=True)]
     n = len(apart)
     mean = math.fsum(apart) / n
-    if n < 2:
-        return Interval(mean, -math.inf, math.inf, n)
-    variance = math.fsum((one - mean) ** 2 for one in apart) / (n - 1)
-    half = _student(n - 1) * math.sqrt(variance / n)
-    return Interval(mean, mean - half, mean + half, n)
+    rest: dict[Hashable, list[float]] = {}
+    for text, one in zip(texts or range(n), apart, strict=True):
+        rest.setdefault(text, []).append(one - mean)
+    drawn = len(rest)
+    if drawn < 2:
+        return Interval(mean, -math.inf, math.inf, n, drawn)
+    spread = math.fsum(math.fsum(some) ** 2 for some in rest.values())
+    half = _student(drawn - 1) * math.sqrt(drawn / (drawn - 1) * spread) / n
+    return Interval(mean, mean - half, mean + half, n, drawn)
 
 
 def _student(freedom: int) -> float:

@@ -2,8 +2,9 @@
 
 A finding is followed through the arms by what it is about (`paired_findings.identity`). The remedy helped where, beside
 the baseline, the finding is gone or less severe, concerns noticeably fewer heads or places (a tenth of them, and at
-least one), or its number came noticeably closer to its threshold; harmed where the opposite is true. What training
-alone did stands in the control and is not counted for the remedy.
+least one), or its number came noticeably closer to its threshold; harmed where the opposite is true. A difference that
+other text of the same kind might have made (`chance`) is no effect, however large it looks. What training alone did
+stands in the control and is not counted for the remedy.
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from attnscope.core.finding import SEVERITIES, Finding
-from attnscope.records.paired_findings import NOTICEABLE, FindingChange, concerned, identity, paired_findings, status
+from attnscope.records.chance import SURE, Reading
+from attnscope.records.paired_findings import (
+    NOTICEABLE,
+    FindingChange,
+    concerned,
+    identity,
+    moved_beyond,
+    paired_findings,
+    status,
+)
 
 Judgement = Literal["helped", "no effect", "harmed", "changed"]
 JUDGEMENTS: tuple[Judgement, ...] = get_args(Judgement)
@@ -31,6 +41,7 @@ class Outcome:
     before: Finding | None
     control: Finding | None
     treated: Finding | None
+    chance: float = 0.0  # by how many heads or places, or by how much of its number, two readings differ by chance
 
     @property
     def any(self) -> Finding:
@@ -40,22 +51,28 @@ class Outcome:
 
 
 def outcomes_of(
-    found: Mapping[str, Sequence[Finding]], baseline: str, answers: Sequence[str] = ()
+    found: Mapping[str, Sequence[Finding]],
+    baseline: str,
+    answers: Sequence[str] = (),
+    readings: Mapping[str, Reading] | None = None,
 ) -> tuple[Outcome, ...]:
     """Every finding of any arm, those that the remedy answers first, then what changed, the most severe at the top."""
+    read = {name: Reading() for name in found} | dict(readings or {})
     outcomes = []
     for pair in paired_findings(found[baseline], found["treated"]):
         about = identity(pair.either)
+        judgement, chance = judged(pair, read[baseline], read["treated"])
         earlier = _nearest(pair.either, [one for one in found["before"] if identity(one) == about])
         outcomes.append(
             Outcome(
                 kind=pair.kind,
                 stack=pair.stack,
                 answered=pair.kind in answers,
-                judgement=judged(pair),
+                judgement=judgement,
                 before=earlier if baseline == "control" else pair.before,
                 control=pair.before if baseline == "control" else None,
                 treated=pair.after,
+                chance=chance,
             )
         )
     if baseline == "control":  # what training alone did away with
@@ -78,18 +95,43 @@ def without_heads(found: Sequence[Finding], removed: Collection[tuple[int, int]]
     return tuple(kept)
 
 
-def judged(pair: FindingChange) -> Judgement:
-    """The verdict on one pair; a single head more or fewer among many is no effect."""
+def judged(pair: FindingChange, base: Reading, treated: Reading) -> tuple[Judgement, float]:
+    """The verdict on one pair, and how large a difference chance would make of what decided it."""
     became = status(pair.before, pair.after)
-    if became in ("new", "gone"):
-        return "harmed" if became == "new" else "helped"
-    if became not in ("worse", "better") or pair.before is None or pair.after is None:
-        return "no effect" if became == "same" else "changed"
-    if pair.before.severity == pair.after.severity:
-        fewer = concerned(pair.before) - concerned(pair.after)
-        if fewer and abs(fewer) < max(1.0, NOTICEABLE * concerned(pair.before)):
-            return "no effect"
-    return "harmed" if became == "worse" else "helped"
+    if became in ("changed", "same"):
+        return ("no effect" if became == "same" else "changed"), 0.0
+    counted, chance = _counted(pair, base, treated)
+    if counted:
+        return counted, chance
+    better, chance = _by_number(pair, base, treated, became in ("worse", "new"))
+    return ("no effect" if better is None else "helped" if better else "harmed"), chance
+
+
+def _by_number(pair: FindingChange, base: Reading, treated: Reading, worse: bool) -> tuple[bool | None, float]:
+    """Whether the number of a finding got better; None where chance might have moved it so far."""
+    if pair.before is None or pair.after is None:
+        chance = SURE * (base if pair.after is None else treated).error_of_value(pair.either)
+        beyond = abs(pair.either.value - pair.either.threshold)
+        return (None if beyond <= chance else not worse), chance
+    if pair.before.severity != pair.after.severity:
+        return not worse, 0.0
+    chance = SURE * math.hypot(base.error_of_value(pair.before), treated.error_of_value(pair.after))
+    further = moved_beyond(pair.before, pair.after)
+    sure = further and abs(pair.after.value - pair.before.value) > chance
+    return (further < 0 if sure else None), chance
+
+
+def _counted(pair: FindingChange, base: Reading, treated: Reading) -> tuple[Judgement | None, float]:
+    """By how many heads or places it concerns; None where that says nothing, and its number has to."""
+    was, now = (0 if one is None else concerned(one) for one in (pair.before, pair.after))
+    if was == now or (not pair.either.heads and (pair.before is None or pair.after is None)):
+        return None, 0.0
+    known = all(one is None or reading.explains(one) for one, reading in ((pair.before, base), (pair.after, treated)))
+    variance = sum(reading.variance_of_count(pair.either) for reading in (base, treated)) if known else 0.0
+    chance = SURE * math.sqrt(variance)
+    if abs(now - was) < max(1.0, NOTICEABLE * was) or abs(now - was) <= chance:
+        return "no effect", chance
+    return ("harmed" if now > was else "helped"), chance
 
 
 def _nearest(finding: Finding, among: Sequence[Finding]) -> Finding | None:

@@ -118,7 +118,7 @@ def status(before: Finding | None, after: Finding | None) -> Status:
     steps = (
         SEVERITIES.index(after.severity) - SEVERITIES.index(before.severity),
         concerned(after) - concerned(before),
-        _further(before, after),
+        moved_beyond(before, after),
     )
     decisive = next((step for step in steps if step), 0)
     if decisive:
@@ -148,7 +148,7 @@ def _neutral(finding: Finding) -> bool:
     return bool(kind and kind.neutral) or finding.details.get("step") == "down"  # the counterpart of a step up
 
 
-def _further(before: Finding, after: Finding) -> int:
+def moved_beyond(before: Finding, after: Finding) -> int:
     """1 where the number is noticeably further beyond its threshold, -1 where it is noticeably closer."""
     old, new = before.value, after.value
     alike = before.threshold_name == after.threshold_name

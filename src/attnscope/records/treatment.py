@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from attnscope.records.chance import Reading
 from attnscope.records.decoding import FieldError, decode, encode
 from attnscope.records.intervals import Interval, paired_interval
 from attnscope.records.outcomes import Outcome, outcomes_of, without_heads
@@ -113,6 +114,7 @@ class Treatment(Record):
     surveys: dict[str, Survey]
     thresholds: Thresholds
     start: float  # held-out loss of the treated model before its training; NaN without training
+    texts: tuple[int, ...] = ()  # which text each held-out sequence was cut from; empty: each from its own
     pruning: Pruning | None = None
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -124,12 +126,12 @@ class Treatment(Record):
 
     @property
     def loss(self) -> Interval:
-        """Held-out loss, treated less baseline: a 95% interval over sequences, each with itself."""
-        return paired_interval(self.arms[self.baseline].losses, self.arms["treated"].losses)
+        """Held-out loss, treated less baseline: each sequence with itself, a 95% interval over texts."""
+        return self.loss_between(self.baseline, "treated")
 
     def loss_between(self, one: str, other: str) -> Interval:
         """Held-out loss of arm `other` less that of arm `one`."""
-        return paired_interval(self.arms[one].losses, self.arms[other].losses)
+        return paired_interval(self.arms[one].losses, self.arms[other].losses, self.texts)
 
     @property
     def slowdown(self) -> float:
@@ -143,7 +145,10 @@ class Treatment(Record):
         found = {name: diagnose(survey, self.thresholds) for name, survey in self.surveys.items()}
         if self.pruning is not None:
             found["treated"] = without_heads(found["treated"], self.removed)
-        return outcomes_of(found, self.baseline, self.remedy.answers)
+        first = next(iter(self.arms.values()))
+        texts = len(set(self.texts)) or len(first.losses)
+        readings = {name: Reading(survey, texts) for name, survey in self.surveys.items()}
+        return outcomes_of(found, self.baseline, self.remedy.answers, readings)
 
     @property
     def removed(self) -> tuple[tuple[int, int], ...]:
@@ -167,8 +172,7 @@ class Treatment(Record):
     def to_json(self) -> dict[str, Any]:
         """The numbers and what is concluded from them, without the surveys."""
         data: dict[str, Any] = {
-            name: encode(getattr(self, name))
-            for name in ("model", "class_name", "remedy", "training", "arms", "start", "pruning", "notes", "provenance")
+            name: encode(getattr(self, name)) for name in _Fields.__dataclass_fields__ if name != "thresholds"
         }
         concluded = {"loss": encode(self.loss), "outcomes": [encode(one) for one in self.outcomes]}
         return {"format": f"attnscope-{self.KIND}", "version": self.VERSION, **data, **concluded}
@@ -208,6 +212,7 @@ class _Fields:
     arms: dict[str, Arm]
     thresholds: Thresholds
     start: float
+    texts: tuple[int, ...] = ()
     pruning: Pruning | None = None
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -237,6 +242,8 @@ def _refuse_what_does_not_fit_together(found: Treatment) -> None:
     lengths = {len(arm.losses) for arm in found.arms.values()}
     if lengths == {0} or len(lengths) > 1:
         raise FieldError("arms: not every arm was asked about the same sequences")
+    if found.texts and {len(found.texts)} != lengths:
+        raise FieldError("texts: not one for every held-out sequence")
     if ("control" in names) != (found.training is not None):
         raise FieldError("training: a control is there where there was training, and only there")
     for arm in found.arms.values():

@@ -116,7 +116,8 @@ class Batch:
 class Batches:
     """All batches of a scan. Iterate over it as often as you like.
 
-    `beginning` says whether sequences of text begin with BOS; `notes` what a reader must know of how they were made.
+    `beginning` says whether sequences of text begin with BOS; `notes` what a reader must know of how they were made;
+    `documents` which text each sequence was cut from, by its number, where they were cut from texts.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Batches:
     batches: tuple[Batch, ...]
     beginning: Beginning | None = None
     notes: tuple[str, ...] = ()
+    documents: tuple[int, ...] = ()
 
     def __iter__(self) -> Iterator[Batch]:
         return iter(self.batches)
@@ -191,7 +193,8 @@ def batches(
             padding=accepts is None or bool({"attention_mask", "kwargs"} & accepts),
         )
     ]
-    return Batches(sequences.name, sequences.sha256, tuple(made))
+    cut_from = () if sequences.targets is not None else tuple(window.document for window in sequences.sequences)
+    return Batches(sequences.name, sequences.sha256, tuple(made), documents=cut_from)
 
 
 def _groups(lengths: Sequence[int], batch_size: int, padding: bool) -> Iterator[list[int]]:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnscope.core.interrupts import Stepwise
 from attnscope.core.progress import Advance
 from attnscope.hf.loading.material import precision_and_place
 from attnscope.hf.seeing.gradients import with_gradients
@@ -50,6 +51,7 @@ def fine_tuned(
     seed: int,
     stage: str,
     progress: Advance,
+    beside: Mapping[str, Tensor] | None = None,
     kept: Path | None = None,
     plan: Mapping[str, Any] | None = None,
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -57,6 +59,7 @@ def fine_tuned(
     model = losing.loaded.model
     place = precision_and_place(model)[1]
     said, seconds = [float("nan")], [time.monotonic()]
+    stop = Stepwise(lambda: progress("stopping when this step is done; Ctrl-C again stops at once", 0, 0))
     others = [one for one in model.parameters() if one.requires_grad]
 
     def drawn(rng: torch.Generator) -> Any:
@@ -71,6 +74,7 @@ def fine_tuned(
     def advance(_: str, done: int, total: int) -> None:
         seconds.append(time.monotonic())
         progress(f"{stage} (loss {said[0]:.3f})", done, total)
+        stop.check()
 
     def where(broken: nn.Module, rng: torch.Generator) -> str:
         return first_that_breaks(broken, losing, drawn(rng))
@@ -80,9 +84,18 @@ def fine_tuned(
     for one in parameters.values():
         one.requires_grad_(True)
     try:
-        with with_gradients(), torch.random.fork_rng(devices=[]):
+        with stop.waiting(), with_gradients(), torch.random.fork_rng(devices=[]):
             curve = train(
-                model, loss, recipe, seed=seed, kept=kept, plan=plan, trained=parameters, where=where, advance=advance
+                model,
+                loss,
+                recipe,
+                seed=seed,
+                kept=kept,
+                plan=plan,
+                trained=parameters,
+                beside=beside,
+                where=where,
+                advance=advance,
             )
     finally:
         model.eval()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import count
@@ -43,7 +43,7 @@ def halves(loaded: Loaded, corpus: Text | Ready | None, sampling: Sampling, trai
             f"{loaded.name} has no tokenizer, and what a remedy does to random tokens says nothing: add tokenizer.json "
             "to it, or in Python pass tokenizer= or ready batches."
         )
-    text = things if isinstance(things, Corpus) else read(things, field=sampling.field)
+    text = things if isinstance(things, Corpus) else read(cast(Text | None, things), field=sampling.field)
     cut = split(text)
     ours = feed(loaded, cut.training, replace(sampling, samples=training))
     theirs = feed(loaded, cut.held_out, sampling)
@@ -65,7 +65,7 @@ def _ready(loaded: Loaded, given: Any, sampling: Sampling) -> Halves:
     every = min(EVERY, len(prepared.batches))
     theirs = [batch for number, batch in enumerate(prepared.batches) if number % every == every - 1]
     ours = [batch for number, batch in enumerate(prepared.batches) if number % every != every - 1]
-    held_out = replace(prepared, batches=tuple(_renumbered(theirs)))
+    held_out = replace(prepared, batches=tuple(_renumbered(theirs)), documents=())
     _refuse_few(held_out.samples, prepared.name)
     return Halves(prepared.name, prepared.sha256, replace(prepared, batches=tuple(ours)), held_out)
 

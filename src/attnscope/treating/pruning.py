@@ -27,6 +27,7 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.words import count
 from attnscope.decomposing.head_values import head_values
+from attnscope.exchanging.save_plain import save_plain
 from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
 from attnscope.hf.editing.pruning import prunable, without_heads
 from attnscope.hf.loading.material import precision_and_place
@@ -90,8 +91,6 @@ def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> Result:
             trial.losing, trial.text.held_out, "the pruned model", trial.progress, title=f" without {removed} heads"
         )
         if trial.save is not None:
-            from attnscope.exchanging.saving import save_plain
-
             save_plain(loaded.model, trial.save, tokenizer=loaded.tokenizer)
     pruning = Pruning(counts, tuple(drawn), removed, by.name, len(places), len(prompts), asked)
     return Result(chosen, treated, pruning=pruning)

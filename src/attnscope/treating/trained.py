@@ -79,6 +79,7 @@ def trained(trial: Trial, recipe: Recipe, everything: bool, kept: Kept | None) -
             parameters,
             recipe,
             stage=f"training with {chosen.name}",
+            beside=treated.buffers(),
             kept=None if kept is None else kept.of("treated"),
             plan={**plan, "remedy": chosen.name, "settings": repr(chosen.settings), "layers": list(chosen.layers)},
             **common,

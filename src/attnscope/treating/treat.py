@@ -22,9 +22,10 @@ from torch import nn
 from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import named_path
 from attnscope.core.progress import Advance, silent
-from attnscope.core.remedy import BOS, PRUNE, refuse_unknown_remedy
+from attnscope.core.remedy import AUTO, BOS, PRUNE, refuse_unknown_remedy
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
+from attnscope.hf.exchanging.exchange import refuse_installed
 from attnscope.hf.loading.given import loaded_for
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import Ready, Text
@@ -100,6 +101,8 @@ def treat(
     loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
     loaded = loaded_for(model, tokenizer, loading)
     refuse_broken_weights(loaded)
+    if remedy not in (AUTO, PRUNE, BOS):
+        refuse_installed(loaded.model)
     sampling = Sampling(samples, max_tokens or _room(loaded), batch_size, seed, field, bos)
     limits = thresholds or Thresholds()
     with looking_at(loaded.model), quiet():
@@ -131,6 +134,7 @@ def treat(
         surveys={name: look.survey for name, look in looks.items()},
         thresholds=limits,
         start=result.start,
+        texts=text.held_out.documents,
         pruning=result.pruning,
         notes=(*text.notes, *result.notes),
         provenance={

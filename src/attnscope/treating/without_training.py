@@ -7,22 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.numerals import numeral
 from attnscope.core.words import blocks, count
 from attnscope.exchanging.installed import installed
+from attnscope.exchanging.largest_logits import largest_logits
 from attnscope.exchanging.save_treated import save_treated
-from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.loading.material import precision_and_place
-from attnscope.hf.seeing.gradients import without_gradients
-from attnscope.hf.seeing.intact import evaluating
-from attnscope.hf.tapping.tap import Frame, tap
-from attnscope.matrix.dense import dense_logits
 from attnscope.records.survey.diagnose import diagnose
 from attnscope.trace.batches import Batches
-from attnscope.trace.frame import AttentionFrame
 from attnscope.treating.arms import held_out_losses, looked_at
 from attnscope.treating.trial import Result, Trial
 
@@ -94,7 +88,12 @@ def _for_qk_clip(trial: Trial) -> tuple[dict[str, Any], Sequence[int] | None, tu
     """The largest logit of every head on training text."""
     settings, layers, _ = _as_asked(trial)
     threshold = float(settings.get("threshold", 100.0))
-    largest = {layer: one for layer, one in _largest_logits(trial).items() if layers is None or layer in layers}
+    place = precision_and_place(trial.losing.loaded.model)[1]
+    trial.progress("largest logits", 0, 0)
+    seen = largest_logits(
+        trial.losing.loaded, (batch.to(place).inputs for batch in trial.text.training.batches[:BATCHES])
+    )
+    largest = {layer: one for layer, one in seen.items() if layers is None or layer in layers}
     above = [
         (block, head) for block, row in largest.items() for head, one in enumerate(row.tolist()) if one > threshold
     ]
@@ -120,9 +119,9 @@ def _for_temperature(trial: Trial) -> tuple[dict[str, Any], Sequence[int] | None
         return settings, layers, ()
     few = replace(trial.text.training, batches=trial.text.training.batches[:BATCHES])
     losses = {}
-    for number, tried in enumerate(TEMPERATURES):
-        trial.progress("trying temperatures", number, len(TEMPERATURES))
-        with installed(trial.losing.loaded.model, "temperature", layers=layers, **settings) as treated:
+    with installed(trial.losing.loaded.model, "temperature", layers=layers, **settings) as treated:
+        for number, tried in enumerate(TEMPERATURES):
+            trial.progress("trying temperatures", number, len(TEMPERATURES))
             _set(treated.parameters().values(), tried)
             each = held_out_losses(trial.losing, few)
             losses[tried] = sum(each) / len(each)
@@ -136,24 +135,3 @@ def _set(parameters: Any, value: float) -> None:
     with torch.no_grad():
         for one in parameters:
             one.fill_(value)
-
-
-def _largest_logits(trial: Trial) -> dict[int, Tensor]:
-    """By block, for every head of its self-attention."""
-    model = trial.losing.loaded.model
-    place = precision_and_place(model)[1]
-    largest: dict[int, Tensor] = {}
-
-    def receive(frame: Frame) -> None:
-        if isinstance(frame, AttentionFrame) and frame.site == "self":
-            logits = dense_logits(frame.scores).masked_fill(~frame.query_mask[:, None, :, None], -torch.inf)
-            most = logits.amax(dim=(0, 2, 3)).float()
-            largest[frame.layer] = most if frame.layer not in largest else torch.maximum(largest[frame.layer], most)
-
-    batches = [batch.to(place) for batch in trial.text.training.batches[:BATCHES]]
-    found = anatomy(model, batches[0].inputs)
-    with evaluating(model), without_gradients(), tap(model, found, receive):
-        for number, batch in enumerate(batches):
-            trial.progress("largest logits", number, len(batches))
-            model(**batch.inputs)
-    return largest

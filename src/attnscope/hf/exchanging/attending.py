@@ -49,7 +49,7 @@ def answer(
     if takes == ("mixed", "stream"):
         mixed, weights = original(module, query, key, value, mask, **asked)
         shape = mixed.shape
-        heads = mixed.unflatten(-1, (query.shape[1], -1)) if mixed.ndim == 3 else mixed
+        heads = mixed.reshape(*mixed.shape[:2], query.shape[1], -1)
         tell(Told(attended=heads))
         return _on_heads(part, heads, stream_of(part, module, heads.shape[1])).reshape(shape), weights
     if takes == ("value", "stream"):
@@ -85,7 +85,7 @@ def exchanged(part: Part, call: Call, rest: Tensor | None) -> Tensor:
     if part.heads is None:
         return mixed.contiguous()
     assert rest is not None
-    whole = rest if rest.ndim == 4 else rest.unflatten(-1, (count, -1))
+    whole = rest.reshape(*rest.shape[:2], count, -1)
     return whole.index_copy(2, torch.tensor(part.heads, device=whole.device), mixed.to(whole.dtype))
 
 

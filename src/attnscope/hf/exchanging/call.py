@@ -81,11 +81,11 @@ def _visible(module: nn.Module, mask: Any, keys: int) -> Tensor | None:
             f"{type(module).__name__} is given its mask in a form that cannot be read ({type(mask).__name__}): load "
             "the model with attn_implementation='sdpa' or 'eager'."
         )
-    mask = mask[..., :keys]
-    if mask.dtype == torch.bool:
-        return mask
-    forbidden = mask <= FORBIDDING
-    if not bool(((mask == 0) | forbidden).all()):
+    cut: Tensor = mask[..., :keys]
+    if cut.dtype == torch.bool:
+        return cut
+    forbidden: Tensor = cut <= FORBIDDING
+    if not bool(((cut == 0) | forbidden).all()):
         raise RefusalError(
             f"{type(module).__name__} adds a bias to its logits, which another attention would lose: choose a variant "
             "of kind output, block or weights, or another model."

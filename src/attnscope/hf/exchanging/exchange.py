@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.registry import refuse_unknown_variant, variants
@@ -62,6 +62,10 @@ class Treated:
     def parameters(self) -> dict[str, nn.Parameter]:
         """What the variant added, by the names under which the model has it."""
         return {f"{path}.{name}": one for path, part in parts_of(self.model) for name, one in part.named_parameters()}
+
+    def buffers(self) -> dict[str, Tensor]:
+        """What the variant added that is not trained: drawn numbers, and what follows the weights."""
+        return {f"{path}.{name}": one for path, part in parts_of(self.model) for name, one in part.named_buffers()}
 
     def projections(self) -> dict[str, nn.Parameter]:
         """The model's own parameters nearest to it: queries, keys, values and output of the treated blocks."""

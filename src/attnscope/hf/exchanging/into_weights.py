@@ -156,7 +156,8 @@ def _reparametrised(changes: ExitStack, plan: Plan) -> None:
 def _direction(weight: Tensor) -> Tensor:
     """The right singular vector of the largest singular value, exactly."""
     wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
-    return torch.linalg.svd(wide, full_matrices=False).Vh[0].to(weight.dtype)
+    right: Tensor = torch.linalg.svd(wide, full_matrices=False).Vh[0]
+    return right.to(weight.dtype)
 
 
 def _sigma(weight: Tensor, direction: Tensor) -> Tensor:

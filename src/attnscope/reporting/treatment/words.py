@@ -138,7 +138,7 @@ def loss_words(found: Treatment) -> str:
     told = found.loss
     against = _baseline_words(found)
     if not math.isfinite(told.low):
-        return f"held-out loss {_signed(told.mean)} against {against}, on one sequence"
+        return f"held-out loss {_signed(told.mean)} against {against}, on one text, which says nothing of chance"
     interval = f"95% interval {_signed(told.low)} to {_signed(told.high)}"
     if told.mean == 0 and told.low == told.high:
         return f"held-out loss is that of {against}"
