@@ -1,7 +1,7 @@
 """An explanation says how much every token of the input did for one number a model gave: a function with a card.
 
-    @explanation(title="Gradient x input", summary=..., citation="arXiv:1605.01713", formula=..., cost="one backward pass")
-    def gradient_input(embedding: Tokens, embedding_gradient: Tokens) -> Scores:
+    @explanation(title="Gradient x input", summary=..., citation="arXiv:1605.01713", formula=..., cost="one backward
+    pass") def gradient_input(embedding: Tokens, embedding_gradient: Tokens) -> Scores:
 
 Its parameter names say what it reads of a run, as those of a measure do:
 
@@ -12,9 +12,11 @@ Its parameter names say what it reads of a run, as those of a measure do:
     embedding_gradient  the gradient of the number at them
     baseline            by stack, the vectors of an input that says nothing
     ask                 `ask(embedding)` gives the number for other vectors, `[batch, token, width]` to `[batch]`
-    gradient_under      `gradient_under(context)` runs model and gradient again inside a context, and gives the gradient at
+    gradient_under      `gradient_under(context)` runs model and gradient again inside a context, and gives the gradient
+    at
                         the embedding
-    zeroed              `zeroed(stack)` gives for every layer how far each token's state moves when the value of another is
+    zeroed              `zeroed(stack)` gives for every layer how far each token's state moves when the value of another
+    is
                         zero, `[layer, token, token]`
     contributions       `contributions()` gives what each token sends through the frozen network, `[token, width]`
     seed                for what is drawn
@@ -87,7 +89,9 @@ def explanation(
         reads = tuple(inspect.signature(function).parameters)
         unknown = [name for name in reads if name not in READABLE]
         if unknown:
-            raise TypeError(f"explanation {function.__name__} asks for {unknown[0]}, and a run has {', '.join(READABLE)}")
+            raise TypeError(
+                f"explanation {function.__name__} asks for {unknown[0]}, and a run has {', '.join(READABLE)}"
+            )
         card = ExplanationCard(
             name=function.__name__,
             title=title,

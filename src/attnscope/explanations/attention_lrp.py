@@ -1,8 +1,8 @@
 """Relevance that is conserved from layer to layer, attention included, as a gradient with rules of its own.
 
 Layer-wise relevance propagation hands the answer back through the model so that what leaves an operation enters it
-again. arXiv:2402.05602 gives rules for transformers. All of them have the form R_x = x * g, where g is a gradient in which
-some operations have another derivative, so one backward pass does it and fused attention stays on:
+again. arXiv:2402.05602 gives rules for transformers. All of them have the form R_x = x * g, where g is a gradient in
+which some operations have another derivative, so one backward pass does it and fused attention stays on:
 
     linear map          its own derivative: sum of x g = sum of y g_y, less what the bias takes
     norm                denominators are constants, x / sigma is linear
@@ -32,6 +32,9 @@ from torch.overrides import TorchFunctionMode
 
 from attnscope.core.explanation import explanation
 
+Rule = Callable[[Any, str, tuple[Any, ...], dict[str, Any]], Any]
+"""`rule(func, name, args, kwargs)`: what an operation gives, its derivative exchanged."""
+
 _ACTIVATIONS = frozenset(
     ("gelu", "silu", "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "mish", "hardswish", "hardtanh", "softsign")
 )
@@ -40,6 +43,8 @@ _DENOMINATORS = frozenset(("rsqrt", "sqrt", "std", "var", "norm", "vector_norm")
 _ENTRYWISE = frozenset(("mul", "__mul__", "__rmul__", "multiply"))
 _MATRICES = frozenset(("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "baddbmm", "einsum"))
 _QUOTIENTS = frozenset(("div", "__truediv__", "true_divide", "divide"))
+_NORMS = frozenset(("layer_norm", "rms_norm"))
+_POWERS = frozenset(("pow", "__pow__", "square"))
 _KEEP_GATES = frozenset(("add", "__add__", "__radd__", "mul", "__mul__", "__rmul__", "to", "type_as", "contiguous"))
 _TINY = 1e-4  # where an activation's ratio is taken for an entry that is exactly 0
 
@@ -115,25 +120,22 @@ class Conserving(TorchFunctionMode):
         given = (*args, *kwargs.values())
         if not torch.is_grad_enabled() or not any(_follows(one) for one in _flat(given)):
             return func(*args, **kwargs)
-        if func is F.scaled_dot_product_attention:
-            return self._fused(func, args, kwargs)
-        if name in ("layer_norm", "rms_norm") and len(args) + len(kwargs) >= 2:
-            return _normed(func, name, args, kwargs)
-        if name in _DENOMINATORS or name in _GATES:
-            return _detached(func(*args, **kwargs))
-        if name in _ACTIVATIONS or name == "tanh":
-            answer = _activated(func, args, kwargs)
-            return self._gate(answer) if name == "tanh" else answer
-        if name in ("pow", "__pow__", "square"):
-            return _power(func, args, kwargs)
-        if name in _QUOTIENTS and len(args) == 2 and _follows(args[1]):
-            return func(args[0], args[1].detach(), **kwargs)
-        if name in _ENTRYWISE or name in _MATRICES:
-            return self._product(func, name, args, kwargs)
+        rule = self._rule(func, name)
+        if rule is not None:
+            return rule(func, name, args, kwargs)
         answer = func(*args, **kwargs)
-        if name in _KEEP_GATES and any(id(one) in self._gates for one in given):
-            return self._gate(answer)
-        return answer
+        return self._gate(answer) if name in _KEEP_GATES and self._holds_gate(given) else answer
+
+    def _rule(self, func: Any, name: str) -> Rule | None:
+        """What is done instead; None where the operation's own derivative is the rule."""
+        if func is F.scaled_dot_product_attention:
+            return _fused
+        if name == "tanh":
+            return lambda *call: self._gate(_activated(*call))
+        return self._product if name in _ENTRYWISE or name in _MATRICES else _RULES.get(name)
+
+    def _holds_gate(self, given: Iterable[Any]) -> bool:
+        return any(id(one) in self._gates for one in given)
 
     def _gate(self, answer: Tensor) -> Tensor:
         self._gates[id(answer)] = answer
@@ -153,17 +155,6 @@ class Conserving(TorchFunctionMode):
         answer = func(*args, **kwargs)
         return self._gate(answer) if gates and name in _ENTRYWISE else answer
 
-    @staticmethod
-    def _fused(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        names = ("query", "key", "value")
-        given = {**dict(zip(names, args[:3], strict=False)), **{n: kwargs[n] for n in names if n in kwargs}}
-        rest = {n: v for n, v in kwargs.items() if n not in names}
-        q, k, v = (given[name] for name in names)
-        of_pattern, of_logits = (1 / max(1, _follows(v) + (_follows(q) or _follows(k))), 1 / max(1, _follows(q) + _follows(k)))
-        shares = (of_pattern * of_logits, of_pattern * of_logits, of_pattern)
-        q, k, v = (_shared(t, s) if _follows(t) else t for t, s in zip((q, k, v), shares, strict=True))
-        return func(q, k, v, *args[3:], **rest)
-
 
 def _flat(things: Iterable[Any]) -> list[Any]:
     return [leaf for one in things for leaf in (_flat(one) if isinstance(one, (tuple, list)) else [one])]
@@ -175,11 +166,30 @@ def _exchanged(things: Any, by: dict[int, Tensor]) -> Any:
     return by.get(id(things), things)
 
 
-def _detached(answer: Any) -> Any:
+def _fused(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A V behind softmax behind Q K^T, each product shared among its factors that depend on the input."""
+    names = ("query", "key", "value")
+    given = {**dict(zip(names, args[:3], strict=False)), **{one: kwargs[one] for one in names if one in kwargs}}
+    rest = {one: value for one, value in kwargs.items() if one not in names}
+    q, k, v = (given[one] for one in names)
+    of_logits = 1 / max(1, _follows(q) + _follows(k))
+    of_pattern = 1 / max(1, _follows(v) + (_follows(q) or _follows(k)))
+    shares = (of_pattern * of_logits, of_pattern * of_logits, of_pattern)
+    shared = (_shared(t, s) if _follows(t) else t for t, s in zip((q, k, v), shares, strict=True))
+    return func(*shared, *args[3:], **rest)
+
+
+def _constant(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    answer = func(*args, **kwargs)
     return answer.detach() if isinstance(answer, Tensor) else answer
 
 
-def _activated(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def _quotient(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Denominators are constants."""
+    return func(*(one.detach() if place == 1 and _follows(one) else one for place, one in enumerate(args)), **kwargs)
+
+
+def _activated(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     z, rest = (args[0], args[1:]) if args else (kwargs["input"], ())
     more = {name: value for name, value in kwargs.items() if name not in ("input", "inplace")}
     with torch.no_grad():
@@ -190,7 +200,7 @@ def _activated(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tens
     return _as(value, z * ratio)
 
 
-def _power(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def _power(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """x^n = x^(n-1) x with the first factor a constant."""
     value = func(*args, **kwargs)
     base = args[0]
@@ -201,9 +211,7 @@ def _power(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
 
 def _normed(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """(x - mean) / sigma * weight + bias, sigma a constant."""
-    names = ("input", "normalized_shape", "weight", "bias", "eps") if name == "layer_norm" else (
-        "input", "normalized_shape", "weight", "eps"
-    )  # fmt: skip
+    names = ("input", "normalized_shape", "weight", *(("bias",) if name == "layer_norm" else ()), "eps")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     value, x = func(*args, **kwargs), given["input"]
     axes = tuple(range(-len(given["normalized_shape"]), 0))
@@ -213,3 +221,12 @@ def _normed(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any])
     linear = centred * (centred.detach().square().mean(axes, keepdim=True) + eps).rsqrt()
     linear = linear if given.get("weight") is None else linear * given["weight"]
     return _as(value, linear if given.get("bias") is None else linear + given["bias"])
+
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(_DENOMINATORS | _GATES, _constant),
+    **dict.fromkeys(_ACTIVATIONS, _activated),
+    **dict.fromkeys(_NORMS, _normed),
+    **dict.fromkeys(_POWERS, _power),
+    **dict.fromkeys(_QUOTIENTS, _quotient),
+}

@@ -2,8 +2,8 @@
 
     (e - b) * integral from 0 to 1 of d answer / d e at b + t (e - b) dt
 
-The numbers of all tokens add up to answer(e) - answer(b) (completeness). The integral is taken by Gauss's rule, which is
-exact for polynomials of degree 2 POINTS - 1 and so needs fewer points than equal steps.
+The numbers of all tokens add up to answer(e) - answer(b) (completeness). The integral is taken by Gauss's rule, which
+is exact for polynomials of degree 2 POINTS - 1 and so needs fewer points than equal steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Occlusion: put a vector that says nothing in a token's place, and see how much of the answer goes (arXiv:1311.2901).
 
-Slow and obvious: one run of the model for every token, and no derivative anywhere. It sees one token at a time, so of two
-that each suffice it blames neither.
+Slow and obvious: one run of the model for every token, and no derivative anywhere. It sees one token at a time, so of
+two that each suffice it blames neither.
 """
 
 from __future__ import annotations

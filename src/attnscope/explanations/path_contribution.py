@@ -5,8 +5,8 @@ network is then linear in the stream that enters it (arXiv:2103.03404; arXiv:260
 
     answer = sum over tokens <x_i, (T^T c)_i> + what constants add,
 
-where c reads the answer from the output. T^T c is one pass back through the frozen network; T is never written. The stream
-that enters the first block holds positions too: what a token's place sends belongs to the token.
+where c reads the answer from the output. T^T c is one pass back through the frozen network; T is never written. The
+stream that enters the first block holds positions too: what a token's place sends belongs to the token.
 """
 
 from __future__ import annotations

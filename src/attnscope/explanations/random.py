@@ -20,6 +20,4 @@ from attnscope.core.explanation import explanation
 )
 def random(embedding: dict[str, Float[Tensor, "token width"]], seed: int) -> dict[str, Float[Tensor, " token"]]:
     generator = torch.Generator().manual_seed(seed)
-    return {
-        stack: torch.rand(len(vectors), generator=generator).to(vectors) for stack, vectors in embedding.items()
-    }
+    return {stack: torch.rand(len(vectors), generator=generator).to(vectors) for stack, vectors in embedding.items()}

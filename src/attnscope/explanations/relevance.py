@@ -8,8 +8,8 @@ With Abar = mean over heads of (dA * A)^+, the paper keeps relevance maps R betw
 
 One answer is read from one row of R (or from a few: `start`), and a row needs no map.
 
-Self-attention. After L calls R = (I + Abar_L) ... (I + Abar_1), so r = start R is a row vector carried from the last call
-to the first, r <- r + r Abar_l, each time one product (`matrix.relevance_products`).
+Self-attention. After L calls R = (I + Abar_L) ... (I + Abar_1), so r = start R is a row vector carried from the last
+call to the first, r <- r + r Abar_l, each time one product (`matrix.relevance_products`).
 
 Cross-attention. What call l adds to R^de is multiplied from the left by the self-attention above it, which is the row r
 carried so far. The rest is (Rbar^dd)^T Abar Rbar^ee:

@@ -2,8 +2,8 @@
 
     r <- r rownorm(mean over heads of A + I), from the last layer to the first
 
-It knows nothing of the answer: for every target it says the same. Rows that sum to less than 1 (a learned sink takes the
-rest) are divided by what they have.
+It knows nothing of the answer: for every target it says the same. Rows that sum to less than 1 (a learned sink takes
+the rest) are divided by what they have.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from attnscope.core.explanation import explanation
 from attnscope.matrix.attention_call import AttentionCall
 from attnscope.matrix.head_mean import mean_pattern_from_left, mean_row_mass
+
 
 @explanation(
     title="Attention rollout",

@@ -1,7 +1,7 @@
 """r Abar and Abar x for Abar = mean over heads of (dA * A)^+ (arXiv:2103.15679, equation 5), a few rows at a time.
 
-With dA = dO V^T and A = exp(s - lse), a tile of Abar needs the queries and dO of its rows and the keys and values of its
-columns: two products and an exponential. Nothing of size n x n is kept, and rows that r does not touch are not
+With dA = dO V^T and A = exp(s - lse), a tile of Abar needs the queries and dO of its rows and the keys and values of
+its columns: two products and an exponential. Nothing of size n x n is kept, and rows that r does not touch are not
 computed: the relevance of one answer begins with a single row.
 """
 

@@ -3,10 +3,10 @@
     captured = capture(model, batch, found, entrances, number)
     captured.calls, captured.embedding, captured.embedding_gradient, captured.output
 
-Fused attention stays on and the output is the model's own, bit for bit. Of every attention call queries, keys, values and
-the gradient at its output are kept, never a map; what the backward pass needs lives as long as in training. Parameters
-need no gradient meanwhile (a position bias that wanted one would get another kernel), and want again afterwards what
-they wanted before.
+Fused attention stays on and the output is the model's own, bit for bit. Of every attention call queries, keys, values
+and the gradient at its output are kept, never a map; what the backward pass needs lives as long as in training.
+Parameters need no gradient meanwhile (a position bias that wanted one would get another kernel), and want again
+afterwards what they wanted before.
 """
 
 from __future__ import annotations
@@ -188,4 +188,6 @@ def _refuse_not_finite(found: Anatomy, calls: tuple[AttentionCall, ...], at_embe
                 f"{found.model_class}: try --dtype float64, or look at the weights behind it."
             )
     if not all(bool(one.isfinite().all()) for one in at_embedding.values()):
-        raise RefusalError(f"The gradient at the embedding of {found.model_class} is not a number: try --dtype float64.")
+        raise RefusalError(
+            f"The gradient at the embedding of {found.model_class} is not a number: try --dtype float64."
+        )

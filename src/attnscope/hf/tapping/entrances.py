@@ -4,8 +4,9 @@
     with entering(model, found, give):         # give(stack, looked_up) -> what the model goes on with
         model(**batch)
 
-No names are known: a table is whatever `nn.Embedding` is given the very numbers that the batch holds. The table that the
-model calls its own (`get_input_embeddings`) is preferred, then the largest: positions and token types are looked up too.
+No names are known: a table is whatever `nn.Embedding` is given the very numbers that the batch holds. The table that
+the model calls its own (`get_input_embeddings`) is preferred, then the largest: positions and token types are looked up
+too.
 """
 
 from __future__ import annotations
@@ -82,16 +83,17 @@ def entrances(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tup
 
 
 def _same(given: Tensor, ids: Tensor) -> bool:
-    return given.dtype == ids.dtype and given.numel() == ids.numel() and bool(torch.equal(given.flatten(), ids.flatten()))
+    return (
+        given.dtype == ids.dtype and given.numel() == ids.numel() and bool(torch.equal(given.flatten(), ids.flatten()))
+    )
 
 
 def _stack(found: Anatomy, name: str, wanted: Mapping[str, Tensor]) -> str:
     """Whose tokens an argument holds: of two the encoder's come first; a single one is read by the last stack."""
     names = list(dict.fromkeys(site.stack for site in found.sites))
-    if len(wanted) == 1 or len(names) == 1:
-        return found.stacks[-1].name if found.stacks else names[-1]
-    last = found.stacks[-1].name if found.stacks else names[-1]
-    return last if name == DECODED else next(one for one in names if one != last)
+    if len(wanted) == 1 or len(names) == 1 or name == DECODED:
+        return names[-1]
+    return names[0]
 
 
 @contextmanager
