@@ -1,8 +1,8 @@
 """One attention call of a run that ended in a number, and the gradient of that number at what the call gave.
 
 The gradient of the pattern itself needs no map: for O = A V, dA = dO V^T, entry by entry one dot product, where
-arXiv:2103.15679 asks a model for both n x n maps. So queries, keys, values and dO are all that is kept of a call, O(n d)
-numbers.
+arXiv:2103.15679 asks a model for both n x n maps. So queries, keys, values and dO are all that is kept of a call, O(n
+d) numbers.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _by_head(heads: int, output: Tensor) -> Tensor:
     """Some functions give their heads side by side."""
-    return output.unflatten(-1, (heads, -1)) if output.ndim == 3 else output
+    return output.reshape(*output.shape[:2], heads, -1) if output.ndim == 3 else output
 
 
 def _refuse_unreadable(module: nn.Module, mask: Any, implementation: str) -> None:

@@ -49,9 +49,10 @@ class _ZeroValues(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if func is F.scaled_dot_product_attention:
+            attend: Callable[..., Tensor] = func
             if len(args) > 2:
-                return func(*args[:2], self._without(args[2]), *args[3:], **kwargs)
-            return func(*args, **{**kwargs, "value": self._without(kwargs["value"])})
+                return attend(*args[:2], self._without(args[2]), *args[3:], **kwargs)
+            return attend(*args, **{**kwargs, "value": self._without(kwargs["value"])})
         if name in _PRODUCTS and len(args) > 1 and id(args[0]) in self._patterns:
             return func(args[0], self._without(args[1]), *args[2:], **kwargs)
         answer = func(*args, **kwargs)
