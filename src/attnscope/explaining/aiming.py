@@ -103,7 +103,8 @@ def _of_states(loaded: Loaded, output: Tensor, target: str | int | None, against
 
 
 def _norm(given: Float[Tensor, "batch token width"]) -> Float[Tensor, " batch"]:
-    return torch.linalg.vector_norm(given.mean(1), dim=-1)
+    size: Tensor = torch.linalg.vector_norm(given.mean(1), dim=-1)
+    return size
 
 
 def _likeness(other: Float[Tensor, " width"]) -> Callable[[Tensor], Tensor]:

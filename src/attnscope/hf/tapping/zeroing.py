@@ -99,9 +99,13 @@ def moved_by_zeroing(
                     "out, or load the model with attn_implementation='sdpa'."
                 )
             for layer, (own, other) in enumerate(zip(left, changed, strict=True)):
-                near = F.cosine_similarity(own, other, dim=-1)  # [copy, token]
-                moved[layer, :, places] = (1 - near).clamp_min(0).T
+                moved[layer, :, places] = _apart(own, other).T.to(moved.dtype)
     return moved
+
+
+def _apart(one: Float[Tensor, "#copy token width"], other: Float[Tensor, "copy token width"]) -> Tensor:
+    """1 - cos as half the square of a difference of unit vectors: what does not move is 0 and no rounding of 1."""
+    return (F.normalize(one.double(), dim=-1) - F.normalize(other.double(), dim=-1)).square().sum(-1) / 2
 
 
 def _streams(model: nn.Module, batch: Mapping[str, Any], stack: Stack) -> tuple[list[Tensor], list[Tensor]]:
