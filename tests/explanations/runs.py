@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from attnscope.explaining.running import start_of
-from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.tapping.capture import Captured, capture
-from attnscope.hf.tapping.entrances import entrances
+from attnscope.hf.tapping.entrances import Entrance, entrances
 from tests.hf.families import FAMILIES
 
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -35,11 +35,19 @@ def batch_of(name: str) -> dict[str, Tensor]:
 
 
 @cache
+def places_of(name: str) -> tuple[Anatomy, tuple[Entrance, ...]]:
+    """Where things are in the model; the same in every precision."""
+    model, batch = BY_NAME[name].model(), batch_of(name)
+    found = anatomy(model, batch)
+    return found, entrances(model, batch, found)
+
+
+@cache
 def captured(name: str, dtype: torch.dtype = torch.float32) -> tuple[Captured, dict[str, Tensor]]:
     """The run, and from where its answer is read."""
     model, batch = model_of(name, dtype), batch_of(name)
-    found = anatomy(model, batch)
-    run = capture(model, batch, found, entrances(model, batch, found), number)
+    found, places = places_of(name)
+    run = capture(model, batch, found, places, number)
     return run, start_of(run, found)
 
 

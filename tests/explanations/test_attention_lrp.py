@@ -11,10 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnscope.explanations.attention_lrp import Conserving
-from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.tapping.capture import first_output
-from attnscope.hf.tapping.entrances import entering, entrances
-from tests.explanations.runs import BY_NAME, batch_of, number
+from attnscope.hf.tapping.entrances import entering
+from tests.explanations.runs import BY_NAME, batch_of, number, places_of
 
 # With and without biases, gated and plain MLPs, activations as one function and written out, soft-capping, two stacks,
 # parallel blocks, own softmax.
@@ -41,7 +40,7 @@ class Counting(Conserving):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_answer_is_what_tokens_and_constants_get(name: str) -> None:
     model, batch = BY_NAME[name].model().double().requires_grad_(False), batch_of(name)
-    places = entrances(model, batch, anatomy(model, batch))
+    _, places = places_of(name)
     with torch.no_grad():
         own = first_output(model(**batch))
     # All that is added and does not come from a token: biases, and vectors of positions and token types.

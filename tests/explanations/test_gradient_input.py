@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from attnscope.explanations.gradient_input import gradient_input
-from tests.explanations.runs import captured
+from attnscope.hf.tapping.capture import asked_with
+from tests.explanations.runs import batch_of, captured, model_of, number, places_of
 
 
 def test_of_a_linear_answer_it_is_the_parts() -> None:
@@ -16,14 +17,9 @@ def test_of_a_linear_answer_it_is_the_parts() -> None:
 
 def test_it_is_the_derivative_along_each_token() -> None:
     """The answer for an embedding that is longer by a factor 1 + h in one token, to second order in h."""
-    from attnscope.hf.anatomy.anatomy import anatomy
-    from attnscope.hf.tapping.capture import asked_with
-    from attnscope.hf.tapping.entrances import entrances
-    from tests.explanations.runs import batch_of, model_of, number
-
     run, _ = captured("GPT-2", torch.float64)
     model, batch = model_of("GPT-2", torch.float64), batch_of("GPT-2")
-    places = entrances(model, batch, anatomy(model, batch))
+    _, places = places_of("GPT-2")
     found = gradient_input(embedding=run.embedding, embedding_gradient=run.embedding_gradient)["model"]
     own, h = run.embedding["model"], 1e-5
     longer, shorter = (own * (1 + side * h * torch.eye(len(own), dtype=own.dtype))[:, :, None] for side in (1, -1))

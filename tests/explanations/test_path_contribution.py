@@ -13,13 +13,13 @@ from attnscope.pathways.adjoint import pulled_back
 from attnscope.pathways.graded import Graded
 from attnscope.pathways.sums import Sums
 from attnscope.pathways.targets import logit
-from tests.explanations.runs import ENTRY, batch_of, model_of
+from tests.explanations.runs import ENTRY, batch_of, model_of, places_of
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "GPT-NeoX"])
 def test_parts_add_up_and_are_those_of_the_frozen_network(name: str) -> None:
     model, batch = model_of(name, torch.float64), batch_of(name)
-    network = freeze(model, batch)
+    network = freeze(model, batch, places_of(name)[0])
     target = logit(ENTRY)
     adjoint, constant = pulled_back(network, target)
     sent = network.streams[0] * adjoint

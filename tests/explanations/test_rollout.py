@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -30,7 +32,5 @@ def test_the_answer_plays_no_part_in_it() -> None:
     before = rollout(calls=run.calls, start=start)["model"]
     for call in run.calls:
         assert float(call.gradient.abs().sum()) > 0
-    from dataclasses import replace
-
     other = [replace(call, gradient=-call.gradient) for call in run.calls]
     assert torch.equal(rollout(calls=other, start=start)["model"], before)

@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnscope.explanations.value_zeroing import value_zeroing
-from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.tapping.zeroing import moved_by_zeroing
-from tests.explanations.runs import batch_of, model_of
+from tests.explanations.runs import batch_of, model_of, places_of
 
 
 def test_rows_are_made_shares_and_multiplied() -> None:
@@ -25,7 +24,7 @@ def test_rows_are_made_shares_and_multiplied() -> None:
 def test_it_equals_blocks_run_alone_with_one_value_zero(name: str) -> None:
     """MPNet writes its softmax out; Llama has the fused kernel and heads that share values."""
     model, batch = model_of(name, torch.float64), batch_of(name)
-    found = anatomy(model, batch)
+    found, _ = places_of(name)
     tokens = batch["input_ids"].shape[1]
     moved = moved_by_zeroing(model, batch, found, "model", tokens)
     blocks = model.model.layers if name == "Llama" else model.encoder.layer

@@ -39,6 +39,7 @@ class Entrance:
     argument: str
     path: str
     nth: int
+    sequence_first: bool = False  # looked up as `[token, batch]`
 
 
 def entrances(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tuple[Entrance, ...]:
@@ -57,7 +58,8 @@ def entrances(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tup
             calls[path] += 1
             for name, ids in wanted.items():
                 if args and isinstance(args[0], Tensor) and _same(args[0], ids):
-                    seen.append((name, Entrance(_stack(found, name, wanted), name, path, nth), rows))
+                    turned = args[0].shape != ids.shape
+                    seen.append((name, Entrance(_stack(found, name, wanted), name, path, nth, turned), rows))
 
         return hook
 
@@ -100,7 +102,8 @@ def _stack(found: Anatomy, name: str, wanted: Mapping[str, Tensor]) -> str:
 def entering(
     model: nn.Module, found: tuple[Entrance, ...], give: Callable[[str, Float[Tensor, " ..."]], Float[Tensor, " ..."]]
 ) -> Iterator[None]:
-    """Inside, the model goes on with `give(stack, vectors)` in place of the vectors that it looked up."""
+    """Inside, the model goes on with `give(stack, vectors)` in place of the vectors that it looked up, which are handed
+    over and taken back as `[batch, token, width]`."""
     places = {(one.path, one.nth): one for one in found}
     calls: Counter[str] = Counter()
 
@@ -111,7 +114,11 @@ def entering(
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             place = places.get((path, calls[path]))
             calls[path] += 1
-            return None if place is None else give(place.stack, output)
+            if place is None:
+                return None
+            if place.sequence_first:
+                return give(place.stack, output.transpose(0, 1)).transpose(0, 1)
+            return give(place.stack, output)
 
         return hook
 
