@@ -36,7 +36,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "explain": (
         'attnscope explain pocket "The dog chased its own tail and the dog"',
-        'attnscope explain pocket "Alice was not a bit" --method relevance,occlusion --verbose',
+        'attnscope explain pocket "Alice was not a bit" --method all --verbose',
     ),
     "compile": (
         "attnscope compile window -n 64 -k 4 --causal",
