@@ -11,7 +11,7 @@ from rich.console import Console
 from attnscope.charts.explanation_map import MOST_TOKENS, share_rows
 from attnscope.records.explanation import Explanation
 from attnscope.reporting.explanation.page import render
-from attnscope.reporting.explanation.shading import shaded
+from attnscope.reporting.explanation.shading import as_written, shaded
 from attnscope.reporting.explanation.words import sentences, verdict
 from attnscope.reporting.terminal import print_record
 from tests.reporting.sample_explanation import sample_explanation
@@ -57,6 +57,13 @@ def test_shades_run_to_both_sides_only_where_something_speaks_against() -> None:
     assert plain.tokens[4].colour == "q24"
     assert plain.tokens[4].reading == "' France' (token 4): +1, 100% of the largest, number 1 of 10"
     assert [token.asked for token in plain.tokens] == [False] * 9 + [True]
+
+
+def test_tokens_read_like_the_text_whatever_the_vocabulary() -> None:
+    assert "".join(as_written(("[CLS]", "look", "##ing", "up", "[SEP]"))) == "[CLS] looking up [SEP]"
+    spaced = ("<bos>", "The", " cat", "\n")
+    assert as_written(spaced) == spaced
+    assert as_written(("##a",)) == ("##a",)
 
 
 @pytest.mark.parametrize("verbose", [False, True])

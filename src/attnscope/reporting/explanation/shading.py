@@ -33,6 +33,17 @@ def two_sided(method: Scored) -> bool:
     return method.signed and any(number < 0 for row in method.scores for number in row)
 
 
+def as_written(tokens: tuple[str, ...]) -> tuple[str, ...]:
+    """Tokens such that put side by side they read like the text. Some vocabularies write a space into the token that
+    follows it; others do not, and mark the pieces that continue a word (##ing)."""
+    if len(tokens) < 2 or any(token[:1].isspace() for token in tokens):
+        return tokens
+    return tuple(
+        token.removeprefix("##") if token.startswith("##") else f"{' ' if place else ''}{token}"
+        for place, token in enumerate(tokens)
+    )
+
+
 def shaded(found: Explanation, method: Scored) -> tuple[ShadedInput, ...]:
     """The inputs that a method speaks of, token by token."""
     largest, both = reach(method), two_sided(method)
@@ -42,6 +53,7 @@ def shaded(found: Explanation, method: Scored) -> tuple[ShadedInput, ...]:
         if not row:
             continue
         tokens = []
+        texts = as_written(read.tokens)
         for place, (word, number) in enumerate(zip(read.tokens, row, strict=True)):
             share = number / largest if math.isfinite(number) else 0.0
             at = (1 + share) / 2 if both else max(share, 0.0)
@@ -51,6 +63,6 @@ def shaded(found: Explanation, method: Scored) -> tuple[ShadedInput, ...]:
                 f"number {ranks[read.name, place]} of {len(ranks)}"
             )
             asked = read is found.inputs[-1] and place == found.position
-            tokens.append(Shade(word, f"{'d' if both else 'q'}{step}", step, reading, asked))
+            tokens.append(Shade(texts[place], f"{'d' if both else 'q'}{step}", step, reading, asked))
         made.append(ShadedInput(read.name, tuple(tokens)))
     return tuple(made)
