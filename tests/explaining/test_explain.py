@@ -178,9 +178,10 @@ def test_broken_weights_are_refused() -> None:
 
 def test_memory_that_runs_out_halves_what_is_asked_at_once(monkeypatch: pytest.MonkeyPatch, llama: Any) -> None:
     from attnscope.explaining import running
+    from attnscope.hf.tapping import capture
 
     whole = explain(llama, methods="occlusion").scores("occlusion")
-    original, asked = running.asked_with, []
+    original, asked = capture.asked_with, []
 
     def small(model: Any, batch: Any, places: Any, number: Any, vectors: Any) -> Any:
         rows = len(next(iter(vectors.values())))

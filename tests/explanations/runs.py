@@ -57,7 +57,8 @@ def eager_maps(name: str, dtype: torch.dtype) -> tuple[list[tuple[str, Tensor, T
     Maps with their gradients, `[head, query, key]`, named by where they are (`self`, `encoder`, `decoder`, `cross`),
     and the output.
     """
-    model, batch = BY_NAME[name].model().to(dtype).requires_grad_(False), batch_of(name)
+    model: Any = BY_NAME[name].model().to(dtype).requires_grad_(False)
+    batch = batch_of(name)
     model.set_attn_implementation("eager")
     model.get_input_embeddings().weight.requires_grad_()  # so that maps have a gradient
     with torch.enable_grad():

@@ -45,7 +45,7 @@ def test_answer_is_what_tokens_and_constants_get(name: str) -> None:
         own = first_output(model(**batch))
     # All that is added and does not come from a token: biases, and vectors of positions and token types.
     tables = {place.path for place in places}  # a bias of logits is inside the expansion of softmax
-    constants = [p for n, p in model.named_parameters() if n.endswith(".bias")]
+    constants: list[Tensor] = [p for n, p in model.named_parameters() if n.endswith(".bias")]
     shared = {id(model.get_submodule(path).weight) for path in tables}
     for name_of, module in model.named_modules():
         if (

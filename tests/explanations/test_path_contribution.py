@@ -11,7 +11,6 @@ from attnscope.explanations.path_contribution import path_contribution
 from attnscope.hf.editing.freeze import freeze
 from attnscope.pathways.adjoint import pulled_back
 from attnscope.pathways.graded import Graded
-from attnscope.pathways.sums import Sums
 from attnscope.pathways.targets import logit
 from tests.explanations.runs import ENTRY, batch_of, model_of, places_of
 
@@ -31,8 +30,7 @@ def test_parts_add_up_and_are_those_of_the_frozen_network(name: str) -> None:
     for place in (0, 4, len(found) - 1):
         alone = torch.zeros_like(network.streams[0])
         alone[0, place] = network.streams[0][0, place]
-        parts = Sums(alone[None, None, None])
-        stream = Graded.later(network.streams[0], lambda parts=parts: parts, None, "none")
+        stream = Graded.of(network.streams[0], alone[None, None, None], None, "none")
         with torch.no_grad():
             for layer in range(network.layers):
                 stream = network.block(layer, stream)

@@ -89,7 +89,7 @@ def test_a_gradient_that_is_not_a_number_names_the_layer() -> None:
             return gradients[0] * torch.nan
 
     broken: Any = model
-    broken.transformer.h[0].attn.c_proj.register_forward_hook(lambda m, a, output: Breaking.apply(output))  # type: ignore[no-untyped-call]
+    broken.transformer.h[0].attn.c_proj.register_forward_hook(lambda m, a, output: Breaking.apply(output))
     with pytest.raises(RefusalError, match=r"not a number at the attention of layer 0 \(model\)"):
         capture(model, batch, found, places, number)
 

@@ -34,7 +34,7 @@ def dense(one: AttentionCall) -> Tensor:
     return (of_pattern * dense_pattern(one.scores)).clamp_min(0).mean(1)
 
 
-RULES = {
+RULES: dict[str, dict[str, Any]] = {
     "plain": {},
     "causal": {"causal": True},
     "window": {"causal": True, "window": 6},
@@ -57,7 +57,7 @@ def test_both_sides_equal_the_dense_ones(monkeypatch: pytest.MonkeyPatch, rule: 
     r, x = (torch.rand(2, n, generator=rng, dtype=torch.float64) for n in (ROWS, KEYS))
     Abar, A = dense(one), dense_pattern(one.scores).double().mean(1)
     # A handful of float64 roundings in sums of 8 to 30 terms that are below 10.
-    close = {"rtol": 0, "atol": 1e-12}
+    close: dict[str, Any] = {"rtol": 0, "atol": 1e-12}
     torch.testing.assert_close(from_left(one, r), (r[:, None] @ Abar)[:, 0], **close)
     torch.testing.assert_close(from_right(one, x), (Abar @ x[..., None])[..., 0], **close)
     torch.testing.assert_close(mean_pattern_from_left(one.scores, r), (r[:, None] @ A)[:, 0], **close)

@@ -65,7 +65,7 @@ def _answers(
     ask: Ask, embedding: Vectors, baseline: Vectors, stacks: list[str], kept: Bool[Tensor, "row token"]
 ) -> Float[Tensor, " row"]:
     """The answer with only the kept tokens, for every row."""
-    pieces = dict(zip(stacks, kept.split([len(embedding[stack]) for stack in stacks], dim=1), strict=True))
+    pieces = dict(zip(stacks, torch.split(kept, [len(embedding[stack]) for stack in stacks], dim=1), strict=True))
     found = []
     for begin in range(0, len(kept), AT_ONCE):
         rows = slice(begin, begin + AT_ONCE)
