@@ -19,6 +19,7 @@ from tests.charts.sample_capacity import sample_capacity
 from tests.reporting import looks
 from tests.reporting.sample_collapse import collapse_of, sample_curves
 from tests.reporting.sample_explanation import sample_explanation
+from tests.reporting.sample_faithfulness import sample_faithfulness
 from tests.reporting.sample_reproduction import sample_reproduction
 
 pytestmark = pytest.mark.browser
@@ -30,6 +31,7 @@ PAGES: dict[str, Callable[[], Record]] = {
     "explanation": sample_explanation,
     "explanation of two stacks": partial(sample_explanation, stacks=2, tokens=60),
     "reproduction": sample_reproduction,
+    "faithfulness": sample_faithfulness,
 }
 
 

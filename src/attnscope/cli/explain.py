@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,14 +18,17 @@ from attnscope.cli.options import (
     Verbose,
     chart_option,
     json_option,
+    max_tokens_option,
     out_option,
+    samples_option,
     seed_option,
 )
 
 if TYPE_CHECKING:
-    from attnscope.records.explanation import Explanation
+    from attnscope.records.record import Record
 
 DATA, PAGE = "explanation.json", "explanation.html"
+JUDGED, JUDGED_PAGE = "faithfulness.json", "faithfulness.html"
 
 
 def explain(
@@ -60,6 +63,16 @@ def explain(
             metavar="NAMES",
         ),
     ] = "default",
+    evaluate: Annotated[
+        bool,
+        typer.Option(
+            "--evaluate",
+            help="Judge the methods instead: TEXT is then a corpus (a file or a folder), and tokens are taken away in "
+            "the order each method gives.",
+        ),
+    ] = False,
+    samples: Annotated[int, samples_option("Of --evaluate.")] = 16,
+    max_tokens: Annotated[int, max_tokens_option("Of --evaluate.")] = 48,
     dtype: LoadedDtype = "float32",
     device: Device = "cpu",
     bos: Bos = "auto",
@@ -75,43 +88,49 @@ def explain(
     """Which tokens of TEXT decided what MODEL says? Several methods side by side, with fused attention on."""
     from attnscope.cli.default_folder import model_folder
     from attnscope.cli.files import checked_file, text_or_file
-    from attnscope.cli.names import check_methods, check_model
+    from attnscope.cli.names import check_corpus, check_methods, check_model
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
 
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
     check_methods(methods)
-    words = text_or_file(text)
+    if evaluate:
+        _refuse_what_one_answer_needs(target, against, position)
+        check_corpus(text)
+    words = text if evaluate else text_or_file(text)
     check_model(
         model, dtype=dtype, random_init=random_init, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
     )
     place = model_folder(model, random_init) if out is None else out
+    data, page = (JUDGED, JUDGED_PAGE) if evaluate else (DATA, PAGE)
+    shared: dict[str, Any] = {
+        "methods": methods,
+        "dtype": dtype,
+        "device": device,
+        "bos": bos,
+        "random_init": random_init,
+        "seed": seed,
+        "allow_pickle": allow_pickle,
+        "trust_remote_code": trust_remote_code,
+    }
     saved: Path | None = None
     try:
         with output_folder(place) as folder, showing() as progress:
             progress("loading", 0, 0)  # torch and transformers take seconds to import: say so first
-            from attnscope.explaining.explain import explain as run
+            found: Record
+            if evaluate:
+                from attnscope.explaining.evaluate import evaluate as judge
 
-            found = run(
-                model,
-                words,
-                target=target,
-                against=against,
-                position=position,
-                methods=methods,
-                dtype=dtype,
-                device=device,
-                bos=bos,
-                random_init=random_init,
-                seed=seed,
-                allow_pickle=allow_pickle,
-                trust_remote_code=trust_remote_code,
-                progress=progress,
-            )
-            saved = found.save(folder / DATA)  # before anything is drawn: a drawing can fail, and be made again
+                found = judge(model, words, samples=samples, max_tokens=max_tokens, progress=progress, **shared)
+            else:
+                from attnscope.explaining.explain import explain as run
+
+                asked: dict[str, Any] = {"target": target, "against": against, "position": position}
+                found = run(model, words, progress=progress, **asked, **shared)
+            saved = found.save(folder / data)  # before anything is drawn: a drawing can fail, and be made again
             progress("drawing the page", 0, 0)
-            found.write_page(folder / PAGE)
+            found.write_page(folder / page)
     except KeyboardInterrupt:
         from attnscope.core.visible import clean
 
@@ -119,23 +138,31 @@ def explain(
         kept = f"interrupted; {clean(str(saved))} is written, the page is not"
         typer.echo(f"attnscope: {unfinished if saved is None else kept}.", err=True)
         raise typer.Exit(130) from None
-    _finish(found, place, chart, as_json, verbose)
+    _finish(found, {"data": place / data, "page": place / page, "chart": chart}, as_json, verbose)
 
 
-def _finish(found: Explanation, folder: Path, chart: Path | None, as_json: bool, verbose: bool) -> None:
+def _refuse_what_one_answer_needs(target: str | None, against: str | None, position: int | None) -> None:
+    if any(one is not None for one in (target, against, position)):
+        from attnscope.core.errors import RefusalError
+
+        raise RefusalError(
+            "--evaluate follows what the model itself says of every text: leave --target, --against and --position out."
+        )
+
+
+def _finish(found: Record, places: dict[str, Path | None], as_json: bool, verbose: bool) -> None:
     """JSON is printed before the chart is drawn, because a drawing can fail."""
     if as_json:
         from attnscope.cli.output import print_json
 
-        places = {"data": folder / DATA, "page": folder / PAGE, "chart": chart}
         files = {name: None if path is None else str(path) for name, path in places.items()}
         print_json({**found.to_json(), "sentences": list(found.sentences()), "files": files})
-    if chart is not None:
+    if places["chart"] is not None:
         from attnscope.charts.export import save
 
-        save(found.chart(), chart)
+        save(found.chart(), places["chart"])
     if not as_json:
         from attnscope.reporting.terminal import print_record
 
-        written = {"Page": folder / PAGE, "Record": folder / DATA, "Chart": chart}
+        written = {"Page": places["page"], "Record": places["data"], "Chart": places["chart"]}
         print_record(found, files=written, verbose=verbose)

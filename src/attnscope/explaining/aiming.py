@@ -33,6 +33,7 @@ class Aim:
     direction: Float[Tensor, " batch *shape"]
     goal: Asked
     position: int | None
+    chance: Number  # the same answer as a number that is 0 or more: a probability, where there is one
     notes: tuple[str, ...] = ()
 
 
@@ -73,8 +74,11 @@ def aim(
         rows = given if place is None else given[:, place]
         return torch.stack([weight * rows[:, one] for one, weight in weights.items()]).sum(0)
 
+    def chance(given: Tensor) -> Tensor:
+        return (given if place is None else given[:, place]).softmax(-1)[:, entry]
+
     notes = (*spaced(found, target, row), *unmasked(loaded, found, read, position))
-    return Aim(number, direction, goal, place, notes)
+    return Aim(number, direction, goal, place, chance, notes)
 
 
 def _of_states(loaded: Loaded, output: Tensor, target: str | int | None, against: str | int | None, bos: str) -> Aim:
@@ -90,7 +94,7 @@ def _of_states(loaded: Loaded, output: Tensor, target: str | int | None, against
     if against is None:
         said = f"{loaded.class_name} gives states and no logits: explained is the norm of their mean over tokens."
         unit = mean / mean.norm().clamp_min(torch.finfo(mean.dtype).tiny)
-        return Aim(_norm, _spread(output, unit), Asked("norm"), None, (said,))
+        return Aim(_norm, _spread(output, unit), Asked("norm"), None, _norm, (said,))
     if not isinstance(against, str):
         raise RefusalError(f"{loaded.class_name} gives states and no logits: --against is another text, not a number.")
     other = _embedding(loaded, against, bos)
@@ -99,7 +103,9 @@ def _of_states(loaded: Loaded, output: Tensor, target: str | int | None, against
         "their mean states."
     )
     unit = other / (other.norm() * mean.norm()).clamp_min(torch.finfo(mean.dtype).tiny)
-    return Aim(_likeness(other), _spread(output, unit), Asked("similarity", other=against), None, (said,))
+    number = _likeness(other)
+    asked_for = Asked("similarity", other=against)
+    return Aim(number, _spread(output, unit), asked_for, None, lambda given: number(given).clamp_min(0), (said,))
 
 
 def _norm(given: Float[Tensor, "batch token width"]) -> Float[Tensor, " batch"]:

@@ -85,7 +85,7 @@ def explain(
     read = reading(loaded, text, bos, what="Explanations")
     with looking_at(loaded.model), quiet(), _fitting(len(read.words)):
         progress("running the model", 0, 0)
-        found, places, output = _first_look(loaded, read)
+        found, places, output = first_look(loaded, read)
         goal = aim(loaded, read, output, target=target, against=against, position=position, bos=bos)
         captured = capture(loaded.model, read.batch, found, places, goal.number)
         one = Run(loaded, read, found, places, goal, captured, seed)
@@ -113,7 +113,7 @@ def explain(
     )
 
 
-def _first_look(loaded: Loaded, read: Reading) -> tuple[Anatomy, tuple[Entrance, ...], Tensor]:
+def first_look(loaded: Loaded, read: Reading) -> tuple[Anatomy, tuple[Entrance, ...], Tensor]:
     """Where things are in the model, where tokens enter it, and what it says."""
     with refusing_what_does_not_run(loaded, "this input"), without_gradients():
         found = anatomy(loaded.model, read.batch)

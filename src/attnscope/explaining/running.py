@@ -65,6 +65,10 @@ class Run:
         return self.captured.embedding_gradient
 
     def _baseline(self) -> dict[str, Tensor]:
+        return self.baseline()
+
+    def baseline(self) -> dict[str, Float[Tensor, "token width"]]:
+        """An input that says nothing, by stack."""
         return {
             place.stack: nothing_said(self.loaded, place).expand_as(self.captured.embedding[place.stack]).clone()
             for place in self.places
