@@ -7,7 +7,7 @@ import math
 
 from attnscope.records.faithfulness import Estimate, Faithfulness, Judged
 
-MEANS = {"occlusion": 0.62, "relevance": 0.6, "rollout": 0.02, "random": 0.0}
+MEANS = {"occlusion": 0.62, "relevance": 0.6, "rollout": 0.0, "random": 0.0}
 
 
 def sample_faithfulness(texts: int = 12) -> Faithfulness:

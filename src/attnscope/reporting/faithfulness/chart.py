@@ -31,7 +31,7 @@ def chart(found: Faithfulness, *, width: int | None = None) -> Any:
     zero = alt.Chart(pd.DataFrame([{"gap": 0.0}])).mark_rule(style="others", strokeDash=[4, 3]).encode(x="gap:Q")
     layered = alt.layer(
         zero,
-        base.mark_rule(strokeWidth=3, opacity=0.5, style="line").encode(x=alt.X("low:Q"), x2="high:Q", y=y),
+        base.mark_bar(height=4, opacity=0.45).encode(x=alt.X("low:Q"), x2="high:Q", y=y),
         base.mark_circle(style="reading", size=60).encode(
             x=x, y=y, description="label:N", tooltip=[alt.Tooltip("label:N", title=" ")]
         ),
