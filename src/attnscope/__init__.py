@@ -21,6 +21,8 @@ _HOMES = {
     "compare": "attnscope.records.comparison:compare",
     "collapse": "attnscope.collapsing.collapse:collapse",
     "paths": "attnscope.decomposing.paths:paths",
+    "explain": "attnscope.explaining.explain:explain",
+    "evaluate": "attnscope.explaining.evaluate:evaluate",
     "treat": "attnscope.treating.treat:treat",
     "reproduce": "attnscope.reproducing.reproduce:reproduce",
     "compile": "attnscope.compiling.compile:compile",
@@ -47,6 +49,8 @@ _HOMES = {
     "Compiled": "attnscope.records.compiled:Compiled",
     "Capacity": "attnscope.records.capacity:Capacity",
     "PathReport": "attnscope.records.paths:PathReport",
+    "Explanation": "attnscope.records.explanation:Explanation",
+    "Faithfulness": "attnscope.records.faithfulness:Faithfulness",
     "Treatment": "attnscope.records.treatment:Treatment",
     "Reproduction": "attnscope.records.reproduction:Reproduction",
     "RefusalError": "attnscope.core.errors:RefusalError",
@@ -68,6 +72,8 @@ if TYPE_CHECKING:
     from attnscope.exchanging.installed import installed as installed
     from attnscope.exchanging.largest_logits import largest_logits as largest_logits
     from attnscope.exchanging.save_treated import save_treated as save_treated
+    from attnscope.explaining.evaluate import evaluate as evaluate
+    from attnscope.explaining.explain import explain as explain
     from attnscope.hf.editing.graft import planted as planted
     from attnscope.patterns.generate import generate as generate
     from attnscope.patterns.pattern import Pattern as Pattern
@@ -77,6 +83,8 @@ if TYPE_CHECKING:
     from attnscope.records.comparison import Comparison as Comparison
     from attnscope.records.comparison import compare as compare
     from attnscope.records.compiled import Compiled as Compiled
+    from attnscope.records.explanation import Explanation as Explanation
+    from attnscope.records.faithfulness import Faithfulness as Faithfulness
     from attnscope.records.load import load as load
     from attnscope.records.paths import PathReport as PathReport
     from attnscope.records.record import Record as Record

@@ -19,6 +19,7 @@ OTHERWISE = {
     "reproduce": {"paper"},
     "variants": {"remedies"},  # another table
     "treat": {"setting"},  # NAME=VALUE, where the twin takes a mapping
+    "explain": {"evaluate", "samples", "max_tokens"},  # another twin: attnscope.evaluate
     "report": {"keep_text"},  # an option of the page of a survey, which the twin hands on
 }
 RENAMED = {("capacity", "no_cache"): "no_use_cache"}
@@ -59,3 +60,9 @@ def test_defaults_are_those_of_the_twin(name: str) -> None:
             assert mine == other, f"{name}: {option} is {mine} on the command line and {other} in Python"
         compared += 1
     assert compared or name in ("compare", "report")
+
+
+def test_defaults_of_evaluating_are_those_of_its_own_twin() -> None:
+    theirs = inspect.signature(attnscope.evaluate).parameters
+    for option in ("methods", "samples", "max_tokens", "dtype", "device", "bos", "seed", "random_init"):
+        assert default_of(COMMANDS["explain"], option) == theirs[option].default, option

@@ -31,6 +31,7 @@ FINDS = {
         ["collapse.html", "collapse.json"],
     ),
     "paths": (("model", "Hello", "--draws", "0", "--no-mlp", "--top", "1"), "model", ["paths.html", "paths.json"]),
+    "explain": (("model", "Hello", "--method", "relevance"), "model", ["explanation.html", "explanation.json"]),
     "compile": (("permutation", "-n", "6"), "permutation-n6-k1", ["head.html", "head.safetensors"]),
     "capacity": (("-n", "12", "-k", "1", "--budget", "0"), "capacity-n12-k1", ["capacity.html", "capacity.json"]),
     "reproduce": (("stand_in", "--seeds", "1"), "stand_in", ["charts", "page.html", "results.json"]),

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from attnscope.cli.main import app
-from attnscope.core.registry import constructions, experiments, measures, variants
+from attnscope.core.registry import constructions, experiments, explanations, measures, variants
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,6 +26,7 @@ def undocumented() -> dict[str, list[str]]:
         "README, What is measured": (list(measures()), section(readme, "What is measured")),
         "README, Papers, re-run": (list(experiments()), section(readme, "Papers, re-run")),
         "docs/patterns.md": (list(constructions()), patterns),
+        "docs/explain.md": (list(explanations()), (ROOT / "docs" / "explain.md").read_text("utf-8")),
         "docs/variants.md": (list(variants()), (ROOT / "docs" / "variants.md").read_text("utf-8")),
     }
     missing = {place: [name for name in known if f"`{name}`" not in text] for place, (known, text) in places.items()}

@@ -35,6 +35,6 @@ def test_contributing_shows_the_ladder_that_is_checked_and_every_leaf_room() -> 
     rooms = [room for room in re.findall(r'"([^"]+)"', layers[1]) if room != "__main__"]
     shown = " ".join(section(text, "Rooms, and which way imports point").split())
     assert " > ".join(rooms) in shown
-    for decorator in ("@measure", "@variant", "@construction", "@experiment", "@finding"):
+    for decorator in ("@measure", "@variant", "@construction", "@explanation", "@experiment", "@finding"):
         assert decorator in text
     assert findings()

@@ -14,11 +14,11 @@ import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.corpus.read import read
 from attnscope.decomposing.paths import paths
-from attnscope.decomposing.reading import reading
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.load import load
 from attnscope.hf.loading.material import batches_for
+from attnscope.hf.loading.one_text import reading
 from attnscope.hf.loading.options import Sampling
 from attnscope.hf.loading.targets import LONGEST
 from attnscope.scanning.scan import scan

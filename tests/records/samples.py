@@ -13,6 +13,8 @@ from attnscope.records.record import Record
 from attnscope.records.reproduction import Reproduction
 from tests.records.sample_treatment import sample_treatment
 from tests.records.survey.sample import sample_survey
+from tests.reporting.sample_explanation import sample_explanation
+from tests.reporting.sample_faithfulness import sample_faithfulness
 from tests.reporting.sample_paths import sample_paths
 
 
@@ -23,6 +25,8 @@ def sample(kind: str) -> Record:
         "comparison": lambda: compare(sample_survey(2, 2, 2), sample_survey(2, 2, 2, seed=1)),
         "collapse": sample_collapse,
         "paths": lambda: sample_paths(2, 2),
+        "explanation": sample_explanation,
+        "faithfulness": sample_faithfulness,
         "compiled": lambda: attnscope.compile(attnscope.generate("window", 8, 2), width=4),
         "capacity": lambda: attnscope.capacity(64, 2, budget=0.0),
         "treatment": sample_treatment,

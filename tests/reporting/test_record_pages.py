@@ -18,6 +18,8 @@ from attnscope.records.record import Record
 from tests.charts.sample_capacity import sample_capacity
 from tests.reporting import looks
 from tests.reporting.sample_collapse import collapse_of, sample_curves
+from tests.reporting.sample_explanation import sample_explanation
+from tests.reporting.sample_faithfulness import sample_faithfulness
 from tests.reporting.sample_reproduction import sample_reproduction
 
 pytestmark = pytest.mark.browser
@@ -26,7 +28,10 @@ PAGES: dict[str, Callable[[], Record]] = {
     "collapse of many blocks": partial(collapse_of, sample_curves(96)),
     "compiled": lambda: attnscope.compile(attnscope.generate("window", 48, 3), width=4),
     "capacity": sample_capacity,
+    "explanation": sample_explanation,
+    "explanation of two stacks": partial(sample_explanation, stacks=2, tokens=60),
     "reproduction": sample_reproduction,
+    "faithfulness": sample_faithfulness,
 }
 
 

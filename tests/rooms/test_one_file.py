@@ -119,6 +119,25 @@ def planted_way(
     keys = np.eye(pattern.n_keys, width)
     return Factors(200.0 * keys[pattern.columns], keys, {})
 ''',
+    "attnscope.explanations.planted_reason": '''
+"""The first token did it."""
+
+from torch import Tensor
+
+from attnscope.core.explanation import explanation
+
+
+@explanation(
+    title="Planted reason",
+    summary="The first token did it.",
+    citation="arXiv:0000.00000",
+    formula="1, 0, 0, ...",
+    cost="nothing",
+    signed=False,
+)
+def planted_reason(embedding: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {stack: vectors[:, 0] * 0 + (vectors.cumsum(0) == vectors).all(-1) for stack, vectors in embedding.items()}
+''',
     "attnscope.experiments.planted_paper": '''
 """A paper that claims that one is one."""
 
@@ -147,7 +166,10 @@ def planted_paper(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
     return Result({"number": numbers}, figures=(figure,))
 ''',
 }
-CATALOGS = (registry.measures, registry.variants, registry.constructions, registry.experiments, registry.findings)
+CATALOGS = (
+    *(registry.measures, registry.variants, registry.constructions, registry.explanations),
+    *(registry.experiments, registry.findings),
+)
 
 
 @pytest.fixture
@@ -240,6 +262,15 @@ def test_a_variant_is_in_the_catalog_the_command_and_its_page(planted: dict[str,
     assert "### planted_attention" in page(each.card for each in attnscope.variants().values())
 
 
+def test_an_explanation_is_computed_drawn_and_chosen_by_name(planted: dict[str, Path], tmp_path: Path) -> None:
+    found = attnscope.explain("pocket", "A dog", methods="planted_reason,relevance")
+    assert found.names == ("relevance", "planted_reason")
+    assert found.top("planted_reason", 1)[0].place == 0
+    assert "Planted reason" in found.write_page(tmp_path / "page.html").read_text()
+    shown = command("explain", "pocket", "A dog", "--method", "planted_reason", "--out", str(tmp_path / "out"))
+    assert "planted reason" in shown
+
+
 def test_an_experiment_is_listed_run_and_drawn(planted: dict[str, Path], tmp_path: Path) -> None:
     assert "planted_paper" in {one.name for one in attnscope.reproduce()}
     assert "planted_paper" in command("reproduce")
@@ -256,6 +287,7 @@ def test_documents_that_do_not_name_them_are_told_apart(planted: dict[str, Path]
         "README, What is measured": ["planted_measure"],
         "README, Papers, re-run": ["planted_paper"],
         "docs/patterns.md": ["planted_way"],
+        "docs/explain.md": ["planted_reason"],
         "docs/variants.md": ["planted_attention"],
     }
 

@@ -11,6 +11,7 @@ from attnscope.cli.capacity import capacity
 from attnscope.cli.collapse import collapse
 from attnscope.cli.compare import compare
 from attnscope.cli.compile import compile
+from attnscope.cli.explain import explain
 from attnscope.cli.given_paths import PathCheckingCommand
 from attnscope.cli.help import WHAT_IS_WRITTEN, WholeHelpGroup
 from attnscope.cli.measures import measures
@@ -49,7 +50,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for command in (scan, report, compare, measures, collapse, paths, compile, capacity, variants, treat, reproduce):
+for command in (
+    scan,
+    report,
+    compare,
+    measures,
+    collapse,
+    paths,
+    explain,
+    compile,
+    capacity,
+    variants,
+    treat,
+    reproduce,
+):
     app.command(cls=PathCheckingCommand)(command)
 
 

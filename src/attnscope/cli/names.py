@@ -48,6 +48,12 @@ def check_measures(measures: str) -> None:
     refuse_unknown_measures(filter(None, map(str.strip, measures.split(","))))
 
 
+def check_methods(methods: str) -> None:
+    from attnscope.core.registry import refuse_unknown_methods
+
+    refuse_unknown_methods(filter(None, map(str.strip, methods.split(","))))
+
+
 def check_variants(variants: str) -> None:
     from attnscope.records.collapse import VARIANTS
 

@@ -16,7 +16,8 @@ from attnscope.core.errors import RefusalError
 WRITTEN = (
     *("survey.json", "survey.partial.json", "report.html"),  # by a scan
     *("collapse.json", "collapse.html", "paths.json", "paths.html", "results.json", "page.html"),
-    *("treatment.json", "treatment.html"),
+    *("treatment.json", "treatment.html", "explanation.json", "explanation.html"),
+    *("faithfulness.json", "faithfulness.html"),
     *("head.safetensors", "head.html", "capacity.json", "capacity.html"),
 )
 

@@ -10,12 +10,14 @@ from typing import TypeVar, overload
 from attnscope.core.construction import Auto, Construction
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.experiment import Experiment
+from attnscope.core.explanation import Method
 from attnscope.core.finding import FindingKind
 from attnscope.core.measure import Measure
 from attnscope.core.rooms import names
 from attnscope.core.variant import Variant
 
 SETS = ("default", "deep", "all")
+METHOD_SETS = ("default", "slow", "floor", "all")
 Leaf = TypeVar("Leaf")
 
 
@@ -71,6 +73,12 @@ def variant_catalog(name: str | None = None) -> dict[str, Variant] | Variant:
 
 
 @cache
+def explanations() -> dict[str, Method]:
+    """Every way to explain an answer, by name. Imports the leaf files, and so torch, on first use."""
+    return leaves("attnscope.explanations", Method)
+
+
+@cache
 def experiments() -> dict[str, Experiment]:
     """Every paper whose claims can be run again, by name."""
     return leaves("attnscope.experiments", Experiment)
@@ -96,6 +104,26 @@ def refuse_unknown_variant(name: str) -> None:
     known = names("attnscope.variants")
     if name not in known:
         raise RefusalError(f"There is no variant called '{name}'.{nearest(name, known)}")
+
+
+def refuse_unknown_methods(words: Iterable[str]) -> None:
+    """By the names of files alone, before anything is imported."""
+    known = (*names("attnscope.explanations"), *METHOD_SETS)
+    for word in words:
+        if word not in known:
+            raise RefusalError(f"There is no explanation or set called '{word}'.{nearest(word, known)}")
+
+
+def chosen_methods(words: Iterable[str]) -> tuple[Method, ...]:
+    """The explanations that names and set names (`default`, `slow`, `all`) stand for, relevance first."""
+    asked = list(words)
+    refuse_unknown_methods(asked)
+    known = explanations()
+    chosen = {n for n, m in known.items() for word in asked if word in (n, m.card.group, "all")}
+    if not chosen:
+        raise RefusalError("No explanation was chosen: name at least one, or a set (default, slow, all).")
+    order = sorted(chosen, key=lambda name: (METHOD_SETS.index(known[name].card.group), name != "relevance", name))
+    return tuple(known[name] for name in order)
 
 
 def choose(words: Iterable[str]) -> tuple[Measure, ...]:

@@ -28,7 +28,7 @@ from attnscope.core.progress import Advance, silent
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
 from attnscope.decomposing.predictions import Predicting, predictions
-from attnscope.decomposing.reading import Aim, Reading, aim, reading
+from attnscope.decomposing.reading import Aim, aim
 from attnscope.decomposing.refusing import fitting, refusing_what_is_not_followed
 from attnscope.decomposing.room import LARGE, PathSizes, refuse_too_many_tokens
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
@@ -40,6 +40,7 @@ from attnscope.hf.loading.material import (
     refusing_what_does_not_run,
     why_it_does_not_run,
 )
+from attnscope.hf.loading.one_text import Reading, reading
 from attnscope.hf.loading.options import Loading, refuse_unknown_bos
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights

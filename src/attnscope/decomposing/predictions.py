@@ -14,7 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnscope.core.progress import Advance
-from attnscope.decomposing.reading import Aim, Reading
+from attnscope.decomposing.reading import Aim
+from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.outputs import Entries
 from attnscope.pathways.graded import Graded
 from attnscope.pathways.lengths import Lengths

@@ -1,46 +1,23 @@
-"""What `paths` reads and asks for: one sequence for the model, its tokens in words, and the target in its output."""
+"""What `paths` asks for: the target in the output of a network."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from operator import index
-from typing import Any
-
-from jaxtyping import Int
-from torch import Tensor
 
 from attnscope.core.errors import RefusalError
-from attnscope.corpus.formats import refuse_half_characters
-from attnscope.hf.anatomy.anatomy import marks_padding
-from attnscope.hf.loading.bos import beginning_of, beginning_of_ready
+from attnscope.hf.loading.asking import asked, place_of, spaced, unmasked, where_said, whole_position
 from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.outputs import Entries, also_with_space, entries, mask_token_of, word
-from attnscope.hf.loading.targets import LONGEST, with_targets
-from attnscope.hf.seeing.gradients import outside_inference
+from attnscope.hf.loading.one_text import Reading
+from attnscope.hf.loading.outputs import Entries, entries
 from attnscope.pathways.network import Network
 from attnscope.pathways.targets import Target, residual_norm, stream_norm
 from attnscope.records.paths import Goal
-from attnscope.trace.batches import batches
-from attnscope.trace.beginning import Beginning
-from attnscope.trace.pairs import target_ids
-from attnscope.trace.windows import Window, Windows
 
 NORMS: dict[str, tuple[Goal, Callable[[Network], Target]]] = {
     "residual_norm": (Goal("residual_norm"), residual_norm),
     "stream_norm": (Goal("stream_norm"), stream_norm),
 }
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A batch of one sequence. `ids` are those that the chosen stack reads; none for images and sound."""
-
-    batch: dict[str, Any]
-    ids: Int[Tensor, " token"] | None
-    words: tuple[str, ...]
-    beginning: Beginning | None = None  # with BOS or without; None where nothing is known of it
-    notes: tuple[str, ...] = ()  # what a decoder read
 
 
 @dataclass(frozen=True)
@@ -55,108 +32,6 @@ class Aim:
     notes: tuple[str, ...] = ()
 
 
-def reading(loaded: Loaded, text: str | tuple[str, str] | Mapping[str, Any], bos: str = "auto") -> Reading:
-    """`text` (or a pair of source and target) in the model's tokens, begun as `bos` says, or a ready batch as it is."""
-    notes: tuple[str, ...] = ()
-    pair = isinstance(text, tuple) and len(text) == 2 and all(isinstance(side, str) for side in text)
-    if not pair and not isinstance(text, str | Mapping):
-        raise RefusalError(
-            f"Paths are those of one text, not of a {type(text).__name__}: give a string, or a batch such as "
-            '{"input_ids": ids}.'
-        )
-    if isinstance(text, Mapping):
-        batch = dict(text)
-        beginning = beginning_of_ready(loaded, [batch], bos)
-        if "decoder_input_ids" in batch:
-            notes = ("The decoder read the decoder_input_ids that were given.",)
-    else:
-        source, target = (text, None) if isinstance(text, str) else text
-        batch, beginning, notes = _batch(loaded, source, target, bos)
-    place = next(loaded.model.parameters())
-    placed = {
-        name: outside_inference(value).to(place.device, place.dtype if value.is_floating_point() else None)
-        for name, value in batch.items()
-        if isinstance(value, Tensor)
-    }
-    # Beside tokens, pictures may come as rows of patches: one sequence is one row of tokens.
-    counted = [t for name, t in placed.items() if name.endswith("input_ids")] or list(placed.values())
-    if not counted or any(tensor.ndim == 0 or tensor.shape[0] != 1 for tensor in counted):
-        raise RefusalError("Paths are those of one sequence: give a text, or a batch of tensors with a single row.")
-    padded = [name for name, tensor in placed.items() if marks_padding(name, tensor) and not bool(tensor.all())]
-    if padded:
-        raise RefusalError(f"{padded[0]} hides tokens, and paths would begin at them too: give the tokens that count.")
-    ids = placed.get("decoder_input_ids", placed.get("input_ids"))
-    row = None if ids is None else ids[0]
-    if row is not None and loaded.positions is not None and len(row) > loaded.positions:
-        raise RefusalError(_too_long(loaded, len(row)))
-    words = () if row is None else tuple(word(loaded.tokenizer, int(i)) for i in row)
-    return Reading({**batch, **placed}, row, words, beginning, notes)
-
-
-def _batch(
-    loaded: Loaded, text: str, target: str | None, bos: str
-) -> tuple[dict[str, Any], Beginning, tuple[str, ...]]:
-    if not loaded.reads_text:
-        raise RefusalError(
-            f"{loaded.name} ({loaded.class_name}) does not read text alone: in Python, give a batch of what its "
-            'forward takes, such as {"pixel_values": image}.'
-        )
-    refuse_half_characters(text, "The text")
-    ids = _numbers(loaded, text) if loaded.tokenizer is None else tuple(loaded.tokenizer(text)["input_ids"])
-    if not text.strip() or not ids:
-        raise RefusalError("The text is empty: give at least two tokens of it.")
-    beginning = beginning_of(loaded, bos)
-    if loaded.tokenizer is None and bos == "auto":
-        beginning = replace(beginning, begins=ids[0] == beginning.token, why="the numbers of the tokens were given")
-    ids = beginning(ids)
-    if loaded.positions is not None and len(ids) > loaded.positions:
-        raise RefusalError(_too_long(loaded, len(ids)))
-    written = _written(loaded, target)
-    largest = max(*ids, *(written or ids))
-    if loaded.vocab_size is not None and largest >= loaded.vocab_size:
-        given = f"token {largest}, and {loaded.name} has {loaded.vocab_size} of them"
-        if loaded.tokenizer is None:
-            raise RefusalError(f"The text asks for {given}: give numbers below that.")
-        raise RefusalError(f"The tokenizer gives {given}: give the tokenizer that belongs to the model.")
-    window = Windows("text", "", (Window(ids),), loaded.positions or LONGEST, None if written is None else (written,))
-    notes: tuple[str, ...] = ()
-    if loaded.decoder_start is not None:
-        window, said = with_targets(loaded, window)
-        notes = (said,)
-    made = next(iter(batches(window, decoder_start=loaded.decoder_start, accepts=loaded.accepts)))
-    return made.inputs, beginning, notes
-
-
-def _written(loaded: Loaded, target: str | None) -> tuple[int, ...] | None:
-    """The tokens of a target; refused where there is no decoder to read them."""
-    if target is None:
-        return None
-    if loaded.decoder_start is None:
-        raise RefusalError(f"{loaded.name} ({loaded.class_name}) has no decoder to read a target: give one text.")
-    refuse_half_characters(target, "The target text")
-    if loaded.tokenizer is not None and target.strip():
-        return target_ids(loaded.tokenizer, target)
-    ids = _numbers(loaded, target)
-    if not ids:
-        raise RefusalError("The target text is empty: give it, or the source alone.")
-    return ids
-
-
-def _too_long(loaded: Loaded, tokens: int) -> str:
-    return f"The text has {tokens} tokens and {loaded.name} reads {loaded.positions} at most: shorten the text."
-
-
-def _numbers(loaded: Loaded, text: str) -> tuple[int, ...]:
-    """Without a tokenizer a text is the numbers of its tokens."""
-    words = text.replace(",", " ").split()
-    if not all(word.isdecimal() for word in words):
-        raise RefusalError(
-            f"{loaded.name} has no tokenizer, so it cannot read text: give the numbers of tokens instead ('5 17 3'), "
-            "add tokenizer.json to it, or in Python pass tokenizer=."
-        )
-    return tuple(map(int, words))
-
-
 def aim(
     loaded: Loaded,
     network: Network,
@@ -167,14 +42,11 @@ def aim(
 ) -> Aim:
     """The number to decompose. Without `target` what the model itself says is most likely; for models that give states
     and no logits, what tells tokens apart."""
-    target, against = (_asked(name, given) for name, given in (("target", target), ("against", against)))
-    try:
-        position = None if position is None else index(position)
-    except TypeError:
-        raise RefusalError(f"The position is the number of a token, not '{position}': -1 is the last one.") from None
+    target, against = (asked(name, given) for name, given in (("target", target), ("against", against)))
+    position = whole_position(position)
     output = network.output
     found = entries(loaded, output)
-    place = _place(output, read, found, position)
+    place = place_of(output, read, found, position)
     if target in NORMS or (target is None and found.output == "states"):
         if against is not None:
             raise RefusalError("--against is a second token or class: it has no meaning beside a norm.")
@@ -190,13 +62,13 @@ def aim(
     row = output[0] if place is None else output[0, place]
     entry = int(row.argmax()) if target is None else found.number(target)
     weights: tuple[tuple[int, float], ...] = ((entry, 1.0),)
-    goal = Goal("logit", found.word(entry), where=_where(loaded, read, place))
+    goal = Goal("logit", found.word(entry), where=where_said(loaded, read, place))
     if against is not None:
         other = found.number(against)
         if other == entry:
             raise RefusalError(f"The target and --against are both '{found.word(entry)}': choose two that differ.")
         weights, goal = (*weights, (other, -1.0)), replace(goal, kind="difference", other=found.word(other))
-    notes = (*_spaced(found, target, row), *_unmasked(loaded, found, read, position))
+    notes = (*spaced(found, target, row), *unmasked(loaded, found, read, position))
     return Aim(Target(_sentence(goal), weights, place), goal, found, entry, place, notes)
 
 
@@ -204,66 +76,3 @@ def _sentence(goal: Goal) -> str:
     """A logit, or a difference of two, in words."""
     taken = "" if goal.other is None else f" minus that of '{goal.other}'"
     return f"logit of '{goal.word}'{taken}{goal.where and ' '}{goal.where}"
-
-
-def _asked(name: str, given: Any) -> str | int | None:
-    if given is None or isinstance(given, str):
-        return given
-    try:
-        return index(given)
-    except TypeError:
-        raise RefusalError(
-            f"The {name} is one token or class, not a {type(given).__name__}: give text or a number."
-        ) from None
-
-
-def _where(loaded: Loaded, read: Reading, place: int | None) -> str:
-    """Where the model says it, in words."""
-    if place is None:
-        return ""
-    if loaded.kind in ("causal", "encoder-decoder"):
-        return "after the last token" if place == len(read.words) - 1 else f"after token {place}"
-    return f"at token {place}"
-
-
-def _place(output: Tensor, read: Reading, found: Entries, position: int | None) -> int | None:
-    if not found.token_axis:
-        if position is not None:
-            raise RefusalError("The model gives one answer for the whole text: leave --position out.")
-        return None
-    count = int(output.shape[1])
-    if position is None:
-        mask = mask_token_of(found.tokenizer)
-        hidden = [] if read.ids is None or mask is None else (read.ids == mask).nonzero().flatten().tolist()
-        return int(hidden[0]) if hidden else count - 1
-    if not -count <= position < count:
-        raise RefusalError(
-            f"The text has {count} tokens, and position {position} is not among them: choose one from 0 to {count - 1}."
-        )
-    return position % count
-
-
-def _unmasked(loaded: Loaded, found: Entries, read: Reading, position: int | None) -> tuple[str, ...]:
-    """A masked model that is shown every token says little where nothing is hidden."""
-    mask = mask_token_of(found.tokenizer)
-    if loaded.kind != "masked" or found.output != "tokens" or position is not None or mask is None or read.ids is None:
-        return ()
-    if bool((read.ids == mask).any()):
-        return ()
-    return (
-        f"No token is masked, so the model is asked at the last one, '{read.words[-1]}': put "
-        f"{word(found.tokenizer, mask)} into the text, or choose a token with --position.",
-    )
-
-
-def _spaced(found: Entries, target: str | int | None, row: Tensor) -> tuple[str, ...]:
-    """A word typed without the space it has in running text is another token: say so where that one is likelier."""
-    if not isinstance(target, str) or found.output != "tokens":
-        return ()
-    other = also_with_space(found.tokenizer, target)
-    if other is None or other >= found.size or row[other] <= row[found.number(target)]:
-        return ()
-    return (
-        f"'{found.word(other)}' with a space before it is another token, and a likelier one here: ask for "
-        f"--target '{found.word(other)}' if you mean it.",
-    )

@@ -25,6 +25,8 @@ KINDS = MappingProxyType(
         "comparison": ("attnscope.records.comparison:Comparison", "comparison.json"),
         "collapse": ("attnscope.records.collapse:Collapse", "collapse.json"),
         "paths": ("attnscope.records.paths:PathReport", "paths.json"),
+        "faithfulness": ("attnscope.records.faithfulness:Faithfulness", "faithfulness.json"),
+        "explanation": ("attnscope.records.explanation:Explanation", "explanation.json"),
         "compiled": ("attnscope.records.compiled:Compiled", "head.safetensors"),
         "capacity": ("attnscope.records.capacity:Capacity", "capacity.json"),
         "treatment": ("attnscope.records.treatment:Treatment", "treatment.json"),

@@ -10,6 +10,7 @@ Measures ask for fields by name. Three kinds of frame are handed out:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jaxtyping import Bool, Float
@@ -28,6 +29,17 @@ class StreamFrame:
     stream: Float[Tensor, "batch token width"]
     token_mask: Bool[Tensor, "batch token"]
     stream_before: Float[Tensor, "batch token width"] | None = None  # the state one block earlier; None at layer 0
+
+
+@dataclass(frozen=True)
+class PassedOn:
+    """A V as the tensor that the model itself goes on with, gradients and all.
+
+    `laid_out` brings a tensor of its shape (a gradient of it, say) into the layout of `AttentionFrame.mixed`.
+    """
+
+    tensor: Tensor
+    laid_out: Callable[[Tensor], Float[Tensor, "batch query heads value_dim"]]
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,7 @@ class AttentionFrame:
     attended: Float[Tensor, "batch query heads value_dim"] | None = None
     holds: frozenset[str] | None = None
     sums_to_one: bool = True
+    passed_on: PassedOn | None = None  # where a gradient can be asked for
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from attnscope.hf.seeing.sighting import Sighting, sight_fused
 from attnscope.hf.seeing.telling import listening
 from attnscope.hf.seeing.told_sighting import as_told
 from attnscope.matrix.scores import Scores
+from attnscope.trace.frame import PassedOn
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 
@@ -77,6 +78,8 @@ class Core:
         else:
             first = sight_fused(calls[0], masks)
             scores, route = first.scores, first.route
-        seen = Sighting(scores, value, mixed.detach().transpose(1, 2), route, (tensors[0], tensors[2]))
+        passed_on = PassedOn(mixed, lambda output: output.transpose(1, 2))
+        given = (tensors[0], tensors[2])
+        seen = Sighting(scores, value, mixed.detach().transpose(1, 2), route, given, passed_on=passed_on)
         announce(SightedCall(as_told(seen, heard[-1], calls, masks) if heard else seen))
         return mixed

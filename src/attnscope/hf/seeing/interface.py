@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock, get_ident
 from typing import Any
 
@@ -26,6 +27,7 @@ from attnscope.hf.seeing.sighting import Sighting
 from attnscope.hf.seeing.telling import listening
 from attnscope.hf.seeing.told_sighting import as_told
 from attnscope.matrix.scores import Scores
+from attnscope.trace.frame import PassedOn
 
 Receiver = Callable[[nn.Module, Sighting], None]
 
@@ -96,9 +98,7 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
             told = heard[-1] if heard else None
             inner = calls[0] if len(calls) == 1 or (told is not None and told.logits_of is not None) else None
             asked = more | {"flash": inner is None and function is not default and "flash" in str(implementation)}
-            mixed = result[0].detach()
-            if mixed.ndim == 3:
-                mixed = mixed.unflatten(-1, (query.shape[1], -1))
+            mixed = _by_head(query.shape[1], result[0].detach())
             with looking_away():
                 for watcher in watchers:
                     maps = result[1] if watcher.as_pattern(module) else None
@@ -106,7 +106,8 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
                         module, query, key, attention_mask, inner=inner, asked=asked, masks=watcher.masks, maps=maps
                     )
                     values = value.detach()[:, :, : scores.key.shape[2]]
-                    sighting = Sighting(scores, values, mixed, "interface", (query, value))
+                    passed_on = PassedOn(result[0], partial(_by_head, query.shape[1]))
+                    sighting = Sighting(scores, values, mixed, "interface", (query, value), passed_on=passed_on)
                     if told is not None:
                         sighting = as_told(sighting, told, calls, watcher.masks)
                     watcher.seen(module, sighting)
@@ -115,6 +116,11 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
         return attend
 
     return get_interface
+
+
+def _by_head(heads: int, output: Tensor) -> Tensor:
+    """Some functions give their heads side by side."""
+    return output.reshape(*output.shape[:2], heads, -1) if output.ndim == 3 else output
 
 
 def _refuse_unreadable(module: nn.Module, mask: Any, implementation: str) -> None:

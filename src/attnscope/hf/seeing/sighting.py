@@ -15,6 +15,7 @@ from torch import Tensor
 from attnscope.hf.seeing.masks import MaskReader
 from attnscope.hf.seeing.primitives import FusedCall, Product, WrittenOutCall, mixing_axes
 from attnscope.matrix.scores import Scores
+from attnscope.trace.frame import PassedOn
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Sighting:
     attended: Float[Tensor, "batch query heads value_dim"] | None = None  # A V, where `mixed` is more than that
     holds: frozenset[str] | None = None  # statistics that mean what they mean for softmax; None: all
     sums_to_one: bool = True
+    passed_on: PassedOn | None = None  # A V as the model made it, gradients and all
 
 
 def sight_fused(call: FusedCall, masks: MaskReader) -> Sighting:
@@ -51,7 +53,11 @@ def sight_fused(call: FusedCall, masks: MaskReader) -> Sighting:
         bias=rule.bias,
         lse=call.lse,
     )
-    return Sighting(scores, value, output.transpose(1, 2), "sdpa")
+    return Sighting(scores, value, output.transpose(1, 2), "sdpa", passed_on=PassedOn(call.output, _of_fused))
+
+
+def _of_fused(output: Float[Tensor, " ..."]) -> Float[Tensor, "batch query heads value_dim"]:
+    return (output if output.ndim == 4 else output.unsqueeze(-3).flatten(0, -4)).transpose(1, 2)
 
 
 def sight_written_out(call: WrittenOutCall, heads: int | None, batch: int | None) -> Sighting:
@@ -66,7 +72,10 @@ def sight_written_out(call: WrittenOutCall, heads: int | None, batch: int | None
         shared = shared[::-1] if call.pattern.shape[left.index(shared[1])] == batch else shared
     pattern = _unfold(_permute(call.pattern, left, shared + query + key), heads, batch)
     value = _unfold(_permute(call.value, right, shared + key + channel), heads, batch)
-    mixed = _unfold(_permute(call.output, out, shared + query + channel), heads, batch)
+
+    def laid_out(output: Tensor) -> Tensor:
+        return _unfold(_permute(output, out, shared + query + channel), heads, batch).transpose(1, 2)
+
     queries, keys = _factors(call.logits, pattern, heads, batch)
     scores = Scores(
         query=queries,
@@ -74,7 +83,7 @@ def sight_written_out(call: WrittenOutCall, heads: int | None, batch: int | None
         scale=queries.shape[-1] ** -0.5 if queries.shape[-1] else 1.0,
         pattern=pattern,
     )
-    return Sighting(scores, value, mixed.transpose(1, 2), "softmax")
+    return Sighting(scores, value, laid_out(call.output), "softmax", passed_on=PassedOn(call.output, laid_out))
 
 
 def _permute(tensor: Shaped[Tensor, " ..."], have: str, want: str) -> Shaped[Tensor, " ..."]:

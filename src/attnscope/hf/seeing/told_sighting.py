@@ -15,6 +15,7 @@ from attnscope.hf.seeing.sighting import Sighting
 from attnscope.hf.seeing.telling import Told, Weights
 from attnscope.matrix.scores import Scores
 from attnscope.matrix.visibility import for_every_head
+from attnscope.trace.frame import PassedOn
 
 
 def as_told(seen: Sighting, told: Told, calls: Sequence[FusedCall], masks: MaskReader) -> Sighting:
@@ -23,6 +24,8 @@ def as_told(seen: Sighting, told: Told, calls: Sequence[FusedCall], masks: MaskR
         raise RefusalError(told.unseen)
     value = seen.value if told.value is None else told.value.detach()
     attended = None if told.attended is None else told.attended.detach()
+    if told.attended is not None:
+        seen = replace(seen, passed_on=PassedOn(told.attended, lambda output: output))
     scores = seen.scores
     if told.logits_of is not None:
         scores = _with_queries_of(calls, scores, told.logits_of)

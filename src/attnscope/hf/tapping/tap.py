@@ -276,6 +276,7 @@ class _Tap:
                 attended=sighting.attended,
                 holds=sighting.holds,
                 sums_to_one=sighting.sums_to_one,
+                passed_on=sighting.passed_on,
             )
         )
 

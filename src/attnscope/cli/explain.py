@@ -1,0 +1,168 @@
+"""`attnscope explain`: which part of the input decided, by several methods side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnscope.cli.options import (
+    AllowPickle,
+    Bos,
+    Device,
+    LoadedDtype,
+    Model,
+    RandomInit,
+    TrustRemoteCode,
+    Verbose,
+    chart_option,
+    json_option,
+    max_tokens_option,
+    out_option,
+    samples_option,
+    seed_option,
+)
+
+if TYPE_CHECKING:
+    from attnscope.records.record import Record
+
+DATA, PAGE = "explanation.json", "explanation.html"
+JUDGED, JUDGED_PAGE = "faithfulness.json", "faithfulness.html"
+
+
+def explain(
+    model: Model,
+    text: Annotated[str, typer.Argument(help="What the model reads: a text, a file of one, or - for standard input.")],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="A token (with its leading space) or a class, by name or number. Default: what the model says is most "
+            "likely.",
+            metavar="TOKEN",
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="A second token or class: the difference is explained. For models without a head, a second text: how "
+            "alike they are is explained.",
+            metavar="TOKEN",
+        ),
+    ] = None,
+    position: Annotated[
+        int | None,
+        typer.Option(help="Token at which the model is asked. Default: the last one, or the first mask.", metavar="P"),
+    ] = None,
+    methods: Annotated[
+        str,
+        typer.Option(
+            "--method",
+            help="Explanations or sets of them, with commas: default, slow (a run for every token), all, or names such "
+            "as relevance,occlusion.",
+            metavar="NAMES",
+        ),
+    ] = "default",
+    evaluate: Annotated[
+        bool,
+        typer.Option(
+            "--evaluate",
+            help="Judge the methods instead: TEXT is then a corpus (a file or a folder), and tokens are taken away in "
+            "the order each method gives.",
+        ),
+    ] = False,
+    samples: Annotated[int, samples_option("Of --evaluate.")] = 16,
+    max_tokens: Annotated[int, max_tokens_option("Of --evaluate.")] = 48,
+    dtype: LoadedDtype = "float32",
+    device: Device = "cpu",
+    bos: Bos = "auto",
+    seed: Annotated[int, seed_option("random weights and the random floor")] = 0,
+    random_init: RandomInit = False,
+    allow_pickle: AllowPickle = False,
+    trust_remote_code: TrustRemoteCode = False,
+    out: Annotated[Path | None, out_option("explanation.json and explanation.html", "MODEL")] = None,
+    chart: Annotated[Path | None, chart_option("the map of tokens by methods")] = None,
+    verbose: Verbose = False,
+    as_json: Annotated[bool, json_option("the explanation")] = False,
+) -> None:
+    """Which tokens of TEXT decided what MODEL says? Several methods side by side, with fused attention on."""
+    from attnscope.cli.default_folder import model_folder
+    from attnscope.cli.files import checked_file, text_or_file
+    from attnscope.cli.names import check_corpus, check_methods, check_model
+    from attnscope.cli.output import output_folder
+    from attnscope.cli.progress import showing
+
+    if chart is not None:
+        checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
+    check_methods(methods)
+    if evaluate:
+        _refuse_what_one_answer_needs(target, against, position)
+        check_corpus(text)
+    words = text if evaluate else text_or_file(text)
+    check_model(
+        model, dtype=dtype, random_init=random_init, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
+    )
+    place = model_folder(model, random_init) if out is None else out
+    data, page = (JUDGED, JUDGED_PAGE) if evaluate else (DATA, PAGE)
+    shared: dict[str, Any] = {
+        "methods": methods,
+        "dtype": dtype,
+        "device": device,
+        "bos": bos,
+        "random_init": random_init,
+        "seed": seed,
+        "allow_pickle": allow_pickle,
+        "trust_remote_code": trust_remote_code,
+    }
+    saved: Path | None = None
+    try:
+        with output_folder(place) as folder, showing() as progress:
+            progress("loading", 0, 0)  # torch and transformers take seconds to import: say so first
+            found: Record
+            if evaluate:
+                from attnscope.explaining.evaluate import evaluate as judge
+
+                found = judge(model, words, samples=samples, max_tokens=max_tokens, progress=progress, **shared)
+            else:
+                from attnscope.explaining.explain import explain as run
+
+                asked: dict[str, Any] = {"target": target, "against": against, "position": position}
+                found = run(model, words, progress=progress, **asked, **shared)
+            saved = found.save(folder / data)  # before anything is drawn: a drawing can fail, and be made again
+            progress("drawing the page", 0, 0)
+            found.write_page(folder / page)
+    except KeyboardInterrupt:
+        from attnscope.core.visible import clean
+
+        unfinished = "interrupted before the explanation was done; nothing is written"
+        kept = f"interrupted; {clean(str(saved))} is written, the page is not"
+        typer.echo(f"attnscope: {unfinished if saved is None else kept}.", err=True)
+        raise typer.Exit(130) from None
+    _finish(found, {"data": place / data, "page": place / page, "chart": chart}, as_json, verbose)
+
+
+def _refuse_what_one_answer_needs(target: str | None, against: str | None, position: int | None) -> None:
+    if any(one is not None for one in (target, against, position)):
+        from attnscope.core.errors import RefusalError
+
+        raise RefusalError(
+            "--evaluate follows what the model itself says of every text: leave --target, --against and --position out."
+        )
+
+
+def _finish(found: Record, places: dict[str, Path | None], as_json: bool, verbose: bool) -> None:
+    """JSON is printed before the chart is drawn, because a drawing can fail."""
+    if as_json:
+        from attnscope.cli.output import print_json
+
+        files = {name: None if path is None else str(path) for name, path in places.items()}
+        print_json({**found.to_json(), "sentences": list(found.sentences()), "files": files})
+    if places["chart"] is not None:
+        from attnscope.charts.export import save
+
+        save(found.chart(), places["chart"])
+    if not as_json:
+        from attnscope.reporting.terminal import print_record
+
+        written = {"Page": places["page"], "Record": places["data"], "Chart": places["chart"]}
+        print_record(found, files=written, verbose=verbose)

@@ -1,0 +1,1 @@
+"""What `attnscope explain` does: which part of the input decided."""

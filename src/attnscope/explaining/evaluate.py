@@ -1,0 +1,153 @@
+"""evaluate(model, corpus) -> Faithfulness: which explanation is true to this model.
+
+    found = attnscope.evaluate("pocket", samples=16)
+    found.sentences(), found.table()
+
+For every text the model's own answer is explained by each method, and tokens are taken away in the order it gives
+(`perturbing`). No labels are needed: what is followed is the probability of what the model itself says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.explanation import Method
+from attnscope.core.progress import Advance, silent
+from attnscope.core.registry import chosen_methods
+from attnscope.core.seeds import refuse_unusable_seed
+from attnscope.core.stamp import Stamp
+from attnscope.corpus.corpus import Corpus
+from attnscope.explaining.aiming import aim
+from attnscope.explaining.explain import first_look
+from attnscope.explaining.perturbing import Perturbed, perturbed
+from attnscope.explaining.running import Run, baseline_words
+from attnscope.hf.loading.given import loaded_for
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import Ready, Text, batches_for, precision_and_place
+from attnscope.hf.loading.one_text import reading
+from attnscope.hf.loading.options import Loading, Sampling
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.sound import refuse_broken_weights
+from attnscope.hf.seeing.exclusive import looking_at
+from attnscope.hf.seeing.gradients import with_gradients
+from attnscope.hf.tapping.capture import asked_with, capture
+from attnscope.records.faithfulness import Estimate, Faithfulness, Judged
+from attnscope.trace.windows import Tokenizer
+
+ALWAYS = ("occlusion", "random")  # the slow obvious one, and the floor
+
+
+@with_gradients()
+def evaluate(
+    model: str | Path | nn.Module | Loaded,
+    corpus: Corpus | Text | Ready | None = None,
+    *,
+    methods: str | Iterable[str] = "default",
+    samples: int = 16,
+    max_tokens: int = 48,
+    dtype: str = "float32",
+    device: str = "cpu",
+    bos: str = "auto",
+    random_init: bool = False,
+    seed: int = 0,
+    tokenizer: Tokenizer | None = None,
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+    progress: Advance = silent,
+) -> Faithfulness:
+    """Judge explanations on `samples` texts of a corpus (the embedded one where none is given). Occlusion and random
+    numbers are judged beside whatever is named: the slow obvious way, and the floor."""
+    refuse_unusable_seed(seed)
+    words = [one.strip() for one in (methods.split(",") if isinstance(methods, str) else methods) if one.strip()]
+    chosen = chosen_methods([*words, *ALWAYS])
+    progress("loading", 0, 0)
+    loaded = loaded_for(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
+    refuse_broken_weights(loaded)
+    sampling = Sampling(samples=samples, max_tokens=max_tokens, batch_size=1, seed=seed, bos=bos)
+    ready = batches_for(loaded, corpus, sampling)
+    found: dict[str, list[Perturbed]] = {method.card.name: [] for method in chosen}
+    seconds = dict.fromkeys(found, 0.0)
+    notes: dict[str, None] = {}
+    tokens = 0
+    with looking_at(loaded.model), quiet():
+        for number, batch in enumerate(ready):
+            progress("texts", number, len(ready))
+            one = _run(loaded, batch.inputs, seed + number)
+            tokens += sum(len(vectors) for vectors in one.captured.embedding.values())
+            for method in chosen:
+                _judge(one, method, found, seconds, notes)
+        progress("texts", len(ready), len(ready))
+    kept = [method for method in chosen if len(found[method.card.name]) == len(ready)]
+    if not kept:
+        raise RefusalError(f"No method can speak of {loaded.class_name}: {next(iter(notes))}")
+    judged = [_judged(method, found[method.card.name], seconds[method.card.name]) for method in kept]
+    return Faithfulness(
+        model=loaded.name,
+        class_name=loaded.class_name,
+        corpus=ready.name,
+        texts=len(ready),
+        tokens=tokens,
+        answer="the probability of what the model says" if one.aim.goal.kind == "logit" else one.aim.goal.words,
+        baseline=baseline_words(loaded),
+        dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
+        methods=tuple(sorted(judged, key=lambda each: -each.gap.mean)),
+        notes=tuple(notes),
+        provenance={
+            "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
+            "corpus": {"name": ready.name, "sha256": ready.sha256},
+            "seed": seed,
+            **Stamp.now().to_json(),
+        },
+    )
+
+
+def _run(loaded: Loaded, inputs: dict[str, Any], seed: int) -> Run:
+    read = reading(loaded, inputs, what="Explanations")
+    found, places, output = first_look(loaded, read)
+    goal = aim(loaded, read, output, target=None, against=None, position=None, bos="auto")
+    return Run(loaded, read, found, places, goal, capture(loaded.model, read.batch, found, places, goal.number), seed)
+
+
+def _judge(
+    one: Run, method: Method, found: dict[str, list[Perturbed]], seconds: dict[str, float], notes: dict[str, None]
+) -> None:
+    name = method.card.name
+    begun = time.perf_counter()
+    try:
+        scores = one.explained_by(method)
+    except RefusalError as refusal:
+        notes[f"{method.card.title} is left out: {refusal}"] = None
+        return
+    seconds[name] += time.perf_counter() - begun
+
+    def ask(given: dict[str, torch.Tensor]) -> torch.Tensor:
+        return asked_with(one.loaded.model, one.read.batch, one.places, one.aim.chance, given)
+
+    found[name].append(perturbed(ask, one.captured.embedding, one.baseline(), scores))
+
+
+def _judged(method: Method, found: list[Perturbed], seconds: float) -> Judged:
+    def estimate(name: str) -> Estimate:
+        return Estimate.of(tuple(float(getattr(one, name)) for one in found))
+
+    gaps = tuple(one.negative - one.positive for one in found)
+    card = method.card
+    return Judged(
+        name=card.name,
+        title=card.title,
+        group=card.group,
+        gap=Estimate.of(gaps),
+        positive=estimate("positive"),
+        negative=estimate("negative"),
+        comprehensiveness=estimate("comprehensiveness"),
+        sufficiency=estimate("sufficiency"),
+        seconds=seconds / len(found),
+        gaps=gaps,
+    )

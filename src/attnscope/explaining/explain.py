@@ -1,0 +1,183 @@
+"""explain(model, text) -> Explanation: which part of the input decided, by several methods side by side.
+
+    found = attnscope.explain("pocket", "The dog chased its own tail and the")
+    found.sentences(), found.top("relevance"), found.chart()
+    found.save("explanation.json"); found.write_page("explanation.html")
+
+The model runs with its fused attention on and gives its own numbers, bit for bit; no attention map is kept
+(`docs/explain.md` has the derivation). A method that cannot speak of a model is left out with a note, or refused where
+it was asked for by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.explanation import Method
+from attnscope.core.progress import Advance, silent
+from attnscope.core.registry import METHOD_SETS, chosen_methods
+from attnscope.core.seeds import refuse_unusable_seed
+from attnscope.core.stamp import Stamp
+from attnscope.explaining.aiming import aim
+from attnscope.explaining.running import Run, baseline_words
+from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
+from attnscope.hf.anatomy.example import run
+from attnscope.hf.loading.given import loaded_for
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import out_of_memory, precision_and_place, refusing_what_does_not_run
+from attnscope.hf.loading.one_text import Reading, reading
+from attnscope.hf.loading.options import Loading, refuse_unknown_bos
+from attnscope.hf.loading.outputs import word
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.sound import refuse_broken_weights
+from attnscope.hf.seeing.exclusive import looking_at
+from attnscope.hf.seeing.gradients import with_gradients, without_gradients
+from attnscope.hf.seeing.intact import evaluating, without_cache
+from attnscope.hf.tapping.capture import capture, first_output
+from attnscope.hf.tapping.entrances import Entrance, entrances
+from attnscope.records.explanation import Explanation, Input, Scored
+from attnscope.trace.windows import Tokenizer
+
+
+@with_gradients()
+def explain(
+    model: str | Path | nn.Module | Loaded,
+    text: str | tuple[str, str] | Mapping[str, Any],
+    *,
+    target: str | int | None = None,
+    against: str | int | None = None,
+    position: int | None = None,
+    methods: str | Iterable[str] = "default",
+    dtype: str = "float32",
+    device: str = "cpu",
+    bos: str = "auto",
+    random_init: bool = False,
+    seed: int = 0,
+    tokenizer: Tokenizer | None = None,
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+    progress: Advance = silent,
+) -> Explanation:
+    """Explain one number that `model` says about `text` (or about a ready batch of one sequence). An encoder-decoder
+    takes a pair of source and target too; given the source alone, it writes the target itself.
+
+    `target` is a token (as text, or its number) or a class (by name or number); without it what the model itself says
+    is most likely. `against` makes it the difference of two logits. A model that gives states and no logits is
+    explained by the norm of their mean, or, with `against` another text, by how alike the two are. `position` is the
+    token behind which (masked models: at which) the model is asked; without it the last one, or the first mask.
+    `methods` are names of explanations or of sets: default, slow, all.
+    """
+    refuse_unknown_bos(bos)
+    refuse_unusable_seed(seed)
+    words = [one.strip() for one in (methods.split(",") if isinstance(methods, str) else methods) if one.strip()]
+    chosen = chosen_methods(words)
+    named = frozenset(words) - frozenset(METHOD_SETS)
+    progress("loading", 0, 0)
+    loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
+    loaded = loaded_for(model, tokenizer, loading)
+    refuse_broken_weights(loaded)
+    read = reading(loaded, text, bos, what="Explanations")
+    with looking_at(loaded.model), quiet(), _fitting(len(read.words)):
+        progress("running the model", 0, 0)
+        found, places, output = first_look(loaded, read)
+        goal = aim(loaded, read, output, target=target, against=against, position=position, bos=bos)
+        captured = capture(loaded.model, read.batch, found, places, goal.number)
+        one = Run(loaded, read, found, places, goal, captured, seed)
+        scored, left_out = _scored(one, chosen, named, progress)
+    return Explanation(
+        model=loaded.name,
+        class_name=loaded.class_name,
+        text=text if isinstance(text, str) else text[0] if isinstance(text, tuple) else "",
+        inputs=_inputs(loaded, read, places),
+        target=goal.goal.words,
+        asked=goal.goal,
+        position=goal.position,
+        value=captured.value,
+        dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
+        baseline=baseline_words(loaded),
+        methods=scored,
+        notes=(*goal.notes, *left_out, *_notes(found, read), *read.notes),
+        provenance={
+            "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
+            "tokens": sum(len(vectors) for vectors in captured.embedding.values()),
+            **({} if read.beginning is None else {"bos": read.beginning.to_json()}),
+            "seed": seed,
+            **Stamp.now().to_json(),
+        },
+    )
+
+
+def first_look(loaded: Loaded, read: Reading) -> tuple[Anatomy, tuple[Entrance, ...], Tensor]:
+    """Where things are in the model, where tokens enter it, and what it says."""
+    with refusing_what_does_not_run(loaded, "this input"), without_gradients():
+        found = anatomy(loaded.model, read.batch)
+        places = entrances(loaded.model, read.batch, found)
+        with evaluating(loaded.model), without_cache(loaded.model):
+            output = first_output(run(loaded.model, read.batch))
+    if not bool(output.isfinite().all()):
+        raise RefusalError(f"{loaded.class_name} computes what is not a number on this input: try --dtype float64.")
+    return found, places, output
+
+
+def _scored(
+    one: Run, chosen: tuple[Method, ...], named: frozenset[str], progress: Advance
+) -> tuple[tuple[Scored, ...], tuple[str, ...]]:
+    """What every method says, and why some say nothing."""
+    scored, notes = [], []
+    for number, method in enumerate(chosen):
+        card = method.card
+        progress(card.title.lower(), number, len(chosen))
+        try:
+            found = one.explained_by(method)
+        except RefusalError as refusal:
+            if card.name in named or len(chosen) == 1:
+                raise
+            notes.append(f"{card.title} is left out: {refusal}")
+            continue
+        rows = tuple(tuple(found[place.stack].tolist()) if place.stack in found else () for place in one.places)
+        scored.append(Scored(card.name, card.title, card.group, card.signed, rows, card.adds_up))
+    progress("explained", len(chosen), len(chosen))
+    if not scored:
+        raise RefusalError(f"No method can speak of {one.loaded.class_name}: {notes[0]}")
+    return tuple(scored), tuple(notes)
+
+
+def _inputs(loaded: Loaded, read: Reading, places: tuple[Entrance, ...]) -> tuple[Input, ...]:
+    return tuple(
+        Input(place.stack, tuple(word(loaded.tokenizer, int(i)) for i in read.batch[place.argument][0]))
+        for place in places
+    )
+
+
+def _notes(found: Anatomy, read: Reading) -> tuple[str, ...]:
+    notes = []
+    if len(read.words) == 1 and len(found.stacks) == 1:
+        notes.append("The text is a single token: there is nothing to tell it from.")
+    passed = [block for stack in found.stacks for block in stack.blocks if not block.attends]
+    if passed:
+        kinds = " and ".join(dict.fromkeys(block.kind for block in passed))
+        notes.append(
+            f"{len(passed)} blocks do not attend ({kinds}): relevance, rollout and raw attention go past them as if "
+            "they handed every token on unchanged."
+        )
+    return tuple(notes)
+
+
+@contextmanager
+def _fitting(tokens: int) -> Iterator[None]:
+    """Says how many tokens to try where memory runs out."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        raise RefusalError(
+            f"An explanation of {tokens} tokens does not fit into memory: give a text of {max(tokens // 2, 1)} tokens, "
+            "or name fewer methods (relevance needs least)."
+        ) from error

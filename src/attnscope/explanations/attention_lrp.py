@@ -1,0 +1,235 @@
+"""Relevance that is conserved from layer to layer, attention included, as a gradient with rules of its own.
+
+Layer-wise relevance propagation hands the answer back through the model so that what leaves an operation enters it
+again. arXiv:2402.05602 gives rules for transformers. All of them have the form R_x = x * g, where g is a gradient in
+which some operations have another derivative, so one backward pass does it and fused attention stays on:
+
+    linear map          its own derivative: sum of x g = sum of y g_y, less what the bias takes
+    norm                denominators are constants, x / sigma is linear
+    activation          phi(z) = (phi(z) / z) z with a constant ratio
+    gate                a sigmoid or tanh that multiplies something is a constant
+    product             of k factors that all depend on the input, each gets a share 1/k: attention A V, logits Q K^T,
+                        the two halves of a gated MLP
+    softmax             its own derivative (a first-order expansion); sum of s g need not be what came in, and what is
+                        missing belongs to the expansion's constant
+
+A fused kernel is A V behind softmax behind Q K^T: its values get 1/2 of their gradient, queries and keys 1/2 of 1/2.
+
+Conservation: answer = sum over tokens <e, g> + what constants take (biases, positions, shifts of norms, softmax). Every
+rule above keeps it, so it holds for the whole model to rounding; the tests count all of it. What a model hides in an
+autograd function of its own (Bloom's gelu) keeps its own derivative, and does not keep the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from attnscope.core.explanation import explanation
+
+Rule = Callable[[Any, str, tuple[Any, ...], dict[str, Any]], Any]
+"""`rule(func, name, args, kwargs)`: what an operation gives, its derivative exchanged."""
+
+_ACTIVATIONS = frozenset(
+    ("gelu", "silu", "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "mish", "hardswish", "hardtanh", "softsign")
+)
+_GATES = frozenset(("sigmoid", "erf", "hardsigmoid"))
+_DENOMINATORS = frozenset(("rsqrt", "sqrt", "std", "var", "norm", "vector_norm"))
+_ENTRYWISE = frozenset(("mul", "__mul__", "__rmul__", "multiply"))
+_MATRICES = frozenset(("matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "baddbmm", "einsum"))
+_QUOTIENTS = frozenset(("div", "__truediv__", "true_divide", "divide"))
+_NORMS = frozenset(("layer_norm", "rms_norm"))
+_POWERS = frozenset(("pow", "__pow__", "square"))
+_KEEP_GATES = frozenset(("add", "__add__", "__radd__", "mul", "__mul__", "__rmul__", "to", "type_as", "contiguous"))
+_TINY = 1e-4  # where an activation's ratio is taken for an entry that is exactly 0
+
+
+@explanation(
+    title="Attention-aware LRP",
+    summary="The answer handed back through every operation so that nothing is lost on the way but to constants.",
+    citation="arXiv:2402.05602",
+    formula="<e, g>, g a gradient whose norms, gates and activations are constants and whose products are shared",
+    cost="one backward pass",
+    signed=True,
+    adds_up="the answer, less what constants (biases, positions, softmax) take",
+)
+def attention_lrp(
+    embedding: dict[str, Float[Tensor, "token width"]], gradient_under: Callable[..., dict[str, Tensor]]
+) -> dict[str, Float[Tensor, " token"]]:
+    gradient = gradient_under(Conserving())
+    return {stack: (vectors * gradient[stack]).sum(-1) for stack, vectors in embedding.items()}
+
+
+class _Shared(torch.autograd.Function):
+    """The same tensor; its gradient times a share."""
+
+    @staticmethod
+    def forward(context: Any, tensor: Tensor, share: float) -> Tensor:
+        context.share = share
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Any) -> Any:
+        return gradients[0] * context.share, None
+
+
+class _As(torch.autograd.Function):
+    """The numbers of `value`, bit for bit, with the derivative of `linear`."""
+
+    @staticmethod
+    def forward(context: Any, value: Tensor, linear: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(context: Any, *gradients: Any) -> Any:
+        return None, gradients[0]
+
+
+def _as(value: Tensor, linear: Tensor) -> Tensor:
+    answer: Tensor = _As.apply(value.detach(), linear)  # type: ignore[no-untyped-call]
+    return answer
+
+
+def _shared(tensor: Tensor, share: float) -> Tensor:
+    answer: Tensor = _Shared.apply(tensor, share)  # type: ignore[no-untyped-call]
+    return answer
+
+
+def _follows(thing: Any) -> bool:
+    """Whether a tensor depends on the input."""
+    return isinstance(thing, Tensor) and thing.requires_grad and thing.is_floating_point()
+
+
+class Conserving(TorchFunctionMode):
+    """Inside, operations on what depends on the input have the derivatives above. Numbers stay what they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gates: dict[int, Tensor] = {}  # held, so that no other tensor can get the same number
+
+    def __torch_function__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        given = (*args, *kwargs.values())
+        if not torch.is_grad_enabled() or not any(_follows(one) for one in _flat(given)):
+            return func(*args, **kwargs)
+        rule = self._rule(func, name)
+        if rule is not None:
+            return rule(func, name, args, kwargs)
+        answer = func(*args, **kwargs)
+        return self._gate(answer) if name in _KEEP_GATES and self._holds_gate(given) else answer
+
+    def _rule(self, func: Any, name: str) -> Rule | None:
+        """What is done instead; None where the operation's own derivative is the rule."""
+        if func is F.scaled_dot_product_attention:
+            return _fused
+        if name == "tanh":
+            return lambda *call: self._gate(_activated(*call))
+        return self._product if name in _ENTRYWISE or name in _MATRICES else _RULES.get(name)
+
+    def _holds_gate(self, given: Iterable[Any]) -> bool:
+        return any(id(one) in self._gates for one in given)
+
+    def _gate(self, answer: Tensor) -> Tensor:
+        self._gates[id(answer)] = answer
+        return answer
+
+    def _product(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        factors = _flat((*args[name == "baddbmm" :], *kwargs.values()))  # what baddbmm adds is no factor
+        mine = [one for one in factors if _follows(one)]
+        gates = [one for one in mine if id(one) in self._gates]
+        if name in _ENTRYWISE and len(mine) > 1 and len(gates) == 1:
+            return _with(func, args, kwargs, {id(gates[0]): gates[0].detach()})
+        if len(mine) > 1:
+            return _with(func, args, kwargs, {id(one): _shared(one, 1 / len(mine)) for one in mine})
+        answer = func(*args, **kwargs)
+        return self._gate(answer) if gates and name in _ENTRYWISE else answer
+
+
+def _flat(things: Iterable[Any]) -> list[Any]:
+    return [leaf for one in things for leaf in (_flat(one) if isinstance(one, (tuple, list)) else [one])]
+
+
+def _with(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], by: dict[int, Tensor]) -> Any:
+    """The same call with some of its tensors exchanged."""
+    return func(*_exchanged(args, by), **{name: _exchanged(one, by) for name, one in kwargs.items()})
+
+
+def _exchanged(things: Any, by: dict[int, Tensor]) -> Any:
+    if isinstance(things, (tuple, list)):
+        return type(things)(_exchanged(one, by) for one in things)
+    return by.get(id(things), things)
+
+
+def _fused(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A V behind softmax behind Q K^T, each product shared among its factors that depend on the input."""
+    names = ("query", "key", "value")
+    given = {**dict(zip(names, args[:3], strict=False)), **{one: kwargs[one] for one in names if one in kwargs}}
+    rest = {one: value for one, value in kwargs.items() if one not in names}
+    q, k, v = (given[one] for one in names)
+    of_logits = 1 / max(1, _follows(q) + _follows(k))
+    of_pattern = 1 / max(1, _follows(v) + (_follows(q) or _follows(k)))
+    shares = (of_pattern * of_logits, of_pattern * of_logits, of_pattern)
+    shared = (_shared(t, s) if _follows(t) else t for t, s in zip((q, k, v), shares, strict=True))
+    return func(*shared, *args[3:], **rest)
+
+
+def _constant(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    answer = func(*args, **kwargs)
+    return answer.detach() if isinstance(answer, Tensor) else answer
+
+
+def _quotient(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Denominators are constants."""
+    return func(*(one.detach() if place == 1 and _follows(one) else one for place, one in enumerate(args)), **kwargs)
+
+
+def _activated(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    z, rest = (args[0], args[1:]) if args else (kwargs["input"], ())
+    more = {name: value for name, value in kwargs.items() if name not in ("input", "inplace")}
+    with torch.no_grad():
+        value = func(z, *rest, **more)
+        near = torch.full_like(z[..., :1], _TINY)
+        at_zero = (func(near, *rest, **more) - func(-near, *rest, **more)) / (2 * _TINY)
+        ratio = torch.where(z == 0, at_zero, value / torch.where(z == 0, 1.0, z))
+    return _as(value, z * ratio)
+
+
+def _power(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """x^n = x^(n-1) x with the first factor a constant."""
+    value = func(*args, **kwargs)
+    base = args[0]
+    with torch.no_grad():
+        ratio = torch.where(base == 0, torch.zeros_like(base), value / torch.where(base == 0, 1.0, base))
+    return _as(value, base * ratio)
+
+
+def _normed(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """(x - mean) / sigma * weight + bias, sigma a constant."""
+    names = ("input", "normalized_shape", "weight", *(("bias",) if name == "layer_norm" else ()), "eps")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    value, x = func(*args, **kwargs), given["input"]
+    axes = tuple(range(-len(given["normalized_shape"]), 0))
+    centred = x - x.mean(axes, keepdim=True) if name == "layer_norm" else x
+    eps = given.get("eps")
+    eps = (1e-5 if name == "layer_norm" else torch.finfo(x.dtype).eps) if eps is None else eps
+    linear = centred * (centred.detach().square().mean(axes, keepdim=True) + eps).rsqrt()
+    linear = linear if given.get("weight") is None else linear * given["weight"]
+    return _as(value, linear if given.get("bias") is None else linear + given["bias"])
+
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(_DENOMINATORS | _GATES, _constant),
+    **dict.fromkeys(_ACTIVATIONS, _activated),
+    **dict.fromkeys(_NORMS, _normed),
+    **dict.fromkeys(_POWERS, _power),
+    **dict.fromkeys(_QUOTIENTS, _quotient),
+}

@@ -1,0 +1,32 @@
+"""What the last layer attends to, averaged over its heads: what most people look at first.
+
+Weights of one layer are no account of what the answer rests on (arXiv:1902.10186); this is here to be compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.explanation import explanation
+from attnscope.matrix.attention_call import AttentionCall
+from attnscope.matrix.head_mean import mean_pattern_from_left
+
+
+@explanation(
+    title="Raw attention",
+    summary="Attention of the last layer, averaged over heads; cross-attention for the other stack.",
+    citation="arXiv:1902.10186",
+    formula="mean over heads of A, last layer",
+    cost="one forward pass",
+    signed=False,
+    adds_up="1 in each stack, less where a learned sink takes attention",
+)
+def raw_attention(
+    calls: Sequence[AttentionCall], start: dict[str, Float[Tensor, " token"]]
+) -> dict[str, Float[Tensor, " token"]]:
+    ((stack, row),) = start.items()
+    last = {call.keys_from: call for call in calls if call.stack == stack}
+    return {keys: mean_pattern_from_left(call.scores, row[None])[0] for keys, call in last.items()}

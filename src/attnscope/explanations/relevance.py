@@ -1,0 +1,102 @@
+"""Relevance through attention, without a map: arXiv:2103.15679, equations 5 to 11.
+
+With Abar = mean over heads of (dA * A)^+, the paper keeps relevance maps R between tokens, which begin as the identity
+(0 between two stacks), and lets every attention call add to them in the order in which they happen:
+
+    self-attention     R^dd <- R^dd + Abar R^dd,   R^de <- R^de + Abar R^de                                  (6, 7)
+    cross-attention    R^de <- R^de + (Rbar^dd)^T Abar Rbar^ee,   Rbar = I + rownorm(R - I)                  (8 to 10)
+
+One answer is read from one row of R (or from a few: `start`), and a row needs no map.
+
+Self-attention. After L calls R = (I + Abar_L) ... (I + Abar_1), so r = start R is a row vector carried from the last
+call to the first, r <- r + r Abar_l, each time one product (`matrix.relevance_products`).
+
+Cross-attention. What call l adds to R^de is multiplied from the left by the self-attention above it, which is the row r
+carried so far. The rest is (Rbar^dd)^T Abar Rbar^ee:
+
+    (r (Rbar^dd)^T)_i = r_i + ((R^dd - I) r)_i / s_i,   s = (R^dd - I) 1     R^dd x is x carried from the first call up
+    y Rbar^ee = y + z (R^ee - I),   z_j = y_j / s_j                           a row carried down the encoder
+
+A row sum of 0 means R = I there: its share is 0, never 0/0. What a row begins with, its own token, is taken away at the
+end: every token has it, and it says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.explanation import explanation
+from attnscope.matrix.attention_call import AttentionCall
+from attnscope.matrix.relevance_products import from_left, from_right
+
+Row = Float[Tensor, "batch token"]
+
+
+@explanation(
+    title="Relevance",
+    summary="Attention weighed by its gradient, where both speak for the answer, added up through all layers.",
+    citation="arXiv:2103.15679",
+    formula="R <- R + mean over heads of (dA * A)^+ R, less the identity",
+    cost="one backward pass",
+    signed=False,
+)
+def relevance(
+    calls: Sequence[AttentionCall], start: dict[str, Float[Tensor, " token"]]
+) -> dict[str, Float[Tensor, " token"]]:
+    ((last, weights),) = start.items()
+    mine = [call for call in calls if call.stack == last]
+    row = weights[None]
+    sums = _row_sums([call for call in mine if not call.crosses], row)
+    sent: dict[str, Row] = {}
+    left = len(sums)
+    for call in reversed(mine):
+        if call.crosses:
+            below = [one for one in mine if not one.crosses][:left]
+            y = from_left(call, _through_own(row, below, sums[left - 1] if left else None))
+            sent[call.keys_from] = sent[call.keys_from] + y if call.keys_from in sent else y
+        else:
+            row = row + from_left(call, row)
+            left -= 1
+    found = {last: (row - weights)[0]}
+    for stack, y in sent.items():
+        found[stack] = _through_other(y, [call for call in calls if call.stack == stack and not call.crosses])[0]
+    return found
+
+
+def _row_sums(calls: Sequence[AttentionCall], like: Row) -> list[Row]:
+    """s = (R - I) 1 after each of the calls."""
+    ones = torch.ones_like(like)
+    x, found = ones, []
+    for call in calls:
+        x = x + from_right(call, x)
+        found.append(x - ones)
+    return found
+
+
+def _through_own(row: Row, below: Sequence[AttentionCall], sums: Row | None) -> Row:
+    """r (Rbar^dd)^T."""
+    if sums is None:
+        return row
+    x = row
+    for call in below:
+        x = x + from_right(call, x)
+    return row + _shares(x - row, sums)
+
+
+def _through_other(y: Row, calls: Sequence[AttentionCall]) -> Row:
+    """y Rbar^ee."""
+    if not calls:
+        return y
+    z = _shares(y, _row_sums(calls, y)[-1])
+    carried = z
+    for call in reversed(calls):
+        carried = carried + from_left(call, carried)
+    return y + carried - z
+
+
+def _shares(x: Row, sums: Row) -> Row:
+    return torch.where(sums > 0, x / torch.where(sums > 0, sums, 1.0), 0.0)

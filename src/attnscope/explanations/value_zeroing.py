@@ -1,0 +1,40 @@
+"""Value zeroing (arXiv:2301.12971): how far each token's state moves in a layer when the value of another is zero.
+
+    C_ij = 1 - cos(state of i after the block, the same with value j zero),   rows made to sum to 1,
+    r <- r C_l, from the last layer to the first
+
+Unlike attention weights this sees values, the output projection, the skip, norms and the MLP of a block. A row in which
+nothing moves keeps what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.explanation import explanation
+
+
+@explanation(
+    title="Value zeroing",
+    summary="How far states move in each layer when one token's value is zero, multiplied through all layers.",
+    citation="arXiv:2301.12971",
+    formula="r <- r rownorm(C), C_ij = cosine distance of state i with and without value j",
+    cost="one forward pass for every token",
+    signed=False,
+    group="slow",
+    adds_up="1",
+    stacks="one",
+)
+def value_zeroing(
+    zeroed: Callable[[str], Float[Tensor, "layer token token"]], start: dict[str, Float[Tensor, " token"]]
+) -> dict[str, Float[Tensor, " token"]]:
+    ((stack, row),) = start.items()
+    for moved in zeroed(stack).flip(0):
+        sums = moved.sum(-1, keepdim=True)
+        own = torch.eye(len(moved), dtype=moved.dtype, device=moved.device)
+        row = row @ torch.where(sums > 0, moved / torch.where(sums > 0, sums, 1.0), own)
+    return {stack: row}

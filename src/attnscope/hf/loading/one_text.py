@@ -1,0 +1,147 @@
+"""One text for one model: a batch of a single sequence, its tokens in words, and how it begins.
+
+    read = reading(load("pocket"), "The dog saw the dog")
+    read.batch, read.words
+
+An encoder-decoder takes a pair of source and target too; given the source alone, it writes the target itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxtyping import Int
+from torch import Tensor
+
+from attnscope.core.errors import RefusalError
+from attnscope.corpus.formats import refuse_half_characters
+from attnscope.hf.anatomy.anatomy import marks_padding
+from attnscope.hf.loading.bos import beginning_of, beginning_of_ready
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.outputs import word
+from attnscope.hf.loading.targets import LONGEST, with_targets
+from attnscope.hf.seeing.gradients import outside_inference
+from attnscope.trace.batches import batches
+from attnscope.trace.beginning import Beginning
+from attnscope.trace.pairs import target_ids
+from attnscope.trace.windows import Window, Windows
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A batch of one sequence. `ids` are those that the chosen stack reads; none for images and sound."""
+
+    batch: dict[str, Any]
+    ids: Int[Tensor, " token"] | None
+    words: tuple[str, ...]
+    beginning: Beginning | None = None  # with BOS or without; None where nothing is known of it
+    notes: tuple[str, ...] = ()  # what a decoder read
+
+
+def reading(
+    loaded: Loaded, text: str | tuple[str, str] | Mapping[str, Any], bos: str = "auto", *, what: str = "Paths"
+) -> Reading:
+    """`text` (or a pair of source and target) in the model's tokens, begun as `bos` says, or a ready batch as it is.
+    `what` is asked of it, for refusals."""
+    notes: tuple[str, ...] = ()
+    pair = isinstance(text, tuple) and len(text) == 2 and all(isinstance(side, str) for side in text)
+    if not pair and not isinstance(text, str | Mapping):
+        raise RefusalError(
+            f"{what} are those of one text, not of a {type(text).__name__}: give a string, or a batch such as "
+            '{"input_ids": ids}.'
+        )
+    if isinstance(text, Mapping):
+        batch = dict(text)
+        beginning = beginning_of_ready(loaded, [batch], bos)
+        if "decoder_input_ids" in batch:
+            notes = ("The decoder read the decoder_input_ids that were given.",)
+    else:
+        source, target = (text, None) if isinstance(text, str) else text
+        batch, beginning, notes = _batch(loaded, source, target, bos)
+    place = next(loaded.model.parameters())
+    placed = {
+        name: outside_inference(value).to(place.device, place.dtype if value.is_floating_point() else None)
+        for name, value in batch.items()
+        if isinstance(value, Tensor)
+    }
+    # Beside tokens, pictures may come as rows of patches: one sequence is one row of tokens.
+    counted = [t for name, t in placed.items() if name.endswith("input_ids")] or list(placed.values())
+    if not counted or any(tensor.ndim == 0 or tensor.shape[0] != 1 for tensor in counted):
+        raise RefusalError(f"{what} are those of one sequence: give a text, or a batch of tensors with a single row.")
+    padded = [name for name, tensor in placed.items() if marks_padding(name, tensor) and not bool(tensor.all())]
+    if padded:
+        raise RefusalError(
+            f"{padded[0]} hides tokens, and {what.lower()} would begin at them too: give the tokens that count."
+        )
+    ids = placed.get("decoder_input_ids", placed.get("input_ids"))
+    row = None if ids is None else ids[0]
+    if row is not None and loaded.positions is not None and len(row) > loaded.positions:
+        raise RefusalError(_too_long(loaded, len(row)))
+    words = () if row is None else tuple(word(loaded.tokenizer, int(i)) for i in row)
+    return Reading({**batch, **placed}, row, words, beginning, notes)
+
+
+def _batch(
+    loaded: Loaded, text: str, target: str | None, bos: str
+) -> tuple[dict[str, Any], Beginning, tuple[str, ...]]:
+    if not loaded.reads_text:
+        raise RefusalError(
+            f"{loaded.name} ({loaded.class_name}) does not read text alone: in Python, give a batch of what its "
+            'forward takes, such as {"pixel_values": image}.'
+        )
+    refuse_half_characters(text, "The text")
+    ids = _numbers(loaded, text) if loaded.tokenizer is None else tuple(loaded.tokenizer(text)["input_ids"])
+    if not text.strip() or not ids:
+        raise RefusalError("The text is empty: give at least two tokens of it.")
+    beginning = beginning_of(loaded, bos)
+    if loaded.tokenizer is None and bos == "auto":
+        beginning = replace(beginning, begins=ids[0] == beginning.token, why="the numbers of the tokens were given")
+    ids = beginning(ids)
+    if loaded.positions is not None and len(ids) > loaded.positions:
+        raise RefusalError(_too_long(loaded, len(ids)))
+    written = _written(loaded, target)
+    largest = max(*ids, *(written or ids))
+    if loaded.vocab_size is not None and largest >= loaded.vocab_size:
+        given = f"token {largest}, and {loaded.name} has {loaded.vocab_size} of them"
+        if loaded.tokenizer is None:
+            raise RefusalError(f"The text asks for {given}: give numbers below that.")
+        raise RefusalError(f"The tokenizer gives {given}: give the tokenizer that belongs to the model.")
+    window = Windows("text", "", (Window(ids),), loaded.positions or LONGEST, None if written is None else (written,))
+    notes: tuple[str, ...] = ()
+    if loaded.decoder_start is not None:
+        window, said = with_targets(loaded, window)
+        notes = (said,)
+    made = next(iter(batches(window, decoder_start=loaded.decoder_start, accepts=loaded.accepts)))
+    return made.inputs, beginning, notes
+
+
+def _written(loaded: Loaded, target: str | None) -> tuple[int, ...] | None:
+    """The tokens of a target; refused where there is no decoder to read them."""
+    if target is None:
+        return None
+    if loaded.decoder_start is None:
+        raise RefusalError(f"{loaded.name} ({loaded.class_name}) has no decoder to read a target: give one text.")
+    refuse_half_characters(target, "The target text")
+    if loaded.tokenizer is not None and target.strip():
+        return target_ids(loaded.tokenizer, target)
+    ids = _numbers(loaded, target)
+    if not ids:
+        raise RefusalError("The target text is empty: give it, or the source alone.")
+    return ids
+
+
+def _too_long(loaded: Loaded, tokens: int) -> str:
+    return f"The text has {tokens} tokens and {loaded.name} reads {loaded.positions} at most: shorten the text."
+
+
+def _numbers(loaded: Loaded, text: str) -> tuple[int, ...]:
+    """Without a tokenizer a text is the numbers of its tokens."""
+    words = text.replace(",", " ").split()
+    if not all(word.isdecimal() for word in words):
+        raise RefusalError(
+            f"{loaded.name} has no tokenizer, so it cannot read text: give the numbers of tokens instead ('5 17 3'), "
+            "add tokenizer.json to it, or in Python pass tokenizer=."
+        )
+    return tuple(map(int, words))

@@ -1,0 +1,193 @@
+"""A run that ends in a number, with all that explanations read of it: attention calls, embeddings, and gradients.
+
+    captured = capture(model, batch, found, entrances, number)
+    captured.calls, captured.embedding, captured.embedding_gradient, captured.output
+
+Fused attention stays on and the output is the model's own, bit for bit. Of every attention call queries, keys, values
+and the gradient at its output are kept, never a map; what the backward pass needs lives as long as in training.
+Parameters need no gradient meanwhile (a position bias that wanted one would get another kernel), and want again
+afterwards what they wanted before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.hf.anatomy.anatomy import Anatomy
+from attnscope.hf.anatomy.example import run
+from attnscope.hf.seeing.gradients import with_gradients
+from attnscope.hf.seeing.intact import evaluating, without_cache
+from attnscope.hf.seeing.tensors import every_tensor
+from attnscope.hf.tapping.entrances import Entrance, entering
+from attnscope.hf.tapping.tap import Frame, tap
+from attnscope.matrix.attention_call import AttentionCall
+from attnscope.trace.frame import AttentionFrame
+
+Vectors = dict[str, Float[Tensor, "token width"]]
+Number = Callable[[Tensor], Float[Tensor, " batch"]]
+"""What is explained: from the model's first output to one number for each sequence."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One run on one sequence. Vectors are by stack."""
+
+    value: float
+    output: Tensor
+    calls: tuple[AttentionCall, ...]
+    embedding: Vectors
+    embedding_gradient: Vectors
+
+
+def capture(
+    model: nn.Module, batch: Mapping[str, Any], found: Anatomy, places: tuple[Entrance, ...], number: Number
+) -> Captured:
+    """Run the model on a batch of one sequence, and `number` back through it."""
+    frames: list[AttentionFrame] = []
+    leaves: dict[str, Tensor] = {}
+
+    def receive(frame: Frame) -> None:
+        if isinstance(frame, AttentionFrame):
+            frames.append(frame)
+
+    with explaining(model), tap(model, found, receive), entering(model, places, _leaf(leaves)):
+        output = first_output(run(model, batch))
+        value = number(output).sum()
+        _refuse_without_gradient(found, value)
+        live = [_live(frame) for frame in frames]
+        wanted = [*leaves.values(), *(one for one in live if one.requires_grad)]
+        found_gradients = iter(torch.autograd.grad(value, wanted, allow_unused=True))
+    at_embedding = {stack: _or_zero(next(found_gradients), leaf)[0] for stack, leaf in leaves.items()}
+    at_output = [_or_zero(next(found_gradients) if one.requires_grad else None, one) for one in live]
+    calls = tuple(_call(found, frame, gradient) for frame, gradient in zip(frames, at_output, strict=True))
+    _refuse_not_finite(found, calls, at_embedding)
+    embedding = {stack: leaf.detach()[0] for stack, leaf in leaves.items()}
+    return Captured(float(value.detach()), output.detach(), calls, embedding, at_embedding)
+
+
+def gradient_under(
+    model: nn.Module,
+    batch: Mapping[str, Any],
+    places: tuple[Entrance, ...],
+    number: Number,
+    context: AbstractContextManager[Any] | None = None,
+) -> Vectors:
+    """The gradient at the embedding, of a run inside `context` (which may have rules of its own for gradients)."""
+    leaves: dict[str, Tensor] = {}
+    with explaining(model), entering(model, places, _leaf(leaves)):
+        with context or nullcontext():
+            output = first_output(run(model, batch))
+        value = number(output).sum()
+        gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+    return {stack: _or_zero(one, leaf)[0] for (stack, leaf), one in zip(leaves.items(), gradients, strict=True)}
+
+
+def asked_with(
+    model: nn.Module,
+    batch: Mapping[str, Any],
+    places: tuple[Entrance, ...],
+    number: Number,
+    vectors: Mapping[str, Float[Tensor, "batch token width"]],
+) -> Float[Tensor, " batch"]:
+    """The number for other vectors of the same tokens, several at once; with a gradient where they want one."""
+    rows = len(next(iter(vectors.values())))
+    wider = {
+        name: value.expand(rows, *value.shape[1:]) if isinstance(value, Tensor) and value.ndim else value
+        for name, value in batch.items()
+    }
+
+    def give(stack: str, looked_up: Tensor) -> Tensor:
+        return vectors[stack].to(looked_up.dtype).reshape(looked_up.shape).clone()
+
+    grad = torch.is_grad_enabled()
+    with explaining(model), torch.set_grad_enabled(grad), entering(model, places, give):
+        return number(first_output(run(model, wider)))
+
+
+def first_output(answer: Any) -> Tensor:
+    """The model's first floating output: logits, or the last state."""
+    return next(tensor for tensor in every_tensor(answer) if tensor.is_floating_point())
+
+
+@contextmanager
+def explaining(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, no cache, gradients on, and none for parameters; all as it was afterwards."""
+    wanting = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    with evaluating(model), without_cache(model), with_gradients():
+        for parameter in wanting:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in wanting:
+                parameter.requires_grad_(True)
+
+
+def _leaf(leaves: dict[str, Tensor]) -> Callable[[str, Tensor], Tensor]:
+    def give(stack: str, looked_up: Tensor) -> Tensor:
+        leaves[stack] = looked_up.detach().clone().requires_grad_()
+        return leaves[stack].clone()  # some models scale their embedding in place, which a leaf does not bear
+
+    return give
+
+
+def _live(frame: AttentionFrame) -> Tensor:
+    if frame.passed_on is None:
+        raise RefusalError("An exchanged attention does not say what it passes on: explain the model without it.")
+    return frame.passed_on.tensor
+
+
+def _or_zero(gradient: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if gradient is None else gradient.detach()
+
+
+def _call(found: Anatomy, frame: AttentionFrame, gradient: Tensor) -> AttentionCall:
+    site = next(s for s in found.sites if (s.stack, s.site, s.layer) == (frame.stack, frame.site, frame.layer))
+    if frame.site == "uneven":
+        raise RefusalError(
+            f"Layer {frame.layer} of {found.model_class} attends from one number of tokens to another (pooling), and "
+            "relevance is carried from token to token: choose another model."
+        )
+    assert frame.passed_on is not None
+    scores = frame.scores
+    lse = None if scores.lse is None else scores.lse.detach()
+    return AttentionCall(
+        stack=frame.stack,
+        keys_from=site.keys_from if frame.site == "cross" else frame.stack,
+        layer=frame.layer,
+        scores=replace(scores, lse=lse),
+        value=frame.value.detach(),
+        gradient=frame.passed_on.laid_out(gradient),
+    )
+
+
+def _refuse_without_gradient(found: Anatomy, value: Tensor) -> None:
+    if not bool(value.isfinite()):
+        raise RefusalError(f"{found.model_class} gives a number that is not finite on this input: look at its weights.")
+    if not value.requires_grad:
+        raise RefusalError(
+            f"The answer of {found.model_class} has no gradient (quantised weights, or a step that cuts it): load the "
+            "model in float32."
+        )
+
+
+def _refuse_not_finite(found: Anatomy, calls: tuple[AttentionCall, ...], at_embedding: Vectors) -> None:
+    """From the last call back to the first, as the gradient goes: the first that is not a number is named."""
+    for call in reversed(calls):
+        if not bool(call.gradient.isfinite().all()):
+            raise RefusalError(
+                f"The gradient is not a number at the attention of layer {call.layer} ({call.stack}) of "
+                f"{found.model_class}: try --dtype float64, or look at the weights behind it."
+            )
+    if not all(bool(one.isfinite().all()) for one in at_embedding.values()):
+        raise RefusalError(
+            f"The gradient at the embedding of {found.model_class} is not a number: try --dtype float64."
+        )

@@ -1,0 +1,129 @@
+"""Where tokens become vectors: the calls that look token numbers up in a table, found by watching one run.
+
+    found = entrances(model, batch, anatomy)
+    with entering(model, found, give):         # give(stack, looked_up) -> what the model goes on with
+        model(**batch)
+
+No names are known: a table is whatever `nn.Embedding` is given the very numbers that the batch holds. The table that
+the model calls its own (`get_input_embeddings`) is preferred, then the largest: positions and token types are looked up
+too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.hf.anatomy.anatomy import Anatomy
+from attnscope.hf.anatomy.example import run
+from attnscope.hf.seeing.gradients import without_gradients
+from attnscope.hf.seeing.intact import evaluating
+from attnscope.hf.seeing.restoring import Restoring
+
+ENCODED, DECODED = "input_ids", "decoder_input_ids"
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """The `nth` call of the table at `path` makes vectors of the tokens that `stack` reads."""
+
+    stack: str
+    argument: str
+    path: str
+    nth: int
+    sequence_first: bool = False  # looked up as `[token, batch]`
+
+
+def entrances(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tuple[Entrance, ...]:
+    """One for each argument of token numbers, in the order of the stacks; refused where one is not looked up."""
+    wanted = {name: batch[name] for name in (ENCODED, DECODED) if isinstance(batch.get(name), Tensor)}
+    if not wanted:
+        raise RefusalError(
+            f"{found.model_class} is given no token numbers (input_ids), and explanations are of tokens: give a text."
+        )
+    seen: list[tuple[str, Entrance, int]] = []
+    calls: Counter[str] = Counter()
+
+    def watch(path: str, rows: int) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            nth = calls[path]
+            calls[path] += 1
+            for name, ids in wanted.items():
+                if args and isinstance(args[0], Tensor) and _same(args[0], ids):
+                    turned = args[0].shape != ids.shape
+                    seen.append((name, Entrance(_stack(found, name, wanted), name, path, nth, turned), rows))
+
+        return hook
+
+    own = getattr(model, "get_input_embeddings", None)
+    table = own() if callable(own) else None
+    with Restoring() as changes, evaluating(model), without_gradients():
+        for path, module in model.named_modules():
+            if isinstance(module, nn.Embedding):
+                preferred = module is table or getattr(table, "weight", None) is module.weight
+                changes.after(module, watch(path, 2**62 if preferred else module.num_embeddings))
+        run(model, batch)
+    chosen = []
+    for name in wanted:
+        mine = [(rows, one) for argument, one, rows in seen if argument == name]
+        if not mine:
+            raise RefusalError(
+                f"{found.model_class} does not look its {name} up in a table of vectors, so that their part in the "
+                "answer cannot be followed: choose another model."
+            )
+        most = max(rows for rows, _ in mine)
+        chosen.append(next(one for rows, one in mine if rows == most))
+    return tuple(chosen)
+
+
+def _same(given: Tensor, ids: Tensor) -> bool:
+    return (
+        given.dtype == ids.dtype and given.numel() == ids.numel() and bool(torch.equal(given.flatten(), ids.flatten()))
+    )
+
+
+def _stack(found: Anatomy, name: str, wanted: Mapping[str, Tensor]) -> str:
+    """Whose tokens an argument holds: of two the encoder's come first; a single one is read by the last stack."""
+    names = list(dict.fromkeys(site.stack for site in found.sites))
+    if len(wanted) == 1 or len(names) == 1 or name == DECODED:
+        return names[-1]
+    return names[0]
+
+
+@contextmanager
+def entering(
+    model: nn.Module, found: tuple[Entrance, ...], give: Callable[[str, Float[Tensor, " ..."]], Float[Tensor, " ..."]]
+) -> Iterator[None]:
+    """Inside, the model goes on with `give(stack, vectors)` in place of the vectors that it looked up, which are handed
+    over and taken back as `[batch, token, width]`."""
+    places = {(one.path, one.nth): one for one in found}
+    calls: Counter[str] = Counter()
+
+    def begin(*ignored: Any) -> None:
+        calls.clear()
+
+    def watch(path: str) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+            place = places.get((path, calls[path]))
+            calls[path] += 1
+            if place is None:
+                return None
+            if place.sequence_first:
+                return give(place.stack, output.transpose(0, 1)).transpose(0, 1)
+            return give(place.stack, output)
+
+        return hook
+
+    with Restoring() as changes:
+        changes.before(model, begin, kwargs=False, prepend=True)
+        for path in dict.fromkeys(one.path for one in found):
+            changes.after(model.get_submodule(path), watch(path))
+        yield

@@ -1,0 +1,192 @@
+"""What `explain` found: for one answer, a number for every token of the input by each of several methods.
+
+    found.value, found.target                      what is explained
+    found.scores("relevance")                      numbers of one method, all tokens in order
+    found.top("relevance", 5)                      the tokens that did most
+    found.agreement()                              rank correlation of every two methods
+    found.save("explanation.json"); Explanation.load("explanation.json")
+
+Numbers of different methods have different units: within one method they can be compared, between two only their order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.records.decoding import FieldError
+from attnscope.records.record import Record
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The target by its parts, where `Explanation.target` is a sentence."""
+
+    kind: Literal["logit", "difference", "norm", "similarity"]
+    word: str | None = None  # the token or class whose logit it is
+    other: str | None = None  # the one whose logit is taken away, or the other text
+    where: str = ""  # "after the last token"; empty where the answer is of the whole text
+
+    @property
+    def words(self) -> str:
+        if self.kind == "norm":
+            return "norm of the mean state"
+        if self.kind == "similarity":
+            return f"likeness to '{self.other}'"
+        taken = "" if self.other is None else f" minus that of '{self.other}'"
+        return f"logit of '{self.word}'{taken}{self.where and ' '}{self.where}"
+
+
+@dataclass(frozen=True)
+class Input:
+    """A row of tokens that the model read: `encoder`, `decoder`, or its only one."""
+
+    name: str
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token of the input, and its number by some method."""
+
+    input: str
+    place: int  # from 0, within its input
+    word: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The numbers of one method, input by input; empty where it does not speak of one."""
+
+    name: str
+    title: str
+    group: str  # "default", "slow" or "floor"
+    signed: bool  # whether a token can speak against the answer
+    scores: tuple[tuple[float, ...], ...]
+    adds_up: str | None = None  # what all numbers add up to, in words
+
+    @property
+    def total(self) -> float:
+        return math.fsum(number for row in self.scores for number in row)
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation(Record):
+    """One answer, explained."""
+
+    KIND: ClassVar[str] = "explanation"
+    COMMAND: ClassVar[str] = "explain"
+
+    model: str
+    class_name: str
+    text: str
+    inputs: tuple[Input, ...]
+    target: str  # in words
+    asked: Asked
+    position: int | None  # of the token that answers, in the last input; None where the answer is of the whole text
+    value: float  # of the target
+    dtype: str
+    baseline: str  # what a token that says nothing is, in words
+    methods: tuple[Scored, ...]
+    notes: tuple[str, ...] = ()
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(one.name for one in self.methods)
+
+    @property
+    def voting(self) -> tuple[Scored, ...]:
+        """Methods that know something: all but the floor."""
+        return tuple(one for one in self.methods if one.group != "floor")
+
+    def method(self, name: str) -> Scored:
+        found = next((one for one in self.methods if one.name == name), None)
+        if found is None:
+            raise RefusalError(f"There is no '{name}' in this explanation.{nearest(name, self.names)}")
+        return found
+
+    def tokens(self, name: str) -> tuple[Token, ...]:
+        """All tokens that a method speaks of, in the order in which they were read."""
+        return tuple(
+            Token(read.name, place, word, score)
+            for read, row in zip(self.inputs, self.method(name).scores, strict=True)
+            for place, (word, score) in enumerate(zip(read.tokens, row, strict=False))
+        )
+
+    def scores(self, name: str) -> tuple[float, ...]:
+        return tuple(token.score for token in self.tokens(name))
+
+    def top(self, name: str, most: int = 10) -> tuple[Token, ...]:
+        """The tokens that speak most for the answer, largest first; of equals the one that was read first."""
+        return tuple(sorted(self.tokens(name), key=lambda token: -token.score)[:most])
+
+    def agreement(self) -> dict[tuple[str, str], float]:
+        """Spearman's rank correlation of every two methods, over the tokens of which both speak; NaN where one of them
+        gives all tokens the same."""
+        from scipy.stats import rankdata
+
+        found = {}
+        for one, other in combinations(self.voting, 2):
+            pairs = [
+                pair
+                for mine, theirs in zip(one.scores, other.scores, strict=True)
+                if mine and theirs
+                for pair in zip(mine, theirs, strict=True)
+            ]
+            left, right = (rankdata(side) for side in zip(*pairs, strict=True)) if pairs else ((), ())
+            found[one.name, other.name] = _correlation(left, right)
+        return found
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Explanation:
+        """What `to_json` gave, read back; a `FieldError` names what does not belong there."""
+        found = super().from_json(data)
+        for number, one in enumerate(found.methods):
+            fits = len(one.scores) == len(found.inputs) and all(
+                len(row) in (0, len(read.tokens)) for row, read in zip(one.scores, found.inputs, strict=False)
+            )
+            if not fits:
+                raise FieldError(f"methods[{number}].scores: a number for every token of every input is needed")
+        if not found.methods or not found.inputs or not any(one.tokens for one in found.inputs):
+            raise FieldError("methods: one method at least and one token at least are needed")
+        if len(set(found.names)) < len(found.names):
+            raise FieldError("methods: every method once is needed")
+        return found
+
+    def table(self) -> pandas.DataFrame:
+        """One row for each method and token."""
+        import pandas
+
+        rows = [
+            {
+                "method": name,
+                "input": token.input,
+                "place": token.place,
+                "token": token.word,
+                "score": token.score,
+            }
+            for name in self.names
+            for token in self.tokens(name)
+        ]
+        return pandas.DataFrame(rows)
+
+    def __repr__(self) -> str:
+        tokens, methods = sum(len(one.tokens) for one in self.inputs), len(self.methods)
+        return f"<Explanation of {self.model}: {self.target} = {self.value:.4g}, {tokens} tokens, {methods} methods>"
+
+
+def _correlation(left: Any, right: Any) -> float:
+    import numpy
+
+    if len(left) < 2 or not all(numpy.ptp(side) > 0 and numpy.isfinite(side).all() for side in (left, right)):
+        return math.nan
+    return float(numpy.corrcoef(left, right)[0, 1])

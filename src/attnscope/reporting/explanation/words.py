@@ -1,0 +1,160 @@
+"""What an explanation says, in sentences: which token decided, how far methods agree, what speaks against."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from attnscope.charts.explanation_map import reach
+from attnscope.charts.path_rows import signed, visible
+from attnscope.core.numerals import numeral
+from attnscope.core.words import count
+from attnscope.records.explanation import Explanation, Scored, Token
+from attnscope.reporting.verdict import Verdict
+
+FEW = 3  # tokens that a method names
+CLEAR = 0.5  # share of methods that must name a token first
+AGAINST = 0.25  # of a method's largest number: what speaks against the answer is worth a word
+MISSING = 0.05  # of the answer: what tokens do not add up to it is worth a word
+
+Place = tuple[str, int]
+
+
+def verdict(found: Explanation) -> Verdict:
+    """The token that most methods put first, and how many do."""
+    told = [one for one in found.voting if decides(one)]
+    if not told:
+        return Verdict("info", "No token stands out: every method gives all tokens the same.")
+    if sum(len(one.tokens) for one in found.inputs) == 1:
+        return Verdict("info", "There is a single token, so it alone decided.")
+    firsts = _firsts(found, told)
+    (place, votes), *_ = firsts.most_common(1)
+    token = _token(found, place)
+    if len(told) == 1:
+        return Verdict("info", f"{token} did most for the answer, by {in_words(told[0])}.")
+    if votes > CLEAR * len(told):
+        which = f"all {len(told)} methods" if votes == len(told) else f"{votes} of {len(told)} methods"
+        return Verdict("info", f"{token} decided: {which} put it first.")
+    named = [_token(found, other) for other, _ in firsts.most_common(FEW)]
+    return Verdict(
+        "warning",
+        f"Methods do not agree on what decided: {_listed(named)} come first, none of them by most of "
+        f"{count(len(told), 'method')}.",
+    )
+
+
+def decides(method: Scored) -> bool:
+    """Whether a method tells tokens apart at all."""
+    numbers = [number for row in method.scores for number in row]
+    return bool(numbers) and max(numbers) > min(numbers)
+
+
+def in_words(method: Scored) -> str:
+    """Its title inside a sentence."""
+    return method.title[:1].lower() + method.title[1:]
+
+
+def sentences(found: Explanation) -> tuple[str, ...]:
+    """The verdict; what is explained; which tokens are named by most methods; what speaks against; how far methods
+    agree,
+    and what does not add up."""
+    said = [verdict(found).sentence, _explained(found)]
+    for part in (_often_named(found), _against(found), _agreement(found), *_sums(found)):
+        said += [part] if part else []
+    return tuple(said)
+
+
+def _explained(found: Explanation) -> str:
+    return f"Explained is the {visible(found.target)}: {numeral(found.value)}."
+
+
+def _firsts(found: Explanation, told: Sequence[Scored]) -> Counter[Place]:
+    places: Counter[Place] = Counter()
+    for one in told:
+        first = found.top(one.name, 1)[0]
+        places[first.input, first.place] += 1
+    return places
+
+
+def named_by(found: Explanation, few: int = FEW) -> Counter[Place]:
+    """How many methods have a token among their first few."""
+    return Counter(
+        (token.input, token.place) for one in found.voting if decides(one) for token in found.top(one.name, few)
+    )
+
+
+def _often_named(found: Explanation) -> str:
+    told = [one for one in found.voting if decides(one)]
+    tokens = sum(len(one.tokens) for one in found.inputs)
+    if len(told) < 2 or tokens <= FEW:
+        return ""
+    often = [(place, votes) for place, votes in named_by(found).most_common(FEW) if votes > CLEAR * len(told)]
+    if not often:
+        return f"No token is among the first {FEW} of most methods."
+    words = _listed([f"{_token(found, place)} ({votes} of {len(told)})" for place, votes in often])
+    return f"Among the first {FEW} of most methods: {words}."
+
+
+def _against(found: Explanation) -> str:
+    """What takes most away, where methods can say so."""
+    heard: Counter[Place] = Counter()
+    speaking = [one for one in found.voting if one.signed and decides(one)]
+    for one in speaking:
+        least = min(found.tokens(one.name), key=lambda token: token.score)
+        if least.score < -AGAINST * reach(one):
+            heard[least.input, least.place] += 1
+    (place, votes), *_ = heard.most_common(1) or [(("", 0), 0)]
+    if votes < CLEAR * len(speaking) or not votes:
+        return ""
+    who = f"{votes} of {count(len(speaking), 'method')}"
+    return f"{_token(found, place)} speaks most against it, by {who} that can say so."
+
+
+def _agreement(found: Explanation) -> str:
+    known = {pair: value for pair, value in found.agreement().items() if math.isfinite(value)}
+    if not known:
+        return ""
+    titles = {one.name: in_words(one) for one in found.methods}
+
+    def pair(names: tuple[str, str]) -> str:
+        return f"{titles[names[0]]} and {titles[names[1]]} ({numeral(round(known[names], 2))})"
+
+    mean = sum(known.values()) / len(known)
+    if len(known) == 1:
+        return f"The order of tokens by {pair(next(iter(known)))} has that rank correlation."
+    closest, farthest = max(known, key=known.__getitem__), min(known, key=known.__getitem__)
+    return (
+        f"Rank correlations of methods are {numeral(round(mean, 2))} on average; closest are {pair(closest)}, farthest "
+        f"{pair(farthest)}."
+    )
+
+
+def _sums(found: Explanation) -> list[str]:
+    """What methods whose numbers should add up to the answer leave to constants."""
+    said = []
+    for one in found.methods:
+        if one.adds_up is None or "constants" not in one.adds_up:
+            continue
+        missing = found.value - one.total
+        if abs(missing) > MISSING * max(abs(found.value), abs(one.total)):
+            said.append(
+                f"By {in_words(one)} tokens add up to {signed(one.total)} of {numeral(found.value)} ({one.adds_up})."
+            )
+    return said
+
+
+def _token(found: Explanation, place: Place) -> str:
+    name, at = place
+    read = next(one for one in found.inputs if one.name == name)
+    where = f"token {at} of the {name}" if len(found.inputs) > 1 else f"token {at}"
+    return f"'{visible(read.tokens[at])}' ({where})"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def token_words(token: Token, several: bool) -> str:
+    """A token as lists name it."""
+    return f"{f'{token.input} ' if several else ''}{token.place}"

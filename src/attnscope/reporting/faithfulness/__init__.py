@@ -1,0 +1,1 @@
+"""What a person reads of how faithful explanations are: words, terminal, page."""

@@ -1,0 +1,94 @@
+"""What holds for every explanation that is registered: a whole card, one number a token, no look at what the answer
+cannot
+depend on, the same numbers twice."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import pytest
+
+import attnscope
+from attnscope.core.explanation import READABLE, explanation
+from attnscope.core.registry import METHOD_SETS, chosen_methods, explanations
+from attnscope.records.explanation import Explanation
+from tests.specimens import byte_tokenizer, tiny_llama, tiny_t5
+
+METHODS = tuple(explanations())
+TEXT = "which one?"
+
+
+@cache
+def explained(position: int | None = None, times: int = 1) -> Explanation:
+    """All methods at once; `times` makes it another run."""
+    return attnscope.explain(tiny_llama(), TEXT, methods="all", position=position, tokenizer=byte_tokenizer())
+
+
+@cache
+def of_two_stacks() -> Explanation:
+    return attnscope.explain(tiny_t5(), ("a source", "a target"), methods="all", tokenizer=byte_tokenizer())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_its_card_is_whole(name: str) -> None:
+    method = explanations()[name]
+    card = method.card
+    assert card.name == name
+    assert card.group in METHOD_SETS
+    for words in (card.title, card.summary, card.citation, card.formula, card.cost):
+        assert words.strip()
+    assert card.summary.endswith(".")
+    assert "arXiv:" in card.citation
+    assert set(method.reads) <= set(READABLE)
+    assert card.to_json()["name"] == name
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_token_has_a_finite_number_and_the_same_one_again(name: str) -> None:
+    found = explained()
+    (numbers,) = found.method(name).scores
+    assert len(numbers) == len(found.inputs[0].tokens) == 1 + len(TEXT)
+    assert all(math.isfinite(number) for number in numbers)
+    assert max(numbers) > min(numbers)
+    if not explanations()[name].card.signed:
+        assert min(numbers) >= 0
+    assert explained(times=2).method(name) == found.method(name)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if explanations()[name].card.group != "floor"])
+def test_what_the_model_reads_later_has_no_part_in_it(name: str) -> None:
+    """Asked behind token 5, a causal model has not seen token 6: no method may say that it did anything.
+
+    Value zeroing compares runs of one and of several sequences, which differ by rounding, and squares that.
+    """
+    (numbers,) = explained(position=5).method(name).scores
+    assert numbers[6:] == pytest.approx([0.0] * (len(numbers) - 6), abs=1e-10)
+    assert max(map(abs, numbers[:6])) > 1e-4
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_of_two_stacks_it_speaks_or_says_why_not(name: str) -> None:
+    card, found = explanations()[name].card, of_two_stacks()
+    assert [one.name for one in found.inputs] == ["encoder", "decoder"]
+    if card.stacks == "one":
+        assert name not in found.names
+        assert any(note.startswith(f"{card.title} is left out: {name} follows one stack") for note in found.notes)
+    else:
+        assert [len(row) for row in found.method(name).scores] == [len(one.tokens) for one in found.inputs]
+
+
+def test_sets_are_what_cards_say() -> None:
+    groups = {name: method.card.group for name, method in explanations().items()}
+    for word in ("default", "slow", "floor"):
+        assert {one.card.name for one in chosen_methods([word])} == {n for n, group in groups.items() if group == word}
+    assert {one.card.name for one in chosen_methods(["all"])} == set(groups)
+    assert chosen_methods(["default"])[0].card.name == "relevance"
+
+
+def test_a_field_that_no_run_has_is_refused_at_once() -> None:
+    register = explanation(title="t", summary="s", citation="c", formula="f", cost="c", signed=False)
+    with pytest.raises(TypeError, match="asks for nonsense"):
+
+        @register
+        def wrong(nonsense: int) -> None: ...
