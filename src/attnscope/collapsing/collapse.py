@@ -46,6 +46,7 @@ from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.hf.seeing.gradients import without_gradients
+from attnscope.hf.seeing.intact import keeping_its_modules
 from attnscope.matrix.yardsticks import YARDSTICKS
 from attnscope.records.collapse import Collapse, EndToEnd
 from attnscope.trace.batches import Batches
@@ -122,7 +123,7 @@ def collapse(
         if reason is not None:
             loaded = loaded_for(model, tokenizer, replace(loading, seed=seed, dtype="float32"))
             loaded = replace(loaded, provenance={**loaded.provenance, "float64": f"does not run ({reason})"})
-        with looking_at(loaded.model):
+        with looking_at(loaded.model), keeping_its_modules(loaded.model):
             precision, place = precision_and_place(loaded.model)
             with refusing_what_does_not_run(loaded), without_gradients(), quiet():
                 first = prepared.batches[0].to(place, precision)

@@ -37,6 +37,7 @@ from attnscope.hf.loading.options import Loading, Sampling, refuse_unknown_bos
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.hf.seeing.gradients import without_gradients
+from attnscope.hf.seeing.intact import keeping_its_modules
 from attnscope.records.survey.survey import Survey
 from attnscope.scanning.checkpoint import Checkpoint
 from attnscope.scanning.excerpts import with_excerpts
@@ -89,7 +90,7 @@ def scan(
     loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
     sampling = Sampling(samples, max_tokens, batch_size, seed, field, bos)
     loaded = loaded_model(model, tokenizer, loading)
-    with looking_at(loaded.model):
+    with looking_at(loaded.model), keeping_its_modules(loaded.model):
         text = text_of(corpus, sampling)
         prepared = batches_for(loaded, text, sampling)
         plan = Plan.of(loaded, prepared, chosen, sampling, accumulate)

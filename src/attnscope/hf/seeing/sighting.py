@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from attnscope.hf.seeing.masks import MaskReader
@@ -29,6 +29,7 @@ class Sighting:
     attended: Float[Tensor, "batch query heads value_dim"] | None = None  # A V, where `mixed` is more than that
     holds: frozenset[str] | None = None  # statistics that mean what they mean for softmax; None: all
     sums_to_one: bool = True
+    rows: Bool[Tensor, "batch query"] | None = None  # queries that this call answers, where another answers the rest
 
 
 def sight_fused(call: FusedCall, masks: MaskReader) -> Sighting:

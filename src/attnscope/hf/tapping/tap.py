@@ -28,6 +28,7 @@ from attnscope.hf.seeing.fast_path import without_fast_path
 from attnscope.hf.seeing.interface import watched_interface
 from attnscope.hf.seeing.masks import MaskReader
 from attnscope.hf.seeing.owners import Listener, watched_owner
+from attnscope.hf.seeing.pieces import told_in_one_piece
 from attnscope.hf.seeing.primitives import FusedCall, Seen, SightedCall, looking_away
 from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.sighting import Sighting, sight_fused, sight_written_out
@@ -57,6 +58,8 @@ def tap(model: nn.Module, found: Anatomy, receive: Receive, token_masks: TokenMa
             changes.after(model.get_submodule(path), after)
         changes.after(model, running.finish)
         changes.after(model, running.end, always=True)
+        if "pieces" in found.routes:  # before its owners are watched, who are to hear of it
+            changes.enter_context(told_in_one_piece(model))
         for path in dict.fromkeys(s.path for s in found.sites if s.route != "interface"):
             changes.enter_context(watched_owner(model.get_submodule(path), running.listener(path)))
         if "interface" in found.routes:
@@ -258,9 +261,12 @@ class _Tap:
             key_mask = self.padding.learn(site.keys_from, batch, sighting.scores)
         for frame in self.waiting.pop(site.keys_from, ()):
             self._hand_out(replace(frame, token_mask=key_mask))
-        query_mask = self.padding.mask(site.stack, batch, queries, sighting.mixed.device)
-        if query_mask is None:
-            raise self.padding.refusal(site.stack)
+        query_mask = sighting.rows
+        if query_mask is None or queries == keys:
+            query_mask = self.padding.mask(site.stack, batch, queries, sighting.mixed.device)
+            if query_mask is None:
+                raise self.padding.refusal(site.stack)
+            query_mask = query_mask if sighting.rows is None else query_mask & sighting.rows
         self._hand_out(
             AttentionFrame(
                 stack=site.stack,
