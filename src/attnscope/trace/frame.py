@@ -51,6 +51,7 @@ class AttentionFrame:
     attended: Float[Tensor, "batch query heads value_dim"] | None = None
     holds: frozenset[str] | None = None
     sums_to_one: bool = True
+    media: Bool[Tensor, "batch key"] | None = None  # tokens of pictures or sound, where they stand among words
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ def _uneven(placement: Placement) -> Iterator[str]:
         layers = {p.layer for p in placement.sites if p.stack == stack and p.seen.site == "uneven"}
         yield (
             f"Self-attention of the {stack} has unequally many queries and keys in {count(len(layers), 'block')} "
-            "(pooled tokens, global tokens with rows of their own, or further streams beside its own): measures that need a diagonal are left out there."
+            "(pooled tokens, global tokens with rows of their own, or further streams beside its own): measures that "
+            "need a diagonal are left out there."
         )
 
 

@@ -1,4 +1,4 @@
-"""Sliding windows with global tokens (Longformer, Beltagy et al. 2020, arXiv:2004.05150, section 3.1), read as one call.
+"""Sliding windows with global tokens (Longformer, Beltagy et al. 2020, arXiv:2004.05150, section 3), read as one call.
 
 With w tokens on either side, key j is seen by query i where |i - j| <= w or j is global, and j is no padding:
 

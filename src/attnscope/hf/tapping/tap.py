@@ -33,6 +33,7 @@ from attnscope.hf.seeing.primitives import FusedCall, Seen, SightedCall, looking
 from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.sighting import Sighting, sight_fused, sight_written_out
 from attnscope.hf.seeing.tensors import arguments, at
+from attnscope.hf.tapping.media import Media
 from attnscope.hf.tapping.padding import Padding, TokenMasks
 from attnscope.trace.frame import AttentionFrame, StreamFrame
 
@@ -76,6 +77,7 @@ class _Tap:
         self.found = found
         self.receive = receive
         self.padding = Padding(found, token_masks)
+        self.media = Media(model, found)
         self.paths = {module: path for path, module in model.named_modules()}
         self.sites = {(s.path, s.nth): s for s in found.sites}
         self.patterned = {s.path for s in found.sites if not s.rebuilt}
@@ -96,12 +98,14 @@ class _Tap:
         self.before: dict[str, Tensor] = {}
         self.waiting: dict[str, list[StreamFrame]] = {}  # by stack, until attention shows what is padding
         self.padding.begin({})
+        self.media.begin({})
         self.masks.forget()
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.forget()
         named = self.signature.bind_partial(*args).arguments
         self.padding.begin({**named, **kwargs})
+        self.media.begin({**named, **kwargs})
         self.running = True
 
     def finish(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -282,6 +286,7 @@ class _Tap:
                 attended=sighting.attended,
                 holds=sighting.holds,
                 sums_to_one=sighting.sums_to_one,
+                media=self.media.of(site.stack, key_mask) if site.site == "self" else None,
             )
         )
 
