@@ -58,7 +58,14 @@ def _decisions(model: Any) -> dict[str, Tensor]:
 
 
 _SERIES = {"prediction_length": 6, "context_length": 12, "num_time_features": 1, "lags_sequence": [1, 2]}
-_MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}  # half of a head of 8
+# sections: half of a head of 8
+_MROPE = {
+    "rope_type": "default",
+    "rope_theta": 1e4,
+    "partial_rotary_factor": 1.0,
+    "mrope_section": [2, 1, 1],
+}  # half of a head of 8
+_MROPE_FAMILIES = ("glm4v", "glm46v", "glm4v_moe", "glm_ocr", "glm_image", "glmga", "colqwen2")
 _PATCHES = {"context_length": 32, "patch_length": 4, "patch_stride": 4, "num_input_channels": 3}
 
 _SWIN = {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 2], "window_size": 4}
@@ -120,6 +127,17 @@ ODD: dict[str, Odd] = {
             "is_longer": torch.zeros(BATCH, 1, dtype=torch.bool),
         },
     ),
+    **{f"{name}_text": Odd({"rope_parameters": _MROPE}) for name in _MROPE_FAMILIES},
+    **{name: Odd({"text_config": {"rope_parameters": _MROPE}}) for name in _MROPE_FAMILIES},
+    **{name: Odd({"image_grid_pinpoints": [[32, 32]]}) for name in ("llava_next", "llava_next_video")},
+    "llava_onevision": Odd({"image_grid_pinpoints": [[32, 32]]}),
+    "blip-2": Odd({"image_token_index": 90, "num_query_tokens": 4}),
+    "instructblip": Odd({"image_token_index": 90, "num_query_tokens": 4}),
+    "bridgetower": Odd({"vision_config": {"hidden_size": 64}}),
+    "bridgetower_vision_model": Odd({"hidden_size": 64}),
+    "mamba2": Odd({"num_heads": 8, "head_dim": 8, "expand": 2, "hidden_size": 32}),
+    "lfm2_moe": Odd({"layer_types": ["conv", "full_attention"]}),
+    "ernie4_5_moe": Odd({"moe_k": 2}),
     "longformer": Odd({"attention_window": 4}),
     "led": Odd({"attention_window": 4}),
     "sam": Odd(

@@ -47,6 +47,7 @@ _BY_NAME: dict[str, int] = {
     **dict.fromkeys(("mamba_d_state", "state_size", "ssm_state_size"), 8),
     **dict.fromkeys(("mamba_n_heads", "mamba_num_heads", "mamba_d_head", "mamba_head_dim"), 8),
     **dict.fromkeys(("vocab_size", "text_vocab_size"), VOCABULARY),
+    "entity_vocab_size": VOCABULARY,
     "num_key_value_heads": 2,
     "image_size": 32,
     "patch_size": 8,
