@@ -38,8 +38,11 @@ bench: $(STAMP) weights  ## cost of a scan and of paths as ratios in one run; wi
 	$(BIN)/python -m bench.paths
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.heads
 
-families: $(STAMP)  ## write docs/families.md anew
-	$(BIN)/python tools/families_table.py
+families: $(STAMP)  ## write docs/families.md anew: every model type of transformers (about 20 minutes; goes on where it was stopped)
+	mkdir -p build
+	OMP_NUM_THREADS=1 $(BIN)/python tools/every_family.py --json build/families.json --resume
+	$(BIN)/python tools/families_table.py --every build/families.json
+	rm build/families.json
 
 tables: $(STAMP)  ## write the table of measures in README.md, the cards of experiments and variants, and docs/variants.md anew
 	$(BIN)/python tools/readme_tables.py

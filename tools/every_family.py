@@ -47,11 +47,30 @@ def outcomes(model_type: str) -> Iterator[dict[str, Any]]:
         yield {"built": f"no: {_where(error)}"}
         return
     yield {"built": "yes", "class": type(model).__name__}
+    trainable = _training(tiny(model_type)[0], batch)
     noted: dict[str, Any] = {}
     yield {"scan": _attempt(lambda: _scan(model, batch, noted))}
     yield noted
     yield {"paths": _attempt(lambda: _paths(model, batch))}
     yield {"collapse": _attempt(lambda: _collapse(model, batch))}
+    # A model that could be trained can be after it was measured: nothing is left behind in it.
+    yield {"training": _training(model, batch) if trainable == "done" else f"not possible before: {trainable}"}
+
+
+def _training(model: Any, batch: dict[str, Any]) -> str:
+    """One step of gradient descent on whatever the model gives: `done`, or what stopped it."""
+    import torch
+
+    from attnscope.hf.seeing.tensors import every_tensor
+
+    try:
+        model.train()
+        output = next(t for t in every_tensor(model(**batch)) if t.requires_grad)
+        output.float().square().mean().backward()
+        torch.optim.SGD(model.parameters(), lr=1e-3).step()
+    except (Exception, StopIteration) as error:
+        return _where(error)
+    return "done"
 
 
 def _scan(model: Any, batch: dict[str, Any], said: dict[str, Any]) -> str:

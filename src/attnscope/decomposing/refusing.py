@@ -24,8 +24,8 @@ def refusing_what_is_not_followed(loaded: Loaded) -> Iterator[None]:
         cause = (
             "its blocks do something with their stream that has no rule here; choose another model or stack"
             if experts is None
-            else f"its mixture of experts ({experts}) computes in a precision or an order of its own, which has no rule "
-            "here; choose a dense model of the same kind"
+            else f"its mixture of experts ({experts}) computes in a precision or an order of its own, which has no "
+            "rule here; choose a dense model of the same kind"
         )
         raise RefusalError(
             f"The paths through {loaded.class_name} cannot be followed ({type(error).__name__}: {reason}): {cause}."

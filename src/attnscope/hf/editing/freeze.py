@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack, anatomy
 from attnscope.hf.anatomy.example import Batch, run
+from attnscope.hf.loading.experts import experts_in
 from attnscope.hf.seeing.fast_path import without_fast_path
 from attnscope.hf.seeing.intact import evaluating, without_cache
-from attnscope.hf.loading.experts import experts_in
 from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.tensors import Slot, at, every_tensor, same_numbers
 from attnscope.pathways.graded import Graded, plain
