@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -10,14 +9,10 @@ import pytest
 from transformers import CONFIG_MAPPING
 
 from tests.hf.families import FAMILIES, REFUSED
+from tools.every_family import COMMANDS, outcomes
+from tools.every_type_page import HEADING, general, read_table, word_of
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "families.md"
-sys.path.insert(0, str(ROOT / "tools"))
-
-from every_family import COMMANDS, outcomes  # noqa: E402
-from every_type_page import HEADING, general, read_table, word_of  # noqa: E402
-
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
 SAMPLE = ("llama", "longformer", "mamba", "patchtsmixer")
 NO_SOFTMAX = ("no softmax attention", "no softmax over keys", "gates over channels")
 

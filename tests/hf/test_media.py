@@ -14,6 +14,7 @@ import attnscope
 from attnscope.core.errors import RefusalError
 from tests.hf.tiny import tiny
 
+ROUNDING = 64 * float(np.finfo(np.float32).eps)
 OWN = ["media_attention", "media_sink", "entropy"]
 
 
@@ -40,12 +41,12 @@ def test_shares_are_those_of_the_models_own_maps(model_type: str) -> None:
             expected = np.mean([share[i][:, rows[i]].mean(-1) for i in range(len(rows))], axis=0)
             found = survey.column("media_attention", part, *place)[layer].moments.mean
             # Two float32 softmaxes of the same logits over at most 28 keys.
-            np.testing.assert_allclose(found, expected, atol=64 * np.finfo(np.float32).eps)
+            np.testing.assert_allclose(found, expected, atol=ROUNDING)
         received = pattern.double().mean(-2)
         for part, keys in (("media", pictured), ("text", ~pictured)):
             most = received.masked_fill(~keys[:, None], 0.0).amax(-1).mean(0).numpy()
             found = survey.column("media_sink", part, *place)[layer].moments.mean
-            np.testing.assert_allclose(found, most, atol=64 * np.finfo(np.float32).eps)
+            np.testing.assert_allclose(found, most, atol=ROUNDING)
 
 
 def test_even_attention_is_counted_by_what_each_row_sees() -> None:
@@ -53,7 +54,7 @@ def test_even_attention_is_counted_by_what_each_row_sees() -> None:
     tokens, pictures = batch["input_ids"].shape[1], 16  # the picture stands first, the model is causal
     expected = np.mean([pictures / (row + 1) for row in range(pictures, tokens)])
     found = survey.values("media_attention", "from_text_if_uniform", stack="language")
-    np.testing.assert_allclose(found, expected, atol=64 * np.finfo(np.float32).eps)
+    np.testing.assert_allclose(found, expected, atol=ROUNDING)
 
 
 def test_words_alone_have_no_such_measures() -> None:

@@ -31,7 +31,7 @@ SIZES: dict[str, Any] = {
 BLOCKS = 12
 
 
-def sparse(random_blocks: int = 2) -> tuple[nn.Module, dict[str, Tensor]]:
+def sparse(random_blocks: int = 2) -> tuple[Any, dict[str, Tensor]]:
     torch.manual_seed(0)
     model = hf.BigBirdModel(hf.BigBirdConfig(**SIZES, num_random_blocks=random_blocks)).eval()
     with torch.no_grad():

@@ -123,10 +123,12 @@ def _built(model_type: str, config: Any) -> Any:
 def _parts(config: Any) -> list[Any]:
     """Classes of a part of a model, which no registry lists: those in its file that are made from its configuration."""
     code = importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
-    found = [
+    found: list[Any] = [
         cls
         for _, cls in inspect.getmembers(code, inspect.isclass)
-        if issubclass(cls, hf.PreTrainedModel) and cls.config_class is type(config) and not inspect.isabstract(cls)
+        if issubclass(cls, hf.PreTrainedModel)
+        and getattr(cls, "config_class", None) is type(config)
+        and not inspect.isabstract(cls)
     ]
     return sorted((cls for cls in found if "forward" in vars(cls)), key=lambda cls: not cls.__name__.endswith("Model"))
 

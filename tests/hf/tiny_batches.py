@@ -149,8 +149,8 @@ def sounds(config: Any, name: str, takes: Mapping[str, Any]) -> Iterator[Batch]:
 
 
 def _shapes_of_sounds(config: Any, name: str) -> Iterator[tuple[tuple[int, ...], int]]:
-    named = ("feature_projection_input_dim", "num_mel_bins", "input_feat_per_channel", "feature_size", "input_dim")
-    named = (*named, "input_feat_size", "n_mels", "mel_bins", "subsampling_num_mel_bins")
+    named = ["feature_projection_input_dim", "num_mel_bins", "input_feat_per_channel", "feature_size", "input_dim"]
+    named += ["input_feat_size", "n_mels", "mel_bins", "subsampling_num_mel_bins"]
     bins = [value for one in named if isinstance(value := getattr(config, one, None), int) and value > 1] or [16]
     length = 2 * (getattr(config, "max_source_positions", None) or 32)
     longest = getattr(config, "max_length", None)

@@ -59,4 +59,5 @@ def projected(
     part: nn.Linear, tokens: Float[Tensor, "batch token width"], heads: int
 ) -> Float[Tensor, "batch head token dim"]:
     """What a projection makes of tokens, by head: the product alone, not a call that others would count."""
-    return F.linear(tokens, part.weight, part.bias).unflatten(-1, (heads, -1)).transpose(1, 2)
+    made = F.linear(tokens, part.weight, part.bias)
+    return made.view(*made.shape[:2], heads, -1).transpose(1, 2)
