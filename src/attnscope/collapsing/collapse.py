@@ -49,7 +49,7 @@ from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.hf.seeing.intact import keeping_its_modules
 from attnscope.matrix.yardsticks import YARDSTICKS
 from attnscope.records.collapse import Collapse, EndToEnd
-from attnscope.trace.batches import Batches
+from attnscope.trace.batches import Batch, Batches
 from attnscope.trace.windows import Tokenizer
 
 TOKENS = 128  # as in the paper
@@ -130,15 +130,22 @@ def collapse(
                 refuse_randomness(loaded, first.shortened(16).inputs)
                 found = anatomy(loaded.model, first.inputs)
                 rounding = coarse_modules(loaded.model, first.shortened(16).inputs)
-                with widened():
-                    coarse = coarse_modules(loaded.model, first.shortened(16).inputs)
+                coarse = _coarse_when_widened(loaded, first)
+                wide = rounding and coarse is not None
             own = _stack(found, stack)
             done = number * len(chosen) * prepared.samples
             total = len(seeds) * len(chosen) * prepared.samples
-            with without_gradients(), quiet(), widened() if rounding else nullcontext():
+            with without_gradients(), quiet(), widened() if wide else nullcontext():
                 runs.append(
                     measured(
-                        loaded, found, own, prepared, chosen, norm, (rounding, coarse), _saying(progress, done, total)
+                        loaded,
+                        found,
+                        own,
+                        prepared,
+                        chosen,
+                        norm,
+                        (rounding, rounding if coarse is None else coarse),
+                        _saying(progress, done, total),
                     )
                 )
                 if bounds and number == 0:
@@ -226,6 +233,17 @@ def _room(loaded: Loaded) -> int:
 def _why_not_in_float64(loaded: Loaded, prepared: Batches) -> str | None:
     precision, place = precision_and_place(loaded.model)
     return why_it_does_not_run(loaded, prepared.batches[0].to(place, precision).shortened(16).inputs)
+
+
+def _coarse_when_widened(loaded: Loaded, first: Batch) -> tuple[str, ...] | None:
+    """Modules that round all the same; None where the model's code needs its own casts to float32 to run."""
+    try:
+        with widened():
+            return coarse_modules(loaded.model, first.shortened(16).inputs)
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise
+        return None
 
 
 @contextmanager
