@@ -44,8 +44,11 @@ peers: $(STAMP)  ## other libraries that the bench sets beside ours: unpacked in
 	  local-attention==1.11.2 axial-positional-embedding==0.3.12 hyper-connections==0.4.11 torch-einops-utils==0.2.0 \
 	  einops==0.8.2 einx==0.4.3 frozendict==2.5.1 loguru==0.7.3
 
-families: $(STAMP)  ## write docs/families.md anew
-	$(BIN)/python tools/families_table.py
+families: $(STAMP)  ## write docs/families.md anew: every model type of transformers (about 20 minutes; goes on where it was stopped)
+	mkdir -p build
+	OMP_NUM_THREADS=1 $(BIN)/python tools/every_family.py --json build/families.json --resume
+	$(BIN)/python tools/families_table.py --every build/families.json
+	rm build/families.json
 
 tables: $(STAMP)  ## write the table of measures in README.md, the cards of experiments and variants, and docs/variants.md anew
 	$(BIN)/python tools/readme_tables.py

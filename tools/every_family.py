@@ -1,11 +1,13 @@
 """What becomes of every model type of transformers: a tiny random model of each goes through scan, paths and collapse.
 
-python tools/every_family.py                       every type that can be built, as a table on the screen
+python tools/every_family.py                       every type, as a list on the screen
 python tools/every_family.py jamba led --json F    some of them; outcomes as JSON, one entry a type, kept and added to
+python tools/every_family.py --json F --resume     those that F does not hold yet
 
 An outcome is `verified` (with the largest difference from an independent float64 computation), `exact`, `done`,
-`refused` (with the sentence) or `TRACEBACK` (with where), which must never happen. Every type runs in a process of its
-own, with a limit on time and memory, so that one that dies takes nothing with it.
+`refused` (with the sentence), `stopped` (by the limit on time or memory) or `TRACEBACK` (with where), which must never
+happen. Every type runs in a process of its own, so that one that dies takes nothing with it. `families_table.py` makes
+a page of the outcomes.
 """
 
 from __future__ import annotations
@@ -13,40 +15,62 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import resource
 import signal
 import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-SECONDS = 120
-BYTES = 8 << 30
+SECONDS = 60  # of processor time
+BYTES = 6 << 30
 COMMANDS = ("scan", "paths", "collapse")
+_TOLD = re.compile("INCOMPLETE|stream only|attention is not")
 
 
-def outcomes(model_type: str) -> dict[str, Any]:
-    """What building the type and running every command on it gave."""
+def outcomes(model_type: str) -> Iterator[dict[str, Any]]:
+    """What building the type and running every command on it gave, piece by piece."""
     import torch
 
     from tests.hf.tiny import tiny
 
-    said: dict[str, Any] = {}
     try:
         model, batch = tiny(model_type)
         with torch.no_grad():
             model(**batch)
     except Exception as error:
-        return {"built": f"no: {_where(error)}"}
-    said |= {"built": "yes", "class": type(model).__name__}
-    said["scan"] = _attempt(lambda: _scan(model, batch, said))
-    said["paths"] = _attempt(lambda: _paths(model, batch))
-    said["collapse"] = _attempt(lambda: _collapse(model, batch))
-    return said
+        yield {"built": f"no: {_where(error)}"}
+        return
+    yield {"built": "yes", "class": type(model).__name__}
+    trainable = _training(tiny(model_type)[0], batch)
+    noted: dict[str, Any] = {}
+    yield {"scan": _attempt(lambda: _scan(model, batch, noted))}
+    yield noted
+    yield {"paths": _attempt(lambda: _paths(model, batch))}
+    yield {"collapse": _attempt(lambda: _collapse(model, batch))}
+    # A model that could be trained can be after it was measured: nothing is left behind in it.
+    yield {"training": _training(model, batch) if trainable == "done" else f"not possible before: {trainable}"}
+
+
+def _training(model: Any, batch: dict[str, Any]) -> str:
+    """One step of gradient descent on whatever the model gives: `done`, or what stopped it."""
+    import torch
+
+    from attnscope.hf.seeing.tensors import every_tensor
+
+    try:
+        model.train()
+        output = next(t for t in every_tensor(model(**batch)) if t.requires_grad)
+        output.float().square().mean().backward()
+        torch.optim.SGD(model.parameters(), lr=1e-3).step()
+    except (Exception, StopIteration) as error:
+        return _where(error)
+    return "done"
 
 
 def _scan(model: Any, batch: dict[str, Any], said: dict[str, Any]) -> str:
@@ -58,7 +82,7 @@ def _scan(model: Any, batch: dict[str, Any], said: dict[str, Any]) -> str:
         if key.measure == "entropy":
             places.setdefault(f"{key.stack} {key.site}", []).append(key.layer)
     said["attention"] = {place: sorted(layers) for place, layers in places.items()}
-    said["notes"] = survey.provenance.get("notes", [])
+    said["notes"] = [note for note in survey.provenance.get("notes", []) if _TOLD.search(note)]
     return f"verified {survey.provenance['verify']['largest_difference']:.0e}"
 
 
@@ -106,21 +130,30 @@ def apart(model_type: str) -> dict[str, Any]:
     if not child:
         os.close(reading)
         resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
-        signal.alarm(SECONDS)
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        signal.alarm(10 * SECONDS)  # for what waits and does nothing
         with os.fdopen(writing, "w", encoding="utf-8") as pipe:
-            json.dump(outcomes(model_type), pipe)
+            for piece in outcomes(model_type):
+                pipe.write(json.dumps(piece) + "\n")
+                pipe.flush()
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as pipe:
-        text = pipe.read()
-    _, status = os.waitpid(child, 0)
-    return json.loads(text) if text else {"built": f"no: the process ended with status {status}"}
+        said: dict[str, Any] = {}
+        for line in pipe:
+            said |= json.loads(line)
+    os.waitpid(child, 0)
+    limits = f"more than {SECONDS} s or {BYTES >> 30} GB"
+    if not said:
+        return {"built": f"no: {limits}"}
+    return said | ({name: f"stopped: {limits}" for name in COMMANDS if name not in said} if "class" in said else {})
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("types", nargs="*")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--resume", action="store_true")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     sys.path.insert(0, str(ROOT))
@@ -130,15 +163,17 @@ def main() -> int:
     import attnscope.collapsing.collapse
     import attnscope.decomposing.paths
     import attnscope.scanning.scan  # noqa: F401
+    from attnscope.core.files import write_atomically
 
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     kept = json.loads(asked.json.read_text("utf-8")) if asked.json and asked.json.exists() else {}
-    for model_type in asked.types or list(transformers.CONFIG_MAPPING):
+    wanted = asked.types or list(transformers.CONFIG_MAPPING)
+    for model_type in [one for one in wanted if not (asked.resume and one in kept)]:
         kept[model_type] = said = apart(model_type)
         print(model_type, *(f"{name}: {said[name]}" for name in ("built", *COMMANDS) if name in said), sep="\n    ")
         if asked.json:
-            asked.json.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+            write_atomically(asked.json, json.dumps(kept, indent=1).encode())
     for name in COMMANDS:
         print(name, dict(Counter(said[name].split()[0] for said in kept.values() if name in said)))
     return int(any("TRACEBACK" in str(said.get(name)) for said in kept.values() for name in COMMANDS))

@@ -1,11 +1,14 @@
-"""Writes docs/families.md: every family the tests run, how its attention is seen, and how well that agrees.
+"""Writes docs/families.md: every family the tests run, how its attention is seen, how well that agrees; and every type.
 
-python tools/families_table.py            write the table
-python tools/families_table.py --check    exit with 1 where the written table says something else
+python tools/families_table.py                 write the first table, and leave the list of every type as it is
+python tools/families_table.py --every F       write both, the list from outcomes of tools/every_family.py
+python tools/families_table.py --check         exit with 1 where the first table says something else
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
 import warnings
 from pathlib import Path
@@ -25,12 +28,14 @@ COLUMNS = (
 
 INTRODUCTION = """# Families
 
-Written by `python tools/families_table.py`, which builds a tiny random model of every family in
-`tests/hf/families.py`, probes it, and verifies it with and without padding.
+Two tables: families that the tests look at closely, and below them what becomes of every model type of transformers.
+The first is written by `python tools/families_table.py`, which builds a tiny random model of every family in
+`tests/hf/families.py`, probes it, and verifies it with and without padding; `make families` writes both.
 
 - **route**: how attention is seen. `interface`: through the attention registry of transformers; `sdpa`: a
   call of `scaled_dot_product_attention` that no registry knows of; `softmax`: the model writes attention out
-  and makes its own maps.
+  and makes its own maps; `pieces`: windows or blocks of keys in several products, read as the one call that they
+  are (Longformer, LED, BigBird).
 - **norm**: where norms stand in a block, found by arithmetic (`parallel`: attention and MLP write side by
   side).
 - **writes separable**: the stream between attention and MLP can be read.
@@ -87,13 +92,27 @@ def rows() -> list[tuple[str, ...]]:
     return table
 
 
+def every_type(outcomes: Path | None) -> str:
+    """The list of every type: from outcomes, or as it stands."""
+    from transformers import __version__
+
+    from every_family import BYTES, SECONDS
+    from every_type_page import HEADING, page
+
+    if outcomes is not None:
+        limits = f"{SECONDS} s of processor time and {BYTES >> 30} GB"
+        return page(json.loads(outcomes.read_text("utf-8")), __version__, limits)
+    before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    return before[before.index(HEADING) :] if HEADING in before else ""
+
+
 def page(table: list[tuple[str, ...]]) -> str:
     lines = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *table)]
     return INTRODUCTION + "\n".join(lines) + "\n"
 
 
 def agree(written: str, fresh: str) -> bool:
-    """Everything but the last column, a rounding error that depends on the machine, must be the same."""
+    """All of the first table but the last column, a rounding error that depends on the machine, must be the same."""
 
     def facts(text: str) -> list[str]:
         return [line.rsplit("|", 2)[0] if line.startswith("|") else line for line in text.splitlines()]
@@ -103,8 +122,12 @@ def agree(written: str, fresh: str) -> bool:
 
 def main() -> int:
     warnings.simplefilter("ignore")
-    fresh = page(rows())
-    if "--check" in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--every", type=Path)
+    parser.add_argument("--check", action="store_true")
+    asked = parser.parse_args()
+    fresh = page(rows()) + "\n" + every_type(asked.every)
+    if asked.check:
         return 0 if PAGE.exists() and agree(PAGE.read_text(encoding="utf-8"), fresh) else 1
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(fresh, encoding="utf-8")

@@ -1,16 +1,35 @@
-"""The page of families lists every family that is tested, with the route the probe takes."""
+"""The page of families lists every family that is tested, and every model type of transformers as it really is."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
+import pytest
+from transformers import CONFIG_MAPPING
+
 from tests.hf.families import FAMILIES, REFUSED
+from tools.every_family import COMMANDS, outcomes
+from tools.every_type_page import HEADING, general, read_table, word_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
+SAMPLE = ("llama", "longformer", "mamba", "patchtsmixer")
+NO_SOFTMAX = ("no softmax attention", "no softmax over keys", "gates over channels")
+
+
+@cache
+def text() -> str:
+    return PAGE.read_text(encoding="utf-8")
+
+
+def reasons() -> dict[str, str]:
+    lines = text()[text().index("### Reasons") :].splitlines()
+    return {f"[{n}]": words for n, _, words in (line.partition(". ") for line in lines) if n.isdigit()}
 
 
 def test_every_family_is_listed_with_its_route() -> None:
-    rows = [line.strip("| ").split(" | ") for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
+    first = text()[: text().index(HEADING)]
+    rows = [line.strip("| ").split(" | ") for line in first.splitlines() if line[:1] == "|"]
     listed = {cells[0]: cells for cells in rows[2:]}
     assert list(listed) == [family.name for family in (*FAMILIES, *REFUSED)]
     for family in FAMILIES:
@@ -21,3 +40,36 @@ def test_every_family_is_listed_with_its_route() -> None:
         assert cells[6] == family.weights
         assert float(cells[7]) < 1e-6
     assert all(listed[family.name][2] == "refused" for family in REFUSED)
+
+
+def test_every_type_of_transformers_is_listed_once() -> None:
+    missing = text()[text().index("### Not built") :].splitlines()
+    left_out = [name for line in missing if line[:2] == "- " for name in line.split(": ")[1].rstrip(".").split(", ")]
+    assert sorted([*read_table(text()), *left_out]) == sorted(CONFIG_MAPPING)
+
+
+def test_no_type_is_silent_and_nearly_all_with_softmax_attention_are_verified() -> None:
+    table, why = read_table(text()), reasons()
+    cells = [row[command] for row in table.values() for command in COMMANDS]
+    assert {word_of(cell) for cell in cells} <= {"verified", "exact", "done", "refused", "stopped"}
+    assert {cell.split()[-1] for cell in cells if word_of(cell) in ("refused", "stopped")} <= why.keys()
+    scanned = {name: row["scan"] for name, row in table.items()}
+    without = {n for n, cell in scanned.items() if any(w in why.get(cell.split()[-1], "") for w in NO_SOFTMAX)}
+    verified = {name for name, cell in scanned.items() if word_of(cell) == "verified"}
+    assert not without & verified
+    assert len(verified) >= 0.95 * len(table.keys() - without)
+    # What verification allows in float32 is 1e-4; what is on record is rounding.
+    assert all(float(scanned[name].split()[1].rstrip(",")) < 1e-5 for name in verified)
+
+
+@pytest.mark.parametrize("model_type", SAMPLE)
+def test_a_sample_is_as_recorded(model_type: str) -> None:
+    row, why = read_table(text())[model_type], reasons()
+    said = {name: words for piece in outcomes(model_type) for name, words in piece.items()}
+    assert said["built"] == said["training"].replace("done", "yes") == "yes"
+    assert row["class"] == f"`{said['class']}`"
+    for command in COMMANDS:
+        assert word_of(row[command]) == word_of(said[command]), said[command]
+        if word_of(said[command]) == "refused":
+            assert why[row[command].split()[-1]] == general(said[command].partition(" ")[2], said["class"])
+    assert ("stream only" in row["scan"]) == any("stream only" in note for note in said.get("notes", ()))

@@ -37,6 +37,7 @@ PADDED_DIMS = {  # where a field has tokens: everything else in an attention fra
     "token_mask": (1,),
     "query_mask": (1,),
     "key_mask": (1,),
+    "media": (1,),
     "mixed": (1,),
     "head_overlap": (),
 }
@@ -63,6 +64,7 @@ def fields(statistics: Callable[..., Fields]) -> Fields:
         "token_mask": torch.ones(BATCH, TOKENS, dtype=torch.bool),
         "scores": Scores(query=query, key=key, scale=1 / math.sqrt(DIM), causal=True),
         "causal": True,
+        "media": (torch.arange(TOKENS) % 5 < 2).expand(BATCH, TOKENS).clone(),
         "value": value,
         "mixed": (pattern @ value).transpose(1, 2).bfloat16().double(),
         "output_weight": _noise(5, HEADS, DIM, WIDTH),

@@ -46,9 +46,10 @@ from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.hf.seeing.gradients import without_gradients
+from attnscope.hf.seeing.intact import keeping_its_modules
 from attnscope.matrix.yardsticks import YARDSTICKS
 from attnscope.records.collapse import Collapse, EndToEnd
-from attnscope.trace.batches import Batches
+from attnscope.trace.batches import Batch, Batches
 from attnscope.trace.windows import Tokenizer
 
 TOKENS = 128  # as in the paper
@@ -122,22 +123,29 @@ def collapse(
         if reason is not None:
             loaded = loaded_for(model, tokenizer, replace(loading, seed=seed, dtype="float32"))
             loaded = replace(loaded, provenance={**loaded.provenance, "float64": f"does not run ({reason})"})
-        with looking_at(loaded.model):
+        with looking_at(loaded.model), keeping_its_modules(loaded.model):
             precision, place = precision_and_place(loaded.model)
             with refusing_what_does_not_run(loaded), without_gradients(), quiet():
                 first = prepared.batches[0].to(place, precision)
                 refuse_randomness(loaded, first.shortened(16).inputs)
                 found = anatomy(loaded.model, first.inputs)
                 rounding = coarse_modules(loaded.model, first.shortened(16).inputs)
-                with widened():
-                    coarse = coarse_modules(loaded.model, first.shortened(16).inputs)
+                coarse = _coarse_when_widened(loaded, first)
+                wide = rounding and coarse is not None
             own = _stack(found, stack)
             done = number * len(chosen) * prepared.samples
             total = len(seeds) * len(chosen) * prepared.samples
-            with without_gradients(), quiet(), widened() if rounding else nullcontext():
+            with without_gradients(), quiet(), widened() if wide else nullcontext():
                 runs.append(
                     measured(
-                        loaded, found, own, prepared, chosen, norm, (rounding, coarse), _saying(progress, done, total)
+                        loaded,
+                        found,
+                        own,
+                        prepared,
+                        chosen,
+                        norm,
+                        (rounding, rounding if coarse is None else coarse),
+                        _saying(progress, done, total),
                     )
                 )
                 if bounds and number == 0:
@@ -225,6 +233,17 @@ def _room(loaded: Loaded) -> int:
 def _why_not_in_float64(loaded: Loaded, prepared: Batches) -> str | None:
     precision, place = precision_and_place(loaded.model)
     return why_it_does_not_run(loaded, prepared.batches[0].to(place, precision).shortened(16).inputs)
+
+
+def _coarse_when_widened(loaded: Loaded, first: Batch) -> tuple[str, ...] | None:
+    """Modules that round all the same; None where the model's code needs its own casts to float32 to run."""
+    try:
+        with widened():
+            return coarse_modules(loaded.model, first.shortened(16).inputs)
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise
+        return None
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from attnscope.core.errors import RefusalError
+from attnscope.hf.loading.experts import experts_in
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import out_of_memory
 
@@ -19,9 +20,15 @@ def refusing_what_is_not_followed(loaded: Loaded) -> Iterator[None]:
         if out_of_memory(error):
             raise
         reason = (str(error).strip().splitlines() or ["no reason given"])[0][:160]
+        experts = experts_in(loaded.model)
+        cause = (
+            "its blocks do something with their stream that has no rule here; choose another model or stack"
+            if experts is None
+            else f"its mixture of experts ({experts}) computes in a precision or an order of its own, which has no "
+            "rule here; choose a dense model of the same kind"
+        )
         raise RefusalError(
-            f"The paths through {loaded.class_name} cannot be followed ({type(error).__name__}: {reason}): its blocks "
-            "do something with their stream that has no rule here; choose another model or stack."
+            f"The paths through {loaded.class_name} cannot be followed ({type(error).__name__}: {reason}): {cause}."
         ) from error
 
 

@@ -11,8 +11,9 @@ a time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -39,6 +40,14 @@ class Scores:
     def plain(self) -> bool:
         """Whether logits are a scaled dot product that a fused kernel can compute on its own."""
         return self.softcap is None and self.sinks is None and self.bias is None and self.pattern is None
+
+    def with_equal_logits(self) -> Scores:
+        """The pattern that prefers nothing: the same rule of who sees whom, and uniform rows under it."""
+        bias = None if self.bias is None else torch.zeros_like(self.bias).masked_fill(self.bias.isneginf(), -torch.inf)
+        pattern = None if self.pattern is None else (self.pattern > 0).to(self.pattern.dtype)
+        if pattern is not None:
+            pattern = pattern / pattern.sum(-1, keepdim=True).clamp_min(1)
+        return replace(self, query=torch.zeros_like(self.query), bias=bias, sinks=None, lse=None, pattern=pattern)
 
     @property
     def sharing(self) -> int:

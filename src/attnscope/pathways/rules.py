@@ -37,6 +37,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = {"T": "t", "mT": "mT", "data": "detach"}.get(func.__self__.__name__, name)
     if name in _CASTS and _lowers(args, kwargs):
         return args[0]
+    if name == "linear":
+        args = _as_wide_as_the_stream(args)
     if kwargs.get("inplace"):  # what is overwritten could not be divided by; the answer is the same
         kwargs = {**kwargs, "inplace": False}
     with torch._C.DisableTorchFunctionSubclass():
@@ -60,6 +62,13 @@ def _lowers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     wanted = [x.dtype if isinstance(x, Tensor) else x for x in (*args[1:], *kwargs.values())]
     single = any(w is torch.float32 for w in wanted) or len(wanted) == 0  # `x.float()` has no argument
     return isinstance(args[0], Tensor) and args[0].dtype == torch.float64 and single
+
+
+def _as_wide_as_the_stream(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Weights that a model casts to float32 beside a stream whose own cast was left out (routers of experts)."""
+    if not isinstance(args[0], Graded | Frozen) or args[0].dtype != torch.float64:
+        return args
+    return tuple(a.double() if type(a) is Tensor and a.dtype == torch.float32 else a for a in args)
 
 
 def _in_place(name: str) -> bool:

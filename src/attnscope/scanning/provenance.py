@@ -13,7 +13,8 @@ from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.placeholders import notes_on_placeholders
 from attnscope.hf.loading.sound import broken_weights
-from attnscope.hf.tapping.verify import verify
+from attnscope.hf.seeing.intact import ExchangedModulesError, keeping_its_modules
+from attnscope.hf.tapping.verify import Verification, verify
 from attnscope.records.survey.survey import Survey
 from attnscope.scanning.bos_loss import bos_loss
 from attnscope.scanning.observer import Observer
@@ -112,8 +113,7 @@ def verified(subject: Subject, prepared: Batches) -> dict[str, Any]:
     largest: dict[str, float] = {}
     notes: list[str] = []
     for batch in (prepared.batches[0], *padded[:1]):
-        corner = _small(batch).to(subject.place)
-        check = verify(subject.model, corner.inputs, subject.anatomy)
+        check = _checked(subject, batch)
         if not check.passed:
             raise RefusalError(f"{type(subject.model).__name__} cannot be scanned honestly: {check.sentence}")
         for name, one in check.checks.items():
@@ -122,8 +122,18 @@ def verified(subject: Subject, prepared: Batches) -> dict[str, Any]:
     return {"passed": True, "largest_difference": largest["mixed"], "checks": largest, "notes": notes}
 
 
-def _small(batch: Batch) -> Batch:
-    """A corner of a batch, for the verifier: the last rows, since padded sequences come last."""
+def _checked(subject: Subject, batch: Batch) -> Verification:
+    """Of a corner of the batch; of whole sequences where a model takes other modules for short ones (BigBird)."""
+    few = _few_rows(batch)
+    try:
+        with keeping_its_modules(subject.model):
+            return verify(subject.model, few.shortened(_VERIFIED_TOKENS).to(subject.place).inputs, subject.anatomy)
+    except ExchangedModulesError:
+        return verify(subject.model, few.to(subject.place).inputs, subject.anatomy)
+
+
+def _few_rows(batch: Batch) -> Batch:
+    """A corner of a batch, for the verifier: its last rows, since padded sequences come last."""
     while len(batch) > _VERIFIED_SEQUENCES and not batch.undivided:
         _, batch = batch.halves()
-    return batch.shortened(_VERIFIED_TOKENS)
+    return batch

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from attnscope.core.interrupts import uninterrupted
+from attnscope.core.measure import Measure
 from attnscope.core.named_path import named_path
 from attnscope.core.progress import AdvanceReading, silent
 from attnscope.core.registry import choose
@@ -34,9 +35,11 @@ from attnscope.hf.loading.material import (
     text_of,
 )
 from attnscope.hf.loading.options import Loading, Sampling, refuse_unknown_bos
+from attnscope.hf.loading.placeholders import holds_placeholders
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.hf.seeing.gradients import without_gradients
+from attnscope.hf.seeing.intact import keeping_its_modules
 from attnscope.records.survey.survey import Survey
 from attnscope.scanning.checkpoint import Checkpoint
 from attnscope.scanning.excerpts import with_excerpts
@@ -82,16 +85,18 @@ def scan(
     tokens.
     """
     tell = progress or silent
-    chosen = choose(_names_of(measures))
+    words = _names_of(measures)
+    chosen = choose(words)
     refuse_unusable_seed(seed)
     refuse_unknown_bos(bos)
     tell("loading", 0, 0, 0)
     loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
     sampling = Sampling(samples, max_tokens, batch_size, seed, field, bos)
     loaded = loaded_model(model, tokenizer, loading)
-    with looking_at(loaded.model):
+    with looking_at(loaded.model), keeping_its_modules(loaded.model):
         text = text_of(corpus, sampling)
         prepared = batches_for(loaded, text, sampling)
+        chosen = _with_a_place(chosen, words, loaded, prepared)
         plan = Plan.of(loaded, prepared, chosen, sampling, accumulate)
         keeper = Checkpoint(None if checkpoint is None else named_path(checkpoint, "checkpoint"), plan)
         before = keeper.restore() if resume else None
@@ -131,6 +136,15 @@ def remaining(prepared: Batches, done: int) -> Iterator[Batch]:
         if passed >= done:
             yield batch
         passed += len(batch)
+
+
+def _with_a_place(
+    chosen: tuple[Measure, ...], words: Iterable[str], loaded: Loaded, prepared: Batches
+) -> tuple[Measure, ...]:
+    """Without measures of pictures among words where there are none, unless they were asked for by name."""
+    if holds_placeholders(loaded.model, (batch.inputs for batch in prepared)):
+        return chosen
+    return tuple(m for m in chosen if "media" not in m.reads or m.card.name in words)
 
 
 def _names_of(measures: str | Iterable[str]) -> list[str]:

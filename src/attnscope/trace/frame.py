@@ -58,12 +58,13 @@ class AttentionFrame:
     mixed: Float[Tensor, "batch query heads value_dim"]
     query_mask: Bool[Tensor, "batch query"]
     key_mask: Bool[Tensor, "batch key"]
-    route: str  # "interface", "sdpa" or "softmax": how the call was seen
+    route: str  # "interface", "sdpa", "softmax" or "pieces": how the call was seen
     output_weight: Float[Tensor, "heads value_dim width"] | None = None
     attended: Float[Tensor, "batch query heads value_dim"] | None = None
     holds: frozenset[str] | None = None
     sums_to_one: bool = True
     passed_on: PassedOn | None = None  # where a gradient can be asked for
+    media: Bool[Tensor, "batch key"] | None = None  # tokens of pictures or sound, where they stand among words
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from attnscope.hf.anatomy.projections import Projections, reading, weights_frame
 from attnscope.hf.anatomy.stacks import Placed, Placement, place
 from attnscope.hf.anatomy.writes import Writes
 from attnscope.hf.seeing.gradients import without_gradients
-from attnscope.hf.seeing.intact import evaluating, keeping_its_modules
+from attnscope.hf.seeing.intact import ExchangedModulesError, evaluating, keeping_its_modules
 from attnscope.hf.seeing.tensors import Slot
 from attnscope.hf.seeing.uncompiled import refuse_compiled
 from attnscope.trace.frame import WeightsFrame
@@ -44,7 +44,7 @@ class Site:
     stack: str
     layer: int
     site: str  # "self", "cross", or "uneven": self-attention with pooled tokens on one side
-    route: str  # "interface", "sdpa" or "softmax"
+    route: str  # "interface", "sdpa", "softmax" or "pieces"
     rebuilt: bool  # the pattern follows from queries and keys; otherwise the model's own map is handed on
     heads: int
     kv_heads: int
@@ -172,7 +172,10 @@ def _on_a_small_batch(model: nn.Module, given: Batch) -> tuple[Batch, Census]:
     for smaller in (cut_down, few_rows):
         part = smaller(model, given)
         try:
-            return part, take_census(model, part)
+            with keeping_its_modules(model):
+                return part, take_census(model, part)
+        except ExchangedModulesError:
+            continue
         except RefusalError:
             raise
         except Exception:  # whatever a model makes of half a batch

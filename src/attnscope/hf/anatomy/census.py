@@ -191,7 +191,8 @@ def take_census(model: nn.Module, batch: Batch) -> Census:
         path = noted.calls[watch.lost[0][-1]].path
         raise RefusalError(
             f"{noted.model_class} mixes values in {path} in a way that is not understood (blocks of keys, or an "
-            "axis order of its own): part of its attention would be missing, so it is not measured at all."
+            "axis order of its own): part of its attention would be missing, so it is not measured at all. A model of "
+            "the same kind with full softmax attention can be measured."
         )
     fast_path = any(isinstance(module, nn.MultiheadAttention) for module in noted.paths)
     loose = (Counter(watch.begun) - Counter(watch.used)).elements()
@@ -225,7 +226,9 @@ def follows_from_queries_and_keys(sighting: Sighting) -> bool | None:
         return True
     if sighting.holds is not None:
         return False  # the attention was exchanged, and its own word is all there is
-    allowed = 64 * torch.finfo(sighting.mixed.dtype).eps * sighting.value.double().abs().max()
+    # Models may take their softmax in float32 whatever they compute in.
+    eps = max(torch.finfo(sighting.mixed.dtype).eps, torch.finfo(torch.float32).eps)
+    allowed = 64 * eps * sighting.value.double().abs().max()
     for pattern in (None, scores.pattern):
         again = dense_mixed(replace(scores, pattern=pattern), sighting.value)
         if again.shape == mixed.shape and bool((again - mixed).abs().max() <= allowed):

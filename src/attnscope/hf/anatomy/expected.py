@@ -28,9 +28,10 @@ def refuse_without_attention(model: nn.Module, census: Census) -> None:
     unseen = unseen_attention(census)
     if unseen:
         how = (
-            "its probabilities multiply values in pieces (blocks or windows of keys), not in one product"
+            "what its softmax gives does not multiply values of tokens in one product (blocks or windows of keys, or "
+            "gates over channels)"
             if census.loose
-            else "it takes no softmax over keys (hashing, kernels or linear attention)"
+            else "it takes no softmax over keys (hashing, kernels, correlation or linear attention)"
         )
         raise RefusalError(
             f"{name} attends in {_names(unseen)}, in a way that is not supported: {how}. A model of the same kind with "
@@ -112,7 +113,8 @@ def _uneven(placement: Placement) -> Iterator[str]:
         layers = {p.layer for p in placement.sites if p.stack == stack and p.seen.site == "uneven"}
         yield (
             f"Self-attention of the {stack} has unequally many queries and keys in {count(len(layers), 'block')} "
-            "(pooled tokens, or further streams beside its own): measures that need a diagonal are left out there."
+            "(pooled tokens, global tokens with rows of their own, or further streams beside its own): measures that "
+            "need a diagonal are left out there."
         )
 
 

@@ -16,6 +16,7 @@ from attnscope.hf.anatomy.example import Batch, run
 from attnscope.hf.seeing.fast_path import without_fast_path
 from attnscope.hf.seeing.interface import watched_interface
 from attnscope.hf.seeing.masks import MaskReader
+from attnscope.hf.seeing.pieces import told_in_one_piece
 from attnscope.hf.seeing.primitives import Seen, SoftmaxWatch
 from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.sighting import Sighting
@@ -67,6 +68,7 @@ def probe_run(
             changes.before(module, watcher.enter)
             changes.after(module, watcher.leave, kwargs=True)
         changes.enter_context(without_fast_path(fast_path))
+        changes.enter_context(told_in_one_piece(model))
         changes.enter_context(
             watched_interface(watcher.paths.__contains__, watcher.masks, watcher.saw_interface, lambda module: True)
         )

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack, anatomy
 from attnscope.hf.anatomy.example import Batch, run
+from attnscope.hf.loading.experts import experts_in
 from attnscope.hf.seeing.fast_path import without_fast_path
 from attnscope.hf.seeing.intact import evaluating, without_cache
 from attnscope.hf.seeing.restoring import Restoring
@@ -64,10 +65,16 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
     for index, difference in enumerate(found_differences):
         if not difference <= ALLOWED[dtype]:
             where = f"block {index}" if index < network.layers else "what follows the blocks"
+            experts = experts_in(model)
+            cause = (
+                "something in it is random (dropout left on), quantised or not linear when frozen; choose another model"
+                if experts is None
+                else f"its mixture of experts ({experts}) weighs or sorts tokens in a way that is not followed; choose "
+                "a dense model of the same kind"
+            )
             raise RefusalError(
                 f"The linear form of {network.name} differs from the model by {max(found_differences):.1e} (relative; "
-                f"first in {where}), above {ALLOWED[dtype]:.0e}: something in it is random (dropout left on), "
-                "quantised or not linear when frozen; choose another model."
+                f"first in {where}), above {ALLOWED[dtype]:.0e}: {cause}."
             )
     return network
 

@@ -35,6 +35,10 @@ def without_cache(model: nn.Module) -> Iterator[None]:
         yield
 
 
+class ExchangedModulesError(RefusalError):
+    """A model exchanged modules of its own while it ran."""
+
+
 @contextmanager
 def keeping_its_modules(model: nn.Module) -> Iterator[None]:
     """Refuses models that exchange modules of their own inside the context, after putting the old ones back."""
@@ -49,10 +53,10 @@ def keeping_its_modules(model: nn.Module) -> Iterator[None]:
             failure = error
         exchanged = [path for module, path in paths.items() if dict(module._modules) != children[module]]
     if exchanged:
-        raise RefusalError(
+        raise ExchangedModulesError(
             f"{type(model).__name__} exchanges modules of its own in {exchanged[0] or 'itself'} when it runs on a few "
-            "tokens, so what a probe finds is not what you gave: configure it for full attention "
-            "(attention_type='original_full' for BigBird)."
+            "tokens, so what a probe finds is not what you gave: give it sequences that are long enough for its sparse "
+            "attention, or configure it for full attention (attention_type='original_full' for BigBird)."
         ) from failure
     if failure is not None:
         raise failure

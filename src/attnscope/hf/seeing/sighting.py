@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from attnscope.hf.seeing.masks import MaskReader
@@ -31,6 +31,7 @@ class Sighting:
     holds: frozenset[str] | None = None  # statistics that mean what they mean for softmax; None: all
     sums_to_one: bool = True
     passed_on: PassedOn | None = None  # A V as the model made it, gradients and all
+    rows: Bool[Tensor, "batch query"] | None = None  # queries that this call answers, where another answers the rest
 
 
 def sight_fused(call: FusedCall, masks: MaskReader) -> Sighting:

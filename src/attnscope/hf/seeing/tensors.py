@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
 
 Slot = int | str
 
@@ -51,3 +53,11 @@ def every_tensor(thing: Any) -> Iterator[Tensor]:
 def same_numbers(one: Tensor, other: Tensor) -> bool:
     """Equal in shape and in every entry, where NaN equals NaN."""
     return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def projected(
+    part: nn.Linear, tokens: Float[Tensor, "batch token width"], heads: int
+) -> Float[Tensor, "batch head token dim"]:
+    """What a projection makes of tokens, by head: the product alone, not a call that others would count."""
+    made = F.linear(tokens, part.weight, part.bias)
+    return made.view(*made.shape[:2], heads, -1).transpose(1, 2)

@@ -41,7 +41,8 @@ class Padding:
         if mask is None or mask.shape != (batch, tokens):
             mask = self._told(stack, batch, tokens)
             if mask is None or mask.shape != (batch, tokens):
-                if stack not in self._given and self._padded_elsewhere(stack, tokens):
+                unsure = self._padded_elsewhere(stack, tokens) or self._padded_further(stack, tokens)
+                if stack not in self._given and unsure:
                     return None
                 mask = torch.ones(batch, tokens, dtype=torch.bool)
             mask = self._known[stack] = mask.to(device)
@@ -50,7 +51,7 @@ class Padding:
     def learn(self, stack: str, batch: int, scores: Scores) -> Bool[Tensor, "batch token"]:
         """The real tokens of a stack, from a call that has them as keys."""
         seen = visible(scores).flatten(1, 2).any(dim=1).expand(batch, -1)
-        if bool(seen.all()):
+        if bool(seen.all()) and self._padded_elsewhere(stack, seen.shape[1]):
             raise self.refusal(stack)
         self._known[stack] = seen
         return seen
@@ -83,6 +84,10 @@ class Padding:
             if padded * tokens >= mask.shape[1]:
                 return True
         return False
+
+    def _padded_further(self, stack: str, tokens: int) -> bool:
+        """Whether a stack is longer than the arguments that speak of it: a model may pad to whole windows itself."""
+        return any(mask.shape[1] < tokens for _, mask in self._concerning(stack))
 
     def _concerning(self, stack: str) -> Iterator[tuple[str, Tensor]]:
         """The arguments that speak of a stack's padding: its own by the probe or by name; the first stack's otherwise.

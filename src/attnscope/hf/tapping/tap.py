@@ -28,10 +28,12 @@ from attnscope.hf.seeing.fast_path import without_fast_path
 from attnscope.hf.seeing.interface import watched_interface
 from attnscope.hf.seeing.masks import MaskReader
 from attnscope.hf.seeing.owners import Listener, watched_owner
+from attnscope.hf.seeing.pieces import told_in_one_piece
 from attnscope.hf.seeing.primitives import FusedCall, Seen, SightedCall, looking_away
 from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.sighting import Sighting, sight_fused, sight_written_out
 from attnscope.hf.seeing.tensors import arguments, at
+from attnscope.hf.tapping.media import Media
 from attnscope.hf.tapping.padding import Padding, TokenMasks
 from attnscope.trace.frame import AttentionFrame, StreamFrame
 
@@ -57,6 +59,8 @@ def tap(model: nn.Module, found: Anatomy, receive: Receive, token_masks: TokenMa
             changes.after(model.get_submodule(path), after)
         changes.after(model, running.finish)
         changes.after(model, running.end, always=True)
+        if "pieces" in found.routes:  # before its owners are watched, who are to hear of it
+            changes.enter_context(told_in_one_piece(model))
         for path in dict.fromkeys(s.path for s in found.sites if s.route != "interface"):
             changes.enter_context(watched_owner(model.get_submodule(path), running.listener(path)))
         if "interface" in found.routes:
@@ -73,6 +77,7 @@ class _Tap:
         self.found = found
         self.receive = receive
         self.padding = Padding(found, token_masks)
+        self.media = Media(model, found)
         self.paths = {module: path for path, module in model.named_modules()}
         self.sites = {(s.path, s.nth): s for s in found.sites}
         self.patterned = {s.path for s in found.sites if not s.rebuilt}
@@ -93,12 +98,14 @@ class _Tap:
         self.before: dict[str, Tensor] = {}
         self.waiting: dict[str, list[StreamFrame]] = {}  # by stack, until attention shows what is padding
         self.padding.begin({})
+        self.media.begin({})
         self.masks.forget()
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.forget()
         named = self.signature.bind_partial(*args).arguments
         self.padding.begin({**named, **kwargs})
+        self.media.begin({**named, **kwargs})
         self.running = True
 
     def finish(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -258,9 +265,12 @@ class _Tap:
             key_mask = self.padding.learn(site.keys_from, batch, sighting.scores)
         for frame in self.waiting.pop(site.keys_from, ()):
             self._hand_out(replace(frame, token_mask=key_mask))
-        query_mask = self.padding.mask(site.stack, batch, queries, sighting.mixed.device)
-        if query_mask is None:
-            raise self.padding.refusal(site.stack)
+        query_mask = sighting.rows
+        if query_mask is None or queries == keys:
+            query_mask = self.padding.mask(site.stack, batch, queries, sighting.mixed.device)
+            if query_mask is None:
+                raise self.padding.refusal(site.stack)
+            query_mask = query_mask if sighting.rows is None else query_mask & sighting.rows
         self._hand_out(
             AttentionFrame(
                 stack=site.stack,
@@ -277,6 +287,7 @@ class _Tap:
                 holds=sighting.holds,
                 sums_to_one=sighting.sums_to_one,
                 passed_on=sighting.passed_on,
+                media=self.media.of(site.stack, key_mask) if site.site == "self" else None,
             )
         )
 

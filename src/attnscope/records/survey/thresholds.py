@@ -47,6 +47,7 @@ class Thresholds:
     duplicate_overlap: float = _share(0.95)  # cosine between the patterns of two heads
     most_heads: float = _share(0.5)  # the share of heads or layers that counts as most of them
     bos_loss: float = _size(0.5)  # nats that the next-token loss falls when BOS is put first: Gemma 3 2.4, others 0.05
+    media_share: float = _share(0.25)  # of what even attention would give pictures or sound (arXiv:2403.06764)
     norm_growth: float = _size(10.0)  # the factor by which one block lengthens a typical token
     head_contribution: float = _share(0.005)  # below, a head writes next to nothing into the stream
     effective_rank: float = _size(2.0)  # directions; below, less than two carry the stream

@@ -1,0 +1,42 @@
+"""How much words look at the pictures or sounds among them, head by head: the cross part of a model that reads both."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.core.measure import measure
+from attnscope.matrix.products import apply
+from attnscope.matrix.scores import Scores
+from attnscope.matrix.sequences import accumulation_dtype, row_mean
+
+
+@measure(
+    title="Attention to media",
+    summary="The mean attention on tokens of pictures or sound: from words, from such tokens, and if it were uniform.",
+    unit="share",
+    low=0.0,
+    high=1.0,
+    citation="arXiv:2403.06764",
+    scope="attention",
+    sites=("self",),
+    parts=("from_text", "from_media", "from_text_if_uniform"),
+)
+def media_attention(
+    scores: Scores,
+    query_mask: Bool[Tensor, "batch query"],
+    key_mask: Bool[Tensor, "batch key"],
+    media: Bool[Tensor, "batch key"],
+) -> dict[str, Float[Tensor, "batch head"]]:
+    # sum_j A_ij [j is of a picture] is one product of the pattern with a column of zeros and ones; the mean runs over
+    # the rows of words, or over those of pictures. Attention that preferred nothing would give words before a picture
+    # nothing and words behind it the share of pictures among the keys they see: what the first part is to be read by.
+    column = (media & key_mask).to(accumulation_dtype(scores.query))[:, None, :, None]
+    column = column.expand(-1, scores.query.shape[1], -1, -1)
+    share, uniform = (apply(one, column)[..., 0].clamp_max(1.0) for one in (scores, scores.with_equal_logits()))
+    words = query_mask & ~media
+    return {
+        "from_text": row_mean(share, words),
+        "from_media": row_mean(share, query_mask & media),
+        "from_text_if_uniform": row_mean(uniform, words),
+    }
