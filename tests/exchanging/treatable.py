@@ -60,7 +60,7 @@ def nano() -> nn.Module:
 
 
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
-    one.__name__: one  # type: ignore[attr-defined]
+    one.__name__: one
     for one in (bert, gpt2, llama, qwen2, vit, nano)
 }
 
