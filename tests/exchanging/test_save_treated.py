@@ -69,7 +69,6 @@ def test_every_variant_that_adds_tensors_can_be_saved_and_loaded(tmp_path: Path)
         if not one.card.causal or not one.card.trains or name in ("mixed_heads",):
             continue
         with attnscope.installed(model, name) as treated:
-            wanted = logits(model)
             attnscope.save_treated(model, tmp_path / name)
             names = set(treated.parameters())
         sidecar = json.loads((tmp_path / name / SIDECAR).read_text())
@@ -110,7 +109,9 @@ def test_a_change_of_weights_alone_is_an_ordinary_model_that_loads_everywhere(tm
 def test_scan_collapse_and_paths_see_the_treated_model(gated: tuple[Path, torch.Tensor]) -> None:
     folder, wanted = gated
     text = ["The rabbit took a watch out of its pocket and ran down the hole before anyone could see it go. " * 3]
-    survey = attnscope.scan(folder, text, max_tokens=12, samples=4, measures=["entropy", "sink_mass", "head_contribution"])
+    survey = attnscope.scan(
+        folder, text, max_tokens=12, samples=4, measures=["entropy", "sink_mass", "head_contribution"]
+    )
     assert survey.provenance["model"]["treated"]["variant"] == "gated_output"
     assert survey.values("entropy").shape == (LAYERS, HEADS)
     collapsed = attnscope.collapse(folder, text, max_tokens=12, samples=2)

@@ -1,4 +1,4 @@
-"""Arms are measured by a few measures, those behind the findings that tests speak of: all of them would cost minutes."""
+"""Arms are measured by the few measures behind the findings that tests speak of: all of them would cost minutes."""
 
 from __future__ import annotations
 

@@ -158,7 +158,12 @@ def _curves(
         scale=alt.Scale(type="log", base=2 if whole else 10, nice=False)
         if figure.log_x
         else alt.Scale(zero=False, nice=False, padding=6),
-        axis=alt.Axis(tickMinStep=1 if whole else 0, tickCount=min(8, side // 40), labelOverlap=True, format="~g"),
+        axis=alt.Axis(
+            tickMinStep=1 if whole else 0,
+            tickCount=min(8, side // 40),
+            labelOverlap=True,
+            format=",d" if whole else "~g",
+        ),
     )
     y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=_axis(rows, figure, y_scale))
     base = alt.Chart(rows)

@@ -45,7 +45,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "capacity": ("attnscope capacity -n 256 -k 4", "attnscope capacity -n 64 -k 2 --dtype bfloat16 --verbose"),
     "variants": ("attnscope variants", "attnscope variants gated_output"),
     "treat": (
-        "attnscope treat pocket --remedy gated_output --steps 20 --samples 8 --max-tokens 48",
+        "attnscope treat pocket --remedy gated_output --steps 20 --max-tokens 48",
         "attnscope treat pocket --remedy prune --heads 4 --samples 8 --max-tokens 48",
     ),
     "reproduce": ("attnscope reproduce", "attnscope reproduce noci2022 --seeds 1"),

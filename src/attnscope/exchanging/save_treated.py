@@ -16,7 +16,8 @@ from torch import nn
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import write_atomically
 from attnscope.exchanging.new_folder import new_folder
-from attnscope.hf.exchanging.part import PREFIX, recipe_of
+from attnscope.hf.exchanging.part import recipe_of
+from attnscope.hf.exchanging.recipe import PREFIX
 from attnscope.hf.loading.hashing import hash_of_files
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.quiet import quiet

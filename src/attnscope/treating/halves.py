@@ -29,6 +29,7 @@ class Halves:
     held_out: Batches
     text: Split | None = None  # the two halves as text, where there is text
     notes: tuple[str, ...] = ()
+    of_training: tuple[str, ...] = ()  # notes that are of interest where something is trained
 
 
 def halves(loaded: Loaded, corpus: Text | Ready | None, sampling: Sampling, training: int) -> Halves:
@@ -54,7 +55,7 @@ def halves(loaded: Loaded, corpus: Text | Ready | None, sampling: Sampling, trai
             f"The corpus has {count(ours.samples, 'sequence')} to train on, and training reads {training}: each is "
             f"read about {training / ours.samples:.1f} times."
         )
-    return Halves(text.name, text.sha256, ours, theirs, cut, (*theirs.notes, *notes))
+    return Halves(text.name, text.sha256, ours, theirs, cut, theirs.notes, tuple(notes))
 
 
 def _ready(loaded: Loaded, given: Any, sampling: Sampling) -> Halves:

@@ -136,7 +136,7 @@ def treat(
         start=result.start,
         texts=text.held_out.documents,
         pruning=result.pruning,
-        notes=(*text.notes, *result.notes),
+        notes=(*text.notes, *(text.of_training if result.training else ()), *result.notes),
         provenance={
             "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
             "corpus": {

@@ -23,8 +23,9 @@ from attnscope.hf.exchanging.choosing import OF_ATTENTION, chosen_heads, chosen_
 from attnscope.hf.exchanging.into_attention import into_attention
 from attnscope.hf.exchanging.into_blocks import into_blocks
 from attnscope.hf.exchanging.into_weights import into_weights
-from attnscope.hf.exchanging.part import Recipe, parts_of
+from attnscope.hf.exchanging.part import parts_of
 from attnscope.hf.exchanging.plan import Plan
+from attnscope.hf.exchanging.recipe import Recipe
 from attnscope.hf.exchanging.settings import sorted_settings
 from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.hf.seeing.intact import evaluating

@@ -16,31 +16,8 @@ from torch import Tensor, nn
 
 from attnscope.core.registry import variants
 from attnscope.core.variant import Size, Variant
+from attnscope.hf.exchanging.recipe import PREFIX, Recipe
 from attnscope.hf.seeing.tensors import Slot
-
-PREFIX = "attnscope_"
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What was put into a model, and where: enough to do the same again."""
-
-    variant: str
-    layers: tuple[int, ...]
-    heads: tuple[int, ...] | None = None
-    stack: str = ""
-    seed: int = 0
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "variant": self.variant,
-            "layers": list(self.layers),
-            "heads": None if self.heads is None else list(self.heads),
-            "stack": self.stack,
-            "seed": self.seed,
-            "settings": {name: _plain(value) for name, value in self.settings.items()},
-        }
 
 
 @dataclass
@@ -141,12 +118,3 @@ def _is_drawn(name: str, drawn: Mapping[str, str]) -> bool:
     return name in drawn or any(
         name == f"{kind}_{one}" for kind, other in variants().items() for one in other.card.drawn
     )
-
-
-def _plain(value: Any) -> Any:
-    """As JSON has it."""
-    if isinstance(value, Tensor):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value

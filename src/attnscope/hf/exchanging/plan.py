@@ -12,7 +12,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.registry import variants
 from attnscope.core.variant import Size, Variant
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site, Stack
-from attnscope.hf.exchanging.part import Carried, Part, Recipe, like
+from attnscope.hf.exchanging.part import Carried, Part, like
+from attnscope.hf.exchanging.recipe import Recipe
 from attnscope.hf.exchanging.settings import filled_from, takes_seed
 from attnscope.hf.seeing.tensors import Slot
 

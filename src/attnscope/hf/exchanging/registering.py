@@ -20,7 +20,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.exchanging.attending import answer
-from attnscope.hf.exchanging.part import PREFIX, part_of
+from attnscope.hf.exchanging.part import part_of
+from attnscope.hf.exchanging.recipe import PREFIX
 
 KNOWN = ("sdpa", "eager")
 _NUMBER = count(1)

@@ -23,7 +23,7 @@ from torch import nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.seeds import refuse_unusable_seed
-from attnscope.hf.exchanging.part import PREFIX
+from attnscope.hf.exchanging.recipe import PREFIX
 from attnscope.hf.loading import classes
 from attnscope.hf.loading.devices import device_named, dtype_named
 from attnscope.hf.loading.experts import with_plain_experts

@@ -15,17 +15,18 @@ import json
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import safe_open
-from torch import nn
 
 from attnscope import __version__
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import read_document
-from attnscope.hf.exchanging.exchange import exchange
-from attnscope.hf.exchanging.part import PREFIX, Recipe
+from attnscope.hf.exchanging.recipe import PREFIX, Recipe
 from attnscope.hf.loading.hashing import hash_of_files
+
+if TYPE_CHECKING:
+    from torch import nn
 
 SIDECAR = "attnscope.json"
 WEIGHTS = "treated.safetensors"
@@ -122,6 +123,8 @@ def put_back(model: nn.Module, folder: Path, sidecar: Sidecar) -> None:
     """The variant into a model that has its own weights, with the tensors that were saved for it; it stays."""
     if sidecar.config is None:
         return  # a change of weights alone: they are the model's own
+    from attnscope.hf.exchanging.exchange import exchange  # torch, which a refusal of a name does not need
+
     recipe, changes = sidecar.recipe, ExitStack()
     exchange(
         changes,

@@ -1,0 +1,74 @@
+"""`attnscope treat` as it is typed: a screen, a folder, JSON; bad input is one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import attnscope
+from attnscope.cli.main import app
+from attnscope.records.treatment import Treatment
+from tests.treating.patients import TEXT, patient
+
+QUICK = ["--steps", "2", "--samples", "6", "--max-tokens", "16", "--batch-size", "2"]
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A model and a corpus as files."""
+    folder = tmp_path_factory.mktemp("given")
+    loaded = patient()
+    loaded.model.save_pretrained(folder / "model")  # type: ignore[operator]
+    loaded.tokenizer.save_pretrained(folder / "model")  # type: ignore[union-attr]
+    (folder / "text.txt").write_text("\n".join(TEXT.replace("Alice", f"Alice {n}") for n in range(12)))
+    return [str(folder / "model"), str(folder / "text.txt")]
+
+
+def test_a_screen_and_a_folder_whose_model_every_command_takes(given: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    typed = ["treat", *given, "--remedy", "gated_output", *QUICK, "--out", str(out)]
+    answer = CliRunner().invoke(app, typed, catch_exceptions=False)
+    assert answer.exit_code == 0, answer.output
+    shown = answer.stdout.strip().splitlines()
+    assert len(shown) <= 30
+    assert "gated_output had no effect" in shown[0]
+    assert sorted(one.name for one in out.iterdir()) == ["model", "treatment.html", "treatment.json"]
+    found = attnscope.load(out / "treatment.json")
+    assert isinstance(found, Treatment)
+    assert found.remedy.name == "gated_output"
+    assert "<table" in found._repr_html_() or "<svg" in found._repr_html_() or "<div" in found._repr_html_()
+    assert found.chart("loss").to_dict()
+    measured = attnscope.scan(out / "model", given[1], samples=2, max_tokens=16, measures=["entropy"])
+    assert measured.provenance["model"]["treated"]["variant"] == "gated_output"
+    page = attnscope.report(out / "treatment.json", tmp_path / "again.html")
+    assert Path(page).read_text() == (out / "treatment.html").read_text()
+
+
+def test_json_is_json_and_nothing_else(given: list[str], tmp_path: Path) -> None:
+    typed = ["treat", *given, "--remedy", "qk_clip", "--json", *QUICK, "--out", str(tmp_path / "out")]
+    answer = CliRunner().invoke(app, typed, catch_exceptions=False)
+    told = json.loads(answer.stdout)
+    assert told["loss"]["mean"] == 0  # no logit is near 100
+    assert {one["judgement"] for one in told["outcomes"]} <= {"no effect"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["--remedy", "gated_outptu"], "Did you mean 'gated_output'"),
+        (["--remedy", "gated_output", "--layers", "9"], "not in block 9"),
+        (["--remedy", "gated_output", "--layers", "two"], "does not name blocks"),
+        (["--remedy", "gated_output", "--set", "how"], "no setting"),
+        (["--remedy", "prune", "--heads", "99"], "99 cannot be taken out"),
+    ],
+)
+def test_bad_input_ends_with_one_sentence(given: list[str], tmp_path: Path, typed: list[str], words: str) -> None:
+    from attnscope.core.errors import RefusalError
+
+    answer = CliRunner().invoke(app, ["treat", *given, *typed, *QUICK, "--out", str(tmp_path / "out")])
+    assert isinstance(answer.exception, RefusalError)
+    assert words in str(answer.exception)
+    assert not list(tmp_path.rglob("*.json"))
