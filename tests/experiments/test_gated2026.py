@@ -7,16 +7,7 @@ from dataclasses import replace
 from attnscope.core.experiment import Bare
 from attnscope.experiments.gated2026 import WORDS, gated2026
 
-TINY = replace(
-    gated2026.presets["quick"],
-    samples=(20, 40),
-    draws_times_samples=40,
-    starts=1,
-    iterations=2,
-    tokens=4,
-    width=4,
-    heads=2,
-)
+TINY = replace(gated2026.presets["quick"], samples=(20, 40), starts=2, iterations=2, tokens=4, width=4, heads=2)
 
 
 def test_a_curve_for_every_place_of_a_gate() -> None:

@@ -5,7 +5,7 @@ mixture    the paper's picture: queries as centres of clusters, keys as points; 
 learning   models that differ in attention alone, trained alike on sorting and convex hulls
 lost keys  how many keys trained softmax attention explains away, in the embedded language model
 
-What differs from the paper: small tasks in the place of visual question answering, summaries and BERT. Double
+What differs from the paper: small tasks in the place of the benchmarks of the paper. Double
 normalisation adds up over later queries, so that it cannot be causal: the models are encoders.
 """
 
@@ -145,7 +145,7 @@ CLAIMS = (
         PAPER,
         "Trained softmax attention explains keys away.",
         "at least 1% of keys have less than a tenth of what uniform attention gives them, in the embedded language "
-        "model (our limits; the paper looks at BERT and others)",
+        "model (our limits; the paper looks at larger models)",
         holds=(Bound("keys_explained_away", ">=", 0.01),),
     ),
     *(
@@ -246,7 +246,7 @@ def remarks(measured: Mapping[str, Sequence[float]], models: Sequence[Mapping[st
     behind = max(median(measured[f"{task}_softmax_over_doubly_normalised"]) for task in TASKS)
     return (
         f"What follows: keys with less than a tenth of what uniform attention would give them were {trained}, and in"
-        f"  the small models trained here, at most {small:.1f}%. A lost key is no "
+        f" the small models trained here, at most {small:.1f}%. A lost key is no "
         "defect by itself, since dropping keys may be what a head has learned. Double normalisation is for encoders in "
         "which every token has to be heard (retrieval, clustering, summaries), and not for decoders. Alone it was up "
         f"to {max(behind, 0.0):.3f} behind softmax here: begin with hybrid_normalised, which starts as softmax.",
