@@ -43,7 +43,9 @@ def assert_near(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ONE_STACK)
 def test_it_equals_the_rule_on_written_out_maps(name: str) -> None:
     computed = torch.float32 if name == "gpt_oss" else torch.float64  # whose experts know float32 only
-    dtype = torch.float32 if name in ("Llama", "Mistral", "gpt_oss") else computed  # written out, softmax is in float32
+    dtype = (
+        torch.float32 if name in ("Llama", "Mistral", "Gemma2", "gpt_oss") else computed
+    )  # written out, softmax is in float32
     run, start = captured(name, computed)
     maps, output = eager_maps(name, computed)
     tokens = len(next(iter(run.embedding.values())))

@@ -28,6 +28,7 @@ from attnscope.explaining.aiming import aim
 from attnscope.explaining.explain import first_look
 from attnscope.explaining.perturbing import Perturbed, perturbed
 from attnscope.explaining.running import Run, baseline_words
+from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.loading.given import loaded_for
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import Ready, Text, batches_for, precision_and_place
@@ -38,6 +39,7 @@ from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.hf.seeing.gradients import with_gradients
 from attnscope.hf.tapping.capture import asked_with, capture
+from attnscope.hf.tapping.entrances import Entrance
 from attnscope.records.faithfulness import Estimate, Faithfulness, Judged
 from attnscope.trace.windows import Tokenizer
 
@@ -75,11 +77,12 @@ def evaluate(
     found: dict[str, list[Perturbed]] = {method.card.name: [] for method in chosen}
     seconds = dict.fromkeys(found, 0.0)
     notes: dict[str, None] = {}
-    tokens = 0
+    tokens, known = 0, None
     with looking_at(loaded.model), quiet():
         for number, batch in enumerate(ready):
             progress("texts", number, len(ready))
-            one = _run(loaded, batch.inputs, seed + number)
+            one = _run(loaded, batch.inputs, seed + number, known)
+            known = one.found, one.places
             tokens += sum(len(vectors) for vectors in one.captured.embedding.values())
             for method in chosen:
                 _judge(one, method, found, seconds, notes)
@@ -108,9 +111,10 @@ def evaluate(
     )
 
 
-def _run(loaded: Loaded, inputs: dict[str, Any], seed: int) -> Run:
+def _run(loaded: Loaded, inputs: dict[str, Any], seed: int, known: tuple[Anatomy, tuple[Entrance, ...]] | None) -> Run:
+    """One text; where things are in the model is found on the first of them."""
     read = reading(loaded, inputs, what="Explanations")
-    found, places, output = first_look(loaded, read)
+    found, places, output = first_look(loaded, read, known)
     goal = aim(loaded, read, output, target=None, against=None, position=None, bos="auto")
     return Run(loaded, read, found, places, goal, capture(loaded.model, read.batch, found, places, goal.number), seed)
 

@@ -113,11 +113,15 @@ def explain(
     )
 
 
-def first_look(loaded: Loaded, read: Reading) -> tuple[Anatomy, tuple[Entrance, ...], Tensor]:
-    """Where things are in the model, where tokens enter it, and what it says."""
+def first_look(
+    loaded: Loaded, read: Reading, known: tuple[Anatomy, tuple[Entrance, ...]] | None = None
+) -> tuple[Anatomy, tuple[Entrance, ...], Tensor]:
+    """Where things are in the model, where tokens enter it (unless this is `known`), and what it says."""
     with refusing_what_does_not_run(loaded, "this input"), without_gradients():
-        found = anatomy(loaded.model, read.batch)
-        places = entrances(loaded.model, read.batch, found)
+        if known is None:
+            found = anatomy(loaded.model, read.batch)
+            known = found, entrances(loaded.model, read.batch, found)
+        found, places = known
         with evaluating(loaded.model), without_cache(loaded.model):
             output = first_output(run(loaded.model, read.batch))
     if not bool(output.isfinite().all()):
