@@ -59,10 +59,7 @@ def nano() -> nn.Module:
     return Nano(Config(vocab_size=60, width=16, heads=HEADS, layers=LAYERS, causal=True, mlp=16, initial=0.6), seed=0)
 
 
-FAMILIES: dict[str, Callable[[], nn.Module]] = {
-    one.__name__: one
-    for one in (bert, gpt2, llama, qwen2, vit, nano)
-}
+FAMILIES: dict[str, Callable[[], nn.Module]] = {one.__name__: one for one in (bert, gpt2, llama, qwen2, vit, nano)}
 
 
 def made(family: str) -> Any:
