@@ -28,7 +28,7 @@ def test_the_form_gives_what_the_module_gives(weights: tuple[Tensor, Tensor, Ten
 def test_norms_without_forms_are_those_of_the_forms(weights: tuple[Tensor, Tensor, Tensor]) -> None:
     gate, up, down = weights
     slow = [sum(row[i] * torch.outer(gate[i], up[i]) for i in range(11)) for row in down]
-    assert (form_norms(gate, up, down) - torch.stack([form.norm() for form in slow])).abs().max() < EXACT  # type: ignore[union-attr]
+    assert (form_norms(gate, up, down) - torch.stack([form.norm() for form in slow])).abs().max() < EXACT
 
 
 def test_one_hidden_unit_that_reads_one_direction_is_one_eigenpair() -> None:

@@ -77,7 +77,8 @@ def numbers_of(params: Params, found: Sequence[Mapping[str, Any]]) -> dict[str, 
     numbers["worst_loss_over_guessing"] = [max(seed) / guess for seed in zip(*everyone, strict=True)]
     numbers["fastmax2_loss_beside_fastmax1"] = _beside(copied, "fastmax2", "loss", "fastmax1")
     numbers["excess_loss_of_softmax"] = [one["loss"] - one["floor"] for one in copied if one["arm"] == SOFTMAX]
-    return numbers
+    # where columns are no tokens nothing was measured, which is not a number that went wrong
+    return {name: values for name, values in numbers.items() if not all(map(math.isnan, values))}
 
 
 def _beside(found: Sequence[Mapping[str, Any]], name: str, what: str, other: str = SOFTMAX) -> list[float]:
@@ -139,7 +140,7 @@ def practice(numbers: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
         for name in compared()
         if name != SOFTMAX
         and median(numbers[f"loss_added_by_{name}"]) <= 0.05
-        and median(numbers[f"sink_rate_of_{name}"]) <= plain / 2
+        and median(numbers.get(f"sink_rate_of_{name}", ())) <= plain / 2
     ]
     lost = [name for name in compared() if median(numbers[f"loss_added_by_{name}"]) > 0.05]
     return (
