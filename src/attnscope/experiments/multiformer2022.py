@@ -6,7 +6,7 @@ learning   one kind in all heads beside a mix of four, trained alike on a task m
 relevance  whether architectures whose heads contribute evenly do better, as the paper observes
 
 What differs from the paper: a made-up task of noisy frames in the place of speech translation, accuracy in the place
-of BLEU, two layers.
+of BLEU, two layers. The task's noise and size and the rate were set after a first run in which nothing learned.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ bound      what a post-norm block does to d_M stays below (1 + sum_h sqrt(lambda
 curves     similarity against depth: random encoders, one trained on convex hulls, the embedded language model
 fusion     encoders trained alike with their layers fused: similarity of what the output reads, and accuracy
 
-What differs from the paper: fine-tuned encoders of text are not shipped. `Params.model` takes a folder
-with any encoder in the place of the embedded model.
+What differs from the paper: fine-tuned encoders of text are not shipped. Fusing the layers of a model that was trained
+without it was asked first; since then the claims are of encoders that are trained with it. `Params.model` takes a
+folder with any encoder in the place of the embedded model.
 """
 
 from __future__ import annotations
