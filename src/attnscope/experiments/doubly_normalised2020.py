@@ -6,7 +6,8 @@ learning   models that differ in attention alone, trained alike on sorting and c
 lost keys  how many keys trained softmax attention explains away, in the embedded language model
 
 What differs from the paper: small tasks in the place of the benchmarks of the paper. A key is called explained away
-below a tenth of its uniform share; below 1/n, as was asked first, no model had any. Double normalisation adds up over later queries, so that it cannot be causal: the models are encoders.
+below a tenth of its uniform share; below 1/n, as was asked first, no model had any. Double normalisation adds up over
+later queries, so that it cannot be causal: the models are encoders.
 """
 
 from __future__ import annotations
