@@ -112,6 +112,8 @@ def _why_not(said: str) -> str:
         return f"needs the library {missing[1]}"
     if "no model class" in said:
         return "no model class of its own"
+    if "not swept" in said:
+        return "left for the next `make families` (the last one was stopped before it came to them)"
     if "more than" in said:
         return "takes too long or too much memory, even small"
     return "no small settings, or no batch, were found that it runs on"

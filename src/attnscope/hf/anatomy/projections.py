@@ -172,7 +172,10 @@ def head_weights(
     matrix = columns.matrix.of(parameters)
     parts = torch.stack([matrix[:, start : start + columns.dim] for start in columns.starts])
     if columns.norm is not None:
-        gain = _gain(model.get_submodule(columns.norm), columns, parts)
+        try:
+            gain = _gain(model.get_submodule(columns.norm), columns, parts)
+        except (IndexError, RuntimeError, TypeError, ValueError):
+            return None  # no norm of one token's channels (a convolution over tokens): no matrix does what it does
         parts = parts * gain[:, None, :]
     return parts.repeat_interleave(heads // parts.shape[0], dim=0)
 
