@@ -55,7 +55,7 @@ def wins_from(lengths: list[int], ratios: list[float]) -> str:
     ):
         if before >= 1 > after:
             share = math.log(before) / (math.log(before) - math.log(after))
-            return f"~ {round(math.exp(math.log(a) + share * (math.log(b) - math.log(a))), -2)}"
+            return f"~ {round(math.exp(math.log(a) + share * (math.log(b) - math.log(a))), -2):.0f}"
     return f"> {lengths[-1]}"
 
 

@@ -39,22 +39,25 @@ def factorised_attention(
     held = F.pad(value.to(exact), (0, 1), value=1.0)  # the last column adds the weights up
     held = held if real is None else held.masked_fill(~real[..., None], 0.0)
 
-    def mine(first: int) -> tuple[Tensor, Tensor]:
-        keys = of_key(key[..., first : first + chunk, :])
-        keys = keys if real is None else keys.masked_fill(~real[..., first : first + chunk, None], 0.0)
-        return keys, held[..., first : first + chunk, :]
+    # Split once: the gradient of a slice is as long as the whole, so slices one by one would cost n^2 on the way back.
+    keys_of, values_of = torch.split(key, chunk, -2), torch.split(held, chunk, -2)
+    reals_of = [None] * len(keys_of) if real is None else torch.split(real, chunk, -1)
+
+    def mine(number: int) -> tuple[Tensor, Tensor]:
+        keys, seen = of_key(keys_of[number]), reals_of[number]
+        return keys if seen is None else keys.masked_fill(~seen[..., None], 0.0), values_of[number]
 
     before: Tensor | float = 0.0  # the sum over all keys that came before
     if not causal:
-        for first in range(0, key.shape[-2], chunk):
-            keys, values = mine(first)
+        for number in range(len(keys_of)):
+            keys, values = mine(number)
             before = before + keys.mT @ values
     parts = []
-    for first in range(0, query.shape[-2], chunk):
-        rows = of_query(query[..., first : first + chunk, :])
+    for number, queries in enumerate(torch.split(query, chunk, -2)):
+        rows = of_query(queries)
         mixed = rows @ before if isinstance(before, Tensor) else torch.zeros_like(held[..., :1, :])
-        if causal and first < key.shape[-2]:
-            keys, values = mine(first)
+        if causal and number < len(keys_of):
+            keys, values = mine(number)
             mixed = mixed + (rows @ keys.mT).tril() @ values
             before = before + keys.mT @ values
         parts.append(mixed)
