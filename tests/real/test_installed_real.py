@@ -17,7 +17,10 @@ TEXT = "The capital of Italy is Rome, and the river that runs through it is the 
 
 @pytest.mark.parametrize(
     ("name", "variants"),
-    [("minilm", ("gated_output", "learned_sink", "value_residual")), ("smollm2", ("gated_output",))],
+    [
+        ("minilm", ("gated_output", "learned_sink", "value_residual", "attn_scale")),
+        ("smollm2", ("gated_output", "attn_scale")),
+    ],
 )
 @torch.no_grad()
 def test_what_is_installed_in_a_real_model_changes_nothing_at_first(

@@ -58,4 +58,5 @@ def attn_scale(
 ) -> Float[Tensor, "batch head query value_dim"]:
     mixed = plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
     mean = mean_of_visible(query, value, visible=visible, causal=causal)
-    return mean + (1 + weight.to(mixed.dtype)[:, None, None]) * (mixed - mean)
+    # J + (1 + w)(A - J) = A + w (A - J), which at w = 0 is A to the bit.
+    return mixed + weight.to(mixed.dtype)[:, None, None] * (mixed - mean)
