@@ -132,6 +132,7 @@ def test_a_finding_is_its_sentence() -> None:
 def test_kinds_that_only_say_what_heads_do_are_neutral() -> None:
     assert {n for n, k in findings().items() if k.neutral} == {
         "identity_heads",
+        "media_ignored",
         "previous_token_heads",
         "sink_elsewhere",
     }

@@ -30,7 +30,8 @@ SAMPLING = Sampling(samples=6, max_tokens=24, batch_size=2)
 def _planned() -> tuple[Plan, Subject, Batches]:
     loaded = in_memory(tiny_llama(), byte_tokenizer())
     prepared = batches_for(loaded, [TEXT], SAMPLING)
-    plan = Plan.of(loaded, prepared, choose(["default"]), SAMPLING, torch.float32)
+    measured = tuple(m for m in choose(["default"]) if "media" not in m.reads)  # there are no pictures in this text
+    plan = Plan.of(loaded, prepared, measured, SAMPLING, torch.float32)
     with torch.inference_mode():
         subject = Subject.of(loaded.model, prepared.batches[0].inputs, {"use_cache": False})
     return plan, subject, prepared

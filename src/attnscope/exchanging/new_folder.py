@@ -16,8 +16,7 @@ from attnscope.core.errors import RefusalError
 @contextmanager
 def new_folder(place: Path) -> Iterator[Path]:
     """A draft to write into; it becomes `place`, which must be new or empty, when nothing went wrong."""
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise RefusalError(f"{place} is there already and not an empty folder: choose another place.")
+    refuse_taken(place)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{place.name}.", suffix=".part", dir=place.parent))
@@ -34,3 +33,9 @@ def new_folder(place: Path) -> Iterator[Path]:
         raise RefusalError(f"{place} could not be written ({why}): choose another place, or make room.") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def refuse_taken(place: Path) -> None:
+    """Asked before the work begins too: minutes of training are not to end here."""
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise RefusalError(f"{place} is there already and not an empty folder: choose another place.")

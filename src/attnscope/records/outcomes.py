@@ -113,9 +113,10 @@ def _by_number(pair: FindingChange, base: Reading, treated: Reading, worse: bool
         chance = SURE * (base if pair.after is None else treated).error_of_value(pair.either)
         beyond = abs(pair.either.value - pair.either.threshold)
         return (None if beyond <= chance else not worse), chance
-    if pair.before.severity != pair.after.severity:
-        return not worse, 0.0
     chance = SURE * math.hypot(base.error_of_value(pair.before), treated.error_of_value(pair.after))
+    if pair.before.severity != pair.after.severity:
+        by_chance = chance > 0 and abs(pair.after.value - pair.before.value) <= chance
+        return (None if by_chance else not worse), chance
     further = moved_beyond(pair.before, pair.after)
     sure = further and abs(pair.after.value - pair.before.value) > chance
     return (further < 0 if sure else None), chance
@@ -126,9 +127,12 @@ def _counted(pair: FindingChange, base: Reading, treated: Reading) -> tuple[Judg
     was, now = (0 if one is None else concerned(one) for one in (pair.before, pair.after))
     if was == now or (not pair.either.heads and (pair.before is None or pair.after is None)):
         return None, 0.0
-    known = all(one is None or reading.explains(one) for one, reading in ((pair.before, base), (pair.after, treated)))
-    variance = sum(reading.variance_of_count(pair.either) for reading in (base, treated)) if known else 0.0
-    chance = SURE * math.sqrt(variance)
+    # Where the readings do not explain a count, nothing is known of its chance, and nothing is claimed.
+    arms = ((pair.before, base), (pair.after, treated))
+    known = all(one is None or arm.survey is None or arm.explains(one) for one, arm in arms)
+    if not known:
+        return "no effect", math.inf
+    chance = SURE * math.sqrt(sum(reading.variance_of_count(pair.either) for reading in (base, treated)))
     if abs(now - was) < max(1.0, NOTICEABLE * was) or abs(now - was) <= chance:
         return "no effect", chance
     return ("harmed" if now > was else "helped"), chance

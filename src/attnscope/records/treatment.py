@@ -144,7 +144,8 @@ class Treatment(Record):
         """Every finding of any arm: those that the remedy answers first."""
         found = {name: diagnose(survey, self.thresholds) for name, survey in self.surveys.items()}
         if self.pruning is not None:
-            found["treated"] = without_heads(found["treated"], self.removed)
+            # Struck from both sides: heads that are gone are no success of having been taken out.
+            found |= {name: without_heads(found[name], self.removed) for name in (self.baseline, "treated")}
         first = next(iter(self.arms.values()))
         texts = len(set(self.texts)) or len(first.losses)
         readings = {name: Reading(survey, texts) for name, survey in self.surveys.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance
 from attnscope.core.words import count
 from attnscope.hf.loading.load import Loaded
@@ -56,6 +58,11 @@ def looked_at(
     """Losses and survey of the model as it is now; `curve` and `seconds` are of the training behind it."""
     progress(f"held-out loss of {name}", 0, 0)
     losses = held_out_losses(losing, held_out)
+    if not all(map(math.isfinite, losses)):
+        raise RefusalError(
+            f"{name[0].upper()}{name[1:]} has a loss that is no number on held-out text: it is broken, and nothing is "
+            "said of its findings; choose other settings."
+        )
 
     def scanning(_: str, done: int, total: int, __: int | None = None) -> None:
         progress(f"scanning {name} ({done} of {count(total, 'sequence')})", 0, 0)

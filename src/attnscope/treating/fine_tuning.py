@@ -1,6 +1,6 @@
 """Training of one arm: the same batches in the same order, the same chance, the same recipe, whatever is being trained.
 
-    with put_back(parameters): curve, seconds = fine_tuned(...)
+    with put_back(model, parameters): curve, seconds = fine_tuned(...)
 
 What is trained is put back afterwards, so that the next arm begins where this one began.
 """
@@ -28,9 +28,12 @@ from attnscope.treating.losing import Losing
 
 
 @contextmanager
-def put_back(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
-    """Inside, parameters may be trained; outside, also after an exception, they are what they were, to the bit."""
+def put_back(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
+    """Inside, parameters may be trained; outside, also after an exception, they are what they were, to the bit, and so
+    are buffers that training moves (running means) and modes."""
     kept = {name: one.detach().clone() for name, one in parameters.items()}
+    buffers = [(one, one.detach().clone()) for one in model.buffers()]
+    modes = [(module, module.training) for module in model.modules()]
     wanted = {name: one.requires_grad for name, one in parameters.items()}
     try:
         yield
@@ -40,6 +43,10 @@ def put_back(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
                 one.copy_(kept[name])
                 one.requires_grad_(wanted[name])
                 one.grad = None
+            for buffer, was in buffers:
+                buffer.copy_(was)
+        for module, mode in modes:
+            module.training = mode
 
 
 def fine_tuned(

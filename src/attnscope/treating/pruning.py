@@ -9,8 +9,9 @@ Four orders, least first:
     random         several orders drawn at random, as the floor
 
 By value, a head that speaks against what comes next goes first; but one that does so in one text may speak for it in
-another, and of the orders tried here the size does best. Loss is held-out, and is asked at a few numbers of heads;
-values are never computed on held-out text.
+another. Loss is held-out, and is asked at a few numbers of heads; values are never computed on held-out text. The
+number of heads that `keep_loss` allows is read off the held-out losses themselves, so that the loss reported for it is
+a little too good.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.words import count
 from attnscope.decomposing.head_values import head_values
 from attnscope.exchanging.save_plain import save_plain
+from attnscope.exchanging.save_treated import save_treated
 from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
 from attnscope.hf.editing.pruning import prunable, without_heads
+from attnscope.hf.exchanging.part import recipe_of
 from attnscope.hf.loading.material import precision_and_place
 from attnscope.records.treatment import Order, Pruning
 from attnscope.scanning.scan import scan
@@ -91,7 +94,9 @@ def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> Result:
             trial.losing, trial.text.held_out, "the pruned model", trial.progress, title=f" without {removed} heads"
         )
         if trial.save is not None:
-            save_plain(loaded.model, trial.save, tokenizer=loaded.tokenizer)
+            # A model that was treated before keeps its own attention in the folder too, or it would be lost silently.
+            saved = save_plain if recipe_of(loaded.model) is None else save_treated
+            saved(loaded.model, trial.save, tokenizer=loaded.tokenizer)
     pruning = Pruning(counts, tuple(drawn), removed, by.name, len(places), len(prompts), asked)
     return Result(chosen, treated, pruning=pruning)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ from attnscope.treating.arms import batch_of_step, held_out_losses, looked_at
 from attnscope.treating.fine_tuning import fine_tuned, put_back
 from attnscope.treating.trial import Result, Trial
 
+ARMS = ("control", "treated")
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -29,7 +30,10 @@ class Kept:
         return self.folder / arm
 
     def clear(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """What earlier training has left there, and nothing else that somebody may keep in that folder."""
+        for arm in ARMS:
+            for path in self.folder.glob(f"{arm}.*"):
+                path.unlink()
 
 
 def trained(trial: Trial, recipe: Recipe, everything: bool, kept: Kept | None) -> Result:
@@ -50,7 +54,7 @@ def trained(trial: Trial, recipe: Recipe, everything: bool, kept: Kept | None) -
         kept.clear()
     common: dict[str, Any] = {"seed": trial.sampling.seed, "progress": trial.progress}
     plan = _plan(trial, everything)
-    with put_back(own):
+    with put_back(model, own):
         curve, seconds = fine_tuned(
             losing,
             trial.text.training,
@@ -70,7 +74,7 @@ def trained(trial: Trial, recipe: Recipe, everything: bool, kept: Kept | None) -
             seconds=seconds,
             title=f" after {recipe.steps} steps",
         )
-    with put_back(own), installed(model, chosen.name, **put) as treated:
+    with put_back(model, own), installed(model, chosen.name, **put) as treated:
         parameters: dict[str, nn.Parameter] = {**own, **treated.parameters()}
         losses = held_out_losses(losing, trial.text.held_out)
         curve, seconds = fine_tuned(

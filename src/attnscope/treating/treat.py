@@ -25,6 +25,7 @@ from attnscope.core.progress import Advance, silent
 from attnscope.core.remedy import AUTO, BOS, PRUNE, refuse_unknown_remedy
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
+from attnscope.exchanging.new_folder import refuse_taken
 from attnscope.hf.exchanging.exchange import refuse_installed
 from attnscope.hf.loading.given import loaded_for
 from attnscope.hf.loading.load import Loaded
@@ -97,6 +98,8 @@ def treat(
     refuse_unusable_seed(seed)
     refuse_unknown_bos(bos)
     _refuse_odd_numbers(steps, rate, heads, keep_loss)
+    if save is not None:
+        refuse_taken(named_path(save))
     progress("loading", 0, 0)
     loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
     loaded = loaded_for(model, tokenizer, loading)

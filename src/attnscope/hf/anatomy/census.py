@@ -226,11 +226,15 @@ def follows_from_queries_and_keys(sighting: Sighting) -> bool | None:
         return True
     if sighting.holds is not None:
         return False  # the attention was exchanged, and its own word is all there is
-    # Models may take their softmax in float32 whatever they compute in.
-    eps = max(torch.finfo(sighting.mixed.dtype).eps, torch.finfo(torch.float32).eps)
-    allowed = 64 * eps * sighting.value.double().abs().max()
-    for pattern in (None, scores.pattern):
-        again = dense_mixed(replace(scores, pattern=pattern), sighting.value)
-        if again.shape == mixed.shape and bool((again - mixed).abs().max() <= allowed):
-            return pattern is None
+    made = {
+        pattern is None: dense_mixed(replace(scores, pattern=pattern), sighting.value)
+        for pattern in (None, scores.pattern)
+    }
+    apart = {rebuilt: (one - mixed).abs().max() for rebuilt, one in made.items() if one.shape == mixed.shape}
+    # Models may take their softmax in float32 whatever they compute in: allowed where nothing comes nearer.
+    for dtype in (sighting.mixed.dtype, torch.float32):
+        allowed = 64 * torch.finfo(dtype).eps * sighting.value.double().abs().max()
+        for rebuilt, difference in apart.items():
+            if bool(difference <= allowed):
+                return rebuilt
     return None
