@@ -133,7 +133,7 @@ def fused_kin(console: Console) -> list[dict[str, Any]]:
     return rows
 
 
-def installed_gates(console: Console, turns: int = 5) -> dict[str, float]:
+def installed_gates(console: Console, turns: int = 15) -> dict[str, float]:
     """MiniLM, 64 texts of 128 tokens: the model with gates at their start beside the model as it was."""
     from attnscope.exchanging.installed import installed
     from bench.subjects import minilm
