@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from attnscope.core.experiment import PRESETS, VERDICTS, Bound, Claim, experiment, median
 from attnscope.core.registry import experiments
+from attnscope.reporting.reproduction.words import measured_words
 
 CLAIM = Claim("c", "0000.00000", "x is large", "at least 1", (Bound("x", ">=", 1.0),), (Bound("x", "<=", 0.1),))
 
@@ -38,6 +39,20 @@ def test_a_claim_whose_number_is_missing_was_not_run() -> None:
     two = Claim("c", "p", "s", "e", (Bound("x", ">", 0.0), Bound("y", ">", 0.0)))
     assert two.judged({"x": [1.0]}).verdict == "not run"
     assert two.judged({"x": [1.0], "y": [0.0]}).verdict == "not reproduced"
+
+
+def test_without_what_it_takes_as_given_a_claim_is_not_judged() -> None:
+    """A ratio to nothing, or a comparison of models that learned nothing, says nothing either way."""
+    stands = replace(CLAIM, given=(Bound("learned", ">", 0.2),))
+    assert stands.judged({"x": [2.0]}).verdict == "not run"
+    for x, verdict in ((2.0, "reproduced"), (0.5, "not reproduced"), (0.0, "contradicted")):
+        assert stands.judged({"x": [x], "learned": [0.3]}).verdict == verdict
+        for baseline in (0.2, math.nan):
+            left = stands.judged({"x": [x], "learned": [baseline]})
+            assert left.verdict == "not run"
+            assert left.missing == stands.given
+            assert measured_words(left)[-1] == "not judged, because that needs learned > 0.2"
+    assert not stands.missing
 
 
 def test_a_verdict_cannot_be_written_down() -> None:
@@ -80,6 +95,7 @@ def test_every_claim_can_hold_and_can_fail(name: str) -> None:
             assert claim.judged({**inside, quantity: [far]}).verdict in VERDICTS[1:3], claim.name
             assert claim.judged({**inside, quantity: [math.nan]}).verdict == "not reproduced", claim.name
         if claim.fails:
+            assert not {one.quantity for one in claim.given} & {one.quantity for one in (*claim.holds, *claim.fails)}
             outside = {
                 **inside,
                 **{b.quantity: [b.limit + (1e-9 if b.relation[0] == ">" else -1e-9)] for b in claim.fails},
@@ -88,8 +104,8 @@ def test_every_claim_can_hold_and_can_fail(name: str) -> None:
 
 
 def _inside(claim: Claim, quantity: str) -> float:
-    low = [b.limit for b in claim.holds if b.quantity == quantity and b.relation[0] == ">"]
-    high = [b.limit for b in claim.holds if b.quantity == quantity and b.relation[0] == "<"]
+    low = [b.limit for b in (*claim.holds, *claim.given) if b.quantity == quantity and b.relation[0] == ">"]
+    high = [b.limit for b in (*claim.holds, *claim.given) if b.quantity == quantity and b.relation[0] == "<"]
     if low and high:
         return (max(low) + min(high)) / 2
     if low:

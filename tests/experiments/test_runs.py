@@ -31,7 +31,9 @@ def test_every_number_that_a_claim_asks_for_is_measured(twice: tuple[str, Result
     name, both, _ = twice
     left_out: set[str] = getattr(its_test(name), "NOT_RUN", set())
     for claim in experiments()[name].judged(both):
-        assert (claim.verdict == "not run") == (claim.name in left_out), claim.name
+        measured = all(claim.measured.get(quantity) for quantity in claim.quantities)
+        assert measured == (claim.name not in left_out), claim.name
+        assert (claim.verdict == "not run") == (not measured or bool(claim.missing)), claim.name
 
 
 def test_a_seed_gives_the_same_numbers_beside_others_and_alone(twice: tuple[str, Result, Result]) -> None:

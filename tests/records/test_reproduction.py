@@ -123,6 +123,26 @@ def test_the_verdict_counts_claims_and_names_those_that_did_not_hold() -> None:
     assert verdict(replace(sample(), claims=())).level == "info"
 
 
+def test_what_a_claim_takes_as_given_is_kept_and_said(tmp_path: Path) -> None:
+    stands = replace(CLAIMS[0], name="unjudged", given=(Bound("precise", ">", 1.0),)).judged(MEASURED)
+    made = replace(sample(), claims=(stands,))
+    made.save(tmp_path / "results.json")
+    read = Reproduction.load(tmp_path)
+    assert read.claims == (stands,)
+    assert (read.counts["not run"], read.counts["reproduced"]) == (1, 0)
+    assert "not judged, because that needs precise > 1" in read.sentences()[1]
+    stream = StringIO()
+    print_record(read, console=Console(file=stream, width=200), files={})
+    assert "not judged, because that needs precise > 1" in stream.getvalue()
+    assert "judged only if precise &gt; 1" in attnscope.report(read, tmp_path / "page.html").read_text()
+    data = json.loads((tmp_path / "results.json").read_text())
+    data["claims"][0]["given"] = []
+    data["claims"][0]["rule"]["given"] = []
+    (tmp_path / "results.json").write_text(json.dumps(data))
+    with pytest.raises(RefusalError, match=r"claims\['unjudged'\]"):
+        Reproduction.load(tmp_path)
+
+
 def test_a_seed_without_a_number_has_a_row_in_the_table_and_is_written() -> None:
     """An experiment says None where a number is not finite; claims of a run have it before any file is read."""
     claim = CLAIMS[0].judged({"accuracy": (None, 0.9, 0.8)})

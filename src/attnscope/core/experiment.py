@@ -9,7 +9,8 @@
     def dong2021(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
 
 A verdict is never written down: it follows from the numbers. Each quantity is measured once for every seed, and a bound
-must hold for the median over seeds; all of them are shown. Nothing here imports torch, so results can be read, judged
+must hold for the median over seeds; all of them are shown. Where arms are compared, `given` says what the comparison
+stands on (a baseline that learned, a phenomenon that is there); without it no verdict is given. Nothing here imports torch, so results can be read, judged
 again and drawn where there is none.
 """
 
@@ -75,7 +76,9 @@ class Claim:
     """One statement of a paper. It is reproduced when all bounds of `holds` are met by what was measured.
 
     `fails` are the bounds of the opposite: where they are met, the claim is not merely missed but contradicted. Without
-    them, missing is all that can be said. A claim any of whose numbers is missing was not run.
+    them, missing is all that can be said. `given` are bounds without which the rule says nothing: a model that learned
+    nothing is as good as any other such model. A claim any of whose numbers is missing, or what it takes as given is
+    not so, was not run.
     """
 
     name: str
@@ -84,11 +87,12 @@ class Claim:
     expected: str
     holds: tuple[Bound, ...]
     fails: tuple[Bound, ...] = ()
+    given: tuple[Bound, ...] = ()
     measured: Mapping[str, tuple[Number, ...]] = field(default_factory=dict)
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(bound.quantity for bound in (*self.holds, *self.fails)))
+        return tuple(dict.fromkeys(bound.quantity for bound in (*self.holds, *self.fails, *self.given)))
 
     def judged(self, measured: Measured) -> Claim:
         """The claim beside its numbers."""
@@ -98,11 +102,18 @@ class Claim:
     def verdict(self) -> Verdict:
         if not all(self.measured.get(name) for name in self.quantities):
             return "not run"
+        if self.missing:
+            return "not run"
         if all(bound.holds(self.measured) for bound in self.holds):
             return "reproduced"
         if self.fails and all(bound.holds(self.measured) for bound in self.fails):
             return "contradicted"
         return "not reproduced"
+
+    @property
+    def missing(self) -> tuple[Bound, ...]:
+        """What the claim takes as given and the numbers do not give."""
+        return tuple(one for one in self.given if self.measured.get(one.quantity) and not one.holds(self.measured))
 
     @property
     def medians(self) -> dict[str, float]:

@@ -8,7 +8,8 @@ The set-up of the rates is ours (`trials/gated_experts.py`): one output, one que
 error of every fitted expert. The paper's theorem is asymptotic and in the worst case; a curve at one truth can miss it
 in either direction, so that no verdict here contradicts it. Up to 16,000 samples are drawn, which takes minutes. The
 way the error is measured is the third one: the first two were mostly noise (4 and 6 of 10 claims held), and the claim
-on the mean pools all kinds since then. The paper's own simulation was not at hand.
+on the mean pools all kinds since then. A rate is judged only where every fit came at least as low as the truth itself.
+The paper's own simulation was not at hand.
 """
 
 from __future__ import annotations
@@ -63,14 +64,22 @@ def numbers_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     for kind in KINDS:
         mine = [row for row in rows if row["kind"] == kind]
         sizes = [row["samples"] for row in mine]
+        numbers[f"loss_over_truth_{kind}"] = max(row["loss_over_truth"] for row in mine)
         numbers[f"power_of_n_{kind}"] = power_of(sizes, [row["expert_error"] for row in mine])
     # One small vector for each fit: its length varies by a factor of some, so all kinds are taken together.
     numbers["power_of_n_of_mean"] = power_of([row["samples"] for row in rows], [row["mean_error"] for row in rows])
-    numbers["largest_loss_over_noise"] = max(row["loss_over_noise"] for row in rows)
+    numbers["largest_loss_over_truth"] = max(row["loss_over_truth"] for row in rows)
     return numbers
 
 
 FLAT, FALLING = -0.1, -0.2
+
+
+def arrived(kind: str) -> tuple[Bound, ...]:
+    """Where a fit is worse than the truth itself, least squares has not been done: nothing is said of its rate."""
+    return (Bound(f"loss_over_truth_{kind}", "<=", 1.0),)
+
+
 CLAIMS = (
     Claim(
         "attention_is_a_mixture",
@@ -89,11 +98,11 @@ CLAIMS = (
         fails=(Bound("largest_difference_of_gate_of_one", ">=", 1e-2),),
     ),
     Claim(
-        "fits_reach_the_noise",
+        "fits_arrive",
         PAPER,
-        "Least squares finds an answer as good as the noise allows, with and without gates (our check of the fits).",
-        "loss at most 1.1 times the variance of the noise, every kind and number of samples",
-        holds=(Bound("largest_loss_over_noise", "<=", 1.1),),
+        "Least squares finds an answer at least as good as the truth, with and without gates (our check of the fits).",
+        "loss at most that of the truth on the same samples, every kind and number of samples",
+        holds=(Bound("largest_loss_over_truth", "<=", 1.0),),
     ),
     Claim(
         "without_a_gate_experts_are_not_found",
@@ -101,6 +110,7 @@ CLAIMS = (
         "Without a gate the error of the experts hardly falls with the number of samples.",
         f"power of n at least {FLAT} (our limit for nearly flat)",
         holds=(Bound("power_of_n_none", ">=", FLAT),),
+        given=arrived("none"),
     ),
     *(
         Claim(
@@ -109,6 +119,7 @@ CLAIMS = (
             f"With the {WORDS[place]} the error of the experts falls as a power of n.",
             f"power of n at most {FALLING} (our limit for clearly falling; n^(-1/4) for one head too many)",
             holds=(Bound(f"power_of_n_{place}", "<=", FALLING),),
+            given=arrived(place),
         )
         for place in ("output", "value")
     ),
@@ -119,6 +130,7 @@ CLAIMS = (
             f"A {WORDS[place]} does not help.",
             f"power of n at least {FLAT} (our limit for nearly flat)",
             holds=(Bound(f"power_of_n_{place}", ">=", FLAT),),
+            given=arrived(place),
         )
         for place in ("key", "layer")
     ),
@@ -128,6 +140,7 @@ CLAIMS = (
         "Where the gate reads what it gates, so that experts are not linear in their weights, they are found.",
         f"power of n at most {FALLING} (derived: -1/4 or faster)",
         holds=(Bound("power_of_n_self", "<=", FALLING),),
+        given=arrived("self"),
     ),
     Claim(
         "the_mean_of_experts_is_found_by_all",
@@ -135,6 +148,7 @@ CLAIMS = (
         "The mean of the experts that share a cell is found at the usual rate, with and without gates (derived).",
         "power of n at most -.35, all kinds together (derived: -1/2)",
         holds=(Bound("power_of_n_of_mean", "<=", -0.35),),
+        given=tuple(bound for kind in KINDS for bound in arrived(kind)),
     ),
 )
 

@@ -100,10 +100,11 @@ class Rule:
 
     reproduced: tuple[str, ...]
     contradicted: tuple[str, ...]
+    given: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, claim: Claim) -> Rule:
-        return cls(tuple(map(str, claim.holds)), tuple(map(str, claim.fails)))
+        return cls(tuple(map(str, claim.holds)), tuple(map(str, claim.fails)), tuple(map(str, claim.given)))
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,7 @@ class _ClaimDocument:
     verdict: str
     holds: tuple[Bound, ...] = ()
     fails: tuple[Bound, ...] = ()
+    given: tuple[Bound, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,7 @@ def claim_document(claim: Claim) -> dict[str, Any]:
             "verdict": claim.verdict,
             "holds": claim.holds,
             "fails": claim.fails,
+            "given": claim.given,
         }
     )
     return data
@@ -168,11 +171,12 @@ def _judged_again(kept: _ClaimDocument, measured: Mapping[str, tuple[float, ...]
     try:
         holds = kept.holds or tuple(map(Bound.parse, kept.rule.reproduced))
         fails = kept.fails or tuple(map(Bound.parse, kept.rule.contradicted))
+        given = kept.given or tuple(map(Bound.parse, kept.rule.given))
     except ValueError as error:
         raise FieldError(f"{place}.rule: {error}") from error
-    claim = Claim(kept.name, kept.paper, kept.statement, kept.expected, holds, fails).judged(measured)
+    claim = Claim(kept.name, kept.paper, kept.statement, kept.expected, holds, fails, given).judged(measured)
     if not holds or Rule.of(claim) != kept.rule:
-        raise FieldError(f"{place}.rule: the rule in words differs from holds and fails")
+        raise FieldError(f"{place}.rule: the rule in words differs from holds, fails and given")
     if encode(claim.measured) != encode(kept.measured):
         raise FieldError(f"{place}.measured: these are not the numbers under 'measured'")
     if encode(claim.medians) != encode(kept.median):

@@ -118,7 +118,8 @@ def listed(experiment: ExperimentCard) -> Paper:
 
 def _rule(claim: Claim) -> dict[str, list[str]]:
     """In words that a person reads: `sort_accuracy >= 0.95`."""
-    return {"reproduced": [str(one) for one in claim.holds], "contradicted": [str(one) for one in claim.fails]}
+    rule = {"reproduced": [str(one) for one in claim.holds], "contradicted": [str(one) for one in claim.fails]}
+    return rule | ({"given": [str(one) for one in claim.given]} if claim.given else {})
 
 
 @cache

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from attnscope.core.visible import clean
 from attnscope.records.reproduction import Reproduction
-from attnscope.reporting.reproduction.words import measured_words, run_words, verdict
+from attnscope.reporting.reproduction.words import measured_words, not_judged, run_words, verdict
 from attnscope.reporting.terminal import OUTCOMES, opening
 
 
@@ -27,7 +27,8 @@ def _claims(found: Reproduction) -> Table:
     table.add_column(no_wrap=True)
     table.add_column()
     for claim in found.claims:
-        table.add_row(Text(claim.verdict, style=OUTCOMES[claim.verdict]), Text(clean(claim.statement)))
+        why = f" ({not_judged(claim)})" if claim.missing else ""
+        table.add_row(Text(claim.verdict, style=OUTCOMES[claim.verdict]), Text(clean(claim.statement + why)))
     return table
 
 

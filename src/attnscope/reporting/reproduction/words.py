@@ -29,8 +29,15 @@ def _claim(claim: Claim) -> str:
 
 
 def measured_words(claim: Claim) -> tuple[str, ...]:
-    """One line for every quantity of a claim: `sort accuracy 0.98 (0.97 to 0.99 over 5 seeds)`."""
-    return tuple(_spread(name, values) for name, values in claim.measured.items())
+    """One line for every quantity of a claim: `sort accuracy 0.98 (0.97 to 0.99 over 5 seeds)`; last, why not judged."""
+    measured = tuple(_spread(name, values) for name, values in claim.measured.items())
+    return (*measured, not_judged(claim)) if claim.missing else measured
+
+
+def not_judged(claim: Claim) -> str:
+    """`not judged, because that needs sink rate of pre norm >= 0.2`; empty where a claim is judged."""
+    needs = " and ".join(str(bound).replace("_", " ") for bound in claim.missing)
+    return f"not judged, because that needs {needs}" if needs else ""
 
 
 def _spread(name: str, values: tuple[Number, ...]) -> str:
