@@ -47,9 +47,22 @@ def test_identical_tokens_have_no_residual() -> None:
 
 @pytest.mark.parametrize("gain", [0.3, 3.0])
 def test_blocks_stay_below_their_bound(gain: float) -> None:
-    rows = smoothed(encoder(3, 8, 2, gain, 0), noise(2, 6, 8))
-    assert [row["depth"] for row in rows] == [0, 1, 2, 3]
-    assert all(0 < row["of_bound"] <= 1 for row in rows[1:])
+    for alone in (False, True):
+        rows = smoothed(encoder(3, 8, 2, gain, 0, alone=alone), noise(2, 6, 8))
+        assert [row["depth"] for row in rows] == [0, 1, 2, 3]
+        assert all(0 < row["of_bound"] <= 1 for row in rows[1:])
+
+
+def test_tokens_that_attend_to_themselves_are_not_mixed() -> None:
+    """Changing one token changes it alone; with attention it changes the others too."""
+    tokens = noise(1, 5, 8)
+    other = tokens.clone()
+    other[:, 2] += 1.0
+    for alone in (True, False):
+        model = encoder(2, 8, 2, 1.0, 0, alone=alone)
+        before, after = (streams_of(model, {"vectors": one})[-1, 0] for one in (tokens, other))
+        changed = (before != after).any(-1)
+        assert changed.tolist() == ([False, False, True, False, False] if alone else [True] * 5)
 
 
 def test_layer_norm_divides_the_residual_by_its_least_deviation_at_most() -> None:

@@ -10,8 +10,8 @@
 
 A verdict is never written down: it follows from the numbers. Each quantity is measured once for every seed, and a bound
 must hold for the median over seeds; all of them are shown. Where arms are compared, `given` says what the comparison
-stands on (a baseline that learned, a phenomenon that is there); without it no verdict is given. Nothing here imports torch, so results can be read, judged
-again and drawn where there is none.
+stands on (a baseline that learned, a phenomenon that is there); without it no verdict is given. Nothing here imports
+torch, so results can be read, judged again and drawn where there is none.
 """
 
 from __future__ import annotations

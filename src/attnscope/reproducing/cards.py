@@ -72,7 +72,7 @@ def _document(card: ExperimentCard) -> dict[str, Any]:
                 "expected": claim.expected,
                 "holds": [[one.quantity, one.relation, one.limit] for one in claim.holds],
                 "fails": [[one.quantity, one.relation, one.limit] for one in claim.fails],
-                "given": [[one.quantity, one.relation, one.limit] for one in claim.given],
+                **({"given": [[one.quantity, one.relation, one.limit] for one in claim.given]} if claim.given else {}),
             }
             for claim in card.claims
         ],
@@ -88,7 +88,7 @@ def _read(name: str, written: Mapping[str, Any]) -> ExperimentCard:
             claim["expected"],
             tuple(Bound(*one) for one in claim["holds"]),
             tuple(Bound(*one) for one in claim["fails"]),
-            tuple(Bound(*one) for one in claim["given"]),
+            tuple(Bound(*one) for one in claim.get("given", ())),
         )
         for claim in written["claims"]
     )

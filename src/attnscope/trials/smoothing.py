@@ -14,6 +14,7 @@ so d_M(Y) <= (1 + sum_h sqrt(lambda_h) ||W_h||_2) / min s  d_M(X): large standar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,9 +53,9 @@ def identical_tokens(tokens: int, width: int, seed: int) -> tuple[float, float]:
 
 def contraction_ratios(tokens: int, width: int, draws: int, seed: int) -> dict[str, float]:
     """The largest d_M(A X) / (sqrt(lambda) d_M(X)) over random patterns, blunt to sharp, causal or not, and random X;
-    and the same of the one direction that must attain it."""
+    and the smallest of the same in the one direction of each pattern that must attain it."""
     rng = torch.Generator().manual_seed(seed)
-    largest, attained = 0.0, 0.0
+    largest, attained = 0.0, math.inf
     for draw in range(draws):
         logits = torch.randn(tokens, tokens, generator=rng, dtype=torch.float64) * 4.0 ** (draw % 5 - 2)
         if draw % 2:
@@ -64,12 +65,17 @@ def contraction_ratios(tokens: int, width: int, draws: int, seed: int) -> dict[s
         bound = contraction_of(pattern)
         largest = max(largest, float(residual_frobenius(pattern @ stream) / (bound * residual_frobenius(stream))))
         top = torch.linalg.svd(pattern - pattern.mean(0, keepdim=True)).Vh[0][None, :, None]
-        attained = max(attained, float(residual_frobenius(pattern @ top) / (bound * residual_frobenius(top))))
+        attained = min(attained, float(residual_frobenius(pattern @ top) / (bound * residual_frobenius(top))))
     return {"largest": largest, "attained": attained}
 
 
-def encoder(layers: int, width: int, heads: int, gain: float, seed: int) -> Nano:
-    """Random post-norm attention with skips; what attention writes is multiplied by `gain`."""
+def itself(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:  # noqa: ARG001
+    """Every token attends to itself alone: as much is written, and nothing is mixed."""
+    return value
+
+
+def encoder(layers: int, width: int, heads: int, gain: float, seed: int, *, alone: bool = False) -> Nano:
+    """Random post-norm attention with skips; what attention writes is multiplied by `gain`. `alone`: by `itself`."""
     config = Config(
         inputs=width, out=1, width=width, heads=heads, layers=layers, norm="post", positions="none", biases=False
     )
@@ -79,6 +85,8 @@ def encoder(layers: int, width: int, heads: int, gain: float, seed: int) -> Nano
         assert isinstance(block, Block)
         block.attention.output.weight.data.mul_(gain)
         block.attention_norm.eps = 0.0  # type: ignore[assignment]
+        if alone:
+            block.attention.attend = itself
     return model
 
 
@@ -95,7 +103,10 @@ def smoothed(model: Nano, tokens: Stream) -> list[dict[str, float]]:
             one(stream).reshape(*stream.shape[:2], heads, dim).transpose(1, 2)
             for one in (attention.query, attention.key)
         )
-        pattern = softmax_pattern(query, key, visible=None, causal=False, scale=attention.scale)
+        if attention.attend is itself:
+            pattern = torch.eye(stream.shape[1], dtype=stream.dtype).expand(len(stream), heads, -1, -1)
+        else:
+            pattern = softmax_pattern(query, key, visible=None, causal=False, scale=attention.scale)
         value = attention.value.weight.reshape(heads, dim, -1)  # rows: what a head reads
         output = attention.output.weight.T.reshape(heads, dim, -1)
         size = torch.linalg.matrix_norm(value.mT @ output, ord=2)

@@ -18,7 +18,14 @@ def smoothing_figures(
     random = [
         point
         for gain in gains
-        for point in curve([row for row in stacks if row["gain"] == gain], "depth", "similarity", f"gain {gain:g}")
+        for alone in (False, True)
+        for point in curve(
+            [row for row in stacks if (row["gain"], row["alone"]) == (gain, alone)],
+            "depth",
+            "similarity",
+            f"gain {gain:g}",
+            dashed=alone,
+        )
     ]
     kinds: dict[str, Sequence[Row]] = {
         f"encoder, {kind}": [one for one in trained if one["kind"] == kind] for kind in (PLAIN, *ALL_WAYS)
@@ -38,7 +45,8 @@ def smoothing_figures(
         Figure(
             "random",
             "Random post-norm encoders",
-            "Mean cosine similarity of tokens; gain: how much attention writes. Median and range over seeds.",
+            "Mean cosine similarity of tokens; gain: how much attention writes. Dashed: every token attends to itself "
+            "alone, so that as much is written and nothing is mixed. Median and range over seeds.",
             "depth",
             "similarity",
             tuple(random),
@@ -74,7 +82,6 @@ def smoothing_remarks(trained: Sequence[Row], told: Sequence[Row]) -> tuple[str,
     model = {way: median([one["fused"][way] for one in told]) for way in ("last", *WAYS)} if told else {}
     return (
         f"What follows: the plain encoder's tokens end at a similarity of {read[PLAIN]:.2f}, fused at {said}. Look "
-        "at the curve of a model first: fusing layers helps where the last layer is smoother than those before it. In "
-        "post-norm encoders the standard deviation that LayerNorm divides by warns before the similarity does.",
+        "at the curve of a model first: fusing layers helps where the last layer is smoother than those before it.",
         *([more.format(**model)] if model else []),
     )

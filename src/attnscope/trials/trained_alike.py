@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from attnscope.core.experiment import Desk, Point
+from attnscope.core.experiment import Bound, Desk, Point
 from attnscope.core.variant import Size, Variant
 from attnscope.models.nano import Block, Config, Nano
 from attnscope.models.nano_parts import Attend, scaled_dot_product
@@ -122,15 +122,25 @@ def trained_alike(
         "loss": float(np.mean(losses[-20:])),
         "accuracy": whole_accuracy(model, task),
         "majority": task.majority,
+        "best_guess": task.best_guess,
         **(also(model, task) if also else {}),
     }
 
 
+def has_learned(task: str, first: str = "softmax") -> Bound:
+    """What a comparison with the first kind stands on: .1 above the best guess (our limit). Models that learned nothing
+    are all alike."""
+    return Bound(f"{task}_{first}_over_guessing", ">=", 0.1)
+
+
 def accuracy_numbers(models: Sequence[Record], kinds: Sequence[str], first: str = "softmax") -> dict[str, list[float]]:
-    """`sort_accuracy_of_KIND` for every kind, and `sort_FIRST_over_KIND`: by how much the first one is better."""
+    """`sort_accuracy_of_KIND` for every kind, `sort_FIRST_over_KIND`: by how much the first one is better; and
+    `sort_FIRST_over_guessing`: by how much it is better than the best answer that does not look at the inputs."""
     numbers: dict[str, list[float]] = {}
     for task in dict.fromkeys(one["task"] for one in models):
         scores = {k: [one["accuracy"] for one in models if (one["task"], one["kind"]) == (task, k)] for k in kinds}
+        guesses = [one["best_guess"] for one in models if (one["task"], one["kind"]) == (task, first)]
+        numbers[f"{task}_{first}_over_guessing"] = [a - b for a, b in zip(scores[first], guesses, strict=True)]
         for kind, values in scores.items():
             numbers[f"{task}_accuracy_of_{kind}"] = values
             if kind != first:
