@@ -26,15 +26,21 @@ PUBLISHED = {
     "DynamicTanh": (10.0, 0.610, 153.0),
     "conditional gate": (math.nan, 0.045, math.nan),
 }
+SINKS_FROM = 0.2  # the sink rate from which we say that a model has sinks
 PUBLISHED_WIDTHS = {8: 0.041, 16: 0.098, 32: 0.279, 64: 0.377, 128: 0.460}
 
 
 def ratio(found: Sequence[Record], arm: str, what: str, beside: str = PLAIN) -> list[float]:
-    """A remedy's number over that of plain pre-norm with the same seed."""
-    return [
-        mine / max(plain, 1e-30)
-        for mine, plain in zip(over_seeds(found, arm, what), over_seeds(found, beside, what), strict=True)
-    ]
+    """A remedy's number over that of plain pre-norm with the same seed: of spikes, which are never 0."""
+    pairs = zip(over_seeds(found, arm, what), over_seeds(found, beside, what), strict=True)
+    return [mine / plain for mine, plain in pairs]
+
+
+def above_half(found: Sequence[Record], arm: str, what: str) -> list[float]:
+    """By how much a remedy's number is above half of plain pre-norm's with the same seed. A sink rate can be 0, and a
+    ratio to it is no number; nor are seeds left out, because the seeds in which sinks grew by chance would be kept."""
+    pairs = zip(over_seeds(found, arm, what), over_seeds(found, PLAIN, what), strict=True)
+    return [mine - plain / 2 for mine, plain in pairs]
 
 
 def less(found: Sequence[Record], arm: str, what: str, beside: str = PLAIN) -> list[float]:
@@ -57,18 +63,21 @@ def numbers_of(needed: Sequence[str], widths: Sequence[int], grew: Sequence[Reco
     for arm in dict.fromkeys(one["arm"] for one in grew):
         for what in ("loss", "sink_rate", "spike", "spike_over_median"):
             numbers[f"{what}_of_{key(arm)}"] = over_seeds(grew, arm, what)
+        if all(one["floor"] for one in grew if one["arm"] == arm):  # a book has no known least loss
+            numbers[f"excess_loss_of_{key(arm)}"] = [one["loss"] - one["floor"] for one in grew if one["arm"] == arm]
     for arm in REMEDIES:
         if arm != PLAIN:
             numbers[f"loss_added_by_{key(arm)}"] = less(grew, arm, "loss")
             numbers[f"spike_ratio_of_{key(arm)}"] = ratio(grew, arm, "spike")
             numbers[f"sink_rate_added_by_{key(arm)}"] = less(grew, arm, "sink_rate")
-            numbers[f"sink_ratio_of_{key(arm)}"] = ratio(grew, arm, "sink_rate")
+            numbers[f"sink_rate_above_half_with_{key(arm)}"] = above_half(grew, arm, "sink_rate")
     for arm in needed:
         numbers[f"sink_rate_lost_with_{key(arm)}"] = less(grew, PLAIN, "sink_rate", arm)
     narrow, wide = width_name(min(widths)), width_name(max(widths))
+    two = [over_seeds(grew, arm, "sink_rate") for arm in (narrow, wide)]
+    numbers["larger_sink_rate_of_both_widths"] = [max(rates) for rates in zip(*two, strict=True)]
     numbers["sink_rate_added_by_wide_heads"] = less(grew, wide, "sink_rate", narrow)
     numbers["spike_ratio_of_qk_norm_beside_sandwich"] = ratio(grew, "sandwich + QK norm", "spike", "sandwich norm")
-    numbers["excess_loss_of_pre_norm"] = [one["loss"] - one["floor"] for one in grew if one["arm"] == PLAIN]
     return numbers
 
 
@@ -127,6 +136,8 @@ def said_of_need(needed: Sequence[str], numbers: Mapping[str, Sequence[float]]) 
     if not needed:
         return ()
     base = median(numbers[f"sink_rate_of_{key(PLAIN)}"])
+    if base < SINKS_FROM:
+        return (f"Trained as here, the sink rate is {base:.2f}: no sinks, so that nothing can be said of their needs.",)
     rates = {arm: median(numbers[f"sink_rate_of_{key(arm)}"]) for arm in needed}
     gone = [f"{arm} ({rate:.2f})" for arm, rate in rates.items() if rate <= base / 2]
     kept = [f"{arm} ({rate:.2f})" for arm, rate in rates.items() if rate > base / 2]

@@ -1,8 +1,8 @@
 """What arXiv:2603.05498 says of spikes and sinks in closed form, and where the trained pocket has its spike.
 
 quadratic   SwiGLU without SiLU is h^T S_k h in every channel
-bound       no entry of an RMSNorm's output is above sqrt(width): |x_k| / sqrt(sum x^2 / d) <= sqrt(d), and a token
-            that is one channel alone attains it
+bound       no entry of an RMSNorm's output is above sqrt(width): |x_k| / sqrt(sum x^2 / d) <= sqrt(d), and the square
+            of the entry over d is the channel's share of the token: near 1 the token is that channel and little else
 planted     tokens x = s e_c + noise of variance 1: any two have, before and after RMSNorm, a cosine of about
             s^2 / (s^2 + d), because the norm changes lengths and no directions
 metric      all weight on the first key: alpha_0 = 1; uniform causal attention: alpha_0 = H_n / n
@@ -24,6 +24,7 @@ from attnscope.corpus.read import read
 from attnscope.hf.loading.load import load
 from attnscope.matrix.quadratic_form import dominance, form_norms, quadratic_form, without_silu
 from attnscope.matrix.similarity import token_cosine
+from attnscope.measures.sink_mass import sink_mass
 from attnscope.models.decoder import Block, Decoder, Seen, Shape
 from attnscope.trials.sinks_and_spikes import attention_of, sink_rate, stream_of
 
@@ -32,9 +33,9 @@ STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # of a planted spike, in sq
 
 
 def closed_forms(width: int, tokens: int, seed: int) -> dict[str, Any]:
-    """The four checks at one size."""
+    """The checks that need no trained model, at one size."""
     rng = torch.Generator().manual_seed(seed)
-    return {"seed": seed, **quadratic(width, rng), **bound(width, rng), **planted(width, rng), **metric(tokens)}
+    return {"seed": seed, **quadratic(width, rng), **planted(width, rng), **metric(tokens)}
 
 
 def quadratic(width: int, rng: torch.Generator) -> dict[str, float]:
@@ -50,16 +51,6 @@ def quadratic(width: int, rng: torch.Generator) -> dict[str, float]:
         "quadratic_form_difference": float(apart.abs().max() / size),
         "silu_changes_output_by": float((silu - without_silu(token, gate, up, down)).abs().max() / size),
     }
-
-
-def bound(width: int, rng: torch.Generator) -> dict[str, float]:
-    """Largest entry after RMSNorm over sqrt(width): for tokens with Cauchy's heavy tail, and for one channel alone."""
-    normal = torch.randn(4096, width, generator=rng, dtype=torch.float64)
-    heavy = normal / torch.randn(normal.shape, generator=rng, dtype=torch.float64)
-    alone = torch.eye(width, dtype=torch.float64)
-    norm = nn.RMSNorm(width, eps=1e-6, dtype=torch.float64, elementwise_affine=False)
-    found = {name: float(norm(some).abs().max()) * width**-0.5 for name, some in (("some", heavy), ("one", alone))}
-    return {"largest_normed_over_root_width": found["some"], "one_channel_normed_over_root_width": found["one"]}
 
 
 def planted(width: int, rng: torch.Generator) -> dict[str, Any]:
@@ -88,11 +79,13 @@ def metric(tokens: int) -> dict[str, float]:
     counts = torch.arange(1, tokens + 1, dtype=torch.float64)
     uniform = (torch.ones(tokens, tokens, dtype=torch.float64).tril() / counts[:, None])[None, None]
     harmonic = math.fsum(1 / count for count in range(1, tokens + 1)) / tokens
+    everyone = torch.ones(1, tokens, dtype=torch.bool)
+    alpha = float(sink_mass(first_key_mass=uniform[..., 0], query_mask=everyone)["value"].value)
     return {
         "sink_rate_of_parked_head": sink_rate(parked),
         "sink_rate_of_uniform_head": sink_rate(uniform),
-        "uniform_alpha": float(uniform[..., 0].mean()),
-        "uniform_alpha_difference": abs(float(uniform[..., 0].mean()) - harmonic),
+        "uniform_alpha": alpha,
+        "uniform_alpha_difference": abs(alpha - harmonic),
     }
 
 
@@ -138,7 +131,29 @@ def pocket_spike(sequences: int, tokens: int, seed: int) -> dict[str, Any]:
     starts = torch.randint(0, len(stream) - tokens, (sequences,), generator=rng)
     ids = F.pad(stream[starts[:, None] + torch.arange(tokens - 1)], (1, 0), value=0)
     seen = model.observe(ids)
-    return {"seed": seed, **attention_of(seen), **stream_of(seen), **step_up(model, seen)}
+    return {"seed": seed, **attention_of(seen), **stream_of(seen), **step_up(model, seen), **normed(model, seen)}
+
+
+@torch.no_grad()
+def normed(model: Decoder, seen: Seen) -> dict[str, float]:
+    """What pocket's norms give, over their gains and sqrt(width): the largest entry of all, and that of the token with
+    the largest entry of the stream, beside the median over all other tokens at the same place."""
+    readers: list[Any] = [
+        *(norm for block in model.blocks for norm in (block.attention_norm, block.mlp_norm)),
+        model.last_norm,
+    ]
+    given = [
+        (norm(stream) / norm.of.weight).abs().amax(-1) * stream.shape[-1] ** -0.5
+        for norm, stream in zip(readers, seen.streams, strict=True)
+    ]
+    peaks = [float(stream.abs().max()) for stream in seen.streams]
+    where = peaks.index(max(peaks))
+    spiked = seen.streams[where].abs().amax(-1) == max(peaks)
+    return {
+        "largest_normed_over_root_width": max(float(one.max()) for one in given),
+        "spiked_token_over_root_width": float(given[where][spiked].max()),
+        "other_tokens_over_root_width": float(given[where][~spiked].median()),
+    }
 
 
 @torch.no_grad()

@@ -29,7 +29,7 @@ def _claim(claim: Claim) -> str:
 
 
 def measured_words(claim: Claim) -> tuple[str, ...]:
-    """A line for each quantity of a claim: `sort accuracy 0.98 (0.97 to 0.99 over 5 seeds)`; last why it is not judged."""
+    """A line for each quantity of a claim, `sort accuracy 0.98 (0.97 to 0.99 over 5 seeds)`; last why not judged."""
     measured = tuple(_spread(name, values) for name, values in claim.measured.items())
     return (*measured, not_judged(claim)) if claim.missing else measured
 
