@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+
+import pytest
 
 from attnscope.core.experiment import Bare
 from attnscope.core.registry import variants
-from attnscope.experiments.variants_side_by_side import compared, variants_side_by_side
+from attnscope.experiments.variants_side_by_side import compared, numbers_of, variants_side_by_side
 
 QUICK = variants_side_by_side.presets["quick"]
 TINY = replace(
@@ -30,6 +33,22 @@ def test_speed_is_shown_and_nothing_is_judged_by_it() -> None:
     paces = next(one["paces"] for one in found.records if one["part"] == "paces")
     assert paces["softmax"] == 1.0
     assert set(paces) == set(compared())
+
+
+def test_a_guess_is_nothing_learned() -> None:
+    """ln(symbols) is a share of 0, the least possible loss one of 1, and the worst pattern decides."""
+    guess = math.log(TINY.growth.symbols)
+    rows = [
+        {"arm": name, "data": "copying", "loss": guess, "floor": 1.0, "sink_rate": 0.0, "entropy": 0.5, "spike": 1.0}
+        for name in compared()
+    ]
+    assert numbers_of(TINY, rows)["worst_share_learned"] == [0.0]
+    learned = [{**one, "loss": 1.0 if one["arm"] == "softmax" else (guess + 1.0) / 2} for one in rows]
+    numbers = numbers_of(TINY, learned)
+    assert numbers["worst_share_learned"] == pytest.approx([0.5])
+    assert numbers["share_learned_by_softmax"] == [1.0]
+    trains = next(claim for claim in variants_side_by_side.claims if claim.name == "every_pattern_trains")
+    assert trains.judged(numbers_of(TINY, rows)).verdict == "contradicted"
 
 
 def test_patterns_without_columns_of_tokens_have_no_sink_rate() -> None:

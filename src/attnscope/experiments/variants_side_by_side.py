@@ -12,8 +12,9 @@ numbers. Speed is the time of one training step over that of softmax in the same
 How far to trust the verdicts. The setting is the second one. In the first (120 steps, 4 heads, 16 triggers) softmax
 itself hardly grew sinks (a rate of .045), and 8 claims were reproduced, 3 not, 3 contradicted. It was exchanged for the
 one in which `spike2026` had shown sinks, together with published starts for three patterns and with rows scaled down
-before sinks are counted; claims and limits stayed, and verdicts moved both ways (6, 6 and 2). They speak of this task
-at this size: a verdict that turns with the setting is no verdict on a paper.
+before sinks are counted; claims and limits stayed, and verdicts moved both ways (6, 6 and 2). Since then claims are
+judged only where softmax has sinks and the models compared have learned the task, and a pattern that guesses no longer
+counts as trained. They speak of this task at this size: a verdict that turns with the setting is no verdict on a paper.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def numbers_of(params: Params, found: Sequence[Mapping[str, Any]]) -> dict[str, 
     """What the claims ask, from the models that learned to copy; the book's losses beside them."""
     copied = [one for one in found if one["data"] == COPY]
     numbers: dict[str, list[float]] = {}
+    guess = math.log(params.growth.symbols)
     for name in compared():
         for what in ("loss", "sink_rate", "entropy", "spike"):
             numbers[f"{what}_of_{name}"] = over_seeds(copied, name, what)
@@ -77,11 +79,12 @@ def numbers_of(params: Params, found: Sequence[Mapping[str, Any]]) -> dict[str, 
         numbers[f"sink_rate_added_by_{name}"] = _beside(copied, name, "sink_rate")
         for data in params.data[1:]:
             numbers[f"{data}_loss_of_{name}"] = over_seeds([one for one in found if one["data"] == data], name, "loss")
-    everyone = [over_seeds(copied, name, "loss") for name in compared()]
-    guess = math.log(params.growth.symbols)
-    numbers["worst_loss_over_guessing"] = [max(seed) / guess for seed in zip(*everyone, strict=True)]
+        rows = [one for one in copied if one["arm"] == name]
+        numbers[f"excess_loss_of_{name}"] = [one["loss"] - one["floor"] for one in rows]
+        numbers[f"share_learned_by_{name}"] = [(guess - one["loss"]) / (guess - one["floor"]) for one in rows]
+    everyone = [numbers[f"share_learned_by_{name}"] for name in compared()]
+    numbers["worst_share_learned"] = [min(seed) for seed in zip(*everyone, strict=True)]
     numbers["fastmax2_loss_beside_fastmax1"] = _beside(copied, "fastmax2", "loss", "fastmax1")
-    numbers["excess_loss_of_softmax"] = [one["loss"] - one["floor"] for one in copied if one["arm"] == SOFTMAX]
     # where columns are no tokens nothing was measured, which is not a number that went wrong
     return {name: values for name, values in numbers.items() if not all(map(math.isnan, values))}
 
@@ -156,14 +159,21 @@ def practice(numbers: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
     )
 
 
+def learned(name: str) -> Bound:
+    """Within .15 nats of the least possible loss."""
+    return Bound(f"excess_loss_of_{name}", "<=", 0.15)
+
+
 def fewer_sinks(name: str, paper: str, statement: str) -> Claim:
     return Claim(
         f"{name}_has_fewer_sinks",
         paper,
         statement,
-        "a sink rate at least .1 below that of softmax with the same seed (direction only; the limit is ours)",
+        "a sink rate at least .1 below that of softmax with the same seed, where softmax has sinks and both have "
+        "learned the task (direction only; the limits are ours)",
         holds=(Bound(f"sink_rate_added_by_{name}", "<=", -0.1),),
         fails=(Bound(f"sink_rate_added_by_{name}", ">", 0.1),),
+        given=(Bound("sink_rate_of_softmax", ">=", 0.2), learned(SOFTMAX), learned(name)),
     )
 
 
@@ -172,9 +182,11 @@ def as_good(name: str, paper: str, statement: str) -> Claim:
         f"{name}_learns_as_well",
         paper,
         statement,
-        "at most .05 nats behind softmax with the same seed (direction only; the limit is ours)",
+        "at most .05 nats behind softmax with the same seed, where softmax has learned the task; one that learns "
+        "nothing is some .6 behind (direction only; the limits are ours)",
         holds=(Bound(f"loss_added_by_{name}", "<=", 0.05),),
         fails=(Bound(f"loss_added_by_{name}", ">=", 0.5),),
+        given=(learned(SOFTMAX),),
     )
 
 
@@ -184,10 +196,11 @@ CLAIMS = (
         PAPER,
         "Softmax attention grows sinks as soon as it has learned something.",
         "sink rate at least .2 where the loss is within .15 nats of the least possible (the limits are ours)",
-        holds=(Bound("sink_rate_of_softmax", ">=", 0.2), Bound("excess_loss_of_softmax", "<=", 0.15)),
+        holds=(Bound("sink_rate_of_softmax", ">=", 0.2),),
+        given=(learned(SOFTMAX),),
     ),
-    fewer_sinks("sigmoid", PAPER, "Sigmoid attention, whose weights need not sum to one, does not grow sinks."),
-    fewer_sinks("softpick", "2504.20966", "Softpick, whose rows may be empty, does not grow sinks."),
+    fewer_sinks("sigmoid", PAPER, "Sigmoid attention, whose weights need not sum to one, grows fewer sinks."),
+    fewer_sinks("softpick", "2504.20966", "Softpick, whose rows may be empty, grows fewer sinks."),
     fewer_sinks("softmax_plus_one", "2309.17453", "One more in the denominator takes the place of a sink."),
     fewer_sinks("learned_sink", "2508.10925", "A trained logit that no token has takes the place of a sink."),
     as_good("softpick", "2504.20966", "Softpick learns as well as softmax."),
@@ -201,16 +214,19 @@ CLAIMS = (
         "second_order_beats_first",
         "2402.07901",
         "Of the factorised patterns the second order learns more than the first.",
-        "a lower loss with the same seed (direction only)",
-        holds=(Bound("fastmax2_loss_beside_fastmax1", "<", 0.0),),
+        "a loss lower by .05 nats with the same seed, where softmax has learned the task (direction only; limits ours)",
+        holds=(Bound("fastmax2_loss_beside_fastmax1", "<=", -0.05),),
         fails=(Bound("fastmax2_loss_beside_fastmax1", ">=", 0.05),),
+        given=(learned(SOFTMAX),),
     ),
     Claim(
         "every_pattern_trains",
         PAPER,
         "Every pattern of the catalog can be trained from nothing at the rate of softmax.",
-        "no loss is above that of guessing among all symbols, with 2 in 100 to spare",
-        holds=(Bound("worst_loss_over_guessing", "<=", 1.02),),
+        "the worst of them learns at least half of what there is to learn: of the way from guessing among all symbols "
+        "down to the least possible loss (our limit)",
+        holds=(Bound("worst_share_learned", ">=", 0.5),),
+        fails=(Bound("worst_share_learned", "<=", 0.0),),
     ),
 )
 
