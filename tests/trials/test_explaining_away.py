@@ -14,6 +14,7 @@ from attnscope.trials.explaining_away import (
     key_mass,
     least_masses,
     lifted,
+    mass_of_hated_key,
     pattern_of,
 )
 from attnscope.trials.model_patterns import model_patterns
@@ -64,6 +65,24 @@ def test_a_key_that_nobody_looks_at_is_counted_and_uniform_attention_loses_none(
     lost = torch.full((1, 1, 4, 4), (1 - 1e-9) / 3, dtype=torch.float64)
     lost[..., 2] = 1e-9
     assert explained_away(lost) == 0.25
+
+
+def test_a_key_that_few_queries_see_is_not_counted() -> None:
+    """Causal, four keys: the last is seen by one query of four. Where all look at the first, two of three are lost."""
+    past = torch.zeros(1, 1, 4, 4, dtype=torch.float64)
+    past[..., 0] = 1.0
+    past += 1e-9 * torch.ones(4, 4, dtype=torch.float64).tril()
+    assert explained_away(past) == pytest.approx(2 / 3)
+
+
+def test_the_mass_is_that_of_the_hated_key() -> None:
+    """Not of the smallest: doubly normalised another key has less, and dislike that all share changes nothing."""
+    query, key = hated(16, 8, 0)
+    masses = key_mass(pattern_of("doubly_normalised", query, key, 1.0))[0, 0]
+    mass = mass_of_hated_key("doubly_normalised", 16, 8, 0)
+    assert mass == float(masses[8]) > float(masses.min())
+    assert mass == pytest.approx(mass_of_hated_key("doubly_normalised", 16, 8, 0, by=0.0), rel=1e-9)
+    assert mass_of_hated_key("softmax", 16, 8, 0) < 1e-60
 
 
 def test_uniform_heads_explain_nothing_away() -> None:

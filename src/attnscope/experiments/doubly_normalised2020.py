@@ -6,7 +6,8 @@ learning   models that differ in attention alone, trained alike on sorting and c
 lost keys  how many keys trained softmax attention explains away, in the embedded language model
 
 What differs from the paper: small tasks in the place of the benchmarks of the paper. A key is called explained away
-below a tenth of its uniform share; below 1/n, as was asked first, no model had any. Double normalisation adds up over
+below a tenth of its uniform share; below 1/n, as was asked first, no model had any; and keys that few queries see are
+not counted. Double normalisation adds up over
 later queries, so that it cannot be causal: the models are encoders.
 """
 
@@ -30,6 +31,7 @@ from attnscope.trials.explaining_away import (
     hated,
     key_mass,
     least_masses,
+    mass_of_hated_key,
     pattern_of,
 )
 from attnscope.trials.trained_alike import (
@@ -39,6 +41,7 @@ from attnscope.trials.trained_alike import (
     Training,
     accuracy_bars,
     accuracy_numbers,
+    has_learned,
     task_of,
     trained_alike,
 )
@@ -75,6 +78,8 @@ def masses(params: Params, seed: int) -> dict[str, Any]:
         "seed": seed,
         "n_times_least": least_masses(params.tokens, params.dim, seed, params.sizes),
         "against_one_key": {kind: values.tolist() for kind, values in received.items()},
+        "hated": {kind: mass_of_hated_key(kind, params.tokens, params.dim, seed) for kind in KINDS},
+        "not_hated": {kind: mass_of_hated_key(kind, params.tokens, params.dim, seed, by=0.0) for kind in KINDS},
         "clusters": walks,
         "explained_away": params.trained and explained_away_in(params.trained, params.sequences, params.tokens, seed),
     }
@@ -117,10 +122,13 @@ CLAIMS = (
     Claim(
         "the_hated_key_is_kept",
         PAPER,
-        "Doubly normalised, that key keeps a mass like any other's.",
-        "at least .1, where the bound is .0156 (measured before: the smallest mass .167)",
-        holds=(Bound("mass_of_hated_key_doubly_normalised", ">=", 0.1),),
-        fails=(Bound("mass_of_hated_key_doubly_normalised", "<=", 0.0156),),
+        "Doubly normalised, that key keeps the mass that it has where nobody dislikes it.",
+        "at most 1e-9 of it lost: what all queries add to one key cancels (derived; a logit of 170 rounds by 1e-13)",
+        holds=(
+            Bound("mass_lost_by_hated_key_doubly_normalised", "<=", 1e-9),
+            Bound("mass_lost_by_hated_key_doubly_normalised", ">=", -1e-9),
+        ),
+        fails=(Bound("mass_lost_by_hated_key_doubly_normalised", ">=", 0.5),),
     ),
     Claim(
         "softmax_centres_miss_a_cluster",
@@ -145,8 +153,8 @@ CLAIMS = (
         "trained_softmax_explains_away",
         PAPER,
         "Trained softmax attention explains keys away.",
-        "at least 1% of keys have less than a tenth of what uniform attention gives them, in the embedded language "
-        "model (our limits; the paper looks at larger models)",
+        "of keys that half of the queries see, at least 1% have less than a tenth of what uniform attention gives "
+        "them, in the embedded language model (our limits; the paper looks at larger models)",
         holds=(Bound("keys_explained_away", ">=", 0.01),),
     ),
     *(
@@ -154,9 +162,10 @@ CLAIMS = (
             f"{kind}_learns_{task}",
             PAPER,
             f"Trained alike, {kind.replace('_', ' ')} attention is as good as softmax at {task}, or better.",
-            "accuracy at most .02 below that of softmax (our limit; the paper compares other tasks)",
+            "accuracy at most .02 below that of softmax, which is .1 above guessing (our limits and tasks)",
             holds=(Bound(f"{task}_softmax_over_{kind}", "<=", 0.02),),
             fails=(Bound(f"{task}_softmax_over_{kind}", ">=", 0.15),),
+            given=(has_learned(task),),
         )
         for kind in ATTENTIONS[1:]
         for task in TASKS
@@ -185,7 +194,8 @@ def doubly_normalised2020(params: Params, seeds: tuple[int, ...], desk: Desk) ->
     for kind in KINDS:
         measured |= {
             f"n_times_least_mass_{kind}": [one["n_times_least"][kind] for one in known],
-            f"mass_of_hated_key_{kind}": [one["against_one_key"][kind][0] for one in known],
+            f"mass_of_hated_key_{kind}": [one["hated"][kind] for one in known],
+            f"mass_lost_by_hated_key_{kind}": [1 - one["hated"][kind] / one["not_hated"][kind] for one in known],
             f"distance_to_missed_cluster_{kind}": [one["clusters"][kind][-1][-1] for one in known],
             f"distance_to_other_clusters_{kind}": [max(one["clusters"][kind][-1][:-1]) for one in known],
         }

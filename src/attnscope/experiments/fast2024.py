@@ -31,7 +31,7 @@ from attnscope.trials.factorised_cost import (
     seconds,
 )
 from attnscope.trials.factorised_figures import factorised_figures, factorised_remarks
-from attnscope.trials.trained_alike import TASKS, Shape, Training, accuracy_numbers, task_of, trained_alike
+from attnscope.trials.trained_alike import TASKS, Shape, Training, accuracy_numbers, has_learned, task_of, trained_alike
 from attnscope.variants.fastmax1 import fastmax1
 from attnscope.variants.fastmax2 import fastmax2
 
@@ -78,7 +78,7 @@ def algebra(params: Params, seed: int) -> dict[str, Any]:
     return {
         "seed": seed,
         "errors": errors,
-        "least_kernel": least_kernel(params.kernel_tokens, params.kernel_dim, seed),
+        "least_kernel": least_kernel("fastmax2", params.kernel_tokens, params.kernel_dim, seed),
         "negative_unbounded": raw,
         "negative_expected": expected_negative_share(params.kernel_dim),
         "negative_bounded": bounded,
@@ -126,8 +126,9 @@ CLAIMS = (
         "order_2_is_positive",
         PAPER,
         "No weight of order 2 is negative, whatever the logits.",
-        "the kernel is at least 1/2 everywhere (derived)",
-        holds=(Bound("least_kernel_of_order_2", ">=", 0.5),),
+        "the kernel is at least 1/2 everywhere (derived), read from the weights of the factorised form in float64, at "
+        "three scales (1e-6 for rounding)",
+        holds=(Bound("least_kernel_of_order_2", ">=", 0.5 - 1e-6),),
         fails=(Bound("least_kernel_of_order_2", "<", 0.0),),
     ),
     Claim(
@@ -146,9 +147,9 @@ CLAIMS = (
         Claim(
             f"{kind}_is_linear_in_n",
             PAPER,
-            f"The cost of {kind} grows with n, and that of softmax with n^2.",
-            "power of n in operations, causal and not: at most 1.1, and at least 1.9 (our limits)",
-            holds=(Bound(f"{kind}_power_of_n", "<=", 1.1), Bound("softmax_power_of_n", ">=", 1.9)),
+            f"The cost of {kind} grows with n and not with n^2.",
+            "power of n in operations, causal and not: at most 1.1 (our limit)",
+            holds=(Bound(f"{kind}_power_of_n", "<=", 1.1),),
             fails=(Bound(f"{kind}_power_of_n", ">=", 1.5),),
         )
         for kind in ("fastmax1", "fastmax2")
@@ -158,9 +159,10 @@ CLAIMS = (
             f"fastmax2_learns_{task}",
             PAPER,
             f"Trained alike, order 2 is as good as softmax at {task}.",
-            "accuracy at most .05 below that of softmax (our limit; the paper compares other tasks)",
+            "accuracy at most .05 below that of softmax, which is .1 above guessing (our limits and tasks)",
             holds=(Bound(f"{task}_softmax_over_fastmax2", "<=", 0.05),),
             fails=(Bound(f"{task}_softmax_over_fastmax2", ">=", 0.15),),
+            given=(has_learned(task),),
         )
         for task in TASKS
     ),
@@ -169,9 +171,10 @@ CLAIMS = (
             f"fastmax1_learns_{task}",
             PAPER,
             f"Trained alike, order 1 is as good as softmax at {task}.",
-            "accuracy at most .05 below that of softmax (our limit; the paper compares other tasks)",
+            "accuracy at most .05 below that of softmax, which is .1 above guessing (our limits and tasks)",
             holds=(Bound(f"{task}_softmax_over_fastmax1", "<=", 0.05),),
             fails=(Bound(f"{task}_softmax_over_fastmax1", ">=", 0.15),),
+            given=(has_learned(task),),
         )
         for task in TASKS
     ),

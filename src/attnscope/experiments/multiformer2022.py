@@ -94,12 +94,16 @@ def numbers_of(models: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         **{f"accuracy_of_{kind}": value for kind, value in accuracy.items()},
         **{f"evenness_of_{kind}": value for kind, value in even.items()},
         "mixed_over_full": accuracy["mixed"] - accuracy["full"],
+        "full_over_guessing": accuracy["full"] - models[0]["best_guess"],
         "mixed_over_worst": accuracy["mixed"] - min(accuracy[kind] for kind in MULTIFORMER),
+        "best_over_worst": max(accuracy[kind] for kind in MULTIFORMER) - min(accuracy[kind] for kind in MULTIFORMER),
         "rank_correlation_of_evenness_and_accuracy": rank_correlation(list(even.values()), list(accuracy.values())),
         "largest_difference_of_writes": max(one["writes_from_module"] for one in models),
     }
 
 
+ALIKE = 0.899  # of five ranks the correlation is a multiple of .1, and rounded
+LEARNED, DIFFER = Bound("full_over_guessing", ">=", 0.1), Bound("best_over_worst", ">=", 0.05)
 CLAIMS = (
     Claim(
         "full_heads_are_attention",
@@ -142,24 +146,29 @@ CLAIMS = (
         "mixing_is_as_good_as_full",
         PAPER,
         "Mixed heads do at least as well as full attention in all heads.",
-        "accuracy at most .01 below (our limit; the paper: .7 BLEU better)",
+        "accuracy at most .01 below, where full attention is .1 above guessing (our limits; the paper: .7 BLEU better)",
         holds=(Bound("mixed_over_full", ">=", -0.01),),
         fails=(Bound("mixed_over_full", "<=", -0.1),),
+        given=(LEARNED,),
     ),
     Claim(
-        "mixing_makes_up_for_what_a_kind_loses",
+        "mixing_is_better_than_the_worst_kind",
         PAPER,
-        "Mixing heads makes up for what the weakest of their kinds loses alone.",
-        "accuracy at least .05 above the worst architecture of one kind (our limit)",
+        "A mix of four kinds is better than the worst of them in all heads (it need not be better than the best).",
+        "accuracy at least .05 above, where kinds differ by as much (our limits)",
         holds=(Bound("mixed_over_worst", ">=", 0.05),),
         fails=(Bound("mixed_over_worst", "<=", 0.0),),
+        given=(LEARNED, DIFFER),
     ),
     Claim(
         "even_heads_do_better",
         PAPER,
         "Architectures whose heads contribute evenly do better.",
-        "rank correlation of evenness and accuracy over the five architectures at least .3 (our limit)",
-        holds=(Bound("rank_correlation_of_evenness_and_accuracy", ">=", 0.3),),
+        "rank correlation of evenness and accuracy over the five architectures at least .9, which ranks in a random "
+        "order reach in 5 cases of 120; where kinds differ by .05 (our limits)",
+        holds=(Bound("rank_correlation_of_evenness_and_accuracy", ">=", ALIKE),),
+        fails=(Bound("rank_correlation_of_evenness_and_accuracy", "<=", -ALIKE),),
+        given=(LEARNED, DIFFER),
     ),
 )
 

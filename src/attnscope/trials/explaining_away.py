@@ -55,6 +55,13 @@ def hated(tokens: int, dim: int, seed: int, by: float = 170.0) -> tuple[Heads, H
     return query, key
 
 
+def mass_of_hated_key(kind: str, tokens: int, dim: int, seed: int, by: float = 170.0) -> float:
+    """m_j of the key that all queries find unlikely. Doubly normalised it does not depend on `by`: what is common to a
+    column cancels in xi (derived)."""
+    query, key = hated(tokens, dim, seed, by)
+    return float(key_mass(pattern_of(kind, query, key, 1.0))[0, 0, tokens // 2])
+
+
 def least_masses(tokens: int, dim: int, seed: int, sizes: tuple[float, ...]) -> dict[str, float]:
     """n times the smallest mass of a key, over random scores of several sizes and over those with a hated key."""
     scores = [hated(tokens, dim, seed)]
@@ -93,11 +100,13 @@ def explained_away(pattern: Float[Tensor, "*more query key"]) -> float:
     """The share of keys with less than a tenth of the mass that uniform attention gives them (the tenth is ours).
 
     Where each query sees all keys, uniform attention gives each of them 1; under a causal mask key j gets the sum over
-    later i of 1/(i + 1).
+    later i of 1/(i + 1). Only keys that half of the queries see are counted: the last key of a text is asked by one
+    query alone, and one small weight is no key that all find unlikely.
     """
     visible = (pattern > 0).flatten(0, -3).any(0).double()
     uniform = (visible / visible.sum(-1, keepdim=True)).sum(-2)
-    return float((pattern.sum(-2) < FEW * uniform).double().mean())
+    asked = visible.sum(-2) >= pattern.shape[-2] / 2
+    return float((pattern.sum(-2) < FEW * uniform)[..., asked].double().mean())
 
 
 def explained_away_in(model: str, samples: int, tokens: int, seed: int) -> float:

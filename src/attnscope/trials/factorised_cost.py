@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -57,11 +57,17 @@ def largest_error(kind: str, tokens: int, dim: int, causal: bool, seed: int) -> 
     return float((FUSED[kind](query, key, value, **call) - slow).abs().max())
 
 
-def least_kernel(tokens: int, dim: int, seed: int) -> float:
-    """The smallest 1 + x + x^2/2 over all pairs."""
+def least_kernel(kind: str, tokens: int, dim: int, seed: int, scales: Sequence[float] = (0.2, 1.0, 10.0)) -> float:
+    """The smallest kernel that the factorised form itself works with, over all pairs and some scales of the logits.
+
+    A key of equal coordinates is 0 when it is standardised or centred, so that its kernel is f(0) = 1 for every query:
+    the weight of any other key over that of this one is its kernel.
+    """
     query, key, _ = heads(tokens, dim, seed)
-    x = standard(query) @ standard(key).mT * dim**-0.5
-    return float((1 + x + x.square() / 2).min())
+    key[..., 0, :] = 0.0
+    identity = torch.eye(tokens, dtype=query.dtype)[None, None]
+    weights = [FUSED[kind](query, key, identity, visible=None, causal=False, scale=scale) for scale in scales]
+    return min(float((rows / rows[..., :1]).min()) for rows in weights)
 
 
 def negative_share(tokens: int, dim: int, seed: int) -> tuple[float, float]:
