@@ -13,6 +13,7 @@ from attnscope.trials.random_markov import (
     attended,
     excess,
     gradient_norm,
+    gradients_in_width,
     kept_rank,
     normal,
     softmax_excess,
@@ -53,6 +54,16 @@ def test_the_gradient_of_a_product_has_the_norm_of_a_kronecker_product() -> None
 def test_the_law_of_what_is_kept(layer: int, edge: float) -> None:
     """Fuss-Catalan numbers: the square of the largest of k factors is (k+1)^(k+1)/k^k, the mean fourth power k + 1."""
     assert kept_rank(1000, layer) == pytest.approx(1000 * (2 * layer + 1) / edge**2)
+
+
+def test_gradients_in_a_fixed_width_follow_their_law() -> None:
+    """sqrt(width) times 1 with softmax, and times n^-1 with A - J; 8 draws of 64 coordinates: sqrt(1/512) = .04, 4 of
+    it, and what is of order 1/n at n = 48."""
+    for tokens in (48, 192):
+        drawn = [gradients_in_width(tokens, 64, 3, rng(seed)) for seed in range(8)]
+        for name, law in (("softmax", 1.0), ("A - J", 1 / tokens)):
+            mean = sum(one[name] for one in drawn) / len(drawn)
+            assert mean == pytest.approx(64**0.5 * law, rel=0.2)
 
 
 def test_stacks_follow_their_laws() -> None:

@@ -1,12 +1,13 @@
 """Mind the gap: attention loses rank in width too, and without its mean it does not (arXiv:2410.07799).
 
 Random Markov attention A = softmax(sqrt(ln 2) G) has one singular value at 1 and all others near 2/sqrt(n) or below:
-what a layer writes is one direction, and the longer the sequence, the more so. Taking away J = 11^T/n takes away that
-one value. Measured on X_l = A_l X_(l-1) W_l with X_0 X_0^T = I; the set-up and the laws that follow from it are derived
-in `trials/random_markov.py`. The value weights decide: without them the stable ranks of A - J are twice
-as large.
+what a layer writes is one direction, and the more so the larger n, the number of tokens and of coordinates. Taking away
+J = 11^T/n takes away that one value. Measured on X_l = A_l X_(l-1) W_l with X_0 X_0^T = I; the set-up and the laws that
+follow from it are derived in `trials/random_markov.py`. The value weights decide: without them the stable ranks of
+A - J are twice as large.
 
-What differs from the paper: no trained models, and gradients are compared by how they grow with n only.
+What differs from the paper: no trained models, and gradients are compared by how they grow only: with tokens and
+coordinates together, and with tokens alone in a fixed width (our question).
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from typing import Any
 
 import torch
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment, median
-from attnscope.trials.curves import by_seed, curve, power_of
-from attnscope.trials.random_markov import kept_rank, key_query_singular_values, softmax_excess, stacked
+from attnscope.core.experiment import Bound, Claim, Desk, Result, experiment
+from attnscope.trials.curves import by_seed, power_of
+from attnscope.trials.random_markov import gradients_in_width, key_query_singular_values, stacked
+from attnscope.trials.random_markov_figures import markov_figures, markov_remarks
 
 PAPER = "2410.07799"
+WIDTH = 64  # where it is fixed
+BESIDE = 1_000_003  # those draws have numbers of their own
 EXCESS_BEFORE = {64: (4.3e-2, 2.2e-5, 6.4e-9), 1024: (3.0e-3, 5.1e-9, 6.7e-15)}
 RANK_BEFORE = {64: (3.8, 3.1, 2.5), 1024: (66.8, 35.9, 24.0)}
 
@@ -68,8 +72,11 @@ def measured_once(params: Params, seed: int, desk: Desk) -> list[dict[str, Any]]
             "key_query_s1": key_query[0],
             "key_query_s2": key_query[1],
         }
+        apart = torch.Generator().manual_seed(seed + BESIDE)
+        fixed = [gradients_in_width(tokens, WIDTH, params.layers, apart) for _ in draws]
         for name in ("softmax", "A - J"):
             row[f"gradient {name}"] = _mean([one["gradient"][name] for one in draws])
+            row[f"gradient {name}, fixed width"] = _mean([one[name] for one in fixed])
         for layer in range(1, params.layers + 1):
             row[f"softmax {layer}"] = _mean([one["softmax"][layer - 1] for one in draws])
             for name in ("A - J", "A - J, no values"):
@@ -93,6 +100,9 @@ def numbers_of(rows: Sequence[Mapping[str, Any]], layers: int) -> dict[str, floa
         "gradient_power_of_n": power_of(sizes, [row["gradient softmax"] for row in rows]),
         "gradient_power_of_n_without_mean": power_of(sizes, [row["gradient A - J"] for row in rows]),
     }
+    for name, said in (("softmax", ""), ("A - J", "_without_mean")):
+        alone = [row[f"gradient {name}, fixed width"] for row in rows]
+        numbers[f"gradient_power_of_tokens_alone{said}"] = power_of(sizes, alone)
     for layer in range(1, layers + 1):
         numbers[f"power_of_n_after_{layer}"] = power_of(sizes, [row[f"softmax {layer}"] for row in rows])
         numbers[f"power_of_n_without_mean_after_{layer}"] = power_of(sizes, [row[f"A - J {layer}"] for row in rows])
@@ -100,50 +110,6 @@ def numbers_of(rows: Sequence[Mapping[str, Any]], layers: int) -> dict[str, floa
             numbers[excess_key(row["tokens"], layer)] = row[f"softmax {layer}"]
             numbers[rank_key(row["tokens"], layer)] = row[f"A - J {layer}"]
     return numbers
-
-
-def figures_of(rows: Sequence[Mapping[str, Any]], params: Params) -> tuple[Figure, ...]:
-    falling, kept = [], []
-    for layer in range(1, params.layers + 1):
-        series = f"after {layer}"
-        falling += curve(rows, "tokens", f"softmax {layer}", series)
-        falling += [Point(n, softmax_excess(n, layer), series, dashed=True) for n in params.sizes]
-        kept += curve(rows, "tokens", f"A - J {layer}", series)
-        kept += [Point(n, kept_rank(n, layer), series, dashed=True) for n in params.sizes]
-    gradients = [p for name in ("softmax", "A - J") for p in curve(rows, "tokens", f"gradient {name}", name)]
-    seen = "Full: measured, median and range over seeds; dashed: "
-    return (
-        Figure(
-            "rank-softmax",
-            "Softmax attention: how far tokens are from one direction",
-            f"Stable rank of X X^T, less 1, after 1, 2, 3 layers. {seen}(2l + 1) n^(1 - 2l), derived.",
-            "tokens",
-            "stable rank - 1",
-            tuple(falling),
-            log=True,
-            log_x=True,
-        ),
-        Figure(
-            "rank-without-mean",
-            "A - J: the stable rank that is kept",
-            f"The same stacks with J taken away. {seen}the law of products of normal matrices.",
-            "tokens",
-            "stable rank",
-            tuple(kept),
-            log=True,
-            log_x=True,
-        ),
-        Figure(
-            "gradients",
-            "Gradient of the last layer's output by the first layer's value weights",
-            f"Frobenius norm, {params.layers} layers; median and range over seeds.",
-            "tokens",
-            "norm of gradient",
-            tuple(gradients),
-            log=True,
-            log_x=True,
-        ),
-    )
 
 
 CLAIMS = (
@@ -208,7 +174,7 @@ CLAIMS = (
     Claim(
         "without_mean_rank_grows_with_width",
         PAPER,
-        "Without J the stable rank does not fall with the length but grows in proportion to it.",
+        "Without J the stable rank does not fall with n but grows in proportion to it.",
         "power of n between .8 and 1.2 after 1, 2, 3 layers (derived: 1)",
         holds=tuple(
             bound
@@ -233,9 +199,9 @@ CLAIMS = (
         for tokens, values in RANK_BEFORE.items()
     ),
     Claim(
-        "gradients_grow_with_width",
+        "gradients_grow_with_size",
         PAPER,
-        "Gradients of early value weights grow with the length under softmax, and do not without J.",
+        "Gradients of early value weights grow with tokens and coordinates together under softmax, and not without J.",
         "powers of n within .1 of 1/2 and -1/2 (derived for three layers and as many coordinates as tokens)",
         holds=(
             Bound("gradient_power_of_n", ">=", 0.4),
@@ -244,6 +210,19 @@ CLAIMS = (
             Bound("gradient_power_of_n_without_mean", "<=", -0.4),
         ),
         fails=(Bound("gradient_power_of_n", "<=", 0.0),),
+    ),
+    Claim(
+        "gradients_do_not_grow_with_length_alone",
+        PAPER,
+        "In a fixed width they do not grow with the number of tokens, and fall without J (our question).",
+        f"powers of n within .15 of 0 and -1, {WIDTH} coordinates, independent tokens (derived for three layers)",
+        holds=(
+            Bound("gradient_power_of_tokens_alone", ">=", -0.15),
+            Bound("gradient_power_of_tokens_alone", "<=", 0.15),
+            Bound("gradient_power_of_tokens_alone_without_mean", ">=", -1.15),
+            Bound("gradient_power_of_tokens_alone_without_mean", "<=", -0.85),
+        ),
+        fails=(Bound("gradient_power_of_tokens_alone", ">=", 0.4),),
     ),
 )
 
@@ -263,24 +242,8 @@ def mind_the_gap2024(params: Params, seeds: tuple[int, ...], desk: Desk) -> Resu
     for some in by_seed(rows, seeds):
         for name, value in numbers_of(some, params.layers).items():
             measured.setdefault(name, []).append(value)
-    return Result(measured, tuple(rows), figures_of(rows, params), remarks(rows, params))
-
-
-def remarks(rows: Sequence[Mapping[str, Any]], params: Params) -> tuple[str, ...]:
-    longest = [row for row in rows if row["tokens"] == params.sizes[-1]]
-    layers = range(1, params.layers + 1)
-
-    def said(name: str) -> str:
-        return ", ".join(f"{median([row[f'{name} {layer}'] for row in longest]):.1f}" for layer in layers)
-
-    return (
-        f"What follows: at initialisation a longer context makes collapse worse, not better. At {params.sizes[-1]} "
-        f"tokens {median([row['softmax 1'] for row in longest]):.1e} of stable rank is left above 1 behind one "
-        "layer, so skips, or A - J (treat --remedy minus_uniform), matter most where sequences are long. Without J, "
-        "writes shrink with the length, which a norm behind attention or larger value weights have to make up for.",
-        f"The value weights belong to the set-up: with them A - J keeps {said('A - J')} at {params.sizes[-1]} tokens, "
-        f"without them {said('A - J, no values')}.",
-    )
+    figures = markov_figures(rows, params.sizes, params.layers, WIDTH)
+    return Result(measured, tuple(rows), figures, markov_remarks(rows, params.sizes, params.layers))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -18,7 +18,9 @@ matrices, whose squared singular values follow the Fuss-Catalan law: mean 1, mea
     A - J      sr     = (2l + 1) n / ((2l+1)^(2l+1)/(2l)^(2l))^2
 
 and dX_L/dW_l = (A_L ... A_1 X_0 W_1 ... W_(l-1)) (x) (W_(l+1) ... W_L)^T has the Frobenius norm of a Kronecker product,
-the product of the norms: sqrt(1) sqrt(n) with softmax, sqrt(n^(1-L)) sqrt(n) with A - J.
+the product of the norms: sqrt(1) sqrt(n) with softmax, sqrt(n^(1-L)) sqrt(n) with A - J. Here n is tokens and
+coordinates alike, and the second factor comes from the coordinates: with independent tokens of unit length in a fixed
+width, |u^T X_0| is still 1/sqrt(n), so that the length alone leaves 1 with softmax and n^((1-L)/2) with A - J.
 """
 
 from __future__ import annotations
@@ -59,8 +61,9 @@ def normal(rows: int, columns: int, rng: torch.Generator) -> Float[Tensor, "{row
     return torch.randn(rows, columns, generator=rng, dtype=torch.float64)
 
 
-def attended(logits: Square, stream: Square) -> tuple[Square, Square]:
-    """softmax(sqrt(ln 2) logits) X and the same without J; the logits are queries whose keys are the identity."""
+def attended(logits: Square, stream: Float[Tensor, "token width"]) -> tuple[Square, Float[Tensor, "token width"]]:
+    """The pattern softmax(sqrt(ln 2) logits), and what it gives of X without J; the logits are queries whose keys are
+    the identity."""
     query, key = logits[None, None], torch.eye(len(logits), dtype=logits.dtype)[None, None]
     call: dict[str, Any] = {"visible": None, "causal": False, "scale": SCALE}
     pattern = softmax_pattern(query, key, **call)[0, 0]
@@ -94,6 +97,20 @@ def stacked(tokens: int, layers: int, rng: torch.Generator) -> dict[str, Any]:
 def gradient_norm(before: Float[Tensor, "token width"], after: Float[Tensor, "width width"]) -> float:
     """||d(M W N)/dW||_F = ||M||_F ||N||_F, M what stands before the weights and N what stands behind them."""
     return float(torch.linalg.matrix_norm(before) * torch.linalg.matrix_norm(after))
+
+
+@torch.no_grad()
+def gradients_in_width(tokens: int, width: int, layers: int, rng: torch.Generator) -> dict[str, float]:
+    """||dX_L/dW_1||_F with independent tokens of about unit length, whatever their number in the same width."""
+    begun = normal(tokens, width, rng) / width**0.5
+    mixed = {"softmax": begun, "A - J": begun}
+    for _ in range(layers):
+        pattern, apart = attended(normal(tokens, tokens, rng), mixed["A - J"])
+        mixed = {"softmax": pattern @ mixed["softmax"], "A - J": apart}
+    later = torch.eye(width, dtype=torch.float64)
+    for _ in range(layers - 1):
+        later = later @ normal(width, width, rng) / width**0.5
+    return {name: gradient_norm(one, later) for name, one in mixed.items()}
 
 
 @torch.no_grad()
