@@ -1,4 +1,4 @@
-"""What `mind_the_gap2024` draws and says: stable ranks and gradients against the number of tokens, beside their laws."""
+"""What `mind_the_gap2024` draws and says: stable ranks and gradients against n, beside their laws."""
 
 from __future__ import annotations
 
