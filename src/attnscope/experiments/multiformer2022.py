@@ -109,7 +109,7 @@ CLAIMS = (
         "full_heads_are_attention",
         PAPER,
         "With all heads full the layer is ordinary multi-head attention.",
-        "largest difference at most 1e-6 (named before); both are one kernel in float64",
+        "largest difference from softmax written out at most 1e-6 (named before), in float64",
         holds=(Bound("largest_difference_of_full_heads", "<=", 1e-6),),
     ),
     Claim(

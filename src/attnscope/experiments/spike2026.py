@@ -197,7 +197,7 @@ CLAIMS = (
     ),
     directional(
         "dynamic_tanh_lowers_spikes",
-        "With DynamicTanh in the place of norms the spike is smaller.",
+        "With DynamicTanh in the place of norms (and the embedding times sqrt(d), as its paper has it) spikes are smaller.",
         "at most half of pre-norm's with the same seed (7B: 153 of 3818)",
         Bound("spike_ratio_of_dynamictanh", "<=", 0.5),
         fails=(Bound("spike_ratio_of_dynamictanh", ">=", 1.0),),
@@ -205,7 +205,7 @@ CLAIMS = (
     ),
     directional(
         "dynamic_tanh_has_more_sinks",
-        "With DynamicTanh there are more sinks, not fewer.",
+        "With DynamicTanh (and the embedding times sqrt(d)) there are more sinks, not fewer.",
         "a sink rate at least .1 above pre-norm's with the same seed (7B: .61 against .46)",
         Bound("sink_rate_added_by_dynamictanh", ">=", 0.1),
         given=(SINKS, LEARNED, learned("DynamicTanh")),

@@ -18,7 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.matrix.plain_attention import plain_attention
+from attnscope.matrix.plain_attention import softmax_pattern
+from attnscope.matrix.visibility import mix
 from attnscope.measures.head_contribution import head_contribution
 from attnscope.models.nano import Block, Nano
 from attnscope.models.tasks import Task
@@ -54,7 +55,7 @@ def algebra(tokens: int, heads: int, dim: int, seed: int) -> dict[str, float]:
     rng = torch.Generator().manual_seed(seed)
     query, key, value = torch.randn(3, 2, heads, tokens, dim, generator=rng, dtype=torch.float64)
     call: dict[str, Any] = {"visible": None, "causal": False, "scale": dim**-0.5}
-    full = plain_attention(query, key, value, **call)
+    full = mix(softmax_pattern(query, key, **call), value)  # the slow obvious form, which no head of any kind runs
     window, stride = max(1, tokens // 8), 4
     rows = local_pattern(query, key, **call, window=window)
     place = torch.arange(tokens)
