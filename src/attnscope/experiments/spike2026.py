@@ -197,7 +197,7 @@ CLAIMS = (
     ),
     directional(
         "dynamic_tanh_lowers_spikes",
-        "With DynamicTanh in the place of norms (and the embedding times sqrt(d), as its paper has it) spikes are smaller.",
+        "With DynamicTanh in the place of norms (and the embedding times sqrt(d), as its paper does) spikes shrink.",
         "at most half of pre-norm's with the same seed (7B: 153 of 3818)",
         Bound("spike_ratio_of_dynamictanh", "<=", 0.5),
         fails=(Bound("spike_ratio_of_dynamictanh", ">=", 1.0),),
