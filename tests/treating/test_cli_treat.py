@@ -34,7 +34,7 @@ def test_a_screen_and_a_folder_whose_model_every_command_takes(given: list[str],
     assert answer.exit_code == 0, answer.output
     shown = answer.stdout.strip().splitlines()
     assert len(shown) <= 30
-    assert "gated_output had no effect" in shown[0]
+    assert "gated_output has nothing to answer" in shown[0]  # no finding crossed a threshold
     assert sorted(one.name for one in out.iterdir()) == ["model", "treatment.html", "treatment.json"]
     found = attnscope.load(out / "treatment.json")
     assert isinstance(found, Treatment)

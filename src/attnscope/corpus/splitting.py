@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import count
@@ -41,8 +42,8 @@ def split(corpus: Corpus) -> Split:
     note = ""
     if len(texts) < ENOUGH and corpus.targets is None:
         note = (
-            f"The corpus has {count(len(texts), 'document')}: stretches of it are held out and counted as texts, so that"
-            " intervals speak of more text from there, not of other documents."
+            f"The corpus has {count(len(texts), 'document')}: stretches of it are held out and counted as texts, so"
+            " that intervals speak of more text from there, not of other documents."
         )
         texts = list(_stretches([one for one in texts if isinstance(one, str)]))
     theirs = frozenset(range(EVERY - 1, len(texts), EVERY)) if note else held_out_places(len(texts))
@@ -76,7 +77,7 @@ def _articles(document: str) -> list[str]:
     if len(starts) < 2:
         return [document]
     bounds = [0, *starts[1:], len(document)]
-    return [one for a, b in zip(bounds, bounds[1:], strict=False) if (one := document[a:b]).strip()]
+    return [one for a, b in pairwise(bounds) if (one := document[a:b]).strip()]
 
 
 def _stretches(documents: Sequence[str]) -> Iterator[str]:

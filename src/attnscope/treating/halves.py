@@ -81,7 +81,8 @@ def _ready(loaded: Loaded, given: Any, sampling: Sampling) -> Halves:
 
 def _by_document(prepared: Batches, trained_on: Callable[[int], bool]) -> tuple[list[Batch], list[Batch]]:
     """The sequences of every batch in two, by their numbers."""
-    ours, theirs = [], []
+    ours: list[Batch] = []
+    theirs: list[Batch] = []
     for batch in prepared:
         for half, wanted in ((ours, True), (theirs, False)):
             if rows := [place for place, number in enumerate(batch.samples) if trained_on(number) is wanted]:

@@ -126,7 +126,7 @@ def treat(
         else:
             kept = None if checkpoint is None else Kept(named_path(checkpoint, "checkpoint"), resume)
             result = trained(trial, Recipe(steps=steps, rate=rate), train == "all", kept)
-    looks = {"before": before} | ({} if result.control is None else {"control": result.control})
+    looks = {"before": result.before or before} | ({} if result.control is None else {"control": result.control})
     looks |= {"treated": result.treated}
     return Treatment(
         model=loaded.name,
@@ -135,6 +135,7 @@ def treat(
         training=result.training,
         arms={name: look.arm for name, look in looks.items()},
         surveys={name: look.survey for name, look in looks.items()},
+        by_text={name: look.by_text for name, look in looks.items()},
         thresholds=limits,
         start=result.start,
         texts=text.held_out.documents,
