@@ -49,7 +49,7 @@ def told(judgement: Judgement, apart: float, spread: float, *, answered: bool = 
     ("judgement", "apart", "level", "words"),
     [
         ("no effect", 0.0, "info", [f"{NOTHING} (heads that sink: 5 in the control and 5 treated"]),
-        ("no effect", 0.5, "warning", ["changed no finding (heads that sink: 5", ", but held-out loss is 0.5 nats high"]),
+        ("no effect", 0.5, "warning", ["changed no finding (heads that sink: 5", "but held-out loss is 0.5 nats high"]),
         ("no effect", -0.5, "info", ["changed no finding", ", but held-out loss is 0.5 nats lower"]),
         ("helped", 0.0, "calm", ["helped (heads that sink: 5 in the control, 2 treated); held-out loss cannot"]),
         ("helped", -0.5, "calm", ["helped (", ", and held-out loss is 0.5 nats lower"]),

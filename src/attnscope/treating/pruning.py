@@ -9,9 +9,9 @@ Four orders, least first:
     random         several orders drawn at random, as the floor
 
 By value, a head that speaks against what comes next goes first; but one that does so in one text may speak for it in
-another. Values and shares are taken from the same tokens of the training half, so that no order knows more than another.
-Losses are held-out, and are asked at a few numbers of heads; the number of heads that `keep_loss` allows is read off
-losses on the training half, so that nothing is chosen on the text that it is reported for.
+another. Values and shares are taken from the same tokens of the training half, so that no order knows more than the
+others. Losses are held-out, and are asked at a few numbers of heads; the number of heads that `keep_loss` allows is read
+off losses on the training half, so that nothing is chosen on the text that it is reported for.
 """
 
 from __future__ import annotations
