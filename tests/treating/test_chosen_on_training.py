@@ -15,7 +15,7 @@ from attnscope.treating.halves import Halves, halves
 from attnscope.treating.treat import treat
 from tests.treating.patients import TEXT, patient
 
-SMALL: dict[str, Any] = {"samples": 6, "max_tokens": 24, "batch_size": 2, "steps": 4}
+SMALL: dict[str, Any] = {"samples": 6, "max_tokens": 24, "batch_size": 2}
 TEXTS = [TEXT.replace("e ", f"e {n} ") for n in range(12)]  # no window of one is a window of another
 
 

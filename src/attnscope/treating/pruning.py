@@ -10,8 +10,8 @@ Four orders, least first:
 
 By value, a head that speaks against what comes next goes first; but one that does so in one text may speak for it in
 another. Values and shares are taken from the same tokens of the training half, so that no order knows more than the
-others. Losses are held-out, and are asked at a few numbers of heads; the number of heads that `keep_loss` allows is read
-off losses on the training half, so that nothing is chosen on the text that it is reported for.
+others. Losses are held-out, and are asked at a few numbers of heads; the number of heads that `keep_loss` allows is
+read off losses on the training half, so that nothing is chosen on the text that it is reported for.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ from attnscope.exchanging.save_treated import save_treated
 from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
 from attnscope.hf.editing.pruning import prunable, without_heads
 from attnscope.hf.exchanging.part import recipe_of
+from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import precision_and_place
 from attnscope.records.treatment import Order, Pruning
 from attnscope.scanning.scan import scan
 from attnscope.trace.batches import Batches
 from attnscope.treating.arms import held_out_losses, looked_at
+from attnscope.treating.losing import GivenLoss
 from attnscope.treating.trial import Result, Trial
 
 PROMPTS = 8
@@ -54,20 +56,13 @@ Place = tuple[int, int]
 def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> Result:
     """The curves of all orders, and the model without `heads` heads, or as many as keep the loss within `keep_loss`."""
     loaded = trial.losing.loaded
-    refuse_odd_settings(trial.chosen.settings)
     asked_for = str(trial.chosen.settings.get("by", ORDERS[0]))
     few = replace(trial.text.training, batches=trial.text.training.batches[: len(trial.text.held_out)])
-    if trial.losing.given is not None or loaded.kind != "causal":
-        raise RefusalError(
-            f"Heads are valued by the token that comes next, and {loaded.name} ({loaded.class_name}) does not read one "
-            "way: choose a causal language model."
-        )
+    refuse_what_has_no_next_token(loaded, trial.losing.given)
     first = trial.text.held_out.batches[0].to(precision_and_place(loaded.model)[1])
     found = anatomy(loaded.model, first.inputs)
     sites = prunable(loaded.model, found)
     places = [(block, head) for block, site in sorted(sites.items()) for head in range(site.heads)]
-    if heads is not None and heads > len(places):
-        raise RefusalError(f"{loaded.name} has {count(len(places), 'head')}: {heads} cannot be taken out of it.")
     prompts = _prompts(trial)
     by_value, by_size = _by_value(trial, found, places, prompts)
     orders = {
@@ -104,6 +99,14 @@ def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> Result:
             saved(loaded.model, trial.save, tokenizer=loaded.tokenizer)
     pruning = Pruning(counts, tuple(drawn), removed, by.name, len(places), len(prompts), asked)
     return Result(chosen, treated, pruning=pruning)
+
+
+def refuse_what_has_no_next_token(loaded: Loaded, given: GivenLoss | None) -> None:
+    if given is not None or loaded.kind != "causal":
+        raise RefusalError(
+            f"Heads are valued by the token that comes next, and {loaded.name} ({loaded.class_name}) does not read one "
+            "way: choose a causal language model."
+        )
 
 
 def refuse_odd_settings(settings: Mapping[str, Any]) -> None:
