@@ -154,6 +154,10 @@ def test_what_does_not_fit_together_is_refused() -> None:
         {"training": None},
         {"surveys": {}},
         {"surveys": {**document["surveys"], "more": document["surveys"]["before"]}},
+        {"by_text": {"before": document["by_text"]["before"]}},
+        {"by_text": {**document["by_text"], "treated": [[["sink_mass"], [1.0]]]}},
+        {"by_text": {**document["by_text"], "treated": [[document["by_text"]["treated"][0][0], ["a"]]]}},
+        {"by_text": 3},
     )
     for change in changes:
         with pytest.raises(FieldError):
