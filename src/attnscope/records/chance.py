@@ -60,7 +60,9 @@ class Reading:
     def of_each_text(self, finding: Finding) -> list[tuple[Finding, ...]] | None:
         """The findings of this identity in every text alone; None where texts are not known. A rule that reads no
         measure (`missing_bos`) has no texts behind it."""
-        kind = findings()[finding.kind]
+        kind = findings().get(finding.kind)
+        if kind is None:  # a rule of another version
+            return None
         measures = tuple(dict.fromkeys([*kind.reads, *filter(None, [finding.details.get("measure")])]))
         if self.by_text is None or not self.by_text.covers(measures):
             return None

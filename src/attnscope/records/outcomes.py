@@ -98,7 +98,8 @@ def judged(pair: FindingChange, base: Reading | None = None, treated: Reading | 
     if not worse:
         return "no effect", 0.0
     verdict: Judgement = "harmed" if worse > 0 else "helped"
-    read = findings()[pair.kind].reads or "measure" in pair.either.details
+    kind = findings().get(pair.kind)
+    read = kind is None or kind.reads or "measure" in pair.either.details
     if base is None or treated is None or not read:
         return verdict, 0.0  # a rule that reads no text, such as broken weights, leaves nothing to chance
     told = decided(pair.either, base, treated)
