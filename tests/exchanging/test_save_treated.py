@@ -121,6 +121,13 @@ def test_scan_collapse_and_paths_see_the_treated_model(gated: tuple[Path, torch.
     assert torch.equal(logits(load(folder).model), wanted)
 
 
+def test_random_tokens_of_a_treated_model_without_a_tokenizer_are_spoken_of(copied: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        (copied / name).unlink(missing_ok=True)
+    survey = attnscope.scan(copied, max_tokens=8, samples=2, measures=["entropy"])
+    assert any("without its tokenizer and read random tokens" in note for note in survey.provenance["notes"])
+
+
 def test_a_treated_model_is_not_treated_again(gated: tuple[Path, torch.Tensor]) -> None:
     with pytest.raises(RefusalError, match="has gated_output installed already"):
         attnscope.treat(gated[0], remedy="qk_norm", steps=1, samples=4, max_tokens=12)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
+from attnscope.records.by_text import ByText
 from attnscope.records.survey.thresholds import Thresholds
 from attnscope.records.treatment import Arm, Chosen, Order, Pruning, Training, Treatment
 from tests.records.survey.sample import sample_survey
@@ -47,8 +50,20 @@ def sample_treatment() -> Treatment:
         thresholds=Thresholds(),
         start=3.1,
         notes=("A note.",),
+        by_text={name: _texts(n) for n, name in enumerate(("before", "control", "treated"))},
         provenance={"corpus": {"name": "a text", "held_out_sequences": 4}},
     )
+
+
+def _texts(seed: int) -> ByText:
+    """Four texts, each a little off what the whole survey says."""
+    draw = np.random.default_rng(seed)
+    means = {
+        key: np.asarray(cell.moments.mean + 0.01 * draw.normal(size=(4, *cell.moments.shape)))
+        for key, cell in sample_survey(4, 4, 2, seed=seed).cells.items()
+        if key.measure in ("sink_mass", "entropy")
+    }
+    return ByText(means)
 
 
 def sample_pruning() -> Treatment:
@@ -61,6 +76,7 @@ def sample_pruning() -> Treatment:
         training=None,
         arms={name: arm for name, arm in trained.arms.items() if name != "control"},
         surveys={name: survey for name, survey in trained.surveys.items() if name != "control"},
+        by_text={name: texts for name, texts in trained.by_text.items() if name != "control"},
         pruning=Pruning(
             counts=(0, 2, 4),
             orders=(

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attnscope.core.finding import Finding, Severity
+from attnscope.records.chance import without_heads
 from attnscope.records.decoding import FieldError
 from attnscope.records.intervals import paired_interval
-from attnscope.records.outcomes import Outcome, outcomes_of, without_heads
+from attnscope.records.outcomes import Outcome, outcomes_of
 from attnscope.records.treatment import Treatment
 from tests.records.sample_treatment import sample_pruning, sample_treatment
 
@@ -140,7 +141,9 @@ def test_the_loss_is_against_the_control_and_without_one_against_before() -> Non
     assert trained.loss_between("before", "control").mean == pytest.approx(-0.1)
     assert pruned.baseline == "before"
     assert pruned.removed == ((0, 0), (1, 1))
-    assert trained.slowdown == pytest.approx(1.2)
+    timed = {name: replace(arm, quartiles=(0.09, 0.13)) for name, arm in trained.arms.items()}
+    assert replace(trained, arms=timed).slowdown == pytest.approx(1.2)
+    assert math.isnan(trained.slowdown)  # too few steps were timed
     assert math.isnan(pruned.slowdown)
 
 
@@ -151,6 +154,10 @@ def test_what_does_not_fit_together_is_refused() -> None:
         {"training": None},
         {"surveys": {}},
         {"surveys": {**document["surveys"], "more": document["surveys"]["before"]}},
+        {"by_text": {"before": document["by_text"]["before"]}},
+        {"by_text": {**document["by_text"], "treated": [[["sink_mass"], [1.0]]]}},
+        {"by_text": {**document["by_text"], "treated": [[document["by_text"]["treated"][0][0], ["a"]]]}},
+        {"by_text": 3},
     )
     for change in changes:
         with pytest.raises(FieldError):

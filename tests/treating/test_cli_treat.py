@@ -13,7 +13,8 @@ from attnscope.cli.main import app
 from attnscope.records.treatment import Treatment
 from tests.treating.patients import TEXT, patient
 
-QUICK = ["--steps", "2", "--samples", "6", "--max-tokens", "16", "--batch-size", "2"]
+STEPS = ["--steps", "2"]
+QUICK = ["--samples", "6", "--max-tokens", "16", "--batch-size", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +30,12 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 def test_a_screen_and_a_folder_whose_model_every_command_takes(given: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    typed = ["treat", *given, "--remedy", "gated_output", *QUICK, "--out", str(out)]
+    typed = ["treat", *given, "--remedy", "gated_output", *STEPS, *QUICK, "--out", str(out)]
     answer = CliRunner().invoke(app, typed, catch_exceptions=False)
     assert answer.exit_code == 0, answer.output
     shown = answer.stdout.strip().splitlines()
     assert len(shown) <= 30
-    assert "gated_output had no effect" in shown[0]
+    assert "gated_output has nothing to answer" in shown[0]  # no finding crossed a threshold
     assert sorted(one.name for one in out.iterdir()) == ["model", "treatment.html", "treatment.json"]
     found = attnscope.load(out / "treatment.json")
     assert isinstance(found, Treatment)
@@ -72,3 +73,25 @@ def test_bad_input_ends_with_one_sentence(given: list[str], tmp_path: Path, type
     assert isinstance(answer.exception, RefusalError)
     assert words in str(answer.exception)
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_unfinished_training_is_spoken_of_and_not_lost_for_a_typo(given: list[str], tmp_path: Path) -> None:
+    partial = tmp_path / "out" / "treatment.partial"
+    typed = ["treat", *given, "--remedy", "gated_output", "--layers", "9", *QUICK, "--out", str(tmp_path / "out")]
+    nothing = CliRunner().invoke(app, [*typed, "--resume"])
+    assert "there is no interrupted training in" in nothing.stderr
+    partial.mkdir(parents=True)
+    (partial / "control.safetensors").write_bytes(b"kept")
+    replaced = CliRunner().invoke(app, typed)
+    assert "will be replaced; --resume would go on with it" in replaced.stderr
+    assert (partial / "control.safetensors").read_bytes() == b"kept"
+    going_on = CliRunner().invoke(app, [*typed, "--resume"])
+    assert "training in" not in going_on.stderr
+
+
+def test_help_says_what_samples_are_and_the_card_what_how_is() -> None:
+    told = " ".join(CliRunner().invoke(app, ["treat", "--help"], terminal_width=200).stdout.split())
+    assert "Sequences of held-out text to measure on" in told
+    card = CliRunner().invoke(app, ["variants", "gated_output"], terminal_width=200).stdout
+    assert "headwise" in card
+    assert "elementwise if not said" in " ".join(card.split())

@@ -104,7 +104,7 @@ def test_values_add_up_to_what_all_heads_add() -> None:
     assert float(values.abs().max()) > 1e-4
 
 
-SMALL: dict[str, Any] = {"remedy": "prune", "samples": 6, "max_tokens": 16, "steps": 2}
+SMALL: dict[str, Any] = {"remedy": "prune", "samples": 6, "max_tokens": 16}
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,6 @@ from attnscope.cli.options import (
     max_tokens_option,
     out_option,
     resume_option,
-    samples_option,
     seed_option,
 )
 from attnscope.core.errors import RefusalError
@@ -47,16 +46,21 @@ def treat(
         ),
     ] = "auto",
     steps: Annotated[
-        int, typer.Option(help="Steps of training, of the control and of the treated model.", min=1)
-    ] = 200,
-    rate: Annotated[float, typer.Option(help="Learning rate at its peak (AdamW, warm-up, cosine).")] = 1e-4,
+        int | None,
+        typer.Option(help="Steps of training, of the control and of the treated model. Default: 200.", min=1),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Learning rate at its peak (AdamW, warm-up, cosine). Default: 1e-4.")
+    ] = None,
     no_training: Annotated[
         bool, typer.Option("--no-training", help="Train nothing: a remedy that needs none, or one as it begins.")
     ] = False,
     train: Annotated[
-        Literal["added", "all"],
-        typer.Option(help="Train what the remedy adds and the projections of its blocks, or all parameters."),
-    ] = "added",
+        Literal["added", "all"] | None,
+        typer.Option(
+            help="Train what the remedy adds and the projections of its blocks, or all parameters. Default: added."
+        ),
+    ] = None,
     layers: Annotated[
         str | None, typer.Option(help="Blocks to change: 3, 0-5, or 2,4,6. Default: all.", metavar="BLOCKS")
     ] = None,
@@ -68,7 +72,7 @@ def treat(
         list[str] | None,
         typer.Option("--set", help="A setting of the variant; repeatable.", metavar="NAME=VALUE"),
     ] = None,
-    samples: Annotated[int, samples_option()] = 32,
+    samples: Annotated[int, typer.Option(help="Sequences of held-out text to measure on, at most.", min=4)] = 32,
     max_tokens: Annotated[int | None, max_tokens_option("128, or what the model takes")] = None,
     batch_size: Annotated[int, typer.Option(help="Sequences in a step of training.", min=1)] = 4,
     seed: Annotated[int, seed_option("the order of batches, chance in training, and random weights")] = 0,
@@ -109,6 +113,11 @@ def treat(
     saved: Path | None = None
     try:
         with output_folder(place) as folder, showing("steps") as progress:
+            begun = _begun(folder / PARTIAL)
+            if resume and not begun:
+                _echo(f"there is no interrupted training in {folder}: this one begins at the beginning.")
+            if begun and not resume:
+                _echo(f"the interrupted training in {folder} will be replaced; --resume would go on with it.")
             progress("loading", 0, 0)
             from attnscope.treating.treat import treat as run_treat
 
@@ -146,9 +155,9 @@ def treat(
             page = found.write_page(folder / "treatment.html")
             shutil.rmtree(folder / PARTIAL, ignore_errors=True)
     except KeyboardInterrupt:
-        kept = (place / PARTIAL).is_dir()
+        kept = _begun(place / PARTIAL)
         done = "what is trained is kept: run the same command with --resume" if kept else "nothing was trained yet"
-        typer.echo(f"attnscope: interrupted; {done}.", err=True)
+        _echo(f"interrupted; {done}.")
         raise typer.Exit(130) from None
     if chart is not None:
         from attnscope.charts.export import save
@@ -165,6 +174,15 @@ def treat(
 
         files = {"Page": page, "Record": saved, "Model": weights, "Chart": chart}
         print_record(found, files=files, verbose=verbose)
+
+
+def _begun(partial: Path) -> bool:
+    """Whether training was interrupted there."""
+    return partial.is_dir() and any(partial.glob("*.safetensors"))
+
+
+def _echo(sentence: str) -> None:
+    typer.echo(clean(f"attnscope: {sentence}"), err=True)
 
 
 def numbers(given: str | None) -> tuple[int, ...] | None:

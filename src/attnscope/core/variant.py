@@ -179,6 +179,7 @@ def variant(
 
     def register(function: Callable[..., Any]) -> Variant:
         named = inspect.signature(function).parameters
+        known = {**inspect.signature(start).parameters, **named}  # a start may have settings of its own
         takes = tuple(name for name, one in named.items() if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
         card = VariantCard(
             name=function.__name__,
@@ -198,7 +199,7 @@ def variant(
             trains=trains,
             parameters=dict(parameters or {}),
             drawn=dict(drawn or {}),
-            settings={name: words + _unless_said(named[name].default) for name, words in (settings or {}).items()},
+            settings={name: words + _unless_said(known[name].default) for name, words in (settings or {}).items()},
             keeps=keeps,
             changes=changes,
         )

@@ -1,52 +1,88 @@
 """A corpus in two: text to train on, and text that is held out, which nothing that is trained has seen.
 
-Documents are cut into pieces where a line or a word ends, and every fifth piece is held out, so that both halves come
-from all over the corpus. A piece of which the same text stands in the other half is left out of the held-out one: a
-model would only have to remember it.
+Whole documents are held out, one in five and from all over the corpus, so that the two halves share no document: a name
+that stands in one half is no news in the other if both are of one article. A file of articles under headings in the
+manner of WikiText (` = Title = `) is as many documents as it has articles. A document of which the same text stands in
+the other half is left out of the held-out one: a model would only have to remember it.
+
+Fewer than four documents cannot be shared out so. They are cut into stretches where a line or a word ends, every fifth
+stretch is held out, and the split says so: intervals over stretches speak of more text from these documents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.words import count
 from attnscope.corpus.corpus import Corpus, Document
 
-EVERY = 5  # one piece in so many is held out
-LONGEST = 8_000  # characters in a piece: a few windows of text that belongs together
+EVERY = 5  # one document in so many is held out
+ENOUGH = 4  # documents: with fewer, halves that share none leave a single one on one side
+LONGEST = 8_000  # characters in a stretch: a few windows of text that belongs together
 SHORTEST = 80
-PIECES = 4 * EVERY  # that a short corpus is cut into, so that each half has some
+STRETCHES = 4 * EVERY  # that a short corpus is cut into, so that each half has some
+
+_TITLE = re.compile(r"^ ?= [^=\n][^\n]* = ?$", re.MULTILINE)  # of an article; sections have more than one sign
 
 
 @dataclass(frozen=True)
 class Split:
     training: Corpus
     held_out: Corpus
+    note: str = ""  # what a reader must know of how they were cut
 
 
 def split(corpus: Corpus) -> Split:
-    """The same two halves whenever the corpus is the same; pairs stay pairs."""
-    pieces = list(_pieces(corpus))
-    ours = [piece for number, piece in enumerate(pieces) if number % EVERY != EVERY - 1]
-    known = {_words(piece) for piece in ours}
-    theirs = [
-        piece for number, piece in enumerate(pieces) if number % EVERY == EVERY - 1 and _words(piece) not in known
-    ]
-    if not theirs:
-        raise RefusalError(
-            f"The corpus {corpus.name} is too small to hold text out of training: it is {len(pieces)} "
-            f"piece{'s' if len(pieces) != 1 else ''} of different text, and {EVERY} are needed. Give more text."
+    """The same two halves whenever the corpus is the same; pairs stay pairs, and each counts as a document."""
+    texts = _documents(corpus)
+    note = ""
+    if len(texts) < ENOUGH and corpus.targets is None:
+        note = (
+            f"The corpus has {count(len(texts), 'document')}: stretches of it are held out and counted as texts, so"
+            " that intervals speak of more text from there, not of other documents."
         )
-    return Split(Corpus.of(corpus.name, ours), Corpus.of(f"{corpus.name} (held out)", theirs))
+        texts = list(_stretches([one for one in texts if isinstance(one, str)]))
+    theirs = frozenset(range(EVERY - 1, len(texts), EVERY)) if note else held_out_places(len(texts))
+    ours = [text for number, text in enumerate(texts) if number not in theirs]
+    known = {_words(text) for text in ours}
+    kept = [texts[number] for number in sorted(theirs) if _words(texts[number]) not in known]
+    if not kept or not ours:
+        raise RefusalError(
+            f"The corpus {corpus.name} is too small to hold text out of training: it is {len(texts)} "
+            f"piece{'s' if len(texts) != 1 else ''} of different text, and {EVERY} are needed. Give more text."
+        )
+    return Split(Corpus.of(corpus.name, ours), Corpus.of(f"{corpus.name} (held out)", kept), note)
 
 
-def _pieces(corpus: Corpus) -> Iterator[Document]:
+def held_out_places(documents: int) -> frozenset[int]:
+    """Which of so many documents are held out: one in five; of few up to four but never more than half, since an
+    interval over one or two says next to nothing."""
+    wanted = max(documents // EVERY, min(ENOUGH, documents // 2))
+    return frozenset((number + 1) * documents // wanted - 1 for number in range(wanted))
+
+
+def _documents(corpus: Corpus) -> list[Document]:
     if corpus.targets is not None:
-        yield from zip(corpus.documents, corpus.targets, strict=True)
-        return
-    length = min(LONGEST, max(SHORTEST, corpus.characters // PIECES))
-    for document in corpus.documents:
+        return list(zip(corpus.documents, corpus.targets, strict=True))
+    return [article for document in corpus.documents for article in _articles(document)]
+
+
+def _articles(document: str) -> list[str]:
+    """A file of articles in its articles; any other document as it is."""
+    starts = [found.start() for found in _TITLE.finditer(document)]
+    if len(starts) < 2:
+        return [document]
+    bounds = [0, *starts[1:], len(document)]
+    return [one for a, b in pairwise(bounds) if (one := document[a:b]).strip()]
+
+
+def _stretches(documents: Sequence[str]) -> Iterator[str]:
+    length = min(LONGEST, max(SHORTEST, sum(map(len, documents)) // STRETCHES))
+    for document in documents:
         start = 0
         while len(document) - start > length:
             end = start + length

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from attnscope.matrix.sunk_attention import sunk_attention, takes
 from attnscope.matrix.visibility import Visible, for_every_head, real_keys, scores, seen, softmax_rows
 
 Mixed = Float[Tensor, "batch head query value_dim"]
@@ -121,6 +122,38 @@ def attention_with_sink(
     mask = seen(query.shape[-2], key.shape[-2] - 1, visible, causal, query.device)
     mask = None if mask is None else F.pad(mask, (1, 0), value=True)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)[..., :width]
+
+
+def attention_with_share_of_sink(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch kv_head key dim"],
+    value: Float[Tensor, "batch kv_head key value_dim"],
+    sink: Float[Tensor, " head"],
+    share: Float[Tensor, "head 1 1"],
+    *,
+    visible: Visible,
+    causal: bool,
+    scale: float,
+) -> Mixed:
+    """(1 - share) of attention without the sink and `share` of attention with it: one fused call where its log-sum-exp
+    can be had (`sunk_attention`), else two."""
+    heads = query.shape[1]
+    spread, values = for_every_head(key, heads), for_every_head(value, heads)
+    mask = blind = None
+    if (
+        visible is not None
+        and (told := seen(query.shape[-2], key.shape[-2], visible, causal, query.device)) is not None
+    ):
+        blind = ~told.any(-1, keepdim=True)  # sees all, and is then left out, as in `plain_attention`
+        mask = told | blind
+    alone = causal and mask is None  # the mask has it already where there is one
+    if value.shape[-1] == query.shape[-1] and takes(query, spread, values, mask, alone, scale):
+        logit = sink.to(share.dtype)[:, None, None]
+        mixed = sunk_attention(query, spread, values, logit, share, mask=mask, causal=alone, scale=scale)
+        return mixed if blind is None else mixed.masked_fill(blind, 0.0)
+    without = plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
+    within = attention_with_sink(query, key, value, sink, visible=visible, causal=causal, scale=scale)
+    return without + share * (within - without)
 
 
 def sink_pattern(

@@ -1,80 +1,138 @@
-"""How much of a finding is chance: what other text of the same kind might have made of it.
+"""How much of a change in a finding is chance: what other text of the same kind might have made of it.
 
-A finding counts heads (or places) whose mean m over sequences is beyond a bar b. A mean over g texts has the standard
-error s = sd / sqrt(g): as if every text had given one sequence, since sequences of one text are alike. So a head is
-beyond the bar on other text with probability p = Phi(|m - b| / s) if it is now, and the number of heads beyond it has
-the standard deviation sqrt(sum_h p_h (1 - p_h)). Heads far from the bar add nothing to it, one on the bar adds 1/4.
+What was drawn at random are texts (documents). Heads are no independent draws: a text that makes one head rest makes
+its neighbours rest too, and sequences of one text are alike. So every text is diagnosed by itself in both arms, and
+what counts is d_k, by how much the finding differs between the two arms in text k: the number of heads or places it
+concerns there, or its number. Over g texts the mean of d_k has Student's interval,
 
-Both models read the same text, which moves their numbers together: the difference of two counts varies less than the
-root of both variances, which is taken here. What another seed of the same training would have made is not in it.
+    mean(d) +- t_{g-1, 0.975} sqrt(s^2 / g)
+
+and a change is told from chance where that leaves out zero, on the side of the change. One text says nothing.
+
+Whole numbers need one thing more: over a few texts they are easily all alike, and s = 0 would make a certainty of two
+texts in which the same one head crossed the bar. If heads cross the bar one by one, and each way equally often, then d
+is a sum of +1 and -1 and its variance is the mean number of crossings, which is at least E|d|. So s^2 is never taken
+below the mean of |d|. Where heads cross together the variance is larger, and the sample says so.
+
+What another seed of the same training would have made is not in it. Rules that look at the largest of all sequences
+(`past_float16`) see the largest mean of a text here, which is never more.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
-from scipy.special import ndtr
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 from attnscope.core.finding import Finding
-from attnscope.records.paired_findings import concerned
+from attnscope.core.registry import findings
+from attnscope.records.by_text import ByText
+from attnscope.records.intervals import student
+from attnscope.records.paired_findings import concerned, identity
 from attnscope.records.survey.survey import Survey
+from attnscope.records.survey.thresholds import Thresholds
 
-SURE = 2.0  # standard deviations: chance goes beyond them in 1 of 20
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean over texts of what differs between two arms, and how far chance may move it; infinite where unknown."""
+
+    mean: float
+    chance: float
+
+    def sure(self, direction: int) -> bool:
+        """Whether it goes that way, and further than chance would."""
+        return self.mean * direction > self.chance
+
+
+UNKNOWN = Difference(math.nan, math.inf)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A survey and how many independent texts are behind it; without a survey nothing is left to chance."""
+    """An arm's survey, and what each text had to do with it. `struck` are heads that are gone and say nothing."""
 
-    survey: Survey | None = None
-    texts: int = 0
+    survey: Survey
+    by_text: ByText | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    struck: Collection[tuple[int, int]] = ()
 
-    def variance_of_count(self, finding: Finding) -> float:
-        """Of the number of heads or places beyond the bar of `finding`, which may be of another arm."""
-        means, errors = self._numbers(finding, finding.details.get("site"))
-        bar = finding.threshold * float(finding.details.get("largest_entropy", 1.0))
-        if not len(means) or not math.isfinite(bar):
-            return 0.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            beyond = ndtr(np.where(errors > 0, (means - bar) / errors, np.where(means > bar, np.inf, -np.inf)))
-        return float((beyond * (1 - beyond)).sum())
+    def of_each_text(self, finding: Finding) -> list[tuple[Finding, ...]] | None:
+        """The findings of this identity in every text alone; None where texts are not known. A rule that reads no
+        measure (`missing_bos`) has no texts behind it."""
+        kind = findings().get(finding.kind)
+        if kind is None:  # a rule of another version
+            return None
+        measures = tuple(dict.fromkeys([*kind.reads, *filter(None, [finding.details.get("measure")])]))
+        if self.by_text is None or not self.by_text.covers(measures):
+            return None
+        found = []
+        for text in range(self.by_text.texts):
+            alone = self.by_text.survey_of(self.survey, text, measures)
+            same = [one for one in kind(alone, self.thresholds) if identity(one) == identity(finding)]
+            found.append(without_heads(same, self.struck))
+        return found
 
-    def explains(self, finding: Finding) -> bool:
-        """Whether the heads or places of a finding are those beyond its bar and no others; some rules ask for more."""
-        means, _ = self._numbers(finding, finding.details.get("site"))
-        bar = finding.threshold * float(finding.details.get("largest_entropy", 1.0))
-        above = finding.value >= finding.threshold
-        return int((means > bar).sum() if above else (means < bar).sum()) == concerned(finding)
 
-    def error_of_value(self, finding: Finding) -> float:
-        """The standard error of a finding's number: of the mean that it is, or a share of it where it is a ratio."""
-        means, errors = self._numbers(finding, None)
-        if not len(means):
-            return 0.0
-        scale = float(finding.details.get("largest_entropy", 1.0))
-        value = finding.value * scale
-        place = int(np.abs(means - value).argmin())
-        if math.isclose(float(means[place]), value, rel_tol=1e-6):
-            return float(errors[place]) / scale
-        shares = errors[means != 0] / np.abs(means[means != 0])
-        return abs(finding.value) * float(shares.max(initial=0.0))
+def without_heads(found: Sequence[Finding], removed: Collection[tuple[int, int]]) -> tuple[Finding, ...]:
+    """Findings of a pruned model: what is said of heads that are out is said of nothing."""
+    kept = []
+    for one in found:
+        left = tuple(place for place in one.heads if place not in removed)
+        if left or not one.heads:
+            kept.append(replace(one, heads=left))
+    return tuple(kept)
 
-    def _numbers(self, finding: Finding, site: object) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Means of the finding's measure and their standard errors, over heads and places."""
-        measure = finding.details.get("measure")
-        if self.survey is None or self.texts < 1 or measure is None:
-            return np.empty(0), np.empty(0)
-        cells = [
-            cell.moments
-            for key, cell in self.survey.cells.items()
-            if key[:3] == (measure, "value", finding.stack) and site in (None, key.site)
-        ]
-        if not cells:
-            return np.empty(0), np.empty(0)
-        means = np.concatenate([np.ravel(one.mean) for one in cells])
-        spread = np.concatenate([np.ravel(one.std) for one in cells])
-        known = np.isfinite(means) & np.isfinite(spread)
-        return means[known], spread[known] / math.sqrt(self.texts)
+
+def of_counts(finding: Finding, base: Reading, treated: Reading) -> Difference:
+    """How many more heads or places it concerns in the treated arm."""
+    pairs = _pairs(finding, base, treated)
+    return UNKNOWN if pairs is None else over_texts([_places(b) - _places(a) for a, b in pairs], whole=True)
+
+
+def of_findings(finding: Finding, base: Reading, treated: Reading) -> Difference:
+    """How many more findings of this identity the treated arm has: of those that are there or not, and count no
+    heads."""
+    pairs = _pairs(finding, base, treated)
+    return UNKNOWN if pairs is None else over_texts([len(b) - len(a) for a, b in pairs], whole=True)
+
+
+def of_numbers(finding: Finding, base: Reading, treated: Reading) -> Difference:
+    """By how much its number is further beyond its threshold in the treated arm. A text without the finding has not
+    passed the threshold, and counts as if it stood on it."""
+    pairs = _pairs(finding, base, treated)
+    if pairs is None:
+        return UNKNOWN
+    return over_texts([_beyond(b, finding) - _beyond(a, finding) for a, b in pairs], whole=False)
+
+
+def over_texts(apart: Sequence[float | int], *, whole: bool) -> Difference:
+    """Student's interval of the mean; `whole`: of whole numbers, whose variance is at least the mean of their size."""
+    known = [one for one in apart if math.isfinite(one)]
+    g = len(known)
+    if g < 2:
+        return Difference(float(known[0]) if known else math.nan, math.inf)
+    mean = math.fsum(known) / g
+    variance = math.fsum((one - mean) ** 2 for one in known) / (g - 1)
+    if whole:
+        variance = max(variance, math.fsum(map(abs, known)) / g)
+    return Difference(mean, student(g - 1) * math.sqrt(variance / g))
+
+
+def _pairs(
+    finding: Finding, base: Reading, treated: Reading
+) -> list[tuple[tuple[Finding, ...], tuple[Finding, ...]]] | None:
+    one, other = base.of_each_text(finding), treated.of_each_text(finding)
+    if one is None or other is None or len(one) != len(other):
+        return None
+    return list(zip(one, other, strict=True))
+
+
+def _places(found: Sequence[Finding]) -> int:
+    return sum(map(concerned, found))
+
+
+def _beyond(found: Sequence[Finding], finding: Finding) -> float:
+    """Distance of the worst of them from its threshold; 0 where there is none."""
+    alike = [one for one in found if one.threshold_name == finding.threshold_name]
+    return max((abs(one.value - one.threshold) for one in alike), default=0.0)

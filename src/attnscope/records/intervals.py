@@ -51,11 +51,11 @@ def paired_interval(before: Sequence[float], after: Sequence[float], texts: Sequ
     if drawn < 2:
         return Interval(mean, -math.inf, math.inf, n, drawn)
     spread = math.fsum(math.fsum(some) ** 2 for some in rest.values())
-    half = _student(drawn - 1) * math.sqrt(drawn / (drawn - 1) * spread) / n
+    half = student(drawn - 1) * math.sqrt(drawn / (drawn - 1) * spread) / n
     return Interval(mean, mean - half, mean + half, n, drawn)
 
 
-def _student(freedom: int) -> float:
+def student(freedom: int) -> float:
     """The 97.5% quantile of Student's distribution."""
     from scipy.special import stdtrit
 

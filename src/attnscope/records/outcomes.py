@@ -3,19 +3,21 @@
 A finding is followed through the arms by what it is about (`paired_findings.identity`). The remedy helped where, beside
 the baseline, the finding is gone or less severe, concerns noticeably fewer heads or places (a tenth of them, and at
 least one), or its number came noticeably closer to its threshold; harmed where the opposite is true. A difference that
-other text of the same kind might have made (`chance`) is no effect, however large it looks. What training alone did
-stands in the control and is not counted for the remedy.
+other text of the same kind might have made (`chance`) is no effect, however large it looks; where there are too few
+texts to say what chance makes, the verdict is unknown. What training alone did stands in the control and is not counted
+for the remedy.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from attnscope.core.finding import SEVERITIES, Finding
-from attnscope.records.chance import SURE, Reading
+from attnscope.core.registry import findings
+from attnscope.records.chance import Difference, Reading, of_counts, of_findings, of_numbers
 from attnscope.records.paired_findings import (
     NOTICEABLE,
     FindingChange,
@@ -26,13 +28,14 @@ from attnscope.records.paired_findings import (
     status,
 )
 
-Judgement = Literal["helped", "no effect", "harmed", "changed"]
+Judgement = Literal["helped", "no effect", "harmed", "changed", "unknown"]
 JUDGEMENTS: tuple[Judgement, ...] = get_args(Judgement)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One finding in every arm; None where an arm has no such finding. `changed`: neither good nor bad."""
+    """One finding in every arm; None where an arm has no such finding. `changed`: neither good nor bad; `unknown`:
+    something moved, and there is too little text to say whether it is more than chance."""
 
     kind: str
     stack: str
@@ -41,7 +44,7 @@ class Outcome:
     before: Finding | None
     control: Finding | None
     treated: Finding | None
-    chance: float = 0.0  # by how many heads or places, or by how much of its number, two readings differ by chance
+    chance: float = 0.0  # by how many heads or places, or by how much of its number, chance may move the difference
 
     @property
     def any(self) -> Finding:
@@ -57,11 +60,11 @@ def outcomes_of(
     readings: Mapping[str, Reading] | None = None,
 ) -> tuple[Outcome, ...]:
     """Every finding of any arm, those that the remedy answers first, then what changed, the most severe at the top."""
-    read = {name: Reading() for name in found} | dict(readings or {})
+    read = dict(readings or {})
     outcomes = []
     for pair in paired_findings(found[baseline], found["treated"]):
         about = identity(pair.either)
-        judgement, chance = judged(pair, read[baseline], read["treated"])
+        judgement, chance = judged(pair, read.get(baseline), read.get("treated"))
         earlier = _nearest(pair.either, [one for one in found["before"] if identity(one) == about])
         outcomes.append(
             Outcome(
@@ -85,57 +88,37 @@ def outcomes_of(
     return tuple(sorted(outcomes, key=_told_first))
 
 
-def without_heads(found: Sequence[Finding], removed: Collection[tuple[int, int]]) -> tuple[Finding, ...]:
-    """Findings of a pruned model: what is said of heads that are out is said of nothing."""
-    kept = []
-    for one in found:
-        left = tuple(place for place in one.heads if place not in removed)
-        if left or not one.heads:
-            kept.append(replace(one, heads=left))
-    return tuple(kept)
-
-
-def judged(pair: FindingChange, base: Reading, treated: Reading) -> tuple[Judgement, float]:
-    """The verdict on one pair, and how large a difference chance would make of what decided it."""
+def judged(pair: FindingChange, base: Reading | None = None, treated: Reading | None = None) -> tuple[Judgement, float]:
+    """The verdict on one pair, and how large a difference chance would make of what decided it. Without readings the
+    findings are taken for the whole truth."""
     became = status(pair.before, pair.after)
     if became in ("changed", "same"):
         return ("no effect" if became == "same" else "changed"), 0.0
-    counted, chance = _counted(pair, base, treated)
-    if counted:
-        return counted, chance
-    better, chance = _by_number(pair, base, treated, became in ("worse", "new"))
-    return ("no effect" if better is None else "helped" if better else "harmed"), chance
+    worse, decided = _moved(pair)
+    if not worse:
+        return "no effect", 0.0
+    verdict: Judgement = "harmed" if worse > 0 else "helped"
+    kind = findings().get(pair.kind)
+    read = kind is None or kind.reads or "measure" in pair.either.details
+    if base is None or treated is None or not read:
+        return verdict, 0.0  # a rule that reads no text, such as broken weights, leaves nothing to chance
+    told = decided(pair.either, base, treated)
+    if not math.isfinite(told.chance):
+        return "unknown", math.inf
+    return (verdict if told.sure(worse) else "no effect"), told.chance
 
 
-def _by_number(pair: FindingChange, base: Reading, treated: Reading, worse: bool) -> tuple[bool | None, float]:
-    """Whether the number of a finding got better; None where chance might have moved it so far."""
-    if pair.before is None or pair.after is None:
-        chance = SURE * (base if pair.after is None else treated).error_of_value(pair.either)
-        beyond = abs(pair.either.value - pair.either.threshold)
-        return (None if beyond <= chance else not worse), chance
-    chance = SURE * math.hypot(base.error_of_value(pair.before), treated.error_of_value(pair.after))
-    if pair.before.severity != pair.after.severity:
-        by_chance = chance > 0 and abs(pair.after.value - pair.before.value) <= chance
-        return (None if by_chance else not worse), chance
-    further = moved_beyond(pair.before, pair.after)
-    sure = further and abs(pair.after.value - pair.before.value) > chance
-    return (further < 0 if sure else None), chance
-
-
-def _counted(pair: FindingChange, base: Reading, treated: Reading) -> tuple[Judgement | None, float]:
-    """By how many heads or places it concerns; None where that says nothing, and its number has to."""
+def _moved(pair: FindingChange) -> tuple[int, Callable[[Finding, Reading, Reading], Difference]]:
+    """1 where it is noticeably worse, -1 where it is better, 0 where neither; and what of it must be told from chance:
+    how many heads it concerns, whether it is there at all, or its number."""
     was, now = (0 if one is None else concerned(one) for one in (pair.before, pair.after))
-    if was == now or (not pair.either.heads and (pair.before is None or pair.after is None)):
-        return None, 0.0
-    # Where the readings do not explain a count, nothing is known of its chance, and nothing is claimed.
-    arms = ((pair.before, base), (pair.after, treated))
-    known = all(one is None or arm.survey is None or arm.explains(one) for one, arm in arms)
-    if not known:
-        return "no effect", math.inf
-    chance = SURE * math.sqrt(sum(reading.variance_of_count(pair.either) for reading in (base, treated)))
-    if abs(now - was) < max(1.0, NOTICEABLE * was) or abs(now - was) <= chance:
-        return "no effect", chance
-    return ("harmed" if now > was else "helped"), chance
+    if pair.before is None or pair.after is None:
+        return (1 if pair.before is None else -1), (of_counts if pair.either.heads else of_findings)
+    if was != now:
+        noticeable = abs(now - was) >= max(1.0, NOTICEABLE * was)
+        return (0 if not noticeable else 1 if now > was else -1), of_counts
+    steps = SEVERITIES.index(pair.after.severity) - SEVERITIES.index(pair.before.severity)
+    return (steps > 0) - (steps < 0) or moved_beyond(pair.before, pair.after), of_numbers
 
 
 def _nearest(finding: Finding, among: Sequence[Finding]) -> Finding | None:

@@ -14,12 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attnscope.records.chance import Reading
+from attnscope.records.by_text import ByText
+from attnscope.records.chance import Reading, without_heads
 from attnscope.records.decoding import FieldError, decode, encode
 from attnscope.records.intervals import Interval, paired_interval
-from attnscope.records.outcomes import Outcome, outcomes_of, without_heads
+from attnscope.records.outcomes import Outcome, outcomes_of
 from attnscope.records.record import Record
 from attnscope.records.survey.diagnose import diagnose
 from attnscope.records.survey.survey import Survey
@@ -69,6 +71,7 @@ class Arm:
     losses: tuple[float, ...]  # held-out loss of every sequence, nats per token
     curve: tuple[float, ...] = ()  # training loss of every step
     seconds: float = math.nan  # of one step of training, at the median; NaN without training
+    quartiles: tuple[float, ...] = ()  # of the same: a quarter of the steps took less, a quarter more; empty: too few
 
     @property
     def loss(self) -> float:
@@ -118,6 +121,7 @@ class Treatment(Record):
     pruning: Pruning | None = None
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
+    by_text: dict[str, ByText] = field(default_factory=dict)  # of every arm: what each text had to do with its survey
 
     @property
     def baseline(self) -> str:
@@ -135,20 +139,23 @@ class Treatment(Record):
 
     @property
     def slowdown(self) -> float:
-        """Time of a training step beside the control's; NaN where there is none."""
-        control = self.arms.get("control")
-        return math.nan if control is None else self.arms["treated"].seconds / control.seconds
+        """Time of a training step beside the control's; NaN where too few steps were timed."""
+        control, treated = self.arms.get("control"), self.arms["treated"]
+        if control is None or not control.quartiles or not treated.quartiles:
+            return math.nan
+        return treated.seconds / control.seconds
 
-    @property
+    @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
         """Every finding of any arm: those that the remedy answers first."""
         found = {name: diagnose(survey, self.thresholds) for name, survey in self.surveys.items()}
         if self.pruning is not None:
             # Struck from both sides: heads that are gone are no success of having been taken out.
             found |= {name: without_heads(found[name], self.removed) for name in (self.baseline, "treated")}
-        first = next(iter(self.arms.values()))
-        texts = len(set(self.texts)) or len(first.losses)
-        readings = {name: Reading(survey, texts) for name, survey in self.surveys.items()}
+        readings = {
+            name: Reading(survey, self.by_text.get(name), self.thresholds, self.removed)
+            for name, survey in self.surveys.items()
+        }
         return outcomes_of(found, self.baseline, self.remedy.answers, readings)
 
     @property
@@ -181,13 +188,15 @@ class Treatment(Record):
     def document(self) -> dict[str, Any]:
         kept = {name: value for name, value in self.to_json().items() if name not in ("loss", "outcomes")}
         surveys = {name: survey.to_json() for name, survey in self.surveys.items()}
-        return {**kept, "thresholds": asdict(self.thresholds), "surveys": surveys}
+        by_text = {name: one.to_json() for name, one in self.by_text.items()}
+        return {**kept, "thresholds": asdict(self.thresholds), "surveys": surveys, "by_text": by_text}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Treatment:
         surveys = _surveys(data.get("surveys"))
         read = decode(_Fields, {name: value for name, value in data.items() if name not in _BESIDE})
-        found = cls(**{name: getattr(read, name) for name in _Fields.__dataclass_fields__}, surveys=surveys)
+        fields = {name: getattr(read, name) for name in _Fields.__dataclass_fields__}
+        found = cls(**fields, surveys=surveys, by_text=_by_text(data.get("by_text", {})))
         _refuse_what_does_not_fit_together(found)
         return found
 
@@ -199,7 +208,7 @@ class Treatment(Record):
         )
 
 
-_BESIDE = ("format", "version", "sentences", "files", "chart", "surveys", "loss", "outcomes")
+_BESIDE = ("format", "version", "sentences", "files", "chart", "surveys", "by_text", "loss", "outcomes")
 
 
 @dataclass(frozen=True)
@@ -233,6 +242,15 @@ def _surveys(given: object) -> dict[str, Survey]:
     return read
 
 
+def _by_text(given: object) -> dict[str, ByText]:
+    if not isinstance(given, Mapping):
+        raise FieldError("by_text: not a mapping from arms")
+    try:
+        return {str(name): ByText.from_json(held) for name, held in given.items()}
+    except (TypeError, ValueError, KeyError) as error:
+        raise FieldError(f"by_text: {error}") from error
+
+
 def _refuse_what_does_not_fit_together(found: Treatment) -> None:
     """Each field may be of its type and the whole still not be a treatment: then no page could be made of it."""
     names = tuple(found.arms)
@@ -240,6 +258,8 @@ def _refuse_what_does_not_fit_together(found: Treatment) -> None:
         raise FieldError(f"arms: {', '.join(names) or 'none'} are not before, control and treated")
     if tuple(found.surveys) != names:
         raise FieldError("surveys: not one for every arm")
+    if found.by_text and tuple(found.by_text) != names:
+        raise FieldError("by_text: not one for every arm")
     lengths = {len(arm.losses) for arm in found.arms.values()}
     if lengths == {0} or len(lengths) > 1:
         raise FieldError("arms: not every arm was asked about the same sequences")

@@ -40,6 +40,7 @@ from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.hf.seeing.intact import keeping_its_modules
+from attnscope.records.survey.ledger import Each
 from attnscope.records.survey.survey import Survey
 from attnscope.scanning.checkpoint import Checkpoint
 from attnscope.scanning.excerpts import with_excerpts
@@ -72,6 +73,7 @@ def scan(
     checkpoint: str | Path | None = None,
     resume: bool = False,
     keep_text: bool = True,
+    each: Each | None = None,
     progress: AdvanceReading | None = None,
 ) -> Survey:
     """Measure `model` over `corpus`; see `attnscope scan --help` for the words.
@@ -81,8 +83,9 @@ def scan(
     is the precision of attention statistics: float32 rounds as the model's own attention does; None takes float64
     wherever logits are so large that float32 would show. With `checkpoint`, what is done is kept there when the scan is
     interrupted, and `resume` goes on with it. `keep_text` puts the texts of the few sequences that findings point at
-    into the survey, so that the report can show them. `progress(stage, done, total, tokens)` is told of sequences and
-    tokens.
+    into the survey, so that the report can show them. `each(key, values, samples)` is told of the numbers of every
+    sequence, which a survey only sums (not of those that a resumed scan had already read). `progress(stage, done,
+    total, tokens)` is told of sequences and tokens.
     """
     tell = progress or silent
     words = _names_of(measures)
@@ -108,7 +111,7 @@ def scan(
             subject = Subject.of(loaded.model, first.inputs, forward_options(loaded))
             origin = provenance(loaded, prepared, subject.anatomy, verified(subject, prepared), plan)
         origin["corpus"] |= files_of(text)
-        shard = Shard(plan, subject, origin, before)
+        shard = Shard(plan, subject, origin, before, each)
         try:
             tell("scanning", shard.sequences, prepared.samples, shard.tokens)
             for batch in remaining(prepared, shard.sequences):

@@ -15,7 +15,7 @@ from attnscope.hf.anatomy.anatomy import weights
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.hf.seeing.intact import evaluating
-from attnscope.records.survey.ledger import Ledger
+from attnscope.records.survey.ledger import Each, Ledger
 from attnscope.records.survey.survey import Survey
 from attnscope.scanning.observer import Observer
 from attnscope.scanning.plan import Plan
@@ -28,12 +28,17 @@ class Shard:
     """Observations of one plan on one subject; begins with what `before` holds. Mutable while a scan runs."""
 
     def __init__(
-        self, plan: Plan, subject: Subject, origin: dict[str, Any] | None = None, before: Survey | None = None
+        self,
+        plan: Plan,
+        subject: Subject,
+        origin: dict[str, Any] | None = None,
+        before: Survey | None = None,
+        each: Each | None = None,
     ) -> None:
         self._subject = subject
         self._origin = origin or {"model": {"stacks": []}, "corpus": {}}
         cards = {measure.card.name: measure.card for measure in plan.chosen}
-        self._ledger = Ledger(cards) if before is None else Ledger.from_survey(before)
+        self._ledger = Ledger(cards, each) if before is None else Ledger.from_survey(before)
         self._observer = Observer(plan.chosen, self._ledger, plan.accumulation)
         self.sequences, self.tokens = 0, 0
         self.whole = True  # whether the ledger holds whole batches only

@@ -72,7 +72,7 @@ class Batch:
                 "one row per sequence: give smaller batches."
             )
         middle = len(self) // 2
-        return self._rows(slice(0, middle)), self._rows(slice(middle, len(self)))
+        return self.rows(range(middle)), self.rows(range(middle, len(self)))
 
     def shortened(self, tokens: int) -> Batch:
         """The first `tokens` positions of a text batch; batches of anything else stay as they are."""
@@ -100,13 +100,15 @@ class Batch:
             for name, tensor in self.inputs.items()
         )
 
-    def _rows(self, rows: slice) -> Batch:
-        mask = None if self.mask is None else self.mask[rows]
-        decoder_mask = None if self.decoder_mask is None else self.decoder_mask[rows]
-        samples = self.samples[rows]
+    def rows(self, places: Sequence[int]) -> Batch:
+        """The sequences at these places of the batch, at the same padded length."""
+        chosen = list(places)
+        mask = None if self.mask is None else self.mask[chosen]
+        decoder_mask = None if self.decoder_mask is None else self.decoder_mask[chosen]
+        samples = tuple(self.samples[place] for place in chosen)
         tokens = self.tokens * len(samples) // len(self) if mask is None else int(mask.sum())
         inputs = {
-            name: tensor[rows] if tensor.shape[0] == len(self) else tensor  # [1, ...] serves every sequence
+            name: tensor[chosen] if tensor.shape[0] == len(self) else tensor  # [1, ...] serves every sequence
             for name, tensor in self.inputs.items()
         }
         return Batch(inputs, mask, samples, tokens, decoder_mask)

@@ -7,10 +7,10 @@ What is trained is put back afterwards, so that the next arm begins where this o
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,11 @@ def fine_tuned(
     kept: Path | None = None,
     plan: Mapping[str, Any] | None = None,
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Train in place; the loss of every step, and the seconds of those that were taken now."""
+    """Train in place; the loss of every step and its seconds, also of steps that a resumed run had taken before."""
     model = losing.loaded.model
     place = precision_and_place(model)[1]
-    said, seconds = [float("nan")], [time.monotonic()]
+    said, begun = [float("nan")], [time.monotonic()]
+    seconds = torch.full((recipe.steps,), math.nan, dtype=torch.float64)  # kept with the weights
     stop = Stepwise(lambda: progress("stopping when this step is done; Ctrl-C again stops at once", 0, 0))
     others = [one for one in model.parameters() if one.requires_grad]
 
@@ -73,13 +74,14 @@ def fine_tuned(
         return batch_of_step(batches, seed, _step(rng)).to(place)
 
     def loss(_: nn.Module, rng: torch.Generator) -> Tensor:
+        begun[0] = time.monotonic()  # of a step alone: what a checkpoint takes is not in it
         torch.manual_seed(rng.initial_seed())  # of dropout: alike in every arm
         value = losing(drawn(rng)).mean()
         said[0] = float(value.detach())
         return value
 
     def advance(_: str, done: int, total: int) -> None:
-        seconds.append(time.monotonic())
+        seconds[done - 1] = time.monotonic() - begun[0]
         progress(f"{stage} (loss {said[0]:.3f})", done, total)
         stop.check()
 
@@ -100,7 +102,7 @@ def fine_tuned(
                 kept=kept,
                 plan=plan,
                 trained=parameters,
-                beside=beside,
+                beside={**(beside or {}), "seconds": seconds},
                 where=where,
                 advance=advance,
             )
@@ -110,7 +112,7 @@ def fine_tuned(
             one.requires_grad_(False)
         for one in others:
             one.requires_grad_(True)
-    return curve, tuple(b - a for a, b in pairwise(seconds))
+    return curve, tuple(one for one in seconds.tolist() if math.isfinite(one))
 
 
 def _step(rng: torch.Generator) -> int:

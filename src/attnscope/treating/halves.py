@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,12 +11,12 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.words import count
 from attnscope.corpus.corpus import Corpus
 from attnscope.corpus.read import read
-from attnscope.corpus.splitting import EVERY, Split, split
+from attnscope.corpus.splitting import EVERY, Split, held_out_places, split
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import Ready, Text, batches_for
 from attnscope.hf.loading.options import Sampling
-from attnscope.trace.batches import Batches
+from attnscope.trace.batches import Batch, Batches
 
 FEWEST = 4  # held-out sequences: with fewer an interval says nothing
 
@@ -55,20 +55,39 @@ def halves(loaded: Loaded, corpus: Text | Ready | None, sampling: Sampling, trai
             f"The corpus has {count(ours.samples, 'sequence')} to train on, and training reads {training}: each is "
             f"read about {training / ours.samples:.1f} times."
         )
-    return Halves(text.name, text.sha256, ours, theirs, cut, theirs.notes, tuple(notes))
+    said = (*theirs.notes, *([cut.note] if cut.note else []))
+    return Halves(text.name, text.sha256, ours, theirs, cut, said, tuple(notes))
 
 
 def _ready(loaded: Loaded, given: Any, sampling: Sampling) -> Halves:
-    """Ready batches: every fifth is held out."""
+    """Ready batches: every fifth is held out; where they say which document each sequence is from, whole documents."""
     prepared = batches_for(loaded, given, sampling)
-    if len(prepared.batches) < 2:
+    documents = prepared.documents
+    if documents and len(set(documents)) > 1 and not any(batch.undivided for batch in prepared):
+        names = sorted(set(documents))
+        out = {names[place] for place in held_out_places(len(names))}
+        ours, theirs = _by_document(prepared, lambda number: documents[number] not in out)
+    elif len(prepared.batches) < 2:
         raise RefusalError("One batch cannot be split: give several, some to train on and some to measure on.")
-    every = min(EVERY, len(prepared.batches))
-    theirs = [batch for number, batch in enumerate(prepared.batches) if number % every == every - 1]
-    ours = [batch for number, batch in enumerate(prepared.batches) if number % every != every - 1]
-    held_out = replace(prepared, batches=tuple(_renumbered(theirs)), documents=())
+    else:
+        every = min(EVERY, len(prepared.batches))
+        theirs = [batch for number, batch in enumerate(prepared.batches) if number % every == every - 1]
+        ours = [batch for number, batch in enumerate(prepared.batches) if number % every != every - 1]
+    cut_from = tuple(documents[number] for batch in theirs for number in batch.samples) if documents else ()
+    held_out = replace(prepared, batches=tuple(_renumbered(theirs)), documents=cut_from)
     _refuse_few(held_out.samples, prepared.name)
     return Halves(prepared.name, prepared.sha256, replace(prepared, batches=tuple(ours)), held_out)
+
+
+def _by_document(prepared: Batches, trained_on: Callable[[int], bool]) -> tuple[list[Batch], list[Batch]]:
+    """The sequences of every batch in two, by their numbers."""
+    ours: list[Batch] = []
+    theirs: list[Batch] = []
+    for batch in prepared:
+        for half, wanted in ((ours, True), (theirs, False)):
+            if rows := [place for place, number in enumerate(batch.samples) if trained_on(number) is wanted]:
+                half.append(batch.rows(rows))
+    return ours, theirs
 
 
 def _renumbered(batches: Iterable[Any]) -> Iterable[Any]:

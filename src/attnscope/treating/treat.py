@@ -19,7 +19,6 @@ from typing import Any, Literal
 
 from torch import nn
 
-from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import named_path
 from attnscope.core.progress import Advance, silent
 from attnscope.core.remedy import AUTO, BOS, PRUNE, refuse_unknown_remedy
@@ -44,12 +43,15 @@ from attnscope.treating.choosing import chosen_for, needs_training
 from attnscope.treating.halves import halves
 from attnscope.treating.losing import GivenLoss, Losing
 from attnscope.treating.pruning import pruned
+from attnscope.treating.refusing import Asked, refuse_first, refuse_what_does_not_fit
 from attnscope.treating.trained import Kept, trained
 from attnscope.treating.trial import Trial
 from attnscope.treating.without_training import bos_first, without_training
 
 TOKENS = 128
+STEPS = 200
 RATE = 1e-4
+SEQUENCES = 64  # of training text, for remedies that train nothing and have something to choose
 
 
 def treat(
@@ -57,10 +59,10 @@ def treat(
     corpus: Text | Ready | None = None,
     *,
     remedy: str = "auto",
-    steps: int = 200,
-    rate: float = RATE,
+    steps: int | None = None,
+    rate: float | None = None,
     training: bool = True,
-    train: Literal["added", "all"] = "added",
+    train: Literal["added", "all"] | None = None,
     layers: Sequence[int] | None = None,
     heads: int | None = None,
     keep_loss: float | None = None,
@@ -88,8 +90,9 @@ def treat(
 
     `remedy` is a variant (`attnscope variants`), "prune" (take `heads` heads out, or as many as `keep_loss` allows),
     "bos", or "auto": the table of remedies chooses by what is found. Without `training` a remedy that needs none is
-    chosen, or the one that was named is measured as it begins. `train` says which parameters: what the remedy
-    adds and the projections of its blocks, or all. `samples` sequences of at most `max_tokens` (128) tokens are held
+    chosen, or the one that was named is measured as it begins. Training takes 200 `steps` at a `rate` of 1e-4 if not
+    said; `train` says which parameters: "added", what the remedy adds and the projections of its blocks (if not said),
+    or "all". `samples` sequences of at most `max_tokens` (128) tokens are held
     out. `settings` are those of the variant. `loss(model, inputs)` gives one number for each sequence, for models that
     are no language models; ready batches are split as they are. `save` is a folder for the treated model; `checkpoint`
     one for unfinished training, which `resume` goes on with.
@@ -97,7 +100,19 @@ def treat(
     refuse_unknown_remedy(remedy)
     refuse_unusable_seed(seed)
     refuse_unknown_bos(bos)
-    _refuse_odd_numbers(steps, rate, heads, keep_loss)
+    asked = Asked(
+        remedy=remedy,
+        training=training,
+        steps=steps,
+        rate=rate,
+        train=train,
+        resume=resume,
+        layers=None if layers is None else tuple(layers),
+        heads=heads,
+        keep_loss=keep_loss,
+        settings=dict(settings or {}),
+    )
+    refuse_first(asked)
     if save is not None:
         refuse_taken(named_path(save))
     progress("loading", 0, 0)
@@ -108,12 +123,15 @@ def treat(
         refuse_installed(loaded.model)
     sampling = Sampling(samples, max_tokens or _room(loaded), batch_size, seed, field, bos)
     limits = thresholds or Thresholds()
+    recipe = Recipe(steps=STEPS if steps is None else steps, rate=RATE if rate is None else rate)
+    trains = training and (remedy == AUTO or needs_training(remedy))
     with looking_at(loaded.model), quiet():
-        text = halves(loaded, corpus, sampling, training=steps * batch_size)
+        refuse_what_does_not_fit(asked, loaded, loss)
+        text = halves(loaded, corpus, sampling, training=recipe.steps * batch_size if trains else SEQUENCES)
         losing = Losing(loaded, seed, loss)
         before = looked_at(losing, text.held_out, "the model as it is", progress)
         chosen = chosen_for(remedy, diagnose(before.survey, limits), training)
-        chosen = replace(chosen, settings=dict(settings or {}), layers=tuple(layers or ()))
+        chosen = replace(chosen, settings=dict(asked.settings), layers=asked.layers or ())
         trial = Trial(
             losing, text, sampling, chosen, before, limits, progress, None if save is None else named_path(save)
         )
@@ -125,8 +143,8 @@ def treat(
             result = without_training(trial)
         else:
             kept = None if checkpoint is None else Kept(named_path(checkpoint, "checkpoint"), resume)
-            result = trained(trial, Recipe(steps=steps, rate=rate), train == "all", kept)
-    looks = {"before": before} | ({} if result.control is None else {"control": result.control})
+            result = trained(trial, recipe, train == "all", kept)
+    looks = {"before": result.before or before} | ({} if result.control is None else {"control": result.control})
     looks |= {"treated": result.treated}
     return Treatment(
         model=loaded.name,
@@ -135,6 +153,7 @@ def treat(
         training=result.training,
         arms={name: look.arm for name, look in looks.items()},
         surveys={name: look.survey for name, look in looks.items()},
+        by_text={name: look.by_text for name, look in looks.items()},
         thresholds=limits,
         start=result.start,
         texts=text.held_out.documents,
@@ -157,16 +176,3 @@ def treat(
 
 def _room(loaded: Loaded) -> int:
     return TOKENS if loaded.positions is None else min(TOKENS, loaded.positions)
-
-
-def _refuse_odd_numbers(steps: int, rate: float, heads: int | None, keep_loss: float | None) -> None:
-    if steps < 1 or not rate > 0:
-        raise RefusalError(f"Training needs steps and a rate, not {steps} and {rate}: give more.")
-    if heads is not None and heads < 1:
-        raise RefusalError(f"{heads} heads are none to take out: give 1 or more.")
-    if keep_loss is not None and not keep_loss >= 0:
-        raise RefusalError(f"A loss cannot be kept within {keep_loss}: give nats per token, such as 0.05.")
-    if heads is not None and keep_loss is not None:
-        raise RefusalError(
-            "How many heads to take out and how much loss to keep are two answers to one question: give one."
-        )

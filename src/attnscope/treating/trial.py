@@ -38,3 +38,4 @@ class Result:
     start: float = math.nan
     pruning: Pruning | None = None
     notes: tuple[str, ...] = ()
+    before: Looked | None = None  # where what was before had to be measured again, on other sequences

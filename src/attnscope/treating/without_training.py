@@ -16,6 +16,7 @@ from attnscope.exchanging.largest_logits import largest_logits
 from attnscope.exchanging.save_treated import save_treated
 from attnscope.hf.loading.material import precision_and_place
 from attnscope.records.survey.diagnose import diagnose
+from attnscope.scanning.scan import scan
 from attnscope.trace.batches import Batches
 from attnscope.treating.arms import held_out_losses, looked_at
 from attnscope.treating.trial import Result, Trial
@@ -47,7 +48,8 @@ def without_training(trial: Trial) -> Result:
 
 
 def bos_first(trial: Trial) -> Result:
-    """The same held-out text with BOS in front; loss over the tokens that both are asked for."""
+    """The same held-out tokens with BOS in front, in windows no longer than was asked for; loss over the tokens that
+    both are asked for."""
     loaded = trial.losing.loaded
     beginning = trial.text.held_out.beginning
     if trial.text.text is None or beginning is None or beginning.token is None:
@@ -56,12 +58,26 @@ def bos_first(trial: Trial) -> Result:
         raise RefusalError(
             f"Sequences of {loaded.name} begin with BOS already: choose another remedy, or pass --bos no."
         )
-    held_out = _put_first(trial.text.held_out, beginning.token)
+    text, before = trial.text.held_out, None
+    longest = max(batch.inputs["input_ids"].shape[1] for batch in text)
+    if longest >= _room(trial):
+        # Windows that are full have no room for one more: both arms read them without their last token.
+        text = replace(text, batches=tuple(batch.shortened(longest - 1) for batch in text))
+        before = looked_at(trial.losing, text, "the text without BOS", trial.progress)
     # Without BOS nothing stands before the first token, so it cannot be asked for; with BOS it is left out as well.
     treated = looked_at(
-        replace(trial.losing, skip_first=1), held_out, "the text with BOS", trial.progress, title=" with BOS"
+        replace(trial.losing, skip_first=1),
+        _put_first(text, beginning.token),
+        "the text with BOS",
+        trial.progress,
+        title=" with BOS",
     )
-    return Result(trial.chosen, treated)
+    return Result(trial.chosen, treated, before=before)
+
+
+def _room(trial: Trial) -> int:
+    limits = (trial.sampling.max_tokens, trial.losing.loaded.positions)
+    return min(one for one in limits if one is not None)
 
 
 def _put_first(batches: Batches, token: int) -> Batches:
@@ -106,18 +122,16 @@ def _for_qk_clip(trial: Trial) -> tuple[dict[str, Any], Sequence[int] | None, tu
 
 
 def _for_temperature(trial: Trial) -> tuple[dict[str, Any], Sequence[int] | None, tuple[str, ...]]:
-    """One temperature for all heads of the blocks with heads that are almost uniform: the best on training text."""
+    """One temperature for all heads of the blocks with heads that are almost uniform; which blocks and which
+    temperature is seen on training text alone."""
     settings, layers, _ = _as_asked(trial)
-    flagged = [
-        layer
-        for f in diagnose(trial.before.survey, trial.thresholds)
-        if f.kind == "uniform_heads"
-        for layer, _ in f.heads
-    ]
-    layers = layers or sorted(set(flagged)) or None
+    few = replace(trial.text.training, batches=trial.text.training.batches[:BATCHES])
+    if layers is None:
+        survey = scan(trial.losing.loaded, few, measures=["entropy"], keep_text=False)
+        found = diagnose(survey, trial.thresholds)
+        layers = sorted({layer for f in found if f.kind == "uniform_heads" for layer, _ in f.heads}) or None
     if "temperature" in settings:
         return settings, layers, ()
-    few = replace(trial.text.training, batches=trial.text.training.batches[:BATCHES])
     losses = {}
     with installed(trial.losing.loaded.model, "temperature", layers=layers, **settings) as treated:
         for number, tried in enumerate(TEMPERATURES):

@@ -32,7 +32,10 @@ def start(size: Size, *, how: Literal["elementwise", "headwise"] = "elementwise"
         "gate_weight": "width x heads*dim (elementwise) or width x heads (headwise)",
         "gate_bias": "heads*dim or heads",
     },
-    settings={"gain": "the largest value of a gate"},
+    settings={
+        "how": "one gate for every entry of a head (elementwise) or for the whole head (headwise)",
+        "gain": "the largest value of a gate",
+    },
     start=start,
     keeps="W = b = 0 with gain 2: every gate is exactly 1",
 )

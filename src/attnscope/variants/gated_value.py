@@ -31,7 +31,10 @@ def start(size: Size, *, how: Literal["elementwise", "headwise"] = "elementwise"
         "gate_weight": "width x value heads*dim (elementwise) or width x value heads (headwise)",
         "gate_bias": "value heads*dim or value heads",
     },
-    settings={"gain": "the largest value of a gate"},
+    settings={
+        "how": "one gate for every entry of a head (elementwise) or for the whole head (headwise)",
+        "gain": "the largest value of a gate",
+    },
     start=start,
     keeps="W = b = 0 with gain 2: every gate is exactly 1",
 )

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.variant import Size, variant
-from attnscope.matrix.plain_attention import attention_with_sink, plain_attention, sink_pattern, softmax_pattern
+from attnscope.matrix.plain_attention import attention_with_share_of_sink, sink_pattern, softmax_pattern
 from attnscope.matrix.share import share_of_each
 from attnscope.matrix.visibility import Visible
 
@@ -60,6 +60,5 @@ def learned_sink(
     sink: Float[Tensor, " head"],
     share: Float[Tensor, " head"],
 ) -> Float[Tensor, "batch head query value_dim"]:
-    without = plain_attention(query, key, value, visible=visible, causal=causal, scale=scale)
-    within = attention_with_sink(query, key, value, sink, visible=visible, causal=causal, scale=scale)
-    return without + share_of_each(share, without.dtype) * (within - without)
+    mixture = share_of_each(share, query.dtype)
+    return attention_with_share_of_sink(query, key, value, sink, mixture, visible=visible, causal=causal, scale=scale)

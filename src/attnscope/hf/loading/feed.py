@@ -55,6 +55,11 @@ def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
             seed=sampling.seed,
             first=beginning.token if beginning.begins else None,
         )
+        if "treated" in loaded.provenance:
+            notes = (
+                f"{loaded.name} was saved without its tokenizer and read random tokens, which say nothing of the text "
+                "it was treated on: save it again with attnscope.save_treated(model, folder, tokenizer=...).",
+            )
     else:
         raise RefusalError(
             f"{loaded.name} has no tokenizer, so it cannot read a corpus: add tokenizer.json to it (in "

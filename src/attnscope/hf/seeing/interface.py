@@ -24,7 +24,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.seeing.masks import MaskReader, Rule
 from attnscope.hf.seeing.primitives import FusedCall, FusedWatch, looking_away
 from attnscope.hf.seeing.sighting import Sighting
-from attnscope.hf.seeing.telling import listening
+from attnscope.hf.seeing.telling import Told, listening
 from attnscope.hf.seeing.told_sighting import as_told
 from attnscope.matrix.scores import Scores
 from attnscope.trace.frame import PassedOn
@@ -96,7 +96,7 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
             with FusedWatch(calls.append), looking_away(), listening() as heard:
                 result = function(module, query, key, value, attention_mask, *rest, **more)
             told = heard[-1] if heard else None
-            inner = calls[0] if len(calls) == 1 or (told is not None and told.logits_of is not None) else None
+            inner = _own_call(calls, told)
             asked = more | {"flash": inner is None and function is not default and "flash" in str(implementation)}
             mixed = _by_head(query.shape[1], result[0].detach())
             with looking_away():
@@ -116,6 +116,15 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
         return attend
 
     return get_interface
+
+
+def _own_call(calls: list[FusedCall], told: Told | None) -> FusedCall | None:
+    """The fused call that is the model's attention. One that an exchanged pattern makes inside itself (the blocks of a
+    local window, say) is another thing, with keys of its own."""
+    if told is not None and told.logits_of is not None:
+        return calls[0]
+    foreign = told is not None and told.weights is not None
+    return calls[0] if len(calls) == 1 and not foreign else None
 
 
 def _by_head(heads: int, output: Tensor) -> Tensor:

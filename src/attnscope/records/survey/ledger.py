@@ -6,7 +6,7 @@ every statistic merges exactly, when they are summed up cannot be seen in the re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,9 @@ from attnscope.core.card import Card
 from attnscope.core.plain import plain
 from attnscope.records.survey.cell import Cell, Key, join
 from attnscope.records.survey.survey import Survey
+
+Each = Callable[[Key, NDArray[np.float64], NDArray[np.int64]], None]
+"""Told of a place, its numbers, one row for each sequence, and which sequences those are."""
 
 HELD_VALUES = 4096  # numbers held per place before they are summed up: 32 kB
 
@@ -33,9 +36,10 @@ class _Held:
 
 
 class Ledger:
-    """Mutable on purpose, and only while a scan runs."""
+    """Mutable on purpose, and only while a scan runs. `each` listens to what sums do not keep."""
 
-    def __init__(self, cards: Mapping[str, Card]) -> None:
+    def __init__(self, cards: Mapping[str, Card], each: Each | None = None) -> None:
+        self._each = each
         self._cards = dict(sorted(cards.items()))
         self._cells: dict[Key, Cell] = {}
         self._held: dict[Key, _Held] = {}
@@ -70,6 +74,8 @@ class Ledger:
         held.where.append({name: np.array(label, dtype=np.int64) for name, label in (where or {}).items()})
         held.samples.append(None if samples is None else np.array(samples, dtype=np.int64))
         held.size += values.size
+        if self._each is not None and samples is not None:
+            self._each(key, held.values[-1], np.asarray(held.samples[-1]))
         # Weights count once, however often they are read.
         if held.size >= HELD_VALUES or card.scope == "weights":
             self._sum_up(key)

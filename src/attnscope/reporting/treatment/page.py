@@ -6,13 +6,13 @@ from attnscope.charts.experiment_figure import experiment_figure
 from attnscope.core.experiment import Figure
 from attnscope.core.numerals import numeral
 from attnscope.records.outcomes import Outcome
-from attnscope.records.paired_findings import concerned
 from attnscope.records.treatment import Treatment
 from attnscope.reporting.document import page, rows
 from attnscope.reporting.drawing import Drawn, drawn_to_fit
 from attnscope.reporting.treatment.figures import figures
 from attnscope.reporting.treatment.words import (
     cost_words,
+    how_many,
     interval_words,
     settings_words,
     title_of,
@@ -20,7 +20,7 @@ from attnscope.reporting.treatment.words import (
     why_words,
 )
 
-LOOKS = {"helped": "calm", "harmed": "warning", "no effect": "info", "changed": "info"}
+LOOKS = {"helped": "calm", "harmed": "warning", "no effect": "info", "changed": "info", "unknown": "info"}
 
 
 def render(found: Treatment) -> str:
@@ -72,7 +72,7 @@ def _outcome(one: Outcome, found: Treatment) -> dict[str, object]:
         "cells": [
             {
                 "arm": arm,
-                "count": "none" if f is None else str(concerned(f)),
+                "count": how_many(f),
                 "sentence": "" if f is None else f.sentence,
             }
             for arm, f in counts

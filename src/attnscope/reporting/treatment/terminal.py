@@ -7,11 +7,11 @@ from rich.text import Text
 
 from attnscope.core.numerals import numeral
 from attnscope.core.visible import clean
-from attnscope.records.paired_findings import concerned
 from attnscope.records.treatment import Treatment
 from attnscope.reporting.terminal import lines_under, opening
 from attnscope.reporting.treatment.words import (
     cost_words,
+    how_many,
     interval_words,
     settings_words,
     title_of,
@@ -43,7 +43,7 @@ def findings_table(found: Treatment, most: int | None = None) -> tuple[tuple[str
     lines = []
     for one in found.outcomes[:most]:
         counts = [getattr(one, arm) for arm in arms]
-        lines.append((title_of(one), *("none" if f is None else str(concerned(f)) for f in counts), one.judgement))
+        lines.append((title_of(one), *(how_many(f) for f in counts), one.judgement))
     return ("", *arms, "verdict"), lines
 
 

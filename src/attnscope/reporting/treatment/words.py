@@ -4,41 +4,57 @@ from __future__ import annotations
 
 import math
 
+from attnscope.core.finding import Finding
 from attnscope.core.numerals import numeral
 from attnscope.core.words import blocks, count, number
 from attnscope.records.intervals import Interval
 from attnscope.records.outcomes import Judgement, Outcome
 from attnscope.records.paired_findings import concerned
-from attnscope.records.treatment import Treatment
+from attnscope.records.treatment import Arm, Treatment
 from attnscope.reporting.verdict import Level, Verdict
 
+MUCH = 0.1  # nats: perplexity goes up by a tenth, whatever findings say
 SMALL_JUMP = 1e-3  # nats: what a start that keeps the function may differ by, and more
 
 
 def verdict(found: Treatment) -> Verdict:
-    """What became of what the remedy is meant for, and what it cost."""
+    """What became of findings, and what became of the loss: neither stands for the other."""
     cost = found.loss
     harmed = cost.low > 0
     if found.pruning is not None:
         out = f"{count(found.pruning.removed, 'head')} of {found.pruning.total}"
         return Verdict("info" if harmed else "calm", f"Without {out} {loss_words(found)}.")
     judgement = overall(found)
-    sentence = f"{found.remedy.name} {_became(found, judgement)}; {loss_words(found)}."
-    level: Level = "calm"
-    if judgement == "harmed" or (harmed and judgement != "helped"):
+    sentence = f"{found.remedy.name} {_became(found, judgement)}{_and_loss(found, judgement)}."
+    level: Level = "info"
+    if judgement == "harmed" or (harmed and (judgement != "helped" or cost.mean > MUCH)):
         level = "warning"
-    elif judgement != "helped" or harmed:
-        level = "info"
+    elif judgement == "helped" and not harmed:
+        level = "calm"
     return Verdict(level, sentence)
+
+
+def _and_loss(found: Treatment, judgement: Judgement) -> str:
+    """`; held-out loss ...`, with the word between the two that fits them."""
+    told, words = found.loss, loss_words(found)
+    if not told.sure:
+        return f"; {words}"
+    good, better = judgement == "helped", told.mean < 0
+    if judgement in ("helped", "harmed"):
+        return f", and {words}" if good == better else f", but {words}"
+    return f", but {words}" if judgement == "no effect" else f"; {words}"
 
 
 def overall(found: Treatment) -> Judgement:
     """On the findings that the remedy answers; where none was made, on all."""
-    answered = [one for one in found.outcomes if one.answered] or list(found.outcomes)
-    judged = {one.judgement for one in answered}
+    judged = {one.judgement for one in _spoken_of(found)}
     if "harmed" in judged:
         return "harmed" if "helped" not in judged else "changed"
-    return "helped" if "helped" in judged else "no effect"
+    return next((one for one in ("helped", "unknown") if one in judged), "no effect")
+
+
+def _spoken_of(found: Treatment) -> list[Outcome]:
+    return [one for one in found.outcomes if one.answered] or list(found.outcomes)
 
 
 def sentences(found: Treatment) -> tuple[str, ...]:
@@ -55,35 +71,37 @@ def why_words(found: Treatment) -> str:
 
 
 def _became(found: Treatment, judgement: Judgement) -> str:
-    answered = [one for one in found.outcomes if one.answered and one.judgement == judgement]
-    first = next(iter(answered), None)
+    told = _spoken_of(found)
     against = _baseline_words(found)
-    if first is None:
-        return {
-            "helped": f"helped beside {against}",
-            "harmed": f"harmed beside {against}",
-            "no effect": f"had no effect beside {against} on any finding",
-            "changed": f"helped one finding and harmed another, beside {against}",
-        }[judgement]
+    if not told:
+        return f"has nothing to answer: neither {against} nor the treated model has a finding"
+    if judgement == "changed":
+        better, worse = (next(one for one in told if one.judgement == word) for word in ("helped", "harmed"))
+        return f"helped ({_amounts(better, found)}) and harmed ({_amounts(worse, found)})"
+    first = next((one for one in told if one.judgement == judgement), told[0])
     amount = _amounts(first, found)
-    return {
-        "helped": f"helped: {amount}",
-        "harmed": f"harmed: {amount}",
-        "no effect": f"had no effect: {amount}",
-        "changed": f"changed something: {amount}",
-    }[judgement]
+    if judgement == "no effect":
+        nothing = "changed no finding" if found.loss.sure else "had no effect that could be told from chance"
+        return f"{nothing} ({amount})"
+    if judgement == "unknown":
+        return f"changed something on too little text to tell it from chance ({amount})"
+    return f"{judgement} ({amount})"
 
 
 def _amounts(outcome: Outcome, found: Treatment) -> str:
-    """`heads that sink went from 146 in the control to 90`."""
+    """`heads that sink: 146 in the control, 90 treated`."""
     base = outcome.control if found.baseline == "control" else outcome.before
-    was = 0 if base is None else concerned(base)
-    now = 0 if outcome.treated is None else concerned(outcome.treated)
+    was, now = how_many(base), how_many(outcome.treated)
     what = _subject(outcome)
     where = "in the control" if found.baseline == "control" else "before"
     if was != now:
         return f"{what}: {was} {where}, {now} treated"
-    return f"{what}: {was} {where} and {now} treated ({_values(base, outcome)})"
+    return f"{what}: {was} {where} and {now} treated, {_values(base, outcome)}"
+
+
+def how_many(finding: Finding | None) -> str:
+    """Heads or places; of what has neither (texts without BOS), that it is there."""
+    return "none" if finding is None else str(concerned(finding) or "there")
 
 
 def _values(base: object, outcome: Outcome) -> str:
@@ -129,7 +147,7 @@ def amount_words(outcome: Outcome, found: Treatment) -> str:
     arms = [("before", outcome.before), ("in the control", outcome.control), ("treated", outcome.treated)]
     if found.baseline == "before":
         arms = [arms[0], arms[2]]
-    told = [f"{'none' if one is None else concerned(one)} {where}" for where, one in arms]
+    told = [f"{how_many(one)} {where}" for where, one in arms]
     return f"{', '.join(told)}."
 
 
@@ -164,10 +182,19 @@ def cost_words(found: Treatment) -> list[str]:
         if abs(jump) > SMALL_JUMP:
             told.append(f"Before any training the remedy changed the loss by {_signed(jump)} nats.")
         if math.isfinite(found.slowdown):
-            told.append(f"A step of training took {numeral(found.slowdown, 3)} times as long as in the control.")
+            told.append(
+                f"A step of training took {_seconds(found.arms['treated'])} treated and "
+                f"{_seconds(found.arms['control'])} in the control."
+            )
     if found.pruning is not None:
         told += pruning_words(found)
     return told
+
+
+def _seconds(arm: Arm) -> str:
+    """`0.52 s (half of them 0.5 to 0.55)`: a machine that does other things too is in the spread."""
+    low, high = arm.quartiles
+    return f"{numeral(arm.seconds, 2)} s (half of them {numeral(low, 2)} to {numeral(high, 2)})"
 
 
 def pruning_words(found: Treatment) -> list[str]:
@@ -179,7 +206,8 @@ def pruning_words(found: Treatment) -> list[str]:
     ]
     place = min(range(len(pruning.counts)), key=lambda one: abs(pruning.counts[one] - pruning.removed))
     compared = ", ".join(f"{numeral(order.losses[place], 4)} {_ordered(order.name)}" for order in pruning.orders)
-    return [*told, f"Loss without {count(pruning.counts[place], 'head')}: {compared}."]
+    left = "What is counted of findings, before and after, is the heads that are left; their sentences are of all heads."
+    return [*told, f"Loss without {count(pruning.counts[place], 'head')}: {compared}.", left]
 
 
 def _ordered(name: str) -> str:
