@@ -14,6 +14,9 @@ from attnscope.core.finding import Finding
 Excerpts = dict[int, tuple[str, ...]]
 """Sequences by number, each as the texts of its tokens."""
 
+Sequences = dict[int, dict[str, tuple[int, ...]]]
+"""The same sequences as the model was given them: numbers of tokens by argument."""
+
 MOST_EXCERPTS = 12
 
 
