@@ -46,6 +46,7 @@ from attnscope.records.survey.survey import Survey
 from attnscope.records.view import Opened, Part, View
 from attnscope.trace.windows import Tokenizer
 from attnscope.viewing.choosing import Choice, Words, chosen
+from attnscope.viewing.behind import Behind, behind_finding
 from attnscope.viewing.gathering import Gathered, inputs_of, parts_of
 
 VERIFIED_TOKENS = 256  # the verifier is dense in float64; of a longer text it is given the beginning
@@ -81,7 +82,9 @@ def view(
     """
     refuse_unknown_bos(bos)
     refuse_unusable_seed(seed)
-    given = _asked(text, survey, sample)
+    given, behind = _asked(text, survey, sample)
+    if behind is not None and layer is None and head is None:
+        layer, head = behind.layer, behind.head
     progress("loading", 0, 0)
     loaded = loaded_model(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
     refuse_broken_weights(loaded)
@@ -105,7 +108,7 @@ def view(
     parts = parts_of(gathered, found)
     notes = [*read.notes, *found.notes, *_left_out(layers, heads, layer, head)]
     if survey is not None:
-        notes += _notes_on_survey(opened(survey, Survey), loaded, sample)
+        notes += _notes_on_survey(opened(survey, Survey), loaded, behind)
     return View(
         model=loaded.name,
         class_name=loaded.class_name,
@@ -119,7 +122,7 @@ def view(
         provenance={
             "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
             **({} if read.beginning is None else {"bos": read.beginning.to_json()}),
-            **({} if sample is None else {"sample": sample}),
+            **({} if behind is None else {"sample": behind.sample}),
             "routes": list(found.routes),
             "seed": seed,
             **Stamp.now().to_json(),
@@ -127,28 +130,17 @@ def view(
     )
 
 
-def _asked(text: Text | None, survey: Survey | str | Path | None, sample: int | None) -> Text:
+def _asked(text: Text | None, survey: Survey | str | Path | None, sample: int | None) -> tuple[Text, Behind | None]:
     """The text itself, or the tokens of the sequence that a survey kept."""
     if survey is None:
         if text is None or sample is not None:
             raise RefusalError("Give a text to view, or a survey and a sample of it (--from SURVEY --sample N).")
-        return text
+        return text, None
     if text is not None:
         raise RefusalError("A text and a survey are two things to view: give one of them.")
-    kept = opened(survey, Survey).sequences
-    if not kept:
-        raise RefusalError(
-            "The survey keeps no sequences (no finding points at one, or it was made with --no-text): scan again, or "
-            "give a text."
-        )
-    if sample is None and len(kept) == 1:
-        sample = next(iter(kept))
-    if sample not in kept:
-        raise RefusalError(
-            f"The survey keeps {'no sample ' + str(sample) if sample is not None else 'several sequences'}: choose "
-            f"with --sample one of {ranges(kept)}."
-        )
-    return {name: torch.tensor([ids]) for name, ids in kept[sample].items()}
+    behind = behind_finding(opened(survey, Survey), sample)
+    kept = opened(survey, Survey).sequences[behind.sample]
+    return {name: torch.tensor([ids]) for name, ids in kept.items()}, behind
 
 
 def _refuse_single(read: Reading) -> None:
@@ -189,10 +181,9 @@ def _left_out(layers: Choice, heads: Choice, layer: Words, head: Words) -> list[
     return said
 
 
-def _notes_on_survey(survey: Survey, loaded: Loaded, sample: int | None) -> list[str]:
+def _notes_on_survey(survey: Survey, loaded: Loaded, behind: Behind | None) -> list[str]:
     told = survey.provenance.get("model", {}).get("hash")
-    which = next(iter(survey.sequences)) if sample is None else sample
-    said = [f"The text is sample {which} of a survey, token for token."]
+    said = [] if behind is None else [f"Sample {behind.sample} of a survey, token for token. {behind.sentence}".strip()]
     if told is not None and told != loaded.sha256:
         said.append("The survey is one of other weights: what it found need not be seen here.")
     return said

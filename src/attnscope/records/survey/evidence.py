@@ -40,6 +40,11 @@ class Evidence:
         return f"The sequence behind this number (sample {self.sample}{marked})"
 
 
+def view_name(sample: int) -> str:
+    """What the page of one sequence is called beside a report."""
+    return f"view-{sample}.html"
+
+
 def samples_behind(findings: Iterable[Finding]) -> tuple[int, ...]:
     """Numbers of the sequences that findings point at, each once, in the order of the findings."""
     named = (finding.details.get("sample") for finding in findings)

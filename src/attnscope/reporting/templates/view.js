@@ -132,8 +132,9 @@
       const weight = weightOf(i, j);
       if (Math.abs(weight) < (at ? 0.002 : LEAST)) return;
       context.strokeStyle = weight < 0 ? against : colour;
-      context.globalAlpha = Math.min(1, Math.abs(weight));
-      context.lineWidth = 0.75 + 1.75 * Math.min(1, Math.abs(weight));
+      const strength = Math.min(1, Math.abs(weight));
+      context.globalAlpha = at ? Math.sqrt(strength) : strength; /* of all lines at once the strong ones are to be seen */
+      context.lineWidth = 0.75 + 1.75 * strength;
       context.beginPath();
       context.moveTo(0, middle(i));
       context.bezierCurveTo(width * 0.35, middle(i), width * 0.65, middle(j), width, middle(j));
@@ -260,6 +261,15 @@
       small(entry.target);
     }
   }, { rootMargin: "200px" });
+  /* What nobody has come to yet is drawn while nothing else is to be done, for paper and for those who scroll fast. */
+  const idle = (work) => (window.requestIdleCallback ?? setTimeout)(work);
+  const drawRest = () => idle(async () => {
+    const waiting = [...cells.values()].find((box) => !box.firstChild);
+    if (!waiting) return;
+    watching.unobserve(waiting);
+    await small(waiting);
+    drawRest();
+  });
   const build = () => {
     watching.disconnect();
     cells = new Map();
@@ -292,7 +302,7 @@
     if (!box) return;
     const { layer, head } = ofBox(box);
     go({ layer, head });
-    byId("head").scrollIntoView();
+    if (innerWidth < 1024) byId("head").scrollIntoView(); /* on wide screens it stands beside */
   });
   wall.addEventListener("pointerover", (event) => {
     const box = event.target.closest("[data-index]");
@@ -346,9 +356,10 @@
     const who = state.head === MEAN ? "mean of heads" : `head ${state.head}`;
     byId("which").textContent = `${state.layer === MEAN ? "All layers" : `Layer ${state.layer}`}, ${who}`;
     byId("facts").textContent = heads.length === 1 ? heads[0].facts : `mean of ${heads.length} maps`;
-    byId("viewer").dataset.drawn = `${state.part} ${state.layer} ${state.head}`;
     shade();
     draw();
+    if (byId("viewer").dataset.drawn === undefined) drawRest();
+    byId("viewer").dataset.drawn = `${state.part} ${state.layer} ${state.head}`;
   };
   const go = (change) => {
     const before = state.part;

@@ -88,11 +88,11 @@ def _facts(one: HeadMap) -> str:
 
 def _line(found: View, part: Part) -> tuple[str, ...]:
     queries, keys = len(found.tokens(part.queries)), len(found.tokens(part.keys))
-    size = sum(len(one.packed) for one in part.heads) / 1e6
+    size = sum(len(one.packed) for one in part.heads)
     return (
         title(part),
         f"{len(part.heads):,}",
         f"{queries:,}" if queries == keys else f"{queries:,} to {keys:,}",
-        f"{numeral(size, 3)} MB",
+        f"{numeral(size / 1e6, 3)} MB" if size >= 1e6 else f"{numeral(size / 1e3, 3)} kB",
         numeral(part.error, 3),
     )

@@ -67,8 +67,9 @@ def _part(part: Part, several: bool) -> list[str]:
         if doing:
             share = percent(getattr(doing[0], name))
             them = heads([(one.layer, one.head) for one in doing])
-            line = f"{where}{len(doing)} of {count(len(part.heads), 'head')} give most of their attention to {words}"
-            said.append(f"{line} ({share} and less): {them}.")
+            gives = "gives most of its" if len(doing) == 1 else "give most of their"
+            line = f"{where}{len(doing)} of {count(len(part.heads), 'head')} {gives} attention to {words}"
+            said.append(f"{line} ({'' if len(doing) == 1 else 'up to '}{share}): {them}.")
     if not said:
         said.append(f"{where}{'no' if several else 'No'} head gives most of its attention to one place.")
     if part.causal:
