@@ -56,8 +56,8 @@ EXAMPLES: dict[str, tuple[str, str]] = {
 }
 
 WHAT_IS_WRITTEN = (
-    "What is written: scan, collapse, paths, explain, view, treat, compile, capacity and reproduce keep what they find (the "
-    "record) and its page in the folder attnscope-NAME, named after the model, the pattern or the paper, or in "
+    "What is written: scan, collapse, paths, explain, view, treat, compile, capacity and reproduce keep what they find "
+    "(the record) and its page in the folder attnscope-NAME, named after the model, the pattern or the paper, or in "
     "the folder that --out names, and say where. report writes its page beside the record. compare, measures and "
     "variants write nothing unless asked."
 )

@@ -19,8 +19,8 @@ def report(
     record: Annotated[
         Path,
         typer.Argument(
-            help="What a command wrote (survey.json, collapse.json, paths.json, explanation.json, view.json, results.json, "
-            "head.safetensors), or the folder that holds it.",
+            help="What a command wrote (survey.json, collapse.json, paths.json, explanation.json, view.json, "
+            "results.json, head.safetensors), or the folder that holds it.",
             metavar="FILE",
         ),
     ],

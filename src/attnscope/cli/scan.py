@@ -33,8 +33,8 @@ from attnscope.cli.options import (
 from attnscope.core.visible import clean
 
 if TYPE_CHECKING:
-    from attnscope.core.progress import Listener
     from attnscope.core.finding import Finding
+    from attnscope.core.progress import Listener
     from attnscope.records.survey.survey import Survey
     from attnscope.records.survey.thresholds import Thresholds
 

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.numerals import numeral
 from attnscope.core.progress import Advance
 from attnscope.core.words import count
 from attnscope.hf.anatomy.anatomy import Anatomy
@@ -98,9 +99,9 @@ class Gathered:
         each = BYTES * shape.entries if not before else sum(len(one.packed) for one in before) / len(before)
         estimate = (self.size + left * each) / 1e6
         if estimate > self.max_mb:
+            size = f"{count(layers, 'layer')} x {count(heads, 'head')} x {shape.queries:,} tokens"
             raise RefusalError(
-                f"The page would have about {estimate:,.0f} MB ({count(layers, 'layer')} x {count(heads, 'head')} x "
-                f"{shape.queries:,} tokens) and {self.max_mb:g} are allowed: shorten the text, choose layers or heads "
+                f"The page would have about {numeral(estimate, 2)} MB ({size}) and {self.max_mb:g} are allowed: shorten the text, choose layers or heads "
                 "(--layer 0-3), or allow more with --max-mb."
             )
 

@@ -45,8 +45,8 @@ from attnscope.records.load import opened
 from attnscope.records.survey.survey import Survey
 from attnscope.records.view import Opened, Part, View
 from attnscope.trace.windows import Tokenizer
-from attnscope.viewing.choosing import Choice, Words, chosen
 from attnscope.viewing.behind import Behind, behind_finding
+from attnscope.viewing.choosing import Choice, Words, chosen
 from attnscope.viewing.gathering import Gathered, inputs_of, parts_of
 
 VERIFIED_TOKENS = 256  # the verifier is dense in float64; of a longer text it is given the beginning
