@@ -46,7 +46,7 @@ def view(
         Path | None,
         typer.Option(
             "--from",
-            help="View a sequence that a finding of this survey points at, token for token, instead of a text.",
+            help="Instead of a text, a sequence that a finding of this survey points at, token for token.",
             metavar="SURVEY",
         ),
     ] = None,

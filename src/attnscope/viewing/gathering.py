@@ -101,7 +101,8 @@ class Gathered:
         if estimate > self.max_mb:
             size = f"{count(layers, 'layer')} x {count(heads, 'head')} x {shape.queries:,} tokens"
             raise RefusalError(
-                f"The page would have about {numeral(estimate, 2)} MB ({size}) and {self.max_mb:g} are allowed: shorten the text, choose layers or heads "
+                f"The page would have about {numeral(estimate, 2)} MB ({size}) and {self.max_mb:g} are allowed: "
+                "shorten the text, choose layers or heads "
                 "(--layer 0-3), or allow more with --max-mb."
             )
 
