@@ -83,7 +83,7 @@ def _facts(one: HeadMap) -> str:
         said.append(f"{percent(one.own)} on itself")
     if one.entropy is not None:
         said.append(f"entropy {numeral(one.entropy, 3)} nats")
-    return " · ".join((*said, f"within {numeral(one.error, 2)}"))
+    return " · ".join((*said, f"kept within {numeral(one.error, 2)}"))
 
 
 def _line(found: View, part: Part) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from attnscope.reporting.beginning import beginning_words
 from attnscope.reporting.terminal import lines_under, opening, section
 from attnscope.reporting.view.words import does, sentences, title, verdict
 
+ROOM = 72  # letters in a line
 LETTERS = {"first": "F", "previous": "P", "own": "S", "": "·"}
 LEGEND = "F the first token, P the one before, S itself: more than half of a head's attention; · spread"
 
@@ -39,8 +40,9 @@ def show(found: View, *, verbose: bool = False) -> RenderableType:
 def _letters(part: Part) -> list[RenderableType]:
     rows = []
     for layer in part.layers:
-        letters = " ".join(LETTERS[does(one)] for one in part.heads if one.layer == layer)
-        rows.append(Text.assemble((f"{layer:>4}  ", "dim"), letters))
+        letters = [LETTERS[does(one)] for one in part.heads if one.layer == layer]
+        between = " " if 2 * len(letters) <= ROOM else ""
+        rows.append(Text.assemble((f"{layer:>4}  ", "dim"), between.join(letters)))
     return list(rows)
 
 
