@@ -22,6 +22,7 @@ _HOMES = {
     "collapse": "attnscope.collapsing.collapse:collapse",
     "paths": "attnscope.decomposing.paths:paths",
     "explain": "attnscope.explaining.explain:explain",
+    "view": "attnscope.viewing.view:view",
     "evaluate": "attnscope.explaining.evaluate:evaluate",
     "treat": "attnscope.treating.treat:treat",
     "reproduce": "attnscope.reproducing.reproduce:reproduce",
@@ -50,6 +51,7 @@ _HOMES = {
     "Capacity": "attnscope.records.capacity:Capacity",
     "PathReport": "attnscope.records.paths:PathReport",
     "Explanation": "attnscope.records.explanation:Explanation",
+    "View": "attnscope.records.view:View",
     "Faithfulness": "attnscope.records.faithfulness:Faithfulness",
     "Treatment": "attnscope.records.treatment:Treatment",
     "Reproduction": "attnscope.records.reproduction:Reproduction",
@@ -93,10 +95,12 @@ if TYPE_CHECKING:
     from attnscope.records.survey.survey import Survey as Survey
     from attnscope.records.survey.thresholds import Thresholds as Thresholds
     from attnscope.records.treatment import Treatment as Treatment
+    from attnscope.records.view import View as View
     from attnscope.reporting.report import report as report
     from attnscope.reproducing.reproduce import reproduce as reproduce
     from attnscope.scanning.scan import scan as scan
     from attnscope.treating.treat import treat as treat
+    from attnscope.viewing.view import view as view
 
     variants = variant_catalog  # called like the room beside this file, which is called as well
 

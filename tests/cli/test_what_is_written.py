@@ -32,6 +32,7 @@ FINDS = {
     ),
     "paths": (("model", "Hello", "--draws", "0", "--no-mlp", "--top", "1"), "model", ["paths.html", "paths.json"]),
     "explain": (("model", "Hello", "--method", "relevance"), "model", ["explanation.html", "explanation.json"]),
+    "view": (("model", "Hello"), "model", ["view.html", "view.json"]),
     "treat": (
         ("model", "--remedy", "qk_clip", "--samples", "4", "--max-tokens", "12"),
         "model",

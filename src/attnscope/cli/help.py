@@ -38,6 +38,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         'attnscope explain pocket "The dog chased its own tail and the dog"',
         'attnscope explain pocket "Alice was not a bit" --method all --verbose',
     ),
+    "view": (
+        'attnscope view pocket "The dog chased its own tail and the dog"',
+        "attnscope view pocket --from attnscope-pocket --layer 3 --head 2",
+    ),
     "compile": (
         "attnscope compile window -n 64 -k 4 --causal",
         'attnscope compile --model pocket --text "The dog saw the dog" --layer 1',
@@ -52,8 +56,8 @@ EXAMPLES: dict[str, tuple[str, str]] = {
 }
 
 WHAT_IS_WRITTEN = (
-    "What is written: scan, collapse, paths, explain, treat, compile, capacity and reproduce keep what they find (the "
-    "record) and its page in the folder attnscope-NAME, named after the model, the pattern or the paper, or in "
+    "What is written: scan, collapse, paths, explain, view, treat, compile, capacity and reproduce keep what they find "
+    "(the record) and its page in the folder attnscope-NAME, named after the model, the pattern or the paper, or in "
     "the folder that --out names, and say where. report writes its page beside the record. compare, measures and "
     "variants write nothing unless asked."
 )

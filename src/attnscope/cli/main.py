@@ -31,6 +31,7 @@ from attnscope.cli.streams import (
 )
 from attnscope.cli.treat import treat
 from attnscope.cli.variants import variants
+from attnscope.cli.view import view
 from attnscope.core.errors import RefusalError
 from attnscope.core.interrupts import exit_code, leave_in_peace, stoppable
 
@@ -58,6 +59,7 @@ for command in (
     collapse,
     paths,
     explain,
+    view,
     compile,
     capacity,
     variants,

@@ -19,8 +19,8 @@ def report(
     record: Annotated[
         Path,
         typer.Argument(
-            help="What a command wrote (survey.json, collapse.json, paths.json, explanation.json, results.json, "
-            "head.safetensors), or the folder that holds it.",
+            help="What a command wrote (survey.json, collapse.json, paths.json, explanation.json, view.json, "
+            "results.json, head.safetensors), or the folder that holds it.",
             metavar="FILE",
         ),
     ],
@@ -56,7 +56,7 @@ def report(
     for file, one in zip(files, read, strict=True):
         page = file.with_name(one.page_name(file)) if out is None else page_path(out)
         if isinstance(one, Survey):
-            said.append(_survey(one, page, charts, threshold or [], keep_text, as_json, verbose))
+            said.append(_survey(one, file, page, charts, threshold or [], keep_text, as_json, verbose))
         else:
             said.append(_other(one, page, as_json, verbose))
     if as_json:
@@ -75,6 +75,7 @@ def _other(record: Record, page: Path, as_json: bool, verbose: bool) -> dict[str
 
 def _survey(
     survey: Survey,
+    file: Path,
     page: Path,
     charts: Path | None,
     settings: list[str],
@@ -83,12 +84,16 @@ def _survey(
     verbose: bool,
 ) -> dict[str, Any]:
     from attnscope.records.survey.diagnose import diagnose
+    from attnscope.records.survey.evidence import view_name
     from attnscope.records.survey.thresholds import Thresholds
     from attnscope.reporting.terminal import print_record
 
     thresholds = Thresholds.parse(settings)
     findings = diagnose(survey, thresholds)
-    survey.write_page(page, findings=findings, thresholds=thresholds, keep_text=keep_text)
+    views = [sample for sample in survey.sequences if page.with_name(view_name(sample)).is_file()]
+    survey.write_page(
+        page, findings=findings, thresholds=thresholds, keep_text=keep_text, kept_in=str(file), views=views
+    )
     if charts is not None:
         from attnscope.charts.gallery import write_gallery
 

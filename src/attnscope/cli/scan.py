@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,6 +34,7 @@ from attnscope.core.visible import clean
 
 if TYPE_CHECKING:
     from attnscope.core.finding import Finding
+    from attnscope.core.progress import Listener
     from attnscope.records.survey.survey import Survey
     from attnscope.records.survey.thresholds import Thresholds
 
@@ -56,6 +57,10 @@ def scan(
     field: Field = "text",
     bos: Bos = "auto",
     keep_text: KeepText = True,
+    view: Annotated[
+        bool,
+        typer.Option("--view", help="Also write the attention of the sequences behind findings; the report links it."),
+    ] = False,
     threshold: Threshold = None,
     fail_on: Annotated[
         FailOn | None,
@@ -112,8 +117,13 @@ def scan(
                 resume=resume,
                 progress=progress,
             )
+            survey.save(folder / "survey.json")
+            views: tuple[int, ...] = ()
+            if view:
+                loading = (dtype, device, random_init, seed, allow_pickle, trust_remote_code)
+                views = _views(model, survey, folder, thresholds, loading, progress)
             progress("drawing the report", 0, 0, 0)
-            findings = _write(survey, folder, thresholds)
+            findings = _write(survey, folder, place, thresholds, views)
     except KeyboardInterrupt:  # the bar is gone by now, and the line is free
         _echo(f"interrupted; {_what_is_kept(_state(place / PARTIAL), earlier)}.")
         raise typer.Exit(130) from None
@@ -143,12 +153,50 @@ def _echo(sentence: str) -> None:
     typer.echo(clean(f"attnscope: {sentence}"), err=True)
 
 
-def _write(survey: Survey, folder: Path, thresholds: Thresholds) -> tuple[Finding, ...]:
+def _views(
+    model: str,
+    survey: Survey,
+    folder: Path,
+    thresholds: Thresholds,
+    loading: tuple[Any, ...],
+    progress: Listener,
+) -> tuple[int, ...]:
+    """The pages of the sequences that findings point at; a sequence that cannot be viewed is said and left out."""
+    from attnscope.core.errors import RefusalError
+    from attnscope.hf.loading.load import load_as
+    from attnscope.hf.loading.options import Loading
+    from attnscope.records.survey.diagnose import diagnose
+    from attnscope.records.survey.evidence import samples_behind, view_name
+    from attnscope.viewing.view import view as run_view
+
+    wanted = [sample for sample in samples_behind(diagnose(survey, thresholds)) if sample in survey.sequences]
+    if not wanted:
+        return ()
+    loaded = load_as(model, Loading(*loading))
+    made = []
+    for number, sample in enumerate(wanted):
+        progress("viewing", number, len(wanted))
+        try:
+            run_view(loaded, survey=survey, sample=sample).write_page(folder / view_name(sample))
+            made.append(sample)
+        except RefusalError as refusal:
+            _echo(f"sample {sample} has no view: {refusal}")
+    return tuple(made)
+
+
+def _write(
+    survey: Survey, folder: Path, place: Path, thresholds: Thresholds, views: tuple[int, ...]
+) -> tuple[Finding, ...]:
     from attnscope.records.survey.diagnose import diagnose
 
-    survey.save(folder / "survey.json")
     findings = diagnose(survey, thresholds)
-    survey.write_page(folder / "report.html", findings=findings, thresholds=thresholds)
+    survey.write_page(
+        folder / "report.html",
+        findings=findings,
+        thresholds=thresholds,
+        kept_in=str(place / "survey.json"),
+        views=views,
+    )
     (folder / PARTIAL).unlink(missing_ok=True)
     return findings
 

@@ -27,6 +27,7 @@ KINDS = MappingProxyType(
         "paths": ("attnscope.records.paths:PathReport", "paths.json"),
         "faithfulness": ("attnscope.records.faithfulness:Faithfulness", "faithfulness.json"),
         "explanation": ("attnscope.records.explanation:Explanation", "explanation.json"),
+        "view": ("attnscope.records.view:View", "view.json"),
         "compiled": ("attnscope.records.compiled:Compiled", "head.safetensors"),
         "capacity": ("attnscope.records.capacity:Capacity", "capacity.json"),
         "treatment": ("attnscope.records.treatment:Treatment", "treatment.json"),

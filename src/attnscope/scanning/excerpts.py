@@ -1,4 +1,5 @@
-"""The texts behind a survey's findings: tokens of the few sequences in which the largest values were seen.
+"""The texts behind a survey's findings: tokens of the few sequences in which the largest values were seen, as words and
+as the model was given them.
 
     survey = with_excerpts(survey, prepared, tokenizer)
 
@@ -11,7 +12,7 @@ from dataclasses import replace
 
 from attnscope.hf.loading.outputs import word
 from attnscope.records.survey.diagnose import diagnose
-from attnscope.records.survey.evidence import Excerpts, samples_behind
+from attnscope.records.survey.evidence import Excerpts, Sequences, samples_behind
 from attnscope.records.survey.survey import Survey
 from attnscope.trace.batches import Batch, Batches
 from attnscope.trace.windows import Tokenizer
@@ -25,14 +26,19 @@ def with_excerpts(survey: Survey, prepared: Batches, tokenizer: Tokenizer | None
     first = survey.stacks[0] if survey.stacks else ""
     wanted = set(samples_behind(finding for finding in diagnose(survey) if finding.stack == first))
     kept: Excerpts = {}
+    given: Sequences = {}
     for batch in prepared.batches:
         for row, sample in enumerate(batch.samples):
             if sample in wanted and "input_ids" in batch.inputs:
-                kept[sample] = _texts(batch, row, tokenizer)
-    return replace(survey, excerpts=dict(sorted(kept.items()))) if kept else survey
+                given[sample] = _given(batch, row)
+                kept[sample] = tuple(word(tokenizer, token) for token in given[sample]["input_ids"])
+    if not kept:
+        return survey
+    return replace(survey, excerpts=dict(sorted(kept.items())), sequences=dict(sorted(given.items())))
 
 
-def _texts(batch: Batch, row: int, tokenizer: Tokenizer) -> tuple[str, ...]:
-    ids = batch.inputs["input_ids"][row]
-    real = ids if batch.mask is None else ids[batch.mask[row]]
-    return tuple(word(tokenizer, int(token)) for token in real.tolist())
+def _given(batch: Batch, row: int) -> dict[str, tuple[int, ...]]:
+    """The tokens of one sequence without padding, those that a decoder read too: `view` gives them to a model again."""
+    masks = {"input_ids": batch.mask, "decoder_input_ids": batch.decoder_mask}
+    rows = {name: (batch.inputs[name][row], mask) for name, mask in masks.items() if name in batch.inputs}
+    return {name: tuple((ids if mask is None else ids[mask[row]]).tolist()) for name, (ids, mask) in rows.items()}

@@ -36,7 +36,7 @@ from attnscope.hf.tapping.padding import TokenMasks
 from attnscope.hf.tapping.tap import Frame, repeating_paths, tap
 from attnscope.trace.frame import AttentionFrame, StreamFrame
 
-_LOOSE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+LOOSE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
 _FLOAT32_SOFTMAX = 1e-5  # models may do their softmax in float32 whatever they compute in
 _NOTHING = 1e-6  # what a forbidden key may get: masks are exact in every precision
@@ -108,7 +108,7 @@ class _Comparison:
         if isinstance(frame, StreamFrame):
             self.tokens = frame.token_mask
             return
-        self.loosest = max(self.loosest, _LOOSE.get(frame.mixed.dtype, 3e-2))
+        self.loosest = max(self.loosest, LOOSE.get(frame.mixed.dtype, 3e-2))
         for index in range(frame.mixed.shape[0]):
             self._one(frame, index)
 

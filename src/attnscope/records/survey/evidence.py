@@ -14,6 +14,9 @@ from attnscope.core.finding import Finding
 Excerpts = dict[int, tuple[str, ...]]
 """Sequences by number, each as the texts of its tokens."""
 
+Sequences = dict[int, dict[str, tuple[int, ...]]]
+"""The same sequences as the model was given them: numbers of tokens by argument."""
+
 MOST_EXCERPTS = 12
 
 
@@ -35,6 +38,11 @@ class Evidence:
         places = [str(place) for place, token in enumerate(self.tokens) if token.marked]
         marked = f", token {' and '.join(places)} marked" if places else ""
         return f"The sequence behind this number (sample {self.sample}{marked})"
+
+
+def view_name(sample: int) -> str:
+    """What the page of one sequence is called beside a report."""
+    return f"view-{sample}.html"
 
 
 def samples_behind(findings: Iterable[Finding]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from attnscope.core.card import Card
 from attnscope.core.plain import plain
 from attnscope.records.decoding import FieldError, decode, encode
 from attnscope.records.survey.cell import Cell, Key
-from attnscope.records.survey.evidence import Excerpts
+from attnscope.records.survey.evidence import Excerpts, Sequences
 from attnscope.records.survey.survey import Survey
 
 _DEEPEST = 10**5  # layers: arrays are made as deep as the largest one says
@@ -20,11 +20,13 @@ _DAMAGED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, Asse
 
 def to_json(survey: Survey) -> dict[str, Any]:
     texts = {"excerpts": {str(sample): list(tokens) for sample, tokens in survey.excerpts.items()}}
+    given = {"sequences": {str(sample): encode(inputs) for sample, inputs in survey.sequences.items()}}
     return {
         "provenance": plain(survey.provenance),
         "cards": {name: encode(card) for name, card in sorted(survey.cards.items())},
         "cells": [{"key": list(key), **cell.to_json()} for key, cell in sorted(survey.cells.items())],
         **(texts if survey.excerpts else {}),
+        **(given if survey.sequences else {}),
     }
 
 
@@ -42,15 +44,24 @@ def from_json(data: Mapping[str, Any]) -> Survey:
             raise FieldError(f"cells[{number}]: {error}") from error
     provenance = _field(data, "provenance", dict)
     refuse_other_types(provenance)
-    return Survey(provenance, cards, cells, _excerpts(data))
+    return Survey(provenance, cards, cells, _excerpts(data), _sequences(data))
 
 
 def _excerpts(data: Mapping[str, Any]) -> Excerpts:
     read: dict[str, tuple[str, ...]] = decode(dict[str, tuple[str, ...]], data.get("excerpts", {}))
-    for sample in read:
-        if not sample.isdecimal() or len(sample) > _LONGEST_NUMBER:
-            raise FieldError(f"excerpts['{sample[:20]}'] is not the number of a sequence")
-    return {int(sample): tokens for sample, tokens in read.items()}
+    return {_sample(sample, "excerpts"): tokens for sample, tokens in read.items()}
+
+
+def _sequences(data: Mapping[str, Any]) -> Sequences:
+    kind = dict[str, dict[str, tuple[int, ...]]]
+    read: dict[str, dict[str, tuple[int, ...]]] = decode(kind, data.get("sequences", {}))
+    return {_sample(sample, "sequences"): inputs for sample, inputs in read.items()}
+
+
+def _sample(text: str, field: str) -> int:
+    if not text.isdecimal() or len(text) > _LONGEST_NUMBER:
+        raise FieldError(f"{field}['{text[:20]}'] is not the number of a sequence")
+    return int(text)
 
 
 def _field(data: Mapping[str, Any], name: str, kind: type) -> Any:

@@ -25,7 +25,7 @@ from attnscope.core.plain import plain
 from attnscope.core.words import blocks, count
 from attnscope.records.record import Record
 from attnscope.records.survey.cell import Cell, Key, join
-from attnscope.records.survey.evidence import Excerpts
+from attnscope.records.survey.evidence import Excerpts, Sequences
 from attnscope.records.survey.provenance import merge_provenance, refuse_strangers
 from attnscope.stats import Histogram
 
@@ -45,6 +45,7 @@ class Survey(Record):
     cards: dict[str, Card]
     cells: dict[Key, Cell]
     excerpts: Excerpts = field(default_factory=dict)  # texts of the sequences that findings point at
+    sequences: Sequences = field(default_factory=dict)  # and what the model was given of them
 
     @classmethod
     def empty(cls, provenance: Mapping[str, Any], cards: Mapping[str, Card]) -> Survey:
@@ -73,7 +74,12 @@ class Survey(Record):
         texts = {
             n: min(s.excerpts[n] for s in (self, other) if n in s.excerpts) for n in {*self.excerpts, *other.excerpts}
         }
-        return Survey(provenance, self.cards, dict(sorted(cells.items())), dict(sorted(texts.items())))
+        given = {
+            n: (self if n in self.excerpts and self.excerpts[n] == text else other).sequences
+            for n, text in texts.items()
+        }
+        kept = {n: of[n] for n, of in sorted(given.items()) if n in of}
+        return Survey(provenance, self.cards, dict(sorted(cells.items())), dict(sorted(texts.items())), kept)
 
     def __or__(self, other: object) -> Survey:
         return self.merge(other) if isinstance(other, Survey) else NotImplemented

@@ -15,7 +15,8 @@ and the one style sheet by their SHA-256 and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import shlex
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 from attnscope.core.finding import SEVERITIES, Finding
 from attnscope.records.comparison import compare
 from attnscope.records.survey.diagnose import diagnose
-from attnscope.records.survey.evidence import Evidence, evidence
+from attnscope.records.survey.evidence import Evidence, evidence, view_name
 from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
 
@@ -40,10 +41,13 @@ def render(
     other: Survey | str | Path | None = None,
     thresholds: Thresholds | None = None,
     keep_text: bool = True,
+    kept_in: str = "survey.json",
+    views: Collection[int] = (),
 ) -> str:
     """The page as text; with `other`, that of a comparison of the two. Equal surveys give equal pages.
 
-    `keep_text` shows the sequences that findings point at, where the survey has them.
+    `keep_text` shows the sequences that findings point at, where the survey has them. `kept_in` is where the survey is,
+    and `views` are sequences whose attention has a page beside this one.
     """
     if other is not None:
         from attnscope.reporting.comparison.page import render as render_comparison
@@ -63,7 +67,7 @@ def render(
     detail = sum(m.layers * m.heads for m in maps) <= FULL_DETAIL
     figures = profiles(survey, table)
     excerpts = survey.excerpts if keep_text and "shards" not in survey.provenance.get("corpus", {}) else {}
-    shown = [_shown(finding, excerpts) for finding in findings]
+    shown = [_shown(finding, excerpts, _Viewing(survey, kept_in, views)) for finding in findings]
     texts = {item.evidence.sample for item in shown if item.evidence}
     return page(
         "survey.html",
@@ -118,13 +122,42 @@ class _Shown:
     threshold: str
     gauge: tuple[float, float] | None
     evidence: Evidence | None
+    view: str | None  # the page of that sequence
+    command: str | None  # what makes one
 
 
-def _shown(finding: Finding, excerpts: dict[int, tuple[str, ...]]) -> _Shown:
+@dataclass(frozen=True)
+class _Viewing:
+    """How the attention of a sequence behind a finding is seen."""
+
+    survey: Survey
+    kept_in: str
+    views: Collection[int]
+
+    def page(self, finding: Finding, sample: int) -> str | None:
+        if sample not in self.views:
+            return None
+        place = "" if not finding.heads else f"#layer={finding.heads[0][0]}&head={finding.heads[0][1]}"
+        return f"{view_name(sample)}{place}"
+
+    def command(self, sample: int) -> str | None:
+        model = self.survey.provenance.get("model", {})
+        if sample not in self.survey.sequences or not isinstance(model.get("source"), str):
+            return None
+        words = ["attnscope", "view", model["source"], "--from", self.kept_in, "--sample", str(sample)]
+        if model.get("weights") == "random":
+            words += ["--random-init", "--seed", str(model.get("seed", 0))]
+        if self.survey.provenance.get("dtype", "float32") != "float32":
+            words += ["--dtype", str(self.survey.provenance["dtype"])]
+        return shlex.join(words)
+
+
+def _shown(finding: Finding, excerpts: dict[int, tuple[str, ...]], viewing: _Viewing) -> _Shown:
     from attnscope.core.numerals import numeral
     from attnscope.reporting.survey.words import NAMES
 
     measure = finding.details.get("measure")
+    behind = evidence(finding, excerpts)
     return _Shown(
         finding,
         NAMES[finding.severity][0],
@@ -132,7 +165,9 @@ def _shown(finding: Finding, excerpts: dict[int, tuple[str, ...]]) -> _Shown:
         numeral(finding.value),
         numeral(finding.threshold),
         gauge(finding.value, finding.threshold),
-        evidence(finding, excerpts),
+        behind,
+        None if behind is None else viewing.page(finding, behind.sample),
+        None if behind is None else viewing.command(behind.sample),
     )
 
 

@@ -1,0 +1,151 @@
+"""`attnscope view`: the attention of one text, every head, as one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attnscope.cli.options import (
+    AllowPickle,
+    Bos,
+    Device,
+    LoadedDtype,
+    Model,
+    RandomInit,
+    TrustRemoteCode,
+    Verbose,
+    chart_option,
+    json_option,
+    out_option,
+    seed_option,
+)
+
+if TYPE_CHECKING:
+    from attnscope.records.view import View
+
+DATA, PAGE = "view.json", "view.html"
+
+
+def view(
+    model: Model,
+    text: Annotated[
+        str | None,
+        typer.Argument(help="What the model reads: a text, a file of one, or - for standard input; or see --from."),
+    ] = None,
+    layer: Annotated[
+        str | None,
+        typer.Option(help="Where the page opens; several (0-3,7) are all that is written.", metavar="LAYERS"),
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(help="Where the page opens; several (0-3,7) are all that is written.", metavar="HEADS"),
+    ] = None,
+    survey: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Instead of a text, a sequence that a finding of this survey points at, token for token.",
+            metavar="SURVEY",
+        ),
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(help="Which sequence of --from; the report names it.", metavar="N", min=0)
+    ] = None,
+    max_mb: Annotated[float, typer.Option(help="Refuse a page above so many megabytes.", min=0, metavar="MB")] = 64.0,
+    dtype: LoadedDtype = "float32",
+    device: Device = "cpu",
+    bos: Bos = "auto",
+    seed: Annotated[int, seed_option("random weights")] = 0,
+    random_init: RandomInit = False,
+    allow_pickle: AllowPickle = False,
+    trust_remote_code: TrustRemoteCode = False,
+    out: Annotated[Path | None, out_option("view.json and view.html", "MODEL")] = None,
+    chart: Annotated[Path | None, chart_option("the head at which the page opens")] = None,
+    verbose: Verbose = False,
+    as_json: Annotated[bool, json_option("what every head does (not the maps)")] = False,
+) -> None:
+    """Which head of MODEL looks where in TEXT? Every map on one page, as lines or grids, in 8 bits a weight."""
+    from attnscope.cli.default_folder import model_folder
+    from attnscope.cli.files import checked_file, text_or_file
+    from attnscope.cli.names import check_model
+    from attnscope.cli.output import output_folder
+    from attnscope.cli.progress import showing
+
+    if chart is not None:
+        checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
+    words = None if text is None else text_or_file(text)
+    kept = _checked_survey(words, survey, sample)
+    check_model(
+        model, dtype=dtype, random_init=random_init, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
+    )
+    place = model_folder(model, random_init) if out is None else out
+    saved: Path | None = None
+    try:
+        with output_folder(place) as folder, showing() as progress:
+            progress("loading", 0, 0)  # torch and transformers take seconds to import: say so first
+            from attnscope.viewing.view import view as run
+
+            found = run(
+                model,
+                words,
+                layer=layer,
+                head=head,
+                survey=kept,
+                sample=sample,
+                max_mb=max_mb,
+                dtype=dtype,
+                device=device,
+                bos=bos,
+                random_init=random_init,
+                seed=seed,
+                allow_pickle=allow_pickle,
+                trust_remote_code=trust_remote_code,
+                progress=progress,
+            )
+            saved = found.save(folder / DATA)  # before anything is drawn: a drawing can fail, and be made again
+            progress("drawing the page", 0, 0)
+            found.write_page(folder / PAGE)
+    except KeyboardInterrupt:
+        from attnscope.core.visible import clean
+
+        unfinished = "interrupted before the view was done; nothing is written"
+        said = f"interrupted; {clean(str(saved))} is written, the page is not"
+        typer.echo(f"attnscope: {unfinished if saved is None else said}.", err=True)
+        raise typer.Exit(130) from None
+    _finish(found, {"data": place / DATA, "page": place / PAGE, "chart": chart}, as_json, verbose)
+
+
+def _checked_survey(words: str | None, survey: Path | None, sample: int | None) -> Path | None:
+    """What cannot be viewed is refused before torch is imported."""
+    from attnscope.core.errors import RefusalError
+
+    if survey is None:
+        if words is None or sample is not None:
+            raise RefusalError("Give a TEXT to view, or --from SURVEY --sample N for a sequence that a survey keeps.")
+        return None
+    if words is not None:
+        raise RefusalError("A TEXT and --from are two things to view: give one of them.")
+    from attnscope.records.survey.survey import Survey
+
+    Survey.load(survey)
+    return survey
+
+
+def _finish(found: View, places: dict[str, Path | None], as_json: bool, verbose: bool) -> None:
+    """JSON is printed before the chart is drawn, because a drawing can fail."""
+    if as_json:
+        from attnscope.cli.output import print_json
+
+        files = {name: None if path is None else str(path) for name, path in places.items()}
+        print_json({**found.to_json(), "sentences": list(found.sentences()), "files": files})
+    if places["chart"] is not None:
+        from attnscope.charts.export import save
+
+        save(found.chart(), places["chart"])
+    if not as_json:
+        from attnscope.reporting.terminal import print_record
+
+        written = {"Page": places["page"], "Record": places["data"], "Chart": places["chart"]}
+        print_record(found, files=written, verbose=verbose)

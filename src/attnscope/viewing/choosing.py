@@ -1,0 +1,54 @@
+"""Which layers and heads are meant: one number opens the page there, several are all that is written.
+
+chosen("3", range(12), "layer")        Choice(opens=3, kept=(0, ..., 11))
+chosen("0-3,7", range(12), "layer")    Choice(opens=0, kept=(0, 1, 2, 3, 7))
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.words import ranges
+
+Words = str | int | Sequence[int] | range | None
+_PIECE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+
+
+@dataclass(frozen=True)
+class Choice:
+    opens: int | None  # None: nothing was said
+    kept: tuple[int, ...]
+
+
+def chosen(words: Words, there: Iterable[int], what: str) -> Choice:
+    """What `words` mean among those that are `there`; what is not there is refused."""
+    known = tuple(sorted(set(there)))
+    if words is None:
+        return Choice(None, known)
+    asked = _numbers(words, what)
+    missing = [number for number in asked if number not in known]
+    if missing or not asked:
+        such = f"There is no {what} {missing[0]} that attends" if missing else f"No {what} was named"
+        raise RefusalError(f"{such}: there are {ranges(known)}, choose with --{what}.")
+    alone = isinstance(words, int) or (isinstance(words, str) and words.strip().isdecimal())
+    return Choice(asked[0], known if alone else tuple(sorted(set(asked))))
+
+
+def _numbers(words: str | int | Sequence[int] | range, what: str) -> tuple[int, ...]:
+    if isinstance(words, int):
+        return (words,)
+    if not isinstance(words, str):
+        return tuple(int(number) for number in words)
+    found: list[int] = []
+    for piece in filter(None, map(str.strip, words.split(","))):
+        match = _PIECE.fullmatch(piece)
+        if match is None:
+            raise RefusalError(f"'{piece[:20]}' does not name a {what}: give a number, or several such as 0-3,7.")
+        begin, end = int(match[1]), int(match[2] or match[1])
+        if end < begin:
+            raise RefusalError(f"'{piece}' ends before it begins: give --{what} the smaller number first.")
+        found += range(begin, end + 1)
+    return tuple(found)

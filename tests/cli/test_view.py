@@ -1,0 +1,57 @@
+"""`attnscope view`: of a text, of the sequence behind a finding, and what is refused before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import attnscope as package
+from tests.command import attnscope
+
+
+@pytest.fixture(scope="module")
+def scanned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scanned")
+    words = ("--samples", "8", "--max-tokens", "64", "--measures", "sink_mass")
+    done = attnscope("scan", "pocket", *words, "--view", "--out", str(folder))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_report_links_the_view_of_the_sequence_behind_a_finding(scanned: Path) -> None:
+    survey = package.Survey.load(scanned)
+    (sample,) = survey.sequences
+    report = (scanned / "report.html").read_text()
+    assert f'href="view-{sample}.html#layer=' in report
+    assert "Which head looks where?" in (scanned / f"view-{sample}.html").read_text()
+
+
+def test_without_such_a_page_the_report_says_how_to_make_it(scanned: Path, tmp_path: Path) -> None:
+    survey = package.Survey.load(scanned)
+    (sample,) = survey.sequences
+    kept = survey.save(tmp_path / "survey.json")
+    assert attnscope("report", str(kept)).returncode == 0
+    assert f"attnscope view pocket --from {kept} --sample {sample}" in (tmp_path / "report.html").read_text()
+    done = attnscope("view", "pocket", "--from", str(kept), "--sample", str(sample), "--out", str(tmp_path), "--json")
+    said = json.loads(done.stdout)
+    assert tuple(said["inputs"][0]["tokens"]) == survey.excerpts[sample]
+    assert said["files"]["page"] == str(tmp_path / "view.html")
+    assert package.load(tmp_path / "view.json").to_json()["parts"] == said["parts"]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ((), "Give a TEXT to view, or --from SURVEY --sample N"),
+        (("text", "--from", "nowhere"), "two things to view"),
+        (("text", "--sample", "3"), "Give a TEXT to view"),
+        (("--from", "nowhere.json"), "nowhere.json"),
+    ],
+)
+def test_what_cannot_be_is_refused_first(words: tuple[str, ...], complaint: str, tmp_path: Path) -> None:
+    done = attnscope("view", "pocket", *words, "--out", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert not (tmp_path / "out").exists()
