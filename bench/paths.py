@@ -27,10 +27,13 @@ from attnscope.hf.editing.freeze import freeze
 from attnscope.models.nano import Config, Nano
 from attnscope.pathways.graded import Graded, watching
 from attnscope.pathways.lengths import lengths
+from attnscope.pathways.meeting import by_length
 from attnscope.pathways.network import Network
+from attnscope.pathways.targets import logit
 
 LAYERS, HEADS, WIDTH, TOKENS, SAMPLE = 12, 12, 768, 128, 20
-REACH = {"all lengths, attention only": 4.0, "all lengths, with MLPs": 8.0, "all edges, with MLPs": 8.0}
+MET = "all edges of one target, meeting in the middle"
+REACH = {"all lengths, attention only": 4.0, "all lengths, with MLPs": 8.0, "all edges, with MLPs": 8.0, MET: 5.0}
 
 
 def cpu_seconds(ways: dict[str, Callable[[], Any]], turns: int) -> dict[str, float]:
@@ -78,6 +81,8 @@ def measured(turns: int) -> list[dict[str, Any]]:
         }
         if mlp:
             ways["all edges, with MLPs"] = lambda frozen=frozen: lengths(frozen, "edges", sources=False)
+            ways[MET] = lambda frozen=frozen: by_length(frozen, logit(0), sources=False)
+            ways[f"{MET}, sources apart"] = lambda frozen=frozen: by_length(frozen, logit(0))
         ways[f"one path, {kind}"] = lambda frozen=frozen: one_path(frozen)
         seconds = cpu_seconds(ways, turns)
         one, path = seconds[f"one forward, {kind}"], seconds[f"one path, {kind}"]

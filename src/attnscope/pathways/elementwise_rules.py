@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnscope.pathways.freezing import Rule, freeze_answer
 from attnscope.pathways.graded import Frozen, Graded, passed, plain
-from attnscope.pathways.sums import LEADING, Sums
+from attnscope.pathways.sums import LEADING, Backwards, PathSums
 
 # phi with phi(0) = 0, followed as phi(z) = g(z) z; only a gate where they multiply something else (SwiGLU).
 _ACTIVATIONS = (
@@ -42,8 +42,11 @@ def _scaled(stream: Graded, factor: Any, value: Tensor, divides: bool = False) -
     sums, ndim, shape = stream.deferred, value.ndim, value.shape
     factor = factor.detach() if isinstance(factor, Tensor) else factor
 
-    def make() -> Sums:
-        scaled = sums().fitted(ndim).through(lambda p: p / factor if divides else p * factor)
+    def times(p: Tensor) -> Tensor:  # its own transpose
+        return p / factor if divides else p * factor
+
+    def make() -> PathSums:
+        scaled = sums().fitted(ndim).through(times, Backwards(times, tuple(shape)))
         return scaled.through(lambda p: p.expand(*p.shape[:LEADING], *shape))
 
     return stream.made(value, make)
@@ -53,8 +56,8 @@ def _edge(stream: Graded, gate: Tensor, value: Tensor, gated: bool) -> Graded:
     """An MLP edge: what a gate lets through."""
     scaled, axis = _scaled(stream, gate, value).deferred, stream.axis("mlp")
 
-    def make() -> Sums:
-        return passed(stream.made(value, lambda: scaled().further(axis)), "mlp", lambda: gate).sums
+    def make() -> PathSums:
+        return passed(stream.made(value, lambda: scaled().further(axis)), "mlp", lambda: gate).deferred()
 
     return stream.made(value, make, gated)
 
@@ -108,8 +111,14 @@ def _layer_norm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any
     sums, constants, weight, bias = x.deferred, x.constants, given["weight"], given["bias"]
     scale = scale if weight is None else scale * weight.detach()
 
-    def make() -> Sums:
-        normed = sums().through(lambda p: (p - p.mean(axes, keepdim=True)).mul_(scale))
+    def transposed(g: Tensor) -> Tensor:  # taking the mean away is symmetric
+        g = g * scale
+        return g.sub_(g.mean(axes, keepdim=True))
+
+    backwards = Backwards(transposed, tuple(value.shape))
+
+    def make() -> PathSums:
+        normed = sums().through(lambda p: (p - p.mean(axes, keepdim=True)).mul_(scale), backwards)
         return normed if bias is None else normed.plus_constant(bias.detach(), constants)
 
     return x.made(value, make)

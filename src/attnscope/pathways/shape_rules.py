@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnscope.pathways.freezing import Rule, freeze_answer, leaves, lifted
 from attnscope.pathways.graded import Frozen, Graded, plain
-from attnscope.pathways.sums import LEADING, Sums, span, split_axis
+from attnscope.pathways.sums import LEADING, PathSums, Sums, split_axis
 
 OnParts = Callable[[Tensor], Any]
 
@@ -166,7 +166,7 @@ def _answers(stream: Graded, on_parts: OnParts, value: Any) -> Any:
     if isinstance(value, Tensor):
         return stream.made(value, lambda: sums().through(on_parts))
 
-    def nth(index: int) -> Callable[[], Sums]:
+    def nth(index: int) -> Callable[[], PathSums]:
         return lambda: sums().through(lambda p: on_parts(p)[index])
 
     return type(value)(stream.made(v, nth(index)) for index, v in enumerate(value))
@@ -182,12 +182,8 @@ def _joined(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     cells = [x.deferred for x in every]
     rest, others = args[1:], {key: x for key, x in kwargs.items() if key != "tensors"}
 
-    def make() -> Sums:
-        sums = [cell() for cell in cells]
-        start, ends = span(*sums)
-        parts = [s.within(start, ends) for s in sums]
-        mapped = torch.vmap(lambda *one: func(one, *rest, **others))(*(p.flatten(0, LEADING - 1) for p in parts))
-        return Sums(split_axis(mapped, 0, *parts[0].shape[:LEADING]), start)
+    def make() -> PathSums:
+        return cells[0]().joined([cell() for cell in cells], lambda *one: func(one, *rest, **others))
 
     return first.made(value, make, any(x.gated for x in every))
 
