@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnscope.pathways.freezing import Rule, freeze_answer
 from attnscope.pathways.graded import Frozen, Graded, passed, plain
+from attnscope.pathways.memory import DENOMINATOR, GATE, remembered
 from attnscope.pathways.sums import LEADING, Backwards, PathSums
 
 # phi with phi(0) = 0, followed as phi(z) = g(z) z; only a gate where they multiply something else (SwiGLU).
@@ -69,14 +70,18 @@ def _activation(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any
     if not isinstance(z, Graded):
         return freeze_answer(func, name, args, kwargs, value)
     inner = z.value
-    zero = inner.abs() < 1e-30
-    gate = value / torch.where(zero, 1.0, inner)
-    if zero.any():
+
+    def gate() -> Tensor:
+        zero = inner.abs() < 1e-30
+        ratio = value / torch.where(zero, 1.0, inner)
+        if not zero.any():
+            return ratio
         options = {key: x for key, x in kwargs.items() if key not in ("input", "inplace")}
         step = torch.full((), 1e-4, dtype=inner.dtype, device=inner.device)
         slope = (func(step, *args[1:], **options) - func(-step, *args[1:], **options)) / (2 * step)
-        gate = torch.where(zero, slope, gate)
-    return _edge(z, gate, value, gated=True)
+        return torch.where(zero, slope, ratio)
+
+    return _edge(z, remembered(GATE, gate), value, gated=True)
 
 
 def _reshaped(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
@@ -107,7 +112,7 @@ def _layer_norm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any
     x, axes = given["input"], tuple(range(-len(given["normalized_shape"]), 0))
     if not isinstance(x, Graded):
         return freeze_answer(func, name, args, kwargs, value)
-    scale = (x.value.var(axes, unbiased=False, keepdim=True) + given["eps"]).rsqrt()
+    scale = remembered(DENOMINATOR, lambda: (x.value.var(axes, unbiased=False, keepdim=True) + given["eps"]).rsqrt())
     sums, constants, weight, bias = x.deferred, x.constants, given["weight"], given["bias"]
     scale = scale if weight is None else scale * weight.detach()
 

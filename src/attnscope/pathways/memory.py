@@ -1,6 +1,6 @@
 """Values of one block, kept from its first run: a block of a network always runs on the same stream.
 
-Only what is expensive is kept (products with weights, attention), in the order in which it is computed. A tensor that
+Only what is expensive is kept (products with weights, attention, what is frozen), in the order in which it is computed. A tensor that
 the model has changed in place since is computed again.
 """
 
@@ -14,7 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
-EXPENSIVE = frozenset(["linear", "addmm", "scaled_dot_product_attention", "matmul", "__matmul__", "bmm", "einsum"])
+GATE, DENOMINATOR = "gate of an activation", "denominator of a norm"
+EXPENSIVE = frozenset(
+    ["linear", "addmm", "scaled_dot_product_attention", "matmul", "__matmul__", "bmm", "einsum", GATE, DENOMINATOR]
+)
 
 
 @dataclass

@@ -141,10 +141,10 @@ class Recorded(PathSums):
         return begun if source is None else self._beginning(begun, constant)
 
     def _beginning(self, step: Recorded, constant: Tensor) -> Recorded:
-        axes = tuple(range(LEADING, LEADING + len(step.shape)))
+        shape = tuple(constant.shape)
 
-        def product(g: Tensor) -> Tensor:
-            return (g * constant).sum(axes)
+        def product(g: Tensor) -> Tensor:  # added up over tokens first: a bias is the same for all of them
+            return (summed_to(g, shape) * constant).reshape(*g.shape[:LEADING], -1).sum(-1)
 
         begun = Recorded(step.tape, step.index, step.shape, step.back, product)
         self.tape.steps[step.index] = begun
