@@ -34,7 +34,7 @@ from attnscope.pathways.graded import Graded, watching
 from attnscope.pathways.lengths import streams_by_length
 from attnscope.pathways.network import Network
 from attnscope.pathways.sums import Sums
-from attnscope.pathways.tape import Recorded, recorded
+from attnscope.pathways.tape import pulled_through
 from attnscope.pathways.targets import Functional, pulled_back_through_tail, seen_by
 
 
@@ -97,24 +97,12 @@ def _mixed_parts(network: Network, layer: int, stream: Graded) -> Float[Tensor, 
     return heads_apart(one_attention(seen, network, layer).dense[0, 1:, 0], network)
 
 
-@torch.no_grad()
 def _pulled_back(
     network: Network, layer: int, adjoint: Sums
 ) -> tuple[Sums, Float[Tensor, "after batch head token channel"]]:
     """The adjoint before block `layer`, and at its heads, by attention edges still to come."""
-    seen: list[Recorded] = []
-
-    def keep(mixed: Graded, pattern: Tensor) -> None:
-        node = mixed.deferred()
-        assert isinstance(node, Recorded)
-        seen.append(node)
-
-    with watching(keep):
-        tape, last = recorded(network, layer, "attention")
-    mixed = one_attention(seen, network, layer)
-    pulled = tape.pulled(last, adjoint, [mixed])
-    before, heads = pulled.before, pulled.kept[0]
-    if heads is None:  # no way leads from the heads out of the block
-        heads = Sums(adjoint.parts.new_zeros(1, adjoint.ends[0], 1, *mixed.shape))
+    pulled = pulled_through(network, layer, adjoint, "attention", heads=True)
+    heads = one_attention(list(pulled.kept), network, layer)
+    assert heads is not None, "an attention whose output goes nowhere"
     nothing = Sums(torch.zeros_like(network.streams[layer])[None, None, None])
-    return nothing if before is None else before, heads_apart(heads.dense[0, :, 0], network)
+    return nothing if pulled.before is None else pulled.before, heads_apart(heads.dense[0, :, 0], network)

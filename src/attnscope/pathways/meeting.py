@@ -34,7 +34,7 @@ from torch import Tensor
 from attnscope.core.progress import Advance, silent
 from attnscope.pathways.network import Network
 from attnscope.pathways.sums import Sums
-from attnscope.pathways.tape import recorded
+from attnscope.pathways.tape import pulled_through
 from attnscope.pathways.targets import Functional, pulled_back_through_tail, seen_by
 
 
@@ -72,8 +72,7 @@ def by_length(
     begun = [Sums(last.new_full((1, 1, 1), constant))]
     for layer in reversed(range(middle, network.layers)):
         assert adjoint is not None
-        tape, end = recorded(network, layer, count)
-        pulled = tape.pulled(end, adjoint)
+        pulled = pulled_through(network, layer, adjoint, count)
         begun += [] if pulled.constants is None else [pulled.constants]
         adjoint = pulled.before
         advance("lengths", network.layers - layer + middle, network.layers)

@@ -1,7 +1,7 @@
 """Values of one block, kept from its first run: a block of a network always runs on the same stream.
 
-Only what is expensive is kept (products with weights, attention, what is frozen), in the order in which it is computed. A tensor that
-the model has changed in place since is computed again.
+Only what is expensive is kept (products with weights, attention, gates, denominators), in the order in which it is
+computed. A tensor that the model has changed in place since is computed again.
 """
 
 from __future__ import annotations

@@ -16,14 +16,22 @@ from torch, by differentiating the function at zeros that take no memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
-from attnscope.pathways.graded import Count, Graded
+from attnscope.pathways.graded import Count, Graded, watching
 from attnscope.pathways.network import Network
+from attnscope.pathways.slow_adjoint import pulled_slowly
 from attnscope.pathways.sums import LEADING, Backwards, Constants, OnParts, PathSums, Sums
+
+
+class UnrecordedError(Exception):
+    """A rule computes with numbers where there are none: what it does cannot be written down."""
+
 
 Handed = Iterator[tuple["Recorded", Sums]]
 
@@ -84,6 +92,9 @@ class Recorded(PathSums):
     shape: tuple[int, ...]
     back: Callable[[Sums], Handed]
     constant: OnParts | None = None  # the product of an adjoint with what begins here
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise UnrecordedError(name)
 
     def through(self, function: OnParts, backwards: Backwards | None = None) -> Recorded:
         if backwards is None:
@@ -166,15 +177,24 @@ class Recorded(PathSums):
         return self.tape.step(shape, back)
 
 
-def recorded(network: Network, layer: int, count: Count) -> tuple[Tape, Recorded]:
-    """Block `layer` written down, and its last step; the first step is the stream that enters."""
-    stream = network.streams[layer]
+@torch.no_grad()
+def pulled_through(network: Network, layer: int, adjoint: Sums, count: Count, heads: bool = False) -> Pulled:
+    """An adjoint behind block `layer`, carried to before it; with `heads`, also to the output of each attention."""
+    stream, seen = network.streams[layer], []
     tape = Tape(stream)
-    first = tape.step(tuple(stream.shape), lambda adjoint: iter(()))
-    answer = network.block(layer, Graded.later(stream, lambda: first, 0, count))
-    last = answer.deferred()
-    assert isinstance(last, Recorded)
-    return tape, last
+    first = tape.step(tuple(stream.shape), lambda _: iter(()))
+
+    def keep(mixed: Graded, pattern: Tensor) -> None:
+        seen.append(mixed.deferred())
+
+    try:
+        with watching(keep) if heads else nullcontext():
+            last = network.block(layer, Graded.later(stream, lambda: first, 0, count)).deferred()
+        assert isinstance(last, Recorded)
+        return tape.pulled(last, adjoint, seen)
+    except UnrecordedError:
+        before, constants, at_heads = pulled_slowly(network, layer, adjoint, count)
+        return Pulled(before, constants, tuple(at_heads))
 
 
 def summed_to(g: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -59,6 +59,7 @@ class TaskHead:
     block: int
     head: int
     value: float  # mean Shapley value
+    paths: float  # mean over all paths through it: what the frozen network loses without it
     error: float  # its standard error
     low: float  # the bootstrap interval of this head alone
     high: float
@@ -114,11 +115,13 @@ class TaskPaths(Record):
     def heads(self) -> tuple[TaskHead, ...]:
         """All heads, the largest mean value of either sign first."""
         own = self.spread
+        whole = self._matrix("paths").mean(0)
         gone = None if self.removal is None else spread(self._matrix("removal.target"))
         made = [
             TaskHead(
                 *place,
                 value=float(own.mean[i]),
+                paths=float(whole[i]),
                 error=float(own.error[i]),
                 low=float(own.low[i]),
                 high=float(own.high[i]),
@@ -171,7 +174,7 @@ class TaskPaths(Record):
         """One row for each head, the largest first."""
         import pandas
 
-        fields = ("block", "head", "value", "error", "low", "high", "band", "sure", "removed", "removed_error")
+        fields = ("block", "head", "value", "error", "low", "high", "band", "sure", "paths", "removed", "removed_error")
         return pandas.DataFrame([{name: getattr(one, name) for name in fields} for one in self.heads])
 
     def __repr__(self) -> str:

@@ -62,9 +62,7 @@ def correlations(one: Table, other: Table, seed: int = 0) -> tuple[Correlation |
     return _correlation(one, other, lambda x: x, seed), _correlation(one, other, ranks, seed)
 
 
-def _correlation(
-    one: Table, other: Table, seen: Callable[[np.ndarray], np.ndarray], seed: int
-) -> Correlation | None:
+def _correlation(one: Table, other: Table, seen: Callable[[np.ndarray], np.ndarray], seed: int) -> Correlation | None:
     whole = _pearson(seen(one.mean(0)), seen(other.mean(0)))
     if whole is None:
         return None
