@@ -80,4 +80,5 @@ def length_caption(found: Explanation) -> str:
     assert split is not None
     sums = ", ".join(f"{exactly(k)} {signed(v)}" for k, v in enumerate(split.sums) if k < MOST_LENGTHS)
     more = " and so on" if len(split.sums) > MOST_LENGTHS else ""
-    return f"Sums over all rows: {sums}{more}. All together: {numeral(split.total)}, the answer. Shades follow the root of the number."
+    total = f"All together: {numeral(split.total)}, the answer."
+    return f"Sums over all rows: {sums}{more}. {total} Shades follow the root of the number."

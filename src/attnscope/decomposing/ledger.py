@@ -82,10 +82,12 @@ class Ledger:
         if not isinstance(settings, dict):
             raise RefusalError(f"'{path}' is not an interrupted run over prompts: leave out --resume to begin anew.")
         other = [name for name in self.settings if settings.get(name) != self.settings[name]]
+        if "dtype" in other:  # weights in another precision are other weights: that follows
+            other = [name for name in other if name != "model"]
         if other:
             raise RefusalError(
-                f"The interrupted run in '{path}' had another {', '.join(other)}: give the same options again, or leave "
-                "out --resume to begin anew."
+                f"The interrupted run in '{path}' had another {', '.join(other)}: give the same options again, or leave"
+                " out --resume to begin anew."
             )
         try:
             return [decode(PromptRow, json.loads(line)) for line in lines]

@@ -112,7 +112,11 @@ def _layer_norm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any
     x, axes = given["input"], tuple(range(-len(given["normalized_shape"]), 0))
     if not isinstance(x, Graded):
         return freeze_answer(func, name, args, kwargs, value)
-    scale = remembered(DENOMINATOR, lambda: (x.value.var(axes, unbiased=False, keepdim=True) + given["eps"]).rsqrt())
+
+    def denominator() -> Tensor:
+        return (x.value.var(axes, unbiased=False, keepdim=True) + given["eps"]).rsqrt()
+
+    scale = remembered(DENOMINATOR, denominator)
     sums, constants, weight, bias = x.deferred, x.constants, given["weight"], given["bias"]
     scale = scale if weight is None else scale * weight.detach()
 

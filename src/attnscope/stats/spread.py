@@ -11,7 +11,6 @@ the same maximum). A number that never varies has no error and no width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,32 +58,32 @@ class Correlation:
 
 def correlations(one: Table, other: Table, seed: int = 0) -> tuple[Correlation | None, Correlation | None]:
     """Pearson's and Spearman's, of the mean of `one` with the mean of `other`, number by number."""
-    return _correlation(one, other, lambda x: x, seed), _correlation(one, other, ranks, seed)
+    weights = np.vstack([np.full((1, len(one)), 1 / len(one)), _drawn(len(one), seed)])  # all prompts, then the draws
+    a, b = weights @ one, weights @ other
+    a[0], b[0] = one.mean(0), other.mean(0)
+    known = len(one) > 1
+    return _correlation(a, b, known), _correlation(ranks(a), ranks(b), known)
 
 
-def _correlation(one: Table, other: Table, seen: Callable[[np.ndarray], np.ndarray], seed: int) -> Correlation | None:
-    whole = _pearson(seen(one.mean(0)), seen(other.mean(0)))
-    if whole is None:
+def _correlation(a: Table, b: Table, known: bool) -> Correlation | None:
+    """Row by row: that of the first, and where the others are."""
+    a, b = a - a.mean(1, keepdims=True), b - b.mean(1, keepdims=True)
+    sizes = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    if sizes[0] == 0:
         return None
-    if len(one) < 2:
-        return Correlation(whole, -1.0, 1.0)
-    weights = _drawn(len(one), seed)
-    drawn = [_pearson(seen(a), seen(b)) for a, b in zip(weights @ one, weights @ other, strict=True)]
-    low, high = np.quantile([d for d in drawn if d is not None] or [whole], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Correlation(whole, float(low), float(high))
+    found = (a * b).sum(1)[sizes > 0] / sizes[sizes > 0]
+    if not known:
+        return Correlation(float(found[0]), -1.0, 1.0)
+    low, high = np.quantile(found[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Correlation(float(found[0]), float(low), float(high))
 
 
-def ranks(values: Float[np.ndarray, " number"]) -> Float[np.ndarray, " number"]:
-    """From the smallest; equal numbers share the mean of their places."""
-    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return ((last - counts + last - 1) / 2)[which]
+def ranks(values: Table) -> Table:
+    """In every row from the smallest; equal numbers share the mean of their places."""
+    from scipy.stats import rankdata  # slow to import, and seldom needed
 
-
-def _pearson(one: np.ndarray, other: np.ndarray) -> float | None:
-    a, b = one - one.mean(), other - other.mean()
-    size = float(np.linalg.norm(a) * np.linalg.norm(b))
-    return float(a @ b) / size if size > 0 else None
+    found: Table = rankdata(values, axis=1)
+    return found
 
 
 def _drawn(rows: int, seed: int) -> Float[np.ndarray, "draw row"]:
