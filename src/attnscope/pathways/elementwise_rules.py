@@ -10,7 +10,7 @@ from torch import Tensor
 from attnscope.pathways.freezing import Rule, freeze_answer
 from attnscope.pathways.graded import Frozen, Graded, passed, plain
 from attnscope.pathways.memory import DENOMINATOR, GATE, remembered
-from attnscope.pathways.sums import LEADING, Backwards, PathSums
+from attnscope.pathways.sums import Backwards, PathSums
 
 # phi with phi(0) = 0, followed as phi(z) = g(z) z; only a gate where they multiply something else (SwiGLU).
 _ACTIVATIONS = (
@@ -48,7 +48,7 @@ def _scaled(stream: Graded, factor: Any, value: Tensor, divides: bool = False) -
 
     def make() -> PathSums:
         scaled = sums().fitted(ndim).through(times, Backwards(times, tuple(shape)))
-        return scaled.through(lambda p: p.expand(*p.shape[:LEADING], *shape))
+        return scaled.expanded(tuple(shape))
 
     return stream.made(value, make)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnscope.pathways.freezing import Rule, freeze_answer, lifted
 from attnscope.pathways.graded import Frozen, Graded, plain
-from attnscope.pathways.sums import LEADING, Backwards, PathSums
+from attnscope.pathways.sums import Backwards, PathSums
 
 _SUMS = (
     *("add", "__add__", "__radd__", "add_", "__iadd__"),
@@ -31,7 +31,7 @@ def _sum(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     def make() -> PathSums:
         scaled = b() if factor == 1 else b().through(lambda p: factor * p)
         both = a().fitted(ndim).plus(scaled.fitted(ndim))
-        return both.through(lambda p: p.expand(*p.shape[:LEADING], *shape))
+        return both.expanded(tuple(shape))
 
     return first.made(value, make, left.gated or right.gated)
 

@@ -49,6 +49,10 @@ class PathSums(ABC):
     def fitted(self, ndim: int) -> PathSums:
         """Room for broadcasting: axes of size one between the edge axes and the value's own."""
 
+    def expanded(self, shape: tuple[int, ...]) -> PathSums:
+        """Axes of one entry repeated until the value has this shape."""
+        return self.through(lambda p: p.expand(*p.shape[:LEADING], *shape), Backwards(lambda g: g, shape))
+
     @abstractmethod
     def plus(self, other: PathSums) -> PathSums:
         """Parts of equal length added; the value's own axes broadcast."""

@@ -123,6 +123,9 @@ class Recorded(PathSums):
 
         return self.tape.step(self.shape, back)
 
+    def expanded(self, shape: tuple[int, ...]) -> PathSums:
+        return self if shape == self.shape else super().expanded(shape)
+
     def fitted(self, ndim: int) -> Recorded:
         lack = ndim - len(self.shape)
         wider = (*[1] * lack, *self.shape)

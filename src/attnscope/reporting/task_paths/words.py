@@ -90,8 +90,8 @@ def parting(task: TaskPaths) -> str:
     assert worst.removed is not None
     return (
         f"They part most at {head_name(worst.block, worst.head)}: its value is {signed(worst.value)}, all paths "
-        f"through it carry {signed(worst.paths)}, and without it the target changes by {signed(-worst.removed)}. Between "
-        "the first two, paths are shared with other heads; between the last two, what stands behind the head "
+        f"through it carry {signed(worst.paths)}, and without it the target changes by {signed(-worst.removed)}. "
+        "Between the first two, paths are shared with other heads; between the last two, what stands behind the head "
         "recomputes."
     )
 
