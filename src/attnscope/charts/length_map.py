@@ -80,5 +80,5 @@ def length_caption(found: Explanation) -> str:
     assert split is not None
     sums = ", ".join(f"{exactly(k)} {signed(v)}" for k, v in enumerate(split.sums) if k < MOST_LENGTHS)
     more = " and so on" if len(split.sums) > MOST_LENGTHS else ""
-    total = f"All together: {numeral(split.total)}, the answer."
+    total = f"All together: {numeral(split.total)}; the answer is {numeral(found.value)}."
     return f"Sums over all rows: {sums}{more}. {total} Shades follow the root of the number."
