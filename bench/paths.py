@@ -3,7 +3,8 @@
 BERT-base size (12 layers, 12 heads, width 768), random weights, 128 tokens, float32, one thread, CPU time, the smallest
 of several turns. The model is attnscope's nano with norms behind the skips, as in BERT: once with attention only, once
 with MLPs of 3072 units. `freeze` has run before: what it costs is a row of its own. Beside it: what enumerating all
-(H+1)^L paths would take (one path, measured, times their number), and a sample of 20 paths.
+(H+1)^L paths would take (one path, measured, times their number), and a sample of 20 paths. The lengths of one target,
+meeting in the middle, stand beside; `pocket` and `smollm2` measure the same on trained models, 64 tokens.
 
 `memory` at the end: lengths and head values of SmolLM2-135M on 64 tokens, in a process of its own.
 """
@@ -27,10 +28,13 @@ from attnscope.hf.editing.freeze import freeze
 from attnscope.models.nano import Config, Nano
 from attnscope.pathways.graded import Graded, watching
 from attnscope.pathways.lengths import lengths
+from attnscope.pathways.meeting import by_length
 from attnscope.pathways.network import Network
+from attnscope.pathways.targets import logit
 
 LAYERS, HEADS, WIDTH, TOKENS, SAMPLE = 12, 12, 768, 128, 20
-REACH = {"all lengths, attention only": 4.0, "all lengths, with MLPs": 8.0, "all edges, with MLPs": 8.0}
+MET = "all edges of one target, meeting in the middle"
+REACH = {"all lengths, attention only": 4.0, "all lengths, with MLPs": 8.0, "all edges, with MLPs": 8.0, MET: 5.0}
 
 
 def cpu_seconds(ways: dict[str, Callable[[], Any]], turns: int) -> dict[str, float]:
@@ -78,6 +82,8 @@ def measured(turns: int) -> list[dict[str, Any]]:
         }
         if mlp:
             ways["all edges, with MLPs"] = lambda frozen=frozen: lengths(frozen, "edges", sources=False)
+            ways[MET] = lambda frozen=frozen: by_length(frozen, logit(0), sources=False)
+            ways[f"{MET}, sources apart"] = lambda frozen=frozen: by_length(frozen, logit(0))
         ways[f"one path, {kind}"] = lambda frozen=frozen: one_path(frozen)
         seconds = cpu_seconds(ways, turns)
         one, path = seconds[f"one forward, {kind}"], seconds[f"one path, {kind}"]
@@ -85,6 +91,29 @@ def measured(turns: int) -> list[dict[str, Any]]:
         seconds[f"all {(HEADS + 1) ** LAYERS:.1e} paths (extrapolated), {kind}"] = (HEADS + 1) ** LAYERS * path
         rows += [{"way": name, "cpu_seconds": s, "ratio": s / one} for name, s in seconds.items()]
     return rows
+
+
+def real(name: str, turns: int) -> list[dict[str, Any]]:
+    """Ratios of one target's lengths to a forward of a trained model on 64 tokens, float32, in one run."""
+    from attnscope.hf.loading.load import load
+    from attnscope.pathways.heads import head_table
+    from bench.subjects import wikitext
+    from tools.fetch_models import path as weights
+
+    loaded = load(name if name == "pocket" else str(weights(name)))
+    assert loaded.tokenizer is not None
+    ids = torch.tensor([loaded.tokenizer(wikitext()[:2000])["input_ids"][:64]])
+    frozen = freeze(loaded.model, {"input_ids": ids})
+    target = logit(int(frozen.output[0, -1].argmax()))
+    ways: dict[str, Callable[[], Any]] = {
+        f"one forward, {name}": lambda: loaded.model(ids, use_cache=False),
+        f"all edges followed to the end, {name}": lambda: lengths(frozen, "edges", sources=False),
+        f"{MET}, {name}": lambda: by_length(frozen, target, sources=False),
+        f"values of all heads, {name}": lambda: head_table(frozen, target),
+    }
+    seconds = cpu_seconds(ways, turns)
+    one = seconds[f"one forward, {name}"]
+    return [{"way": way, "cpu_seconds": s, "ratio": s / one} for way, s in seconds.items()]
 
 
 def smollm2() -> dict[str, float]:
@@ -123,26 +152,33 @@ def _peak() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=["all", "time", "memory", "smollm2"], default="all")
+    parser.add_argument(
+        "what", nargs="?", choices=["all", "time", "pocket", "smollm2", "memory", "peak"], default="all"
+    )
     parser.add_argument("--turns", type=int, default=3)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     console = Console(width=110)
-    if asked.what == "smollm2":
+    if asked.what == "peak":
         print(json.dumps(smollm2()))
         return
-    if asked.what in ("all", "time"):
+    measuring: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "time": lambda: measured(asked.turns),
+        "pocket": lambda: real("pocket", asked.turns),
+        "smollm2": lambda: real("smollm2", asked.turns),
+    }
+    for what in [name for name in measuring if asked.what in ("all", name)]:
         table = Table(title="sorting all paths by length (one thread; one forward = 1)")
         for heading in ("way", "CPU seconds", "ratio", "reach"):
             table.add_column(heading, justify="left" if heading == "way" else "right")
-        for row in measured(asked.turns):
+        for row in measuring[what]():
             reach = REACH.get(row["way"])
             table.add_row(
                 row["way"], f"{row['cpu_seconds']:.3g}", f"{row['ratio']:.3g}x", f"{reach:g}x" if reach else ""
             )
         console.print(table)
     if asked.what in ("all", "memory"):
-        command = [sys.executable, "-m", "bench.paths", "smollm2"]
+        command = [sys.executable, "-m", "bench.paths", "peak"]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
         for name, value in json.loads(done.stdout.splitlines()[-1]).items():
             console.print(

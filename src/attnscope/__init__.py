@@ -21,6 +21,7 @@ _HOMES = {
     "compare": "attnscope.records.comparison:compare",
     "collapse": "attnscope.collapsing.collapse:collapse",
     "paths": "attnscope.decomposing.paths:paths",
+    "task_paths": "attnscope.decomposing.task_paths:task_paths",
     "explain": "attnscope.explaining.explain:explain",
     "view": "attnscope.viewing.view:view",
     "evaluate": "attnscope.explaining.evaluate:evaluate",
@@ -50,6 +51,7 @@ _HOMES = {
     "Compiled": "attnscope.records.compiled:Compiled",
     "Capacity": "attnscope.records.capacity:Capacity",
     "PathReport": "attnscope.records.paths:PathReport",
+    "TaskPaths": "attnscope.records.task_paths:TaskPaths",
     "Explanation": "attnscope.records.explanation:Explanation",
     "View": "attnscope.records.view:View",
     "Faithfulness": "attnscope.records.faithfulness:Faithfulness",
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from attnscope.core.registry import variant_catalog
     from attnscope.core.variant import Size as Size
     from attnscope.decomposing.paths import paths as paths
+    from attnscope.decomposing.task_paths import task_paths as task_paths
     from attnscope.exchanging.installed import installed as installed
     from attnscope.exchanging.largest_logits import largest_logits as largest_logits
     from attnscope.exchanging.save_treated import save_treated as save_treated
@@ -94,6 +97,7 @@ if TYPE_CHECKING:
     from attnscope.records.survey.diagnose import diagnose as diagnose
     from attnscope.records.survey.survey import Survey as Survey
     from attnscope.records.survey.thresholds import Thresholds as Thresholds
+    from attnscope.records.task_paths import TaskPaths as TaskPaths
     from attnscope.records.treatment import Treatment as Treatment
     from attnscope.records.view import View as View
     from attnscope.reporting.report import report as report

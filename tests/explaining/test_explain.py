@@ -53,6 +53,18 @@ def test_the_answer_is_the_models_own_most_likely_token(llama: Any) -> None:
     assert found.baseline == "the mean of all vectors of the vocabulary"
 
 
+def test_path_contribution_is_split_by_length(llama: Any) -> None:
+    """In float64, where the frozen network is held to 1e-10 of the model; its norms cast to float32, ours do not."""
+    found = explain(llama, methods="path_contribution", dtype="float64")
+    split = found.lengths
+    assert split is not None
+    assert split.total == pytest.approx(found.value, abs=1e-5)
+    assert [sum(row) for row in split.tokens] == pytest.approx(list(found.scores("path_contribution")), abs=1e-9)
+    assert len(split.constants) == len(split.sums) == 4
+    assert sum(split.sums) == pytest.approx(split.total)
+    assert explain(llama).lengths is None
+
+
 def test_a_target_and_another_against_it(llama: Any) -> None:
     one, other, both = (
         explain(llama, **asked) for asked in ({"target": "a"}, {"target": "b"}, {"target": "a", "against": "b"})

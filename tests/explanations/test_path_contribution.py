@@ -9,9 +9,10 @@ import torch
 
 from attnscope.explanations.path_contribution import path_contribution
 from attnscope.hf.editing.freeze import freeze
-from attnscope.pathways.adjoint import pulled_back
+from attnscope.pathways.adjoint import pulled_back, pulled_back_by_length
 from attnscope.pathways.graded import Graded
-from attnscope.pathways.targets import logit
+from attnscope.pathways.lengths import lengths
+from attnscope.pathways.targets import logit, pulled_back_through_tail
 from tests.explanations.runs import ENTRY, batch_of, model_of, places_of
 
 
@@ -36,3 +37,25 @@ def test_parts_add_up_and_are_those_of_the_frozen_network(name: str) -> None:
                 stream = network.block(layer, stream)
             alone_gives = float(target(network.finish(stream).parts[0, 0, 0]))
         assert alone_gives == pytest.approx(float(found[place]), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama"])
+def test_numbers_are_split_by_length_and_add_up_both_ways(name: str) -> None:
+    """By token to the numbers that the explanation gives, by length to the full recursion, in all to the answer."""
+    model, batch = model_of(name, torch.float64), batch_of(name)
+    network = freeze(model, batch, places_of(name)[0])
+    target = logit(ENTRY)
+    whole, _ = pulled_back(network, target)
+    adjoint, constants = pulled_back_by_length(network, target)
+    split = (network.streams[0] * adjoint)[:, 0].sum(-1)  # [length, token]
+    tokens = path_contribution(contributions=lambda: {"model": (network.streams[0] * whole)[0]})["model"]
+    # Two orders of adding the same products, in float64: far below what freeze allows.
+    assert (split.sum(0) - tokens).abs().max() <= 1e-10
+    with torch.no_grad():
+        last, constant = pulled_back_through_tail(network, target)
+        by_length = torch.einsum("sk...,...->sk", lengths(network).stream.parts[:, :, 0], last)
+    by_length[1, 0] += constant
+    assert (split.sum(1) - by_length[0]).abs().max() <= 1e-10
+    assert (constants - by_length[1]).abs().max() <= 1e-10
+    assert float(split.sum() + constants.sum()) == pytest.approx(float(target(network.output)), abs=1e-9)
+    assert split[1:].abs().max() > 1e-3  # paths through heads are there

@@ -16,6 +16,7 @@ from tests.records.survey.sample import sample_survey
 from tests.reporting.sample_explanation import sample_explanation
 from tests.reporting.sample_faithfulness import sample_faithfulness
 from tests.reporting.sample_paths import sample_paths
+from tests.reporting.sample_task_paths import sample_task_paths
 from tests.reporting.sample_view import sample_view
 
 
@@ -26,6 +27,7 @@ def sample(kind: str) -> Record:
         "comparison": lambda: compare(sample_survey(2, 2, 2), sample_survey(2, 2, 2, seed=1)),
         "collapse": sample_collapse,
         "paths": lambda: sample_paths(2, 2),
+        "task_paths": sample_task_paths,
         "explanation": sample_explanation,
         "faithfulness": sample_faithfulness,
         "view": sample_view,

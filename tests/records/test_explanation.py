@@ -59,6 +59,8 @@ def test_agreement_is_spearmans() -> None:
         (lambda data: data.update(methods=[]), "one method at least"),
         (lambda data: data["methods"].append(data["methods"][0]), "every method once"),
         (lambda data: data["asked"].update(kind="wish"), "asked"),
+        (lambda data: data["lengths"]["tokens"].pop(), "lengths"),
+        (lambda data: data["lengths"]["constants"].pop(), "lengths"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, change, says: str) -> None:

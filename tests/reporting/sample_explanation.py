@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from attnscope.records.explanation import Asked, Explanation, Input, Scored
+from attnscope.records.explanation import Asked, ByLength, Explanation, Input, Scored
 
 WORDS = ("<bos>", "The", " capital", " of", " France", " is", " not", "\n", " <b>", " Rome")
 
@@ -33,6 +33,7 @@ def sample_explanation(tokens: int = 10, stacks: int = 1, methods: int = 5) -> E
         own = tuple(tuple(float(wave(place)) for place in range(tokens)) for _ in rows)
         own = ((), *own[1:]) if name == "rollout" and stacks > 1 else own
         scored.append(Scored(name, title, group, signed, own, adds_up))
+    split = tuple(tuple((7.25 - 1) * 0.5 ** (place + k + 2) for k in range(4)) for place in range(tokens))
     asked = Asked("logit", " Paris", where="after the last token")
     return Explanation(
         model="a model",
@@ -47,5 +48,6 @@ def sample_explanation(tokens: int = 10, stacks: int = 1, methods: int = 5) -> E
         baseline="the mean of all vectors of the vocabulary",
         methods=tuple(scored),
         notes=("A note.",),
+        lengths=ByLength("model", split, (0.5, 0.25, 0.125, 0.0)) if stacks == 1 else None,
         provenance={"model": {"name": "a model", "hash": "sha256:0"}, "bos": {"begins": True, "why": "said"}},
     )

@@ -21,6 +21,7 @@ from tests.reporting.sample_collapse import collapse_of, sample_curves
 from tests.reporting.sample_explanation import sample_explanation
 from tests.reporting.sample_faithfulness import sample_faithfulness
 from tests.reporting.sample_reproduction import sample_reproduction
+from tests.reporting.sample_task_paths import sample_task_paths
 
 pytestmark = pytest.mark.browser
 PAGES: dict[str, Callable[[], Record]] = {
@@ -32,6 +33,7 @@ PAGES: dict[str, Callable[[], Record]] = {
     "explanation of two stacks": partial(sample_explanation, stacks=2, tokens=60),
     "reproduction": sample_reproduction,
     "faithfulness": sample_faithfulness,
+    "task of many prompts": sample_task_paths,
 }
 
 

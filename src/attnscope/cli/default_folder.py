@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from attnscope.patterns.pattern import Pattern
 
 LONGEST_STEM = 60  # of a name in that of a folder: with four bytes a letter, file systems still take it
-OF_MODELS = ("survey.json", "survey.partial.json", "collapse.json", "paths.json", "view.json", "treatment.json")
+OF_MODELS = (
+    "survey.json",
+    "survey.partial.json",
+    "collapse.json",
+    "paths.json",
+    "task_paths.json",
+    "view.json",
+    "treatment.json",
+)
 HEAD = "head.safetensors"
 
 

@@ -18,6 +18,7 @@ WRITTEN = (
     *("collapse.json", "collapse.html", "paths.json", "paths.html", "results.json", "page.html"),
     *("treatment.json", "treatment.html", "explanation.json", "explanation.html"),
     *("faithfulness.json", "faithfulness.html"),
+    *("task_paths.json", "task_paths.partial.jsonl", "task_paths.html"),
     *("head.safetensors", "head.html", "capacity.json", "capacity.html"),
 )
 

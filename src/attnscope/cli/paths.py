@@ -18,6 +18,7 @@ from attnscope.cli.options import (
     chart_option,
     json_option,
     out_option,
+    resume_option,
     seed_option,
     stack_option,
 )
@@ -30,7 +31,13 @@ DATA, PAGE = "paths.json", "paths.html"
 
 def paths(
     model: Model,
-    text: Annotated[str, typer.Argument(help="What the model reads: a text, a file of one, or - for standard input.")],
+    text: Annotated[
+        str,
+        typer.Argument(
+            help="What the model reads: a text, a file of one, or - for standard input. A .jsonl file of prompts with "
+            "their targets is a task: values of heads over all of them, with error bars."
+        ),
+    ],
     target: Annotated[
         str | None,
         typer.Option(
@@ -51,6 +58,13 @@ def paths(
         int, typer.Option(help="Random signs behind the path energies; 0 leaves them out and is faster.", min=0)
     ] = 16,
     mlp: Annotated[bool, typer.Option("--mlp/--no-mlp", help="Count and value MLPs too; without is faster.")] = True,
+    removal: Annotated[
+        str,
+        typer.Option(
+            help="Of a task: what stands in for a head that is really removed, zero, mean, or none (no check)."
+        ),
+    ] = "zero",
+    resume: Annotated[bool, resume_option("an interrupted run over prompts in --out")] = False,
     dtype: Annotated[
         str, typer.Option(help="float64 (exact to 1e-10) or float32 (to 1e-4, half the memory).")
     ] = "float64",
@@ -72,14 +86,37 @@ def paths(
     from attnscope.cli.names import check_model
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
+    from attnscope.cli.task_paths import is_task, task_paths
 
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
-    words = text_or_file(text)
+    many = is_task(text)
+    _refuse_what_does_not_go_together(many, resume, target, against, position)
+    words = "" if many else text_or_file(text)
     check_model(
         model, dtype=dtype, random_init=random_init, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
     )
     place = model_folder(model, random_init) if out is None else out
+    if many:
+        task_paths(
+            model,
+            text,
+            resume=resume,
+            place=place,
+            chart=chart,
+            as_json=as_json,
+            verbose=verbose,
+            removal=removal,
+            dtype=dtype,
+            device=device,
+            stack=stack,
+            bos=bos,
+            random_init=random_init,
+            seed=seed,
+            allow_pickle=allow_pickle,
+            trust_remote_code=trust_remote_code,
+        )
+        return
     saved: Path | None = None
     try:
         with output_folder(place) as folder, showing() as progress:
@@ -116,6 +153,20 @@ def paths(
         typer.echo(f"attnscope: {unfinished if saved is None else kept}.", err=True)
         raise typer.Exit(130) from None
     _finish(report, place, chart, as_json, verbose)
+
+
+def _refuse_what_does_not_go_together(
+    many: bool, resume: bool, target: str | None, against: str | None, position: int | None
+) -> None:
+    from attnscope.core.errors import RefusalError
+
+    if resume and not many:
+        raise RefusalError("--resume goes on with a task of many prompts: give a .jsonl file of them, or leave it out.")
+    if many and any(given is not None for given in (target, against, position)):
+        raise RefusalError(
+            "The prompts of a task have targets of their own: leave out --target, --against and --position, and write "
+            "them into the file."
+        )
 
 
 def _finish(report: PathReport, folder: Path, chart: Path | None, as_json: bool, verbose: bool) -> None:

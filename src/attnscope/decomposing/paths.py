@@ -50,6 +50,7 @@ from attnscope.pathways.edges import number_of_paths
 from attnscope.pathways.energy import Energy, path_energy
 from attnscope.pathways.heads import head_table
 from attnscope.pathways.lengths import Lengths, lengths
+from attnscope.pathways.meeting import by_length
 from attnscope.pathways.network import Network, differences
 from attnscope.pathways.rank_view import RankView, rank_view
 from attnscope.pathways.shapley import shapley
@@ -125,14 +126,14 @@ def paths(
             apart = max(differences(network))
         goal = aim(loaded, network, read, target, against, position)
         progress("lengths", 0, 0)
-        by_length = lengths(network)
-        graded, constant = _graded(network, by_length, goal)
-        view = rank_view(by_length)
+        sorted_paths = lengths(network)
+        graded, constant = _graded(network, sorted_paths, goal)
+        view = rank_view(sorted_paths)
         sight = Predicting.of(goal, read, network, causal=loaded.kind in ("causal", "encoder-decoder"))
-        said = predictions(by_length, graded.sum(0).tolist(), constant, sight, progress)
+        said = predictions(sorted_paths, graded.sum(0).tolist(), constant, sight, progress)
         graded[1, 0] += constant
         table = head_table(network, goal.target, progress)
-        edges = _by_edges(network, goal) if mlp else None
+        edges = tuple(by_length(network, goal.target, sources=False).lengths.tolist()) if mlp else None
         players = _players(network, goal, progress) if mlp else None
         progress("energies", 0, 0)
         energy = path_energy(network, draws, seed, goal.target, at_once=SIGNS_AT_ONCE) if draws else None
@@ -204,15 +205,6 @@ def _graded(network: Network, found: Lengths, goal: Aim) -> tuple[Float[Tensor, 
     """The target summed over all paths of each source and length up to the last block, and the tail's constant."""
     adjoint, constant = pulled_back_through_tail(seen_by(goal.target, network), goal.target)
     return torch.einsum("sk...,...->sk", found.stream.parts[:, :, 0], adjoint), constant
-
-
-@torch.no_grad()
-def _by_edges(network: Network, goal: Aim) -> tuple[float, ...]:
-    """The target by number of edges of both kinds."""
-    adjoint, constant = pulled_back_through_tail(seen_by(goal.target, network), goal.target)
-    parts = lengths(network, "edges", sources=False).stream.parts[0, :, 0]
-    values = torch.einsum("k...,...->k", parts, adjoint).tolist()
-    return (values[0] + constant, *values[1:])
 
 
 def _players(network: Network, goal: Aim, progress: Advance) -> Players:

@@ -41,8 +41,10 @@ from attnscope.hf.seeing.gradients import with_gradients, without_gradients
 from attnscope.hf.seeing.intact import evaluating, without_cache
 from attnscope.hf.tapping.capture import capture, first_output
 from attnscope.hf.tapping.entrances import Entrance, entrances
-from attnscope.records.explanation import Explanation, Input, Scored
+from attnscope.records.explanation import ByLength, Explanation, Input, Scored
 from attnscope.trace.windows import Tokenizer
+
+LENGTHS_OF = "path_contribution"
 
 
 @with_gradients()
@@ -90,6 +92,7 @@ def explain(
         captured = capture(loaded.model, read.batch, found, places, goal.number)
         one = Run(loaded, read, found, places, goal, captured, seed)
         scored, left_out = _scored(one, chosen, named, progress)
+        lengths = _lengths(one) if any(method.name == LENGTHS_OF for method in scored) else None
     return Explanation(
         model=loaded.name,
         class_name=loaded.class_name,
@@ -102,6 +105,7 @@ def explain(
         dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
         baseline=baseline_words(loaded),
         methods=scored,
+        lengths=lengths,
         notes=(*goal.notes, *left_out, *_notes(found, read), *read.notes),
         provenance={
             "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
@@ -150,6 +154,12 @@ def _scored(
     if not scored:
         raise RefusalError(f"No method can speak of {one.loaded.class_name}: {notes[0]}")
     return tuple(scored), tuple(notes)
+
+
+def _lengths(one: Run) -> ByLength:
+    """The numbers of `path_contribution`, split by how many heads paths pass."""
+    tokens, constants = one.lengths()
+    return ByLength(one.places[-1].stack, tuple(map(tuple, tokens.tolist())), tuple(constants.tolist()))
 
 
 def _inputs(loaded: Loaded, read: Reading, places: tuple[Entrance, ...]) -> tuple[Input, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from attnscope.hf.loading.outputs import mask_token_of
 from attnscope.hf.tapping.capture import Captured, asked_with, gradient_under
 from attnscope.hf.tapping.entrances import Entrance
 from attnscope.hf.tapping.zeroing import moved_by_zeroing
-from attnscope.pathways.adjoint import pulled_back
+from attnscope.pathways.adjoint import pulled_back, pulled_back_by_length
 from attnscope.pathways.network import Network
 
 ROWS = 4096  # of a table of vectors, looked up at a time
@@ -103,9 +103,20 @@ class Run:
 
     def contributions(self) -> dict[str, Float[Tensor, "token width"]]:
         """What each token sends through the network that is frozen at this text."""
-        network: Network = freeze(self.loaded.model, self.read.batch, self.found)
-        adjoint, _ = pulled_back(network, lambda output: (output * self.aim.direction).sum())
-        return {self.places[-1].stack: (network.streams[0] * adjoint)[0].detach()}
+        adjoint, _ = pulled_back(self.frozen, self._answered)
+        return {self.places[-1].stack: (self.frozen.streams[0] * adjoint)[0].detach()}
+
+    def lengths(self) -> tuple[Float[Tensor, "token length"], Float[Tensor, " length"]]:
+        """The same by how many heads it passes on its way, and what constants add by length."""
+        adjoint, constants = pulled_back_by_length(self.frozen, self._answered)
+        return (self.frozen.streams[0] * adjoint)[:, 0].sum(-1).mT, constants
+
+    @cached_property
+    def frozen(self) -> Network:
+        return freeze(self.loaded.model, self.read.batch, self.found)
+
+    def _answered(self, output: Tensor) -> Tensor:
+        return (output * self.aim.direction).sum()
 
     def _seed(self) -> int:
         return self.seed

@@ -13,7 +13,7 @@ from attnscope.pathways.freezing import Rule, freeze_answer, leaves, lifted
 from attnscope.pathways.graded import Frozen, Graded, passed, plain, watched
 from attnscope.pathways.linear_rules import times_constant
 from attnscope.pathways.pattern import attention_pattern
-from attnscope.pathways.sums import LEADING, Sums, split_axis
+from attnscope.pathways.sums import LEADING, Backwards, PathSums, split_axis
 
 
 def _product(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
@@ -43,6 +43,7 @@ def _mixed(stream: Graded, pattern: Callable[[], Tensor], value: Tensor, from_ri
     A pattern that mixes `from_right`, Y A, is an edge like any other, but not one whose heads a watch would find.
     """
     sums, axis, own = stream.deferred, stream.axis("attention"), value.shape[:-2]
+    shared = stream.value.shape[-3] if stream.value.ndim > 2 else 1  # heads of keys and values
 
     def beside(parts: Tensor) -> Tensor:
         weights = pattern().detach().to(parts.dtype)
@@ -54,14 +55,27 @@ def _mixed(stream: Graded, pattern: Callable[[], Tensor], value: Tensor, from_ri
         product = split_axis(product, -2, groups, -1).flatten(-4, -3) if groups > 1 else product
         return split_axis(split_axis(product, -1, *columns.shape[-2:]).movedim(-2, 0), 0, *parts.shape[:LEADING])
 
-    def make() -> Sums:
-        mixed = sums().fitted(value.ndim).through(beside).further(axis)
+    def beside_transposed(g: Tensor) -> Tensor:
+        """A^T G: query heads that share keys and values add up."""
+        weights = pattern().detach().to(g.dtype)
+        columns = g.flatten(0, LEADING - 1).movedim(0, -2)  # [..., query, part, channel]
+        groups = own[-1] // shared if own else 1
+        beside = columns.flatten(-2)
+        weights = split_axis(weights, -3, -1, groups).flatten(-3, -2) if groups > 1 else weights
+        beside = split_axis(beside, -3, -1, groups).flatten(-3, -2) if groups > 1 else beside
+        product = split_axis(weights.mT @ beside, -1, *columns.shape[-2:])
+        return split_axis(product.movedim(-2, 0), 0, *g.shape[:LEADING])
+
+    backwards = Backwards(beside_transposed, tuple(value.shape))
+
+    def make() -> PathSums:
+        mixed = sums().fitted(value.ndim).through(beside, backwards).further(axis)
         if from_right and watched("attention"):
             raise RefusalError(
                 "A frozen matrix mixes tokens from the right here, so its heads cannot be told apart: ask for lengths "
                 "alone."
             )
-        return mixed if from_right else passed(stream.made(value, lambda: mixed), "attention", pattern).sums
+        return mixed if from_right else passed(stream.made(value, lambda: mixed), "attention", pattern).deferred()
 
     return stream.made(value, make, gated=False)
 
@@ -95,15 +109,15 @@ def _einsum(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
         return freeze_answer(func, name, args, kwargs, value)
     back = [order.index(place) for place in range(len(order))]
 
-    def make() -> Sums:
+    def make() -> PathSums:
         mixed = _permuted(sums().through(every), order).further(axis)
         seen = stream.made(value.permute(order), lambda: mixed)
-        return _permuted(passed(seen, "attention", lambda: others[frozen[0]]).sums, back)
+        return _permuted(passed(seen, "attention", lambda: others[frozen[0]]).deferred(), back)
 
     return stream.made(value, make, gated=False)
 
 
-def _permuted(sums: Sums, order: list[int]) -> Sums:
+def _permuted(sums: PathSums, order: list[int]) -> PathSums:
     return sums.through(lambda p: p.permute(0, 1, 2, *(axis + LEADING for axis in order)))
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from attnscope.pathways.freezing import Rule, freeze_answer
 from attnscope.pathways.graded import Frozen, Graded, passed, plain
-from attnscope.pathways.sums import LEADING, Sums
+from attnscope.pathways.memory import DENOMINATOR, GATE, remembered
+from attnscope.pathways.sums import Backwards, PathSums
 
 # phi with phi(0) = 0, followed as phi(z) = g(z) z; only a gate where they multiply something else (SwiGLU).
 _ACTIVATIONS = (
@@ -42,9 +43,12 @@ def _scaled(stream: Graded, factor: Any, value: Tensor, divides: bool = False) -
     sums, ndim, shape = stream.deferred, value.ndim, value.shape
     factor = factor.detach() if isinstance(factor, Tensor) else factor
 
-    def make() -> Sums:
-        scaled = sums().fitted(ndim).through(lambda p: p / factor if divides else p * factor)
-        return scaled.through(lambda p: p.expand(*p.shape[:LEADING], *shape))
+    def times(p: Tensor) -> Tensor:  # its own transpose
+        return p / factor if divides else p * factor
+
+    def make() -> PathSums:
+        scaled = sums().fitted(ndim).through(times, Backwards(times, tuple(shape)))
+        return scaled.expanded(tuple(shape))
 
     return stream.made(value, make)
 
@@ -53,8 +57,8 @@ def _edge(stream: Graded, gate: Tensor, value: Tensor, gated: bool) -> Graded:
     """An MLP edge: what a gate lets through."""
     scaled, axis = _scaled(stream, gate, value).deferred, stream.axis("mlp")
 
-    def make() -> Sums:
-        return passed(stream.made(value, lambda: scaled().further(axis)), "mlp", lambda: gate).sums
+    def make() -> PathSums:
+        return passed(stream.made(value, lambda: scaled().further(axis)), "mlp", lambda: gate).deferred()
 
     return stream.made(value, make, gated)
 
@@ -66,14 +70,18 @@ def _activation(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any
     if not isinstance(z, Graded):
         return freeze_answer(func, name, args, kwargs, value)
     inner = z.value
-    zero = inner.abs() < 1e-30
-    gate = value / torch.where(zero, 1.0, inner)
-    if zero.any():
+
+    def gate() -> Tensor:
+        zero = inner.abs() < 1e-30
+        ratio = value / torch.where(zero, 1.0, inner)
+        if not zero.any():
+            return ratio
         options = {key: x for key, x in kwargs.items() if key not in ("input", "inplace")}
         step = torch.full((), 1e-4, dtype=inner.dtype, device=inner.device)
         slope = (func(step, *args[1:], **options) - func(-step, *args[1:], **options)) / (2 * step)
-        gate = torch.where(zero, slope, gate)
-    return _edge(z, gate, value, gated=True)
+        return torch.where(zero, slope, ratio)
+
+    return _edge(z, remembered(GATE, gate), value, gated=True)
 
 
 def _reshaped(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
@@ -104,12 +112,22 @@ def _layer_norm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any
     x, axes = given["input"], tuple(range(-len(given["normalized_shape"]), 0))
     if not isinstance(x, Graded):
         return freeze_answer(func, name, args, kwargs, value)
-    scale = (x.value.var(axes, unbiased=False, keepdim=True) + given["eps"]).rsqrt()
+
+    def denominator() -> Tensor:
+        return (x.value.var(axes, unbiased=False, keepdim=True) + given["eps"]).rsqrt()
+
+    scale = remembered(DENOMINATOR, denominator)
     sums, constants, weight, bias = x.deferred, x.constants, given["weight"], given["bias"]
     scale = scale if weight is None else scale * weight.detach()
 
-    def make() -> Sums:
-        normed = sums().through(lambda p: (p - p.mean(axes, keepdim=True)).mul_(scale))
+    def transposed(g: Tensor) -> Tensor:  # taking the mean away is symmetric
+        g = g * scale
+        return g.sub_(g.mean(axes, keepdim=True))
+
+    backwards = Backwards(transposed, tuple(value.shape))
+
+    def make() -> PathSums:
+        normed = sums().through(lambda p: (p - p.mean(axes, keepdim=True)).mul_(scale), backwards)
         return normed if bias is None else normed.plus_constant(bias.detach(), constants)
 
     return x.made(value, make)

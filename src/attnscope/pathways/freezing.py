@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from attnscope.pathways.graded import Frozen, Graded, plain
-from attnscope.pathways.sums import Sums
 
 Rule = Callable[[Any, str, tuple[Any, ...], dict[str, Any], Any], Any]
 """`rule(func, name, args, kwargs, value)`: the answer, when `value` is what `func` gives on plain tensors."""
@@ -45,8 +44,4 @@ def lifted(thing: Any, beside: Graded, shape: Any = None) -> Graded:
     value = plain(value).detach() if shape is None else plain(value).detach().expand(shape)
     deferred, constants = beside.deferred, beside.constants
 
-    def make() -> Sums:
-        parts = value.new_zeros((deferred().parts.shape[0], 1, 1, *value.shape))
-        return Sums(parts).plus_constant(value, constants)
-
-    return Graded.later(value, make, constants, beside.count)
+    return Graded.later(value, lambda: deferred().beginning(value, constants), constants, beside.count)

@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.pathways.sums import Constants, Deferred, Parts, Sums
+from attnscope.pathways.sums import Constants, Deferred, Parts, PathSums, Sums
 
 Count = Literal["attention", "both", "edges", "none"]
 """`attention`: MLP edges are not counted. `both`: in an index of their own. `edges`: together with attention edges.
@@ -97,7 +97,7 @@ class Graded(Tensor):
 
     @staticmethod
     def later(
-        value: Tensor, make: Callable[[], Sums], constants: Constants, count: Count, gated: bool = False
+        value: Tensor, make: Callable[[], PathSums], constants: Constants, count: Count, gated: bool = False
     ) -> Graded:
         graded = value.as_subclass(Graded)
         graded.deferred, graded.constants, graded.count, graded.gated = Deferred(make), constants, count, gated
@@ -119,18 +119,20 @@ class Graded(Tensor):
         """Another tensor of the same count and sources."""
         return self.made(value, lambda: Sums(parts), gated)
 
-    def made(self, value: Tensor, make: Callable[[], Sums], gated: bool | None = None) -> Graded:
+    def made(self, value: Tensor, make: Callable[[], PathSums], gated: bool | None = None) -> Graded:
         return Graded.later(value, make, self.constants, self.count, self.gated if gated is None else gated)
 
     @property
     def sums(self) -> Sums:
         """The parts, without places that have no path."""
-        return self.deferred()
+        sums = self.deferred()
+        assert isinstance(sums, Sums)
+        return sums
 
     @property
     def parts(self) -> Parts:
         """All parts, from zero edges on."""
-        return self.deferred().dense
+        return self.sums.dense
 
     @property
     def value(self) -> Tensor:

@@ -34,6 +34,7 @@ from attnscope.pathways.graded import Graded, watching
 from attnscope.pathways.lengths import streams_by_length
 from attnscope.pathways.network import Network
 from attnscope.pathways.sums import Sums
+from attnscope.pathways.tape import pulled_through
 from attnscope.pathways.targets import Functional, pulled_back_through_tail, seen_by
 
 
@@ -61,7 +62,7 @@ def head_table(network: Network, target: Functional, advance: Advance = silent) 
     last, constant = pulled_back_through_tail(network, target)
     lengths = torch.einsum("k...,...->k", streams[-1].parts[0, :, 0], last)
     lengths[0] += constant
-    adjoint = last[None]  # [b, *shape]
+    adjoint = Sums(last[None, None, None])
     rows = []
     for layer in reversed(range(network.layers)):
         forward = _mixed_parts(network, layer, streams[layer])  # [a, batch, head, token, channel]
@@ -97,27 +98,11 @@ def _mixed_parts(network: Network, layer: int, stream: Graded) -> Float[Tensor, 
 
 
 def _pulled_back(
-    network: Network, layer: int, adjoint: Float[Tensor, " after *shape"]
-) -> tuple[Float[Tensor, " after_plus_one *shape"], Float[Tensor, "after batch head token channel"]]:
-    """The adjoint before block `layer`, and at its heads.
-
-    The block is linear, so its transpose does not depend on where it is taken: parts are zero. Every adjoint G^(b) is
-    a source of its own; edge 0 of the answer is B_l0 y, edge 1 is B_l1 y.
-    """
-    seen: list[Sums] = []
-
-    def keep(mixed: Graded, pattern: Tensor) -> None:
-        seen.append(mixed.sums)
-
-    stream = network.streams[layer]
-    with torch.enable_grad(), watching(keep):
-        leaf = stream.new_zeros(len(adjoint), 1, 1, *stream.shape).requires_grad_()
-        answer = network.block(layer, Graded.of(stream, leaf, None, "attention"))
-        mixed = one_attention(seen, network, layer).parts
-        before = stream.new_zeros(len(adjoint) + 1, *stream.shape)
-        if answer.sums.first[0] == 0:  # not where the skip is cut
-            (zeroth,) = torch.autograd.grad(answer.parts[:, 0, 0], leaf, adjoint, retain_graph=True)
-            before[:-1] += zeroth[:, 0, 0]
-        first, heads = torch.autograd.grad(answer.parts[:, 1, 0], [leaf, mixed], adjoint)
-        before[1:] += first[:, 0, 0]
-    return before, heads_apart(heads[:, 0, 0], network)
+    network: Network, layer: int, adjoint: Sums
+) -> tuple[Sums, Float[Tensor, "after batch head token channel"]]:
+    """The adjoint before block `layer`, and at its heads, by attention edges still to come."""
+    pulled = pulled_through(network, layer, adjoint, "attention", heads=True)
+    heads = one_attention(list(pulled.kept), network, layer)
+    assert heads is not None, "an attention whose output goes nowhere"
+    nothing = Sums(torch.zeros_like(network.streams[layer])[None, None, None])
+    return nothing if pulled.before is None else pulled.before, heads_apart(heads.dense[0, :, 0], network)

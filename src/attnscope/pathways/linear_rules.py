@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnscope.pathways.freezing import Rule, freeze_answer, lifted
 from attnscope.pathways.graded import Frozen, Graded, plain
-from attnscope.pathways.sums import LEADING, Sums
+from attnscope.pathways.sums import Backwards, PathSums
 
 _SUMS = (
     *("add", "__add__", "__radd__", "add_", "__iadd__"),
@@ -28,10 +28,10 @@ def _sum(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     factor = kwargs.get("alpha", 1) * (-1 if "sub" in name else 1)
     a, b, ndim, shape = left.deferred, right.deferred, value.ndim, value.shape
 
-    def make() -> Sums:
+    def make() -> PathSums:
         scaled = b() if factor == 1 else b().through(lambda p: factor * p)
         both = a().fitted(ndim).plus(scaled.fitted(ndim))
-        return both.through(lambda p: p.expand(*p.shape[:LEADING], *shape))
+        return both.expanded(tuple(shape))
 
     return first.made(value, make, left.gated or right.gated)
 
@@ -57,9 +57,10 @@ def _addmm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 def _times_weight(x: Graded, value: Tensor, weight: Tensor, bias: Tensor | None) -> Graded:
     """x W + b. Past a linear map an activation's output is an ordinary part of the stream."""
     sums, constants = x.deferred, x.constants
+    backwards = Backwards(lambda g: F.linear(g, weight), tuple(value.shape))
 
-    def make() -> Sums:
-        product = sums().through(lambda p: F.linear(p, weight.mT))
+    def make() -> PathSums:
+        product = sums().through(lambda p: F.linear(p, weight.mT), backwards)
         return product if bias is None else product.plus_constant(bias.detach(), constants)
 
     return x.made(value, make, gated=False)
@@ -70,7 +71,7 @@ def times_constant(stream: Graded, matrix: Tensor, value: Tensor, from_left: boo
     sums, matrix = stream.deferred, plain(matrix).detach()
     ndim = value.ndim if from_left or matrix.ndim > 2 else stream.value.ndim
 
-    def make() -> Sums:
+    def make() -> PathSums:
         return sums().fitted(ndim).through(lambda p: matrix @ p if from_left else p @ matrix)
 
     return stream.made(value, make, gated=False)

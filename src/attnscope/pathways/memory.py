@@ -1,7 +1,7 @@
 """Values of one block, kept from its first run: a block of a network always runs on the same stream.
 
-Only what is expensive is kept (products with weights, attention), in the order in which it is computed. A tensor that
-the model has changed in place since is computed again.
+Only what is expensive is kept (products with weights, attention, gates, denominators), in the order in which it is
+computed. A tensor that the model has changed in place since is computed again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
-EXPENSIVE = frozenset(["linear", "addmm", "scaled_dot_product_attention", "matmul", "__matmul__", "bmm", "einsum"])
+GATE, DENOMINATOR = "gate of an activation", "denominator of a norm"
+EXPENSIVE = frozenset(
+    ["linear", "addmm", "scaled_dot_product_attention", "matmul", "__matmul__", "bmm", "einsum", GATE, DENOMINATOR]
+)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnscope.pathways.freezing import Rule, freeze_answer, leaves, lifted
 from attnscope.pathways.graded import Frozen, Graded, plain
-from attnscope.pathways.sums import LEADING, Sums, span, split_axis
+from attnscope.pathways.sums import LEADING, Backwards, PathSums, Sums, split_axis
 
 OnParts = Callable[[Tensor], Any]
 
@@ -122,6 +122,8 @@ _DIRECT: dict[str, Callable[..., OnParts | None]] = {
     "mean": _total(torch.mean),
     **{name: _along(getattr(Tensor, name)) for name in ("split", "split_with_sizes", "chunk")},
 }
+_TURNS = frozenset(["transpose", "swapaxes", "swapdims", "mT"])
+_KEEP_ORDER = frozenset(["view", "reshape", "contiguous", "clone", "detach", "flatten", "unflatten", "unsqueeze"])
 _MAPPED = (
     *("expand_as", "repeat", "roll", "flip", "repeat_interleave", "narrow", "select", "tensor_split", "to", "type"),
     *("type_as", "float", "double", "half", "bfloat16", "index_select", "gather", "movedim", "moveaxis", "t"),
@@ -141,7 +143,19 @@ def _one(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     on_parts = None if build is None else _built(build, stream.value.ndim, args[1:], others)
     if on_parts is None:
         on_parts = _mapped(func, plain(args[1:]), plain(others))
-    return _answers(stream, on_parts, value)
+    return _answers(stream, on_parts, value, _backwards(name, stream, on_parts, value))
+
+
+def _backwards(name: str, stream: Graded, on_parts: OnParts, value: Any) -> Backwards | None:
+    """The transposes of the most frequent ones: what keeps entries in their order is undone by the shape they had."""
+    if not isinstance(value, Tensor) or value.numel() != stream.value.numel():
+        return None
+    if name in _TURNS:
+        return Backwards(on_parts, tuple(value.shape))
+    if name in _KEEP_ORDER:
+        shape = tuple(stream.value.shape)
+        return Backwards(lambda g: g.reshape(*g.shape[:LEADING], *shape), tuple(value.shape))
+    return None
 
 
 def _built(build: Callable[..., OnParts | None], ndim: int, rest: Any, others: Any) -> OnParts | None:
@@ -161,12 +175,12 @@ def _mapped(func: Any, rest: Any, others: Any) -> OnParts:
     return on_parts
 
 
-def _answers(stream: Graded, on_parts: OnParts, value: Any) -> Any:
+def _answers(stream: Graded, on_parts: OnParts, value: Any, backwards: Backwards | None = None) -> Any:
     sums = stream.deferred
     if isinstance(value, Tensor):
-        return stream.made(value, lambda: sums().through(on_parts))
+        return stream.made(value, lambda: sums().through(on_parts, backwards))
 
-    def nth(index: int) -> Callable[[], Sums]:
+    def nth(index: int) -> Callable[[], PathSums]:
         return lambda: sums().through(lambda p: on_parts(p)[index])
 
     return type(value)(stream.made(v, nth(index)) for index, v in enumerate(value))
@@ -182,12 +196,8 @@ def _joined(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     cells = [x.deferred for x in every]
     rest, others = args[1:], {key: x for key, x in kwargs.items() if key != "tensors"}
 
-    def make() -> Sums:
-        sums = [cell() for cell in cells]
-        start, ends = span(*sums)
-        parts = [s.within(start, ends) for s in sums]
-        mapped = torch.vmap(lambda *one: func(one, *rest, **others))(*(p.flatten(0, LEADING - 1) for p in parts))
-        return Sums(split_axis(mapped, 0, *parts[0].shape[:LEADING]), start)
+    def make() -> PathSums:
+        return cells[0]().joined([cell() for cell in cells], lambda *one: func(one, *rest, **others))
 
     return first.made(value, make, any(x.gated for x in every))
 

@@ -78,6 +78,25 @@ class Scored:
         return math.fsum(number for row in self.scores for number in row)
 
 
+@dataclass(frozen=True)
+class ByLength:
+    """What the frozen network sends to the answer, by token and by how many heads it passes: the numbers of
+    path_contribution, split. All of them and the constants add up to the answer."""
+
+    input: str
+    tokens: tuple[tuple[float, ...], ...]  # token, length
+    constants: tuple[float, ...]  # by length: biases and shifts of norms
+
+    @property
+    def total(self) -> float:
+        return math.fsum((*self.constants, *(number for row in self.tokens for number in row)))
+
+    @property
+    def sums(self) -> tuple[float, ...]:
+        """Over tokens and constants, by length."""
+        return tuple(math.fsum(column) for column in zip(self.constants, *self.tokens, strict=True))
+
+
 @dataclass(frozen=True, repr=False)
 class Explanation(Record):
     """One answer, explained."""
@@ -98,6 +117,7 @@ class Explanation(Record):
     methods: tuple[Scored, ...]
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
+    lengths: ByLength | None = None  # where path_contribution was asked for
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -156,6 +176,10 @@ class Explanation(Record):
             )
             if not fits:
                 raise FieldError(f"methods[{number}].scores: a number for every token of every input is needed")
+        if (split := found.lengths) is not None:
+            words = next((one.tokens for one in found.inputs if one.name == split.input), ())
+            if len(words) != len(split.tokens) or any(len(row) != len(split.constants) for row in split.tokens):
+                raise FieldError("lengths: a number for every token of its input and every length is needed")
         if not found.methods or not found.inputs or not any(one.tokens for one in found.inputs):
             raise FieldError("methods: one method at least and one token at least are needed")
         if len(set(found.names)) < len(found.names):

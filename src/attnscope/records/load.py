@@ -25,6 +25,7 @@ KINDS = MappingProxyType(
         "comparison": ("attnscope.records.comparison:Comparison", "comparison.json"),
         "collapse": ("attnscope.records.collapse:Collapse", "collapse.json"),
         "paths": ("attnscope.records.paths:PathReport", "paths.json"),
+        "task_paths": ("attnscope.records.task_paths:TaskPaths", "task_paths.json"),
         "faithfulness": ("attnscope.records.faithfulness:Faithfulness", "faithfulness.json"),
         "explanation": ("attnscope.records.explanation:Explanation", "explanation.json"),
         "view": ("attnscope.records.view:View", "view.json"),

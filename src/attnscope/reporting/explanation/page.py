@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from attnscope.charts.explanation_map import MOST_TOKENS, explanation_map, reach
+from attnscope.charts.length_map import length_caption, length_map
 from attnscope.charts.path_rows import signed, visible
 from attnscope.core.numerals import numeral
 from attnscope.records.explanation import Explanation, Scored
@@ -54,13 +55,23 @@ def render(found: Explanation) -> str:
         caption=_caption(found),
         summary="How much every token did by each method.",
     )
+    lengths = None
+    if found.lengths is not None:
+        lengths = drawn_to_fit(
+            lambda width: length_map(found, width=width),
+            "tokens-by-length",
+            title="Path contribution by length",
+            caption=length_caption(found),
+            summary="What every token sends to the answer, by how many heads it passes.",
+        )
     _, explained, *rest = sentences(found)
     several = len(found.inputs) > 1
     heading, lines = _agreement(found)
     return page(
         "explanation.html",
         verdict=verdict(found),
-        figures=[picture],
+        figures=[picture, *([lengths] if lengths else [])],
+        lengths=lengths,
         styles=("explanation.css",),
         scripts=("explanation.js",),
         data=found,

@@ -1,0 +1,1 @@
+"""Which heads carry a task, read by a person."""
