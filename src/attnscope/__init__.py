@@ -21,6 +21,7 @@ _HOMES = {
     "compare": "attnscope.records.comparison:compare",
     "collapse": "attnscope.collapsing.collapse:collapse",
     "paths": "attnscope.decomposing.paths:paths",
+    "operator": "attnscope.decomposing.operator:operator",
     "explain": "attnscope.explaining.explain:explain",
     "evaluate": "attnscope.explaining.evaluate:evaluate",
     "treat": "attnscope.treating.treat:treat",
@@ -51,6 +52,7 @@ _HOMES = {
     "PathReport": "attnscope.records.paths:PathReport",
     "Explanation": "attnscope.records.explanation:Explanation",
     "Faithfulness": "attnscope.records.faithfulness:Faithfulness",
+    "OperatorMap": "attnscope.records.operator_map:OperatorMap",
     "Treatment": "attnscope.records.treatment:Treatment",
     "Reproduction": "attnscope.records.reproduction:Reproduction",
     "RefusalError": "attnscope.core.errors:RefusalError",
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from attnscope.core.registry import catalog as catalog
     from attnscope.core.registry import variant_catalog
     from attnscope.core.variant import Size as Size
+    from attnscope.decomposing.operator import operator as operator
     from attnscope.decomposing.paths import paths as paths
     from attnscope.exchanging.installed import installed as installed
     from attnscope.exchanging.largest_logits import largest_logits as largest_logits
@@ -86,6 +89,7 @@ if TYPE_CHECKING:
     from attnscope.records.explanation import Explanation as Explanation
     from attnscope.records.faithfulness import Faithfulness as Faithfulness
     from attnscope.records.load import load as load
+    from attnscope.records.operator_map import OperatorMap as OperatorMap
     from attnscope.records.paths import PathReport as PathReport
     from attnscope.records.record import Record as Record
     from attnscope.records.reproduction import Reproduction as Reproduction
