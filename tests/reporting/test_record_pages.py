@@ -20,6 +20,7 @@ from tests.reporting import looks
 from tests.reporting.sample_collapse import collapse_of, sample_curves
 from tests.reporting.sample_explanation import sample_explanation
 from tests.reporting.sample_faithfulness import sample_faithfulness
+from tests.reporting.sample_operator_map import sample_operator_map
 from tests.reporting.sample_reproduction import sample_reproduction
 
 pytestmark = pytest.mark.browser
@@ -32,6 +33,7 @@ PAGES: dict[str, Callable[[], Record]] = {
     "explanation of two stacks": partial(sample_explanation, stacks=2, tokens=60),
     "reproduction": sample_reproduction,
     "faithfulness": sample_faithfulness,
+    "operator map": sample_operator_map,
 }
 
 

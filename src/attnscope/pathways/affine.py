@@ -85,7 +85,7 @@ class Affine:
 
     def _back(self, piece: int, answers: Float[Tensor, "many *left"]) -> Float[Tensor, "many *entered"]:
         """Through one block: autograd is given all y together, and runs back through one graph for them."""
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             leaf = torch.zeros_like(self.network.streams[piece], requires_grad=True)
             left = self._through(piece, leaf[None, None, None], None).parts[0, 0, 0]
         given = answers.reshape(len(answers), *left.shape).to(left)

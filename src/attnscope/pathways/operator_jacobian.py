@@ -45,7 +45,7 @@ class BesideJacobian:
 def jacobian_transposed_times(affine: Affine, answers: Answers) -> Streams:
     """J^T y for every y, by the model's own derivative: its blocks run on plain tensors, nothing frozen."""
     network = affine.network
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         leaf = network.streams[affine.first].detach().clone().requires_grad_()
         stream: Tensor = leaf
         for layer in range(affine.first, affine.last):

@@ -7,8 +7,9 @@ With T_ij the block of T from token j to row i, x_j what enters, y_i row i of th
     output         |T_ij^T u_i|        how strongly i, in its own direction, listens to j
     contribution   <u_i, T_ij x_j>     what j puts into i, with a sign: sum_j of it + <u_i, b_i> = |y_i|
 
-`contribution` and `output` are made row by row: T^T (e_i (x) u_i) has <u_i, T_ij .> for all j at once, so a map is one
-pass back for each row of the output. `input` is one pass forward for each token, T (e_j (x) x_j).
+Row by row, T^T (e_i (x) u_i) has <u_i, T_ij .> for all j at once: one pass back for each row of the output. Token by
+token, T (e_j (x) x_j) has T_ij x_j for all i at once: one pass forward for each token. `contribution` follows from
+either.
 
 `norm` needs every channel of one side. Where that is too much: for independent signs s, E |T_ij s|^2 = ||T_ij||_F^2, one
 pass forward for each token and probe. The estimate m of the square is unbiased; of its root the standard error is
@@ -61,7 +62,7 @@ def collapsed(
         raise RefusalError(f"There is no map called '{kind}'.{nearest(kind, MAPS)}")
     if kind != "norm":
         if probes is not None or exact is False:
-            raise RefusalError(f"The map by {kind} is exact at one pass for each token: leave probes and exact out.")
+            raise RefusalError(f"The map by {kind} is exact, at one pass for each token or row: leave probes and exact out.")
         return MAPS[kind].make(affine, progress)
     if exact and probes is not None:
         raise RefusalError("An exact map takes no probes: leave one of the two out.")
@@ -86,10 +87,17 @@ def directions(affine: Affine) -> Float[Tensor, "row out"]:
 
 
 def _by_contribution(affine: Affine, progress: Advance) -> Collapsed:
-    units = directions(affine)
-    found = [(back * affine.enters).sum(-1) for back in _row_by_row(affine, units[:, None], progress)]
+    """From the side with fewer passes; a pass forward is the cheaper one."""
+    units, tokens = directions(affine), affine.enters
+    if len(units) < len(tokens):
+        values = torch.cat([(back * tokens).sum(-1) for back in _row_by_row(affine, units[:, None], progress)])
+    else:
+        sent = _token_by_token(affine, tokens[:, None], progress)
+        values = torch.cat([(one * units).sum(-1) for one in sent]).T
     constants = (units * affine.offset.reshape(units.shape)).sum(-1)
-    return Collapsed(torch.cat(found), len(units), constants=constants, totals=rows_of(affine).norm(dim=-1))
+    return Collapsed(
+        values, min(len(units), len(tokens)), constants=constants, totals=rows_of(affine).norm(dim=-1)
+    )
 
 
 def _by_output(affine: Affine, progress: Advance) -> Collapsed:
