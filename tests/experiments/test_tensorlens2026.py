@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from attnscope.core.experiment import Bare
+import attnscope
+from attnscope.core.experiment import Bare, median
 from attnscope.experiments.tensorlens2026 import tensorlens2026
 from attnscope.models.train import Recipe
 from attnscope.trials.operator_rows import MAPS, Words, classifier_runs, rows_of_maps, trained_classifier, word_texts
@@ -38,8 +39,6 @@ def test_rows_are_those_of_the_operators_maps() -> None:
     model = trained_classifier(WORDS, 8, 2, Recipe(steps=2, rate=1e-2), 0, Bare())
     (run,) = classifier_runs(model, WORDS, 1, 0)
     rows = rows_of_maps(run)
-    import attnscope
-
     op = attnscope.operator(model, run.read.batch, dtype="float32").stream
     for kind in MAPS:
         # float32: sums of some hundred products.
@@ -52,4 +51,4 @@ def test_a_bar_for_every_method_and_none_for_a_model_that_is_not_there() -> None
     assert {row.series for row in bars.rows} == {"the classifier"}
     assert len(bars.rows) == 7
     assert len(table.rows) == 6
-    assert found.measured["classifier_float64"][0] <= 1e-10
+    assert median(found.measured["classifier_float64"]) <= 1e-10

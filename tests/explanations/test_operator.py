@@ -38,4 +38,5 @@ def test_explain_reads_it_where_the_answer_is_read() -> None:
     whole = attnscope.operator(model, "which one?", tokenizer=tokenizer).stream.map("contribution")
     assert found.names == ("operator",)
     assert found.scores("operator") == pytest.approx(whole.row(-1), abs=1e-11)
+    assert whole.totals is not None
     assert found.method("operator").total == pytest.approx(whole.totals[-1], abs=1e-10)  # a Llama has no constants

@@ -84,11 +84,14 @@ def operator(
             refuse_too_many_tokens(sizes, precision_and_place(loaded.model)[1])
         with refusing_what_is_not_followed(loaded):
             network = freeze(loaded.model, read.batch, found, stack)
-    said = () if narrow is None else (f"This model's own code does not run in float64 ({narrow}): it is float32.",)
+    said: list[str] = []
+    if narrow is not None:
+        said.append(f"This model's own code does not run in float64 ({narrow}): the operator is float32.")
     name = stack or found.stacks[-1].name
     others = [one.name for one in found.stacks if one.name != name]
     if others:
-        said += (f"The operator is that of the {name}; what comes from elsewhere ({', '.join(others)}) is in the offset.",)
+        elsewhere = ", ".join(others)
+        said.append(f"The operator is that of the {name}; what comes from elsewhere ({elsewhere}) is in the offset.")
     about = About(
         model=loaded.name,
         class_name=loaded.class_name,

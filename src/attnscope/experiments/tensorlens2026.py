@@ -35,15 +35,16 @@ from attnscope.trials.operator_rows import (
 PAPER = "2601.17958"
 SUBJECTS = {"classifier": "the classifier", "model": "the language model"}
 WITH = {"norm": "its norms alone", "input": "the input", "output": "the output", "contribution": "input and output"}
+WORDS, SHORT = Words(), Recipe(steps=250, rate=2e-3)
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Params:
-    words: Words = Words()
+    words: Words = WORDS
     width: int = 48
     layers: int = 3
-    recipe: Recipe = Recipe(steps=250, rate=2e-3)
+    recipe: Recipe = SHORT
     texts: int = 32
     model: str | None = "pocket"  # the embedded model, or a folder
     model_texts: int = 12
@@ -177,7 +178,7 @@ def tensorlens2026(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result
 
 def _figures(found: Sequence[Row]) -> tuple[Figure, ...]:
     def mean(one: Row, name: str) -> float:
-        return sum(one["gaps"][name]) / len(one["gaps"][name])
+        return float(sum(one["gaps"][name]) / len(one["gaps"][name]))
 
     gaps = [
         Point.over([mean(one, name) for one in found if one["subject"] == subject], name.replace("_", " "), words)
@@ -205,8 +206,8 @@ def _figures(found: Sequence[Row]) -> tuple[Figure, ...]:
         Figure(
             "reconstruction",
             "The operator beside the model and its Jacobian",
-            "Relative differences of T x + b from the model, of T x alone, the offset's share of the output's norm, and "
-            "distance and cosine of T and the Jacobian. First text; median over seeds.",
+            "Relative differences of T x + b from the model, of T x alone, the offset's share of the output's norm, "
+            "and distance and cosine of T and the Jacobian. First text; median over seeds.",
             "number",
             "value",
             tuple(checks),

@@ -2,11 +2,11 @@
 
 Both are matrices of the same shape, and both say what the output does with the input, but of different questions: J
 what a small change does, with patterns, deviations and gates moving along; T what the input is made into, with all of
-these held. Where every activation is piecewise linear and nothing else moved, both would be equal.
+these held. Where nothing is frozen that could move, both are equal.
 
-For y of independent signs, E |M^T y|^2 = ||M||_F^2, and E <T^T y, J^T y> = <T, J>_F: so norms, the angle between the two
-and their distance follow from the same few products with both. Standard errors are those of the jackknife, which leaves
-out one y at a time.
+For y of independent signs, E |M^T y|^2 = ||M||_F^2, and E <T^T y, J^T y> = <T, J>_F: so norms, the angle between the
+two and their distance follow from the same few products with both. Standard errors are those of the jackknife, which
+leaves out one y at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
@@ -66,7 +65,8 @@ def beside_jacobian(affine: Affine, probes: int, seed: int) -> BesideJacobian:
         count = min(affine.at_once, probes - begin)
         signs = (2 * torch.randint(0, 2, (count, *affine.leaves.shape), generator=generator) - 1).to(affine.leaves)
         frozen, true = affine.transposed_times(signs).double(), jacobian_transposed_times(affine, signs).double()
-        sums.append(torch.stack([(a * b).flatten(1).sum(1) for a, b in ((frozen, frozen), (true, true), (frozen, true))]))
+        pairs = ((frozen, frozen), (true, true), (frozen, true))
+        sums.append(torch.stack([(a * b).flatten(1).sum(1) for a, b in pairs]))
     every = torch.cat(sums, dim=1).T.tolist()
     distance, cosine, size = (jackknife(every, ratio) for ratio in (_distance, _cosine, _size))
     return BesideJacobian(*distance, *cosine, *size, probes)

@@ -11,8 +11,8 @@ Row by row, T^T (e_i (x) u_i) has <u_i, T_ij .> for all j at once: one pass back
 token, T (e_j (x) x_j) has T_ij x_j for all i at once: one pass forward for each token. `contribution` follows from
 either.
 
-`norm` needs every channel of one side. Where that is too much: for independent signs s, E |T_ij s|^2 = ||T_ij||_F^2, one
-pass forward for each token and probe. The estimate m of the square is unbiased; of its root the standard error is
+`norm` needs every channel of one side. Where that is too much: for independent signs s, E |T_ij s|^2 = ||T_ij||_F^2,
+one pass forward for each token and probe. The estimate m of the square is unbiased; of its root the standard error is
 se(m) / (2 sqrt m), and the bias, -se(m)^2 / (8 m^(3/2)), is of second order.
 """
 
@@ -62,7 +62,9 @@ def collapsed(
         raise RefusalError(f"There is no map called '{kind}'.{nearest(kind, MAPS)}")
     if kind != "norm":
         if probes is not None or exact is False:
-            raise RefusalError(f"The map by {kind} is exact, at one pass for each token or row: leave probes and exact out.")
+            raise RefusalError(
+                f"The map by {kind} is exact, at one pass for each token or row: leave probes and exact out."
+            )
         return MAPS[kind].make(affine, progress)
     if exact and probes is not None:
         raise RefusalError("An exact map takes no probes: leave one of the two out.")
@@ -95,14 +97,13 @@ def _by_contribution(affine: Affine, progress: Advance) -> Collapsed:
         sent = _token_by_token(affine, tokens[:, None], progress)
         values = torch.cat([(one * units).sum(-1) for one in sent]).T
     constants = (units * affine.offset.reshape(units.shape)).sum(-1)
-    return Collapsed(
-        values, min(len(units), len(tokens)), constants=constants, totals=rows_of(affine).norm(dim=-1)
-    )
+    return Collapsed(values, min(len(units), len(tokens)), constants=constants, totals=rows_of(affine).norm(dim=-1))
 
 
 def _by_output(affine: Affine, progress: Advance) -> Collapsed:
     units = directions(affine)
-    return Collapsed(torch.cat([back.norm(dim=-1) for back in _row_by_row(affine, units[:, None], progress)]), len(units))
+    found = [back.norm(dim=-1) for back in _row_by_row(affine, units[:, None], progress)]
+    return Collapsed(torch.cat(found), len(units))
 
 
 def _by_input(affine: Affine, progress: Advance) -> Collapsed:

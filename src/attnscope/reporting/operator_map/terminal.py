@@ -14,8 +14,9 @@ from attnscope.reporting.terminal import opening, section
 
 def show(found: OperatorMap, *, verbose: bool = False) -> RenderableType:
     table = Table.grid(padding=(0, 2))
-    for justify in ("right", "left", "right"):
-        table.add_column(justify=justify, no_wrap=justify == "right", overflow="fold")  # type: ignore[arg-type]
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_column(justify="right", no_wrap=True)
     rows = range(len(found.rows)) if verbose else (len(found.rows) - 1,)
     for row in rows:
         for number, line in enumerate(lines(found, row)):
