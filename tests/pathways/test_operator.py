@@ -91,7 +91,7 @@ def test_it_is_the_product_of_kronecker_products() -> None:
     torch.testing.assert_close(op.offset.flatten(), offset, atol=ROUNDING, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["BERT", "GPT-2", "Llama", "ViT", "XLNet", "T5", "CLIP", "Bloom", "Gemma2"])
+@pytest.mark.parametrize("name", ["BERT", "GPT-2", "Llama", "ViT", "XLNet", "T5"])
 def test_it_gives_the_model_and_its_transpose_is_one(name: str) -> None:
     op = of_family(name)
     assert op.difference <= ROUNDING
@@ -104,7 +104,7 @@ def test_it_gives_the_model_and_its_transpose_is_one(name: str) -> None:
     # <y, T x> = <T^T y, x>: both are sums of the same products in another order.
     assert float((y * forward).sum()) == pytest.approx(float((back * x).sum()), rel=1e-10)
     without = float((op @ op.input - op.output).abs().max() / op.output.abs().max())
-    if name in ("Llama", "Gemma2"):  # no bias, no shift: nothing to drop
+    if name == "Llama":  # no bias, no shift: nothing to drop
         assert op.offset_share == 0
     else:
         assert without > 1e-2
@@ -150,7 +150,7 @@ def test_a_block_is_made_from_the_side_with_fewer_channels() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("at_once", [1, 7, 1000])
+@pytest.mark.parametrize("at_once", [7, 1000])
 def test_maps_are_those_of_the_matrix_however_many_passes_are_made_at_once(
     kind: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

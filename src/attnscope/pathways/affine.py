@@ -83,7 +83,7 @@ class Affine:
             answers = self._back(piece, answers)
         return answers.reshape(many, *self.enters.shape)
 
-    def _back(self, piece: int, answers: Answers) -> Answers:
+    def _back(self, piece: int, answers: Float[Tensor, " many *left"]) -> Float[Tensor, " many *entered"]:
         """Through one block: autograd is given all y together, and runs back through one graph for them."""
         with torch.inference_mode(False), torch.enable_grad():
             leaf = torch.zeros_like(self.network.streams[piece], requires_grad=True)
