@@ -33,9 +33,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP) weights peers  ## cost of a scan, of paths and of exchanged attention as ratios in one run; widths of heads; pages of views
+bench: $(STAMP) weights peers  ## cost of a scan, of paths, of an operator and of exchanged attention as ratios in one run; widths of heads; pages of views
 	$(BIN)/python -m bench.run
 	$(BIN)/python -m bench.paths
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.operator
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.variants
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.heads
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.view

@@ -22,6 +22,7 @@ _HOMES = {
     "collapse": "attnscope.collapsing.collapse:collapse",
     "paths": "attnscope.decomposing.paths:paths",
     "task_paths": "attnscope.decomposing.task_paths:task_paths",
+    "operator": "attnscope.decomposing.operator:operator",
     "explain": "attnscope.explaining.explain:explain",
     "view": "attnscope.viewing.view:view",
     "evaluate": "attnscope.explaining.evaluate:evaluate",
@@ -55,6 +56,7 @@ _HOMES = {
     "Explanation": "attnscope.records.explanation:Explanation",
     "View": "attnscope.records.view:View",
     "Faithfulness": "attnscope.records.faithfulness:Faithfulness",
+    "OperatorMap": "attnscope.records.operator_map:OperatorMap",
     "Treatment": "attnscope.records.treatment:Treatment",
     "Reproduction": "attnscope.records.reproduction:Reproduction",
     "RefusalError": "attnscope.core.errors:RefusalError",
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from attnscope.core.registry import catalog as catalog
     from attnscope.core.registry import variant_catalog
     from attnscope.core.variant import Size as Size
+    from attnscope.decomposing.operator import operator as operator
     from attnscope.decomposing.paths import paths as paths
     from attnscope.decomposing.task_paths import task_paths as task_paths
     from attnscope.exchanging.installed import installed as installed
@@ -91,6 +94,7 @@ if TYPE_CHECKING:
     from attnscope.records.explanation import Explanation as Explanation
     from attnscope.records.faithfulness import Faithfulness as Faithfulness
     from attnscope.records.load import load as load
+    from attnscope.records.operator_map import OperatorMap as OperatorMap
     from attnscope.records.paths import PathReport as PathReport
     from attnscope.records.record import Record as Record
     from attnscope.records.reproduction import Reproduction as Reproduction

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
 import pytest
 import torch
 
+import attnscope
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.editing.freeze import freeze
-from attnscope.hf.loading.load import load
+from attnscope.hf.loading.load import Loaded, load
 from attnscope.pathways.heads import head_table
 from attnscope.pathways.lengths import lengths
 from attnscope.pathways.network import Network, differences, relative_difference
@@ -57,8 +62,14 @@ def test_dinov2() -> None:
     check(freeze(model, pictures, anatomy(model, pictures)), 1e-10)
 
 
+@cache
+def smollm2() -> Loaded:
+    """Unpacking it takes longer than all that is asked of it."""
+    return load(material("smollm2"))
+
+
 def test_smollm2() -> None:
-    loaded = load(material("smollm2"))
+    loaded = smollm2()
     text = "The Eiffel Tower stands in the city of Paris, and the Colosseum in"
     assert loaded.tokenizer is not None
     ids = torch.tensor([loaded.tokenizer(text)["input_ids"][:6]])  # every edge is there; cost grows with tokens
@@ -73,3 +84,35 @@ def test_smollm2() -> None:
     found = top_paths(network, target, count=3, width=8, draws=4)
     assert len(found.paths) == 3
     assert not found.exact
+
+
+def photograph() -> tuple[Any, dict[str, torch.Tensor]]:
+    return dinov2(), {"pixel_values": photographs(42)["pixel_values"][:1]}
+
+
+def tokens(model: Loaded, count: int) -> tuple[Any, dict[str, torch.Tensor]]:
+    return model, {"input_ids": torch.arange(3, 3 + count)[None]}
+
+
+OPERATORS: dict[str, Callable[[], tuple[Any, dict[str, torch.Tensor]]]] = {
+    "BERT": lambda: tokens(load(material("minilm")), 12),
+    "GPT-2": lambda: tokens(load(material("microformer"), allow_pickle=True), 12),
+    "Llama": lambda: tokens(smollm2(), 3),  # every part is there; cost grows with tokens
+    "ViT": photograph,
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_operator_is_the_model_not_without_its_offset_and_not_the_jacobian(name: str) -> None:
+    model, batch = OPERATORS[name]()
+    for dtype, allowed in (("float64", 1e-10), ("float32", 1e-4)):
+        op = attnscope.operator(model, batch, dtype=dtype)
+        made = op @ op.input
+        assert relative_difference(made + op.offset, op.output) <= allowed
+        if name == "Llama":  # no bias and no shift of a norm anywhere
+            assert not op.offset.any()
+        else:
+            assert relative_difference(made, op.output) > 0.01  # far above what is allowed
+    apart = op.beside_jacobian(probes=4)
+    assert apart.distance > 0.3  # 0.7 (BERT) to 8 (ViT) were seen
+    assert apart.cosine < 0.9

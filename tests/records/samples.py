@@ -15,6 +15,7 @@ from tests.records.sample_treatment import sample_treatment
 from tests.records.survey.sample import sample_survey
 from tests.reporting.sample_explanation import sample_explanation
 from tests.reporting.sample_faithfulness import sample_faithfulness
+from tests.reporting.sample_operator_map import sample_operator_map
 from tests.reporting.sample_paths import sample_paths
 from tests.reporting.sample_task_paths import sample_task_paths
 from tests.reporting.sample_view import sample_view
@@ -31,6 +32,7 @@ def sample(kind: str) -> Record:
         "explanation": sample_explanation,
         "faithfulness": sample_faithfulness,
         "view": sample_view,
+        "operator_map": sample_operator_map,
         "compiled": lambda: attnscope.compile(attnscope.generate("window", 8, 2), width=4),
         "capacity": lambda: attnscope.capacity(64, 2, budget=0.0),
         "treatment": sample_treatment,

@@ -20,6 +20,7 @@ from tests.reporting import looks
 from tests.reporting.sample_collapse import collapse_of, sample_curves
 from tests.reporting.sample_explanation import sample_explanation
 from tests.reporting.sample_faithfulness import sample_faithfulness
+from tests.reporting.sample_operator_map import sample_operator_map
 from tests.reporting.sample_reproduction import sample_reproduction
 from tests.reporting.sample_task_paths import sample_task_paths
 
@@ -34,6 +35,7 @@ PAGES: dict[str, Callable[[], Record]] = {
     "reproduction": sample_reproduction,
     "faithfulness": sample_faithfulness,
     "task of many prompts": sample_task_paths,
+    "operator map": sample_operator_map,
 }
 
 

@@ -19,6 +19,8 @@ Its parameter names say what it reads of a run, as those of a measure do:
     is
                         zero, `[layer, token, token]`
     contributions       `contributions()` gives what each token sends through the frozen network, `[token, width]`
+    made_of             `made_of()` gives what each token puts, through all blocks of the frozen network, into the
+                        states from which the number is read, along these states, `[token, width]`
     seed                for what is drawn
 
 Numbers come back by stack, one for each token. A stack that an explanation cannot speak of is left out.
@@ -36,7 +38,7 @@ Group = Literal["default", "slow", "floor"]
 
 READABLE = (
     *("calls", "start", "embedding", "embedding_gradient", "baseline", "ask", "gradient_under", "zeroed"),
-    *("contributions", "seed"),
+    *("contributions", "made_of", "seed"),
 )
 
 

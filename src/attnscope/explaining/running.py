@@ -25,7 +25,9 @@ from attnscope.hf.tapping.capture import Captured, asked_with, gradient_under
 from attnscope.hf.tapping.entrances import Entrance
 from attnscope.hf.tapping.zeroing import moved_by_zeroing
 from attnscope.pathways.adjoint import pulled_back, pulled_back_by_length
+from attnscope.pathways.affine import Affine
 from attnscope.pathways.network import Network
+from attnscope.pathways.operator_maps import directions
 
 ROWS = 4096  # of a table of vectors, looked up at a time
 
@@ -103,20 +105,32 @@ class Run:
 
     def contributions(self) -> dict[str, Float[Tensor, "token width"]]:
         """What each token sends through the network that is frozen at this text."""
-        adjoint, _ = pulled_back(self.frozen, self._answered)
-        return {self.places[-1].stack: (self.frozen.streams[0] * adjoint)[0].detach()}
+        adjoint, _ = pulled_back(self.network, self._answered)
+        return {self.places[-1].stack: (self.network.streams[0] * adjoint)[0].detach()}
 
     def lengths(self) -> tuple[Float[Tensor, "token length"], Float[Tensor, " length"]]:
         """The same by how many heads it passes on its way, and what constants add by length."""
-        adjoint, constants = pulled_back_by_length(self.frozen, self._answered)
-        return (self.frozen.streams[0] * adjoint)[:, 0].sum(-1).mT, constants
-
-    @cached_property
-    def frozen(self) -> Network:
-        return freeze(self.loaded.model, self.read.batch, self.found)
+        adjoint, constants = pulled_back_by_length(self.network, self._answered)
+        return (self.network.streams[0] * adjoint)[:, 0].sum(-1).mT, constants
 
     def _answered(self, output: Tensor) -> Tensor:
         return (output * self.aim.direction).sum()
+
+    @cached_property
+    def network(self) -> Network:
+        """The model, frozen at this text: for all methods that ask for it."""
+        return freeze(self.loaded.model, self.read.batch, self.found)
+
+    def _made_of(self) -> Callable[[], dict[str, Tensor]]:
+        return self.made_of
+
+    def made_of(self) -> dict[str, Float[Tensor, "token width"]]:
+        """What each token puts into the states from which the number is read, along each of them: one pass back."""
+        blocks = Affine(self.network, 0, self.network.layers, False)
+        stack = self.places[-1].stack
+        weights = self._start()[stack][:, None].to(blocks.leaves)
+        back = blocks.transposed_times((weights * directions(blocks))[None])[0]
+        return {stack: back * blocks.enters}
 
     def _seed(self) -> int:
         return self.seed

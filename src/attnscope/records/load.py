@@ -29,6 +29,7 @@ KINDS = MappingProxyType(
         "faithfulness": ("attnscope.records.faithfulness:Faithfulness", "faithfulness.json"),
         "explanation": ("attnscope.records.explanation:Explanation", "explanation.json"),
         "view": ("attnscope.records.view:View", "view.json"),
+        "operator_map": ("attnscope.records.operator_map:OperatorMap", "operator_map.json"),
         "compiled": ("attnscope.records.compiled:Compiled", "head.safetensors"),
         "capacity": ("attnscope.records.capacity:Capacity", "capacity.json"),
         "treatment": ("attnscope.records.treatment:Treatment", "treatment.json"),
@@ -98,5 +99,5 @@ def files_of(path: Path) -> tuple[Path, ...]:
 
 def _wanted(kind: type[Record] | None) -> str:
     if kind is not None:
-        return f"the {kind.KIND} file that `attnscope {kind.COMMAND}` wrote"
+        return f"the {kind.KIND} file that {kind.made_by()} wrote"
     return f"a file that attnscope wrote, such as {', '.join(name for _, name in KINDS.values())}"

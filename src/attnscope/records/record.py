@@ -45,6 +45,11 @@ class Record:
     VERSION: ClassVar[int] = 1
     INDENT: ClassVar[int | None] = 1  # None: one line, for documents of thousands of numbers
 
+    @classmethod
+    def made_by(cls) -> str:
+        """What makes one, for refusals."""
+        return f"`attnscope {cls.COMMAND}`"
+
     def to_json(self) -> dict[str, Any]:
         """All that `--json` prints."""
         fields: dict[str, Any] = encode(self)
@@ -119,9 +124,9 @@ def read_record(kind: type[Record], data: Mapping[str, Any], path: Path) -> Reco
     if data.get("version") != kind.VERSION:
         raise RefusalError(
             f"{path} is a {kind.KIND} of version {data.get('version')} and this attnscope reads version {kind.VERSION}:"
-            f" run `attnscope {kind.COMMAND}` again, or use the attnscope that wrote it."
+            f" run {kind.made_by()} again, or use the attnscope that wrote it."
         )
     try:
         return kind.from_json(data)
     except FieldError as error:
-        raise RefusalError(f"{path} is damaged inside ({error}): run `attnscope {kind.COMMAND}` again.") from error
+        raise RefusalError(f"{path} is damaged inside ({error}): run {kind.made_by()} again.") from error

@@ -1,0 +1,1 @@
+"""What a person reads of an operator's map: words, terminal, page."""
