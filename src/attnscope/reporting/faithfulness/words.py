@@ -90,7 +90,7 @@ def _judged_on(found: Faithfulness) -> str:
 
 def near(estimate: Estimate) -> str:
     """A mean with its interval, two decimals."""
-    mean, low, high = (numeral(round(v, 2), 3) for v in (estimate.mean, estimate.low, estimate.high))
+    mean, low, high = (numeral(round(v, 2) + 0.0, 3) for v in (estimate.mean, estimate.low, estimate.high))
     return f"{mean}, {low} to {high}"
 
 
@@ -107,7 +107,7 @@ def lines(found: Faithfulness) -> list[tuple[str, ...]]:
     """One line for each method, the most faithful first, as HEADING says."""
 
     def mean(estimate: Estimate) -> str:
-        return numeral(round(estimate.mean, 2), 3)
+        return numeral(round(estimate.mean, 2) + 0.0, 3)
 
     return [
         (
