@@ -197,15 +197,15 @@ def main() -> None:
     if asked.what in ("time", "memory", "smollm2"):
         print(json.dumps(in_child(asked)))
         return
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    results["machine"] = platform.processor() or platform.machine()
+    results: dict[str, Any] = {"machine": platform.processor() or platform.machine()}
     if asked.what in ("all", "short"):
         results["relevance_4096"] = short_rows(asked.turns)
     if asked.what in ("all", "long"):
         results["relevance_16384"] = child("memory", "relevance", "--tokens", str(LONG))
     if asked.what in ("all", "small"):
         results["smollm2_256_seconds"] = child("smollm2")
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}  # parts may be measured one by one
+    RESULTS.write_text(json.dumps(kept | results, indent=2) + "\n")
     _print(results)
 
 

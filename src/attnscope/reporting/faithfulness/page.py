@@ -6,7 +6,7 @@ from attnscope.records.faithfulness import Faithfulness
 from attnscope.reporting.document import page, rows
 from attnscope.reporting.drawing import drawn_to_fit
 from attnscope.reporting.faithfulness.chart import chart, curves
-from attnscope.reporting.faithfulness.words import HEADING, difference_lines, lines, sentences, verdict
+from attnscope.reporting.faithfulness.words import FIRST, SECOND, difference_lines, lines, sentences, verdict
 
 
 def render(found: Faithfulness) -> str:
@@ -34,7 +34,6 @@ def render(found: Faithfulness) -> str:
         gaps=gaps,
         falling=falling,
         differences=difference_lines(found),
-        heading=HEADING,
-        lines=lines(found),
+        tables=[("ranks", "Ranks", FIRST, lines(found)), ("areas", "Areas", SECOND, lines(found, SECOND))],
         provenance=rows(found.provenance),
     )

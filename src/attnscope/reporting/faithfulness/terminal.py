@@ -8,11 +8,9 @@ from rich.text import Text
 
 from attnscope.core.visible import clean
 from attnscope.records.faithfulness import Faithfulness
-from attnscope.reporting.faithfulness.words import HEADING, difference_lines, lines, sentences, verdict
+from attnscope.reporting.faithfulness.words import FIRST, SECOND, difference_lines, lines, sentences, verdict
 from attnscope.reporting.terminal import opening, section
 
-BRIEF = ("method", "rank", "gap", "soft gap", "seconds")
-SECOND = ("method", "positive", "negative", "comprehensive", "sufficient", "soft comprehensive", "soft sufficient")
 SHORT = {
     **{"positive": "pos", "negative": "neg", "comprehensive": "compr", "sufficient": "suff"},
     **{"soft comprehensive": "soft compr", "soft sufficient": "soft suff"},
@@ -28,7 +26,7 @@ def show(found: Faithfulness, *, verbose: bool = False) -> RenderableType:
         *(Text(clean(sentence)) for sentence in said),
         *(Text(clean(note), style="dim") for note in (found.notes if verbose else found.notes[:2])),
         section("Methods, the most faithful first (95% intervals)"),
-        _table(found, BRIEF),
+        _table(found, FIRST),
     ]
     if verbose:
         parts += [section("Areas, and what is lost without and with the most important"), _table(found, SECOND)]
@@ -42,11 +40,9 @@ def show(found: Faithfulness, *, verbose: bool = False) -> RenderableType:
 
 
 def _table(found: Faithfulness, columns: tuple[str, ...]) -> Table:
-    places = [HEADING.index(name) for name in columns]
-    table = _grid(len(places))
+    table = _grid(len(columns))
     table.add_row(*(Text(SHORT.get(name, name), style="dim") for name in columns))
-    for line in lines(found):
-        cells = [line[place] for place in places]
+    for cells in lines(found, columns):
         table.add_row(*(Text(clean(cell), style="bold" if n == 0 else "") for n, cell in enumerate(cells)))
     return table
 

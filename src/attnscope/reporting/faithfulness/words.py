@@ -9,10 +9,9 @@ from attnscope.core.words import count, percent
 from attnscope.records.faithfulness import ENOUGH_DOCUMENTS, By, Estimate, Faithfulness, Judged
 from attnscope.reporting.verdict import Verdict
 
-HEADING = (
-    *("method", "rank", "gap", "positive", "negative", "comprehensive", "sufficient"),
-    *("soft gap", "soft comprehensive", "soft sufficient", "seconds"),
-)
+# Columns of two tables: all in one is wider than paper.
+FIRST = ("method", "rank", "gap", "soft gap", "seconds")
+SECOND = ("method", "positive", "negative", "comprehensive", "sufficient", "soft comprehensive", "soft sufficient")
 FEW_TEXTS = 10
 
 
@@ -103,24 +102,29 @@ def rank(found: Faithfulness, one: Judged, by: By = "gap") -> str:
     return str(best) if best == worst else f"{best}-{worst}"
 
 
-def lines(found: Faithfulness) -> list[tuple[str, ...]]:
-    """One line for each method, the most faithful first, as HEADING says."""
+def lines(found: Faithfulness, columns: tuple[str, ...] = FIRST) -> list[tuple[str, ...]]:
+    """One line for each method, the most faithful first: what FIRST or SECOND names."""
 
     def mean(estimate: Estimate) -> str:
         return numeral(round(estimate.mean, 2) + 0.0, 3)
 
-    return [
-        (
-            one.title,
-            rank(found, one),
-            near(one.gap),
-            *map(mean, (one.positive, one.negative, one.comprehensiveness, one.sufficiency)),
-            near(one.soft_gap),
-            *map(mean, (one.soft_comprehensiveness, one.soft_sufficiency)),
-            numeral(one.seconds, 2),
-        )
+    made = [
+        {
+            "method": one.title,
+            "rank": rank(found, one),
+            "gap": near(one.gap),
+            "soft gap": near(one.soft_gap),
+            "seconds": numeral(one.seconds, 2),
+            "positive": mean(one.positive),
+            "negative": mean(one.negative),
+            "comprehensive": mean(one.comprehensiveness),
+            "sufficient": mean(one.sufficiency),
+            "soft comprehensive": mean(one.soft_comprehensiveness),
+            "soft sufficient": mean(one.soft_sufficiency),
+        }
         for one in found.methods
     ]
+    return [tuple(row[name] for name in columns) for row in made]
 
 
 def difference_lines(found: Faithfulness) -> list[tuple[str, str, str]]:
