@@ -40,7 +40,7 @@ ATOM = re.compile(r"^(\[.*]|Br|Cl|[NOSPFICbcnosp])$")
 TAILS = ("CCC", "Cc1cccc(F)c1", "COc1ccccc1", "FCCCC", "O=C1CCCN1C", "Brc1cccs1", "CCOC(=O)C", "Cn1cccc1")
 AMINES = ("CCCO", "Cc1cccc(Br)c1", "c1cccc(C)c1", "CC(C)OC", "C1CCCOC1", "CCSC", "Cc1ccco1", "CCC#N")
 HEAD, LAYERS = 5, (9, 10, 11)
-METHODS = "default,slow,random"
+METHODS = "relevance,attention_lrp,path_contribution,gradient_input,raw_attention,rollout,occlusion,random"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def by_their_head(loaded: Loaded, ids: torch.Tensor) -> torch.Tensor:
     return torch.stack([maps[layer][0, HEAD] for layer in LAYERS]).mean(0)
 
 
-def right(loaded: Loaded, reaction: Reaction) -> dict[str, list[bool]]:
+def right(loaded: Loaded, reaction: Reaction, methods: str) -> dict[str, list[bool]]:
     """For every method, whether it names the atom, for each atom of the product."""
     tokenizer: Any = loaded.tokenizer
     ids = torch.tensor([tokenizer("".join(reaction.tokens))["input_ids"]])
@@ -91,7 +91,7 @@ def right(loaded: Loaded, reaction: Reaction) -> dict[str, list[bool]]:
         masked = ids.clone()
         masked[0, place + 1] = tokenizer.mask_token_id
         told = attnscope.explain(
-            loaded, {"input_ids": masked}, target=int(ids[0, place + 1]), methods=METHODS, seed=place
+            loaded, {"input_ids": masked}, target=int(ids[0, place + 1]), methods=methods, seed=place
         )
         with torch.no_grad():
             said = int(loaded.model(input_ids=masked).logits[0, place + 1].argmax())
@@ -107,6 +107,7 @@ def right(loaded: Loaded, reaction: Reaction) -> dict[str, list[bool]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reactions", type=int, default=len(TAILS))
+    parser.add_argument("--method", default=METHODS, help="`default,slow,random` takes four times as long")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     loaded = load_as(str(weights("rxnmapper")), Loading(allow_pickle=True))
@@ -115,7 +116,7 @@ def main() -> None:
     chance, same = [], []
     for number, (tail, amine) in enumerate(list(zip(TAILS, AMINES, strict=True))[: asked.reactions]):
         reaction = coupled(tail, amine)
-        for name, hits in right(loaded, reaction).items():
+        for name, hits in right(loaded, reaction, asked.method).items():
             values[name] += hits
         atoms = reaction.reactant_atoms
         for place in reaction.source:

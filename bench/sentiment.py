@@ -121,7 +121,7 @@ def trained() -> tuple[MeanHead, Any, dict[str, Any], list[tuple[str, str]]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=32)
+    parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--page", type=Path, default=None)
     asked = parser.parse_args()
     torch.set_num_threads(1)

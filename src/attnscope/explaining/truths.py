@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from attnscope.core.errors import RefusalError
 from attnscope.corpus.corpus import Corpus
 from attnscope.corpus.labelled import Class, labelled
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import Ready, Text
 from attnscope.hf.loading.options import Sampling
 from attnscope.trace.batches import Batches
 
 
 def batches_with_truths(
     loaded: Loaded,
-    source: str | Path | Iterable[Any] | None,
+    source: Corpus | Text | Ready | None,
     labels: str | Sequence[Class],
     sampling: Sampling,
 ) -> tuple[Batches, tuple[Class, ...]]:
     """Batches of one sequence, and the class of each. Documents are drawn with the seed of `sampling`; a class is of a
     whole document, so of each the first tokens are taken, and no other window."""
-    if source is None or isinstance(source, Corpus | Batches):
+    if source is None or isinstance(source, Corpus | Batches | Mapping):
         raise RefusalError("Labels need texts of their own: give a .jsonl file with a field of classes, or a list.")
     corpus, classes = labelled(source, labels, sampling.field)
     numbers = list(range(len(corpus.documents)))

@@ -63,7 +63,9 @@ def _t(
     spread = count / max(count - 1, 1) * np.maximum(squares - np.square(total) / count, 0.0)
     # What cancels to rounding is no spread: all numbers are the same.
     known = spread > 1e-12 * squares
-    return np.divide(np.abs(total), np.sqrt(spread), out=np.where(squares > 0, np.inf, 0.0) + 0 * total, where=known)
+    otherwise = np.where(squares > 0, np.inf, 0.0) + 0 * total
+    found: np.ndarray = np.divide(np.abs(total), np.sqrt(spread), out=otherwise, where=known)
+    return found
 
 
 def _grouped(
