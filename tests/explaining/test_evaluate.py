@@ -7,8 +7,8 @@ import math
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -16,13 +16,14 @@ from torch import Tensor
 
 import attnscope
 from attnscope.explaining.perturbing import BINS, STEPS, perturbed
+from attnscope.explaining.softening import SHARES, retention, soft_masks
 from attnscope.records.faithfulness import Estimate
-from attnscope.reporting.faithfulness.words import sentences, verdict
+from attnscope.reporting.faithfulness.words import difference_lines, lines, sentences, verdict
 from attnscope.reporting.terminal import print_record
-from attnscope.stats.bootstrap import bootstrap_mean
 from tests.command import attnscope as command
 from tests.explaining.deciding import texts, trained
 from tests.reporting.sample_faithfulness import sample_faithfulness
+from tests.specimens import byte_tokenizer, tiny_llama
 
 
 def test_areas_by_hand() -> None:
@@ -47,16 +48,57 @@ def test_areas_by_hand() -> None:
     assert len(BINS) == 4
 
 
-def test_the_bootstrap_holds_the_mean_of_normal_numbers() -> None:
-    """Of 200 samples of 40, the true mean is inside about 95 times in 100: 190 +- 3, and 175 is five of these below."""
-    rng = np.random.default_rng(0)
-    inside = 0
-    for seed in range(200):
-        _, low, high = bootstrap_mean(rng.normal(1.0, 2.0, 40).tolist(), seed)
-        inside += low <= 1.0 <= high
-    assert 175 <= inside < 200
-    assert bootstrap_mean([3.0]) == (3.0, 3.0, 3.0)
-    assert bootstrap_mean([1.0, 2.0, 6.0]) == bootstrap_mean([1.0, 2.0, 6.0])
+def test_retention_keeps_as_much_for_every_method() -> None:
+    """The mean is the share to rounding of a sum of 30 in float64; more for larger numbers, never outside 0 to 1."""
+    rng = torch.Generator().manual_seed(0)
+    flat, one = torch.zeros(9), torch.eye(9)[4]
+    drawn = [torch.randn(int(n), generator=rng) ** 3 for n in torch.randint(2, 30, (40,), generator=rng)]
+    for scores in (flat, one, torch.arange(1, 10).float(), *drawn, *(each.clamp_min(0) for each in drawn)):
+        for share in SHARES:
+            p = retention(scores, share)
+            assert float(p.mean()) == pytest.approx(share, abs=1e-12)
+            assert 0 <= float(p.min()) <= float(p.max()) <= 1
+            assert bool((p[scores.argsort()].diff() >= -1e-12).all())
+    assert retention(flat, 0.25).tolist() == [0.25] * 9
+    assert retention(one, 0.5).tolist() == pytest.approx([3.5 / 8] * 4 + [1.0] + [3.5 / 8] * 4)
+    # By hand: c (0 + 1 + 2 + 3) = 1 with c = 1/6.
+    assert retention(torch.tensor([0.0, 1.0, 2.0, 3.0]), 0.25).tolist() == pytest.approx([0, 1 / 6, 2 / 6, 3 / 6])
+    # By hand: the largest would be kept more than whole, so it is whole, and c (1/3 + 2/3) = 1 for the rest.
+    assert retention(torch.tensor([0.0, 1.0, 2.0, 3.0]), 0.5).tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
+
+
+def test_soft_masks_follow_the_chances_and_are_the_same_for_all_methods() -> None:
+    """Entries are kept with probability p: of 4 x 2000 entries with p = 1/2 a share within 5 sd = 0.03."""
+    scores = torch.tensor([0.0, 1.0, 2.0, 3.0])
+    kept, dropped = soft_masks(scores, 2000, seed=3)
+    middle = kept[len(kept) // 2].float()
+    assert float(middle.mean()) == pytest.approx(0.5, abs=0.03)
+    assert middle.mean(1).tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1], abs=0.06)
+    assert dropped[len(kept) // 2].float().mean(1).tolist() == pytest.approx([1, 2 / 3, 1 / 3, 0], abs=0.06)
+    again, _ = soft_masks(scores, 2000, seed=3)
+    other, _ = soft_masks(scores, 2000, seed=4)
+    assert torch.equal(kept, again)
+    assert not torch.equal(kept, other)
+    # The same luck for another method: where it keeps more of a token, it keeps all that the first one kept of it.
+    reverse, _ = soft_masks(-scores, 2000, seed=3)
+    assert bool((reverse[:, 1] >= kept[:, 0]).all())
+
+
+def test_soft_measures_by_hand() -> None:
+    """One token holds the whole answer, in one entry of many equal ones: kept whole by the right explanation."""
+    vectors, nothing = torch.zeros(4, 64), torch.zeros(4, 64)
+    vectors[3] = 1 / 64
+
+    def ask(given: dict[str, Tensor]) -> Tensor:
+        return given["model"][:, 3].sum(-1)
+
+    right = perturbed(ask, {"model": vectors}, {"model": nothing}, {"model": torch.eye(4)[3]})
+    # A share of 1/4 is one whole token of four, so with every share the right token is whole, or gone.
+    assert right.soft_sufficiency == pytest.approx(0)
+    assert right.soft_comprehensiveness == pytest.approx(1)
+    wrong = perturbed(ask, {"model": vectors}, {"model": nothing}, {"model": -torch.eye(4)[3]})
+    assert wrong.soft_sufficiency == pytest.approx(1)
+    assert wrong.soft_comprehensiveness == pytest.approx(0)
 
 
 def test_where_one_token_decides_what_names_it_is_faithful() -> None:
@@ -67,7 +109,9 @@ def test_where_one_token_decides_what_names_it_is_faithful() -> None:
         apart = found.difference(name, "random")
         assert apart.sure
         assert apart.mean > 0.2
+    assert found.method("relevance").soft_gap.mean > found.method("random").soft_gap.mean + 0.2
     assert found.texts == 6
+    assert found.accuracy is None
     assert found.tokens == 72
     assert {one.name for one in found.methods} == {"relevance", "raw_attention", "occlusion", "random"}
 
@@ -76,10 +120,20 @@ def test_words_say_who_cannot_be_told_apart() -> None:
     found = sample_faithfulness()
     assert verdict(found).sentence.startswith("Occlusion is the most faithful here (gap 0.6")
     assert verdict(found).sentence.endswith("; Relevance cannot be told from it.")
-    assert "No better than random numbers here: Rollout." in sentences(found)
+    assert "Not surely better than random numbers here: Rollout." in sentences(found)
+    assert any(one.startswith("4 of 6 differences between methods are real") for one in sentences(found))
+    assert [line[1] for line in lines(found)] == ["1-2", "1-2", "3-4", "3-4"]
+    assert {line[:2] for line in difference_lines(found)} == {
+        (better, worse) for better in ("Occlusion", "Relevance") for worse in ("Rollout", "Random")
+    }
     assert "12 texts" in " ".join(sentences(found))
     few = sample_faithfulness(texts=4)
     assert "4 texts are few" in " ".join(sentences(few))
+    assert "From 4 texts no difference can be told from chance" in " ".join(sentences(few))
+    assert difference_lines(few) == []
+    cut = replace(found, documents=(0,) * 12, accuracy=Estimate(0.75, 0.5, 1.0))
+    assert "All texts are cut from 1 document" in " ".join(sentences(cut))
+    assert "The model names the true class of 75% (50% to 100%) of these texts." in sentences(cut)
     lost = replace(found, methods=found.methods[2:])
     assert verdict(lost).level == "warning"
 
@@ -118,3 +172,75 @@ def test_the_command_judges_a_corpus(tmp_path: Path) -> None:
     missing = command("explain", "pocket", "no such text", "--evaluate")
     assert missing.returncode == 2
     assert "no such text" in missing.stderr
+
+
+def test_labels_are_followed_and_counted() -> None:
+    """Texts of letters that are token numbers; one is given a class that it is not."""
+    ids, _, classes = texts(6, 5)
+    words = ["".join(chr(int(i)) for i in row) for row in ids]
+    model = trained()
+    labels: list[str | int] = [int(one) for one in classes]
+    found = attnscope.evaluate(
+        model, words, labels=labels, methods="random", max_tokens=12, tokenizer=_plain(), samples=6
+    )
+    assert found.answer == "the probability of the true class"
+    assert found.accuracy is not None
+    assert found.accuracy.mean == 1.0
+    assert found.documents == tuple(sorted(found.documents))
+    wrong = [(labels[0] + 1) % 3, *labels[1:]]  # type: ignore[operator]
+    named = attnscope.evaluate(
+        model,
+        words,
+        labels=[f"LABEL_{one}" for one in wrong],
+        methods="random",
+        max_tokens=12,
+        tokenizer=_plain(),
+    )
+    assert named.accuracy is not None
+    assert named.accuracy.mean == pytest.approx(5 / 6)
+
+
+def _plain() -> Any:
+    """Characters are token numbers, and nothing is put before them."""
+
+    class Plain:
+        unk_token_id = None
+
+        def __call__(self, text: str, **ignored: Any) -> dict[str, Any]:
+            return {"input_ids": [ord(letter) for letter in text]}
+
+        def convert_ids_to_tokens(self, number: int) -> str:
+            return str(number)
+
+        def decode(self, ids: list[int]) -> str:
+            return " ".join(map(str, ids))
+
+    return Plain()
+
+
+def test_labels_that_are_not_there_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    plain = tmp_path / "plain.txt"
+    plain.write_text("no labels here")
+    lines_ = tmp_path / "some.jsonl"
+    lines_.write_text('{"text": "a", "label": 0}\n{"text": "b"}\n')
+    for corpus, labels, says in (
+        (plain, "label", "has no labels: give a .jsonl file"),
+        (tmp_path, "label", "has no labels|holds"),
+        (lines_, "label", "line 2, has no class in the field 'label'"),
+        (lines_, "klass", "line 1, has no class in the field 'klass'"),
+        (["a", "b"], [0], "2 texts and 1 labels"),
+        (None, "label", "Labels need texts of their own"),
+    ):
+        with pytest.raises(attnscope.RefusalError, match=says):
+            attnscope.evaluate(trained(), corpus, labels=labels, tokenizer=_plain(), max_tokens=8)
+    with pytest.raises(attnscope.RefusalError, match="has no classes to compare with labels"):
+        attnscope.evaluate(
+            tiny_llama(), ["a text"], labels=[0], methods="random", tokenizer=byte_tokenizer(), max_tokens=6
+        )
+    with pytest.raises(attnscope.RefusalError, match="There is no class 'nobody'"):
+        attnscope.evaluate(
+            trained(), ["".join(map(chr, range(4, 12)))], labels=["nobody"], tokenizer=_plain(), max_tokens=8
+        )
+    refused = command("explain", "pocket", "a text", "--label", "x")
+    assert refused.returncode == 2
+    assert "--label belongs to --evaluate" in refused.stderr

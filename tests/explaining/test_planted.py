@@ -16,13 +16,19 @@ from attnscope.records.explanation import Explanation
 from tests.explaining.deciding import KEYS, texts, trained
 
 COUNT = 6
-KNOWING = ("relevance", "attention_lrp", "integrated_gradients", "path_contribution", "occlusion")
+KNOWING = (
+    *("relevance", "attention_lrp", "integrated_gradients", "path_contribution", "occlusion"),
+    *("raw_attention", "rollout"),
+)
+# Of 30 texts these name the deciding token first in 8 and 21: the gradient is near 0 where a trained model is sure, and
+# what moves states most is not what is read of them in the end.
+FAILING = ("gradient_input", "value_zeroing")
 
 
 @cache
 def explained() -> tuple[Explanation, ...]:
     ids, _, _ = texts(COUNT, 5)
-    methods = ",".join((*KNOWING, "random"))
+    methods = ",".join((*KNOWING, *FAILING, "random"))
     return tuple(
         attnscope.explain(trained(), {"input_ids": row[None]}, methods=methods, seed=n) for n, row in enumerate(ids)
     )
@@ -43,21 +49,33 @@ def test_the_token_that_decides_comes_first(name: str) -> None:
     assert [found.asked.word for found in explained()] == [f"LABEL_{one}" for one in classes.tolist()]
 
 
-def test_areas_stand_in_order() -> None:
+def test_a_method_that_misses_it_is_known() -> None:
+    """Gradient times input fails here, or the words about it are wrong."""
+    _, places, _ = texts(COUNT, 5)
+    first = [found.top("gradient_input", 1)[0].place for found in explained()]
+    assert sum(one == place for one, place in zip(first, places.tolist(), strict=True)) < COUNT
+
+
+@pytest.mark.parametrize("name", KNOWING)
+def test_areas_stand_in_order(name: str) -> None:
     """Taking away what matters most first ruins the answer soonest: positive < random < negative."""
-    by_relevance, at_random = (areas(name) for name in ("relevance", "random"))
-    positive, negative = (mean(by_relevance, side) for side in ("positive", "negative"))
+    knowing, at_random = areas(name), areas("random")
+    positive, negative = (mean(knowing, side) for side in ("positive", "negative"))
     either = [mean(at_random, side) for side in ("positive", "negative")]
     assert positive < min(either) - 0.05
     assert max(either) + 0.05 < negative
-    assert mean(by_relevance, "comprehensiveness") > mean(at_random, "comprehensiveness") + 0.2
-    assert mean(by_relevance, "sufficiency") < mean(at_random, "sufficiency") - 0.2
+    assert mean(knowing, "comprehensiveness") > mean(at_random, "comprehensiveness") + 0.2
+    assert mean(knowing, "sufficiency") < mean(at_random, "sufficiency") - 0.2
+    assert mean(knowing, "soft_comprehensiveness") > mean(at_random, "soft_comprehensiveness") + 0.1
+    # A part of the deciding token suffices mostly, so that random numbers lose little here.
+    assert mean(knowing, "soft_sufficiency") < mean(at_random, "soft_sufficiency")
 
 
 def mean(found: list[Perturbed], field: str) -> float:
     return sum(getattr(one, field) for one in found) / len(found)
 
 
+@cache
 def areas(name: str) -> list[Perturbed]:
     model, (ids, _, classes) = trained(), texts(COUNT, 5)
     table = model.bert.embeddings.word_embeddings

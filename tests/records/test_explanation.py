@@ -29,6 +29,20 @@ def test_top_is_by_number_and_of_equals_the_first_read() -> None:
         found.top("oclusion")
 
 
+def test_equals_are_named_together_and_bos_is_not_named_for_being_read_first() -> None:
+    found = sample_explanation()
+    rows = {
+        "one says all": ((0.0,) * 6 + (1.0,) + (0.0,) * 3, [[6], [6]], 7),
+        "bos has an equal": ((1.0,) + (0.0,) * 6 + (1.0, 0.5, 0.5), [[0, 7], [0, 7, 8, 9]], 1),
+        "nothing is told": ((0.0,) * 10, [[], []], 7),
+    }
+    for row, named, more in rows.values():
+        one = replace(found, methods=(replace(found.methods[0], scores=(row,)),))
+        assert [[token.place for token in one.named("relevance", few)] for few in (1, 3)] == named
+        assert one.unlisted("relevance", 3) == more  # equal to the third of the list, and not in it
+        assert one.unlisted("relevance", 10) == 0
+
+
 def test_the_table_has_a_row_for_each_method_and_token() -> None:
     found = sample_explanation(stacks=2)
     table = found.table()

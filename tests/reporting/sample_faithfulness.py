@@ -17,7 +17,24 @@ def sample_faithfulness(texts: int = 12) -> Faithfulness:
         around = Estimate(mean, mean - 0.1, mean + 0.1)
         group = {"occlusion": "slow", "random": "floor"}.get(name, "default")
         made.append(
-            Judged(name, name.capitalize(), group, Estimate.of(gaps), around, around, around, around, 0.1, gaps)
+            Judged(
+                name=name,
+                title=name.capitalize(),
+                group=group,
+                gap=Estimate.of(gaps),
+                positive=around,
+                negative=around,
+                comprehensiveness=around,
+                sufficiency=around,
+                soft_gap=Estimate.of(gaps),
+                soft_comprehensiveness=around,
+                soft_sufficiency=around,
+                seconds=0.1,
+                gaps=gaps,
+                soft_gaps=gaps,
+                falling=(1.0, 0.5 - mean / 2, 0.0),
+                staying=(1.0, 0.5 + mean / 2, 0.0),
+            )
         )
     return Faithfulness(
         model="a model",
@@ -29,6 +46,7 @@ def sample_faithfulness(texts: int = 12) -> Faithfulness:
         baseline="the mask",
         dtype="float32",
         methods=tuple(made),
+        documents=tuple(range(texts)),
         notes=("A note.",),
         provenance={"model": {"name": "a model"}},
     )

@@ -16,10 +16,10 @@ from attnscope.core.bounded import LARGEST, too_large, unpacked
 from attnscope.core.errors import RefusalError
 from attnscope.corpus.corpus import Document
 
-_JSON_LINES = (".jsonl", ".ndjson")
+JSON_LINES = (".jsonl", ".ndjson")
 _PAIR = ("source", "target")
 _ROWS = 1024  # of parquet, at a time
-KNOWN = (".txt", ".md", ".gz", ".parquet", *_JSON_LINES)
+KNOWN = (".txt", ".md", ".gz", ".parquet", *JSON_LINES)
 
 
 def documents(data: bytes, name: str, suffixes: list[str], field: str) -> list[Document]:
@@ -30,7 +30,7 @@ def documents(data: bytes, name: str, suffixes: list[str], field: str) -> list[D
     if kinds[-1:] == [".parquet"]:
         return _parquet(data, name, field)
     text = _text(data, name)
-    return _json_lines(text, name, field) if kinds[-1:] and kinds[-1] in _JSON_LINES else [text]
+    return _json_lines(text, name, field) if kinds[-1:] and kinds[-1] in JSON_LINES else [text]
 
 
 def _gunzip(data: bytes, name: str) -> bytes:

@@ -4,13 +4,15 @@
     found.sentences(), found.table()
 
 For every text the model's own answer is explained by each method, and tokens are taken away in the order it gives
-(`perturbing`). No labels are needed: what is followed is the probability of what the model itself says.
+(`perturbing`). No labels are needed: what is followed is the probability of what the model itself says. With `labels`
+it is that of the true class, and the share of texts where the model says it is told too.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +26,32 @@ from attnscope.core.registry import chosen_methods
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
 from attnscope.corpus.corpus import Corpus
+from attnscope.corpus.labelled import Class
 from attnscope.explaining.aiming import aim
 from attnscope.explaining.explain import first_look
-from attnscope.explaining.perturbing import Perturbed, perturbed
+from attnscope.explaining.perturbing import Perturbed, averaged, perturbed
 from attnscope.explaining.running import Run, baseline_words
+from attnscope.explaining.truths import batches_with_truths
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.loading.given import loaded_for
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import Ready, Text, batches_for, precision_and_place
 from attnscope.hf.loading.one_text import reading
 from attnscope.hf.loading.options import Loading, Sampling
+from attnscope.hf.loading.outputs import entries
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.hf.seeing.gradients import with_gradients
 from attnscope.hf.tapping.capture import asked_with, capture
 from attnscope.hf.tapping.entrances import Entrance
-from attnscope.records.faithfulness import Estimate, Faithfulness, Judged
+from attnscope.records.faithfulness import ESTIMATES, Estimate, Faithfulness, Judged, drawn_together
+from attnscope.trace.batches import Batches
 from attnscope.trace.windows import Tokenizer
 
 ALWAYS = ("occlusion", "random")  # the slow obvious one, and the floor
+FAR = 1_000_003  # seeds of other texts are near
+FLOORS = 4  # random orders of each text: the floor is to be known better than what is compared with it
 
 
 @with_gradients()
@@ -52,6 +60,7 @@ def evaluate(
     corpus: Corpus | Text | Ready | None = None,
     *,
     methods: str | Iterable[str] = "default",
+    labels: str | Sequence[Class] | None = None,
     samples: int = 16,
     max_tokens: int = 48,
     dtype: str = "float32",
@@ -65,7 +74,11 @@ def evaluate(
     progress: Advance = silent,
 ) -> Faithfulness:
     """Judge explanations on `samples` texts of a corpus (the embedded one where none is given). Occlusion and random
-    numbers are judged beside whatever is named: the slow obvious way, and the floor."""
+    numbers are judged beside whatever is named: the slow obvious way, and the floor.
+
+    `labels` is the field of a .jsonl corpus that holds the true class of each text (for a list of texts, the classes
+    themselves): then its probability is followed, of the beginning of every document.
+    """
     refuse_unusable_seed(seed)
     words = [one.strip() for one in (methods.split(",") if isinstance(methods, str) else methods) if one.strip()]
     chosen = chosen_methods([*words, *ALWAYS])
@@ -73,34 +86,43 @@ def evaluate(
     loaded = loaded_for(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
     refuse_broken_weights(loaded)
     sampling = Sampling(samples=samples, max_tokens=max_tokens, batch_size=1, seed=seed, bos=bos)
-    ready = batches_for(loaded, corpus, sampling)
+    truths: tuple[Class | None, ...]
+    if labels is None:
+        ready = batches_for(loaded, corpus, sampling)
+        truths = (None,) * len(ready)
+    else:
+        ready, truths = batches_with_truths(loaded, corpus, labels, sampling)
     found: dict[str, list[Perturbed]] = {method.card.name: [] for method in chosen}
     seconds = dict.fromkeys(found, 0.0)
     notes: dict[str, None] = {}
-    tokens, known = 0, None
+    tokens, known, right = 0, None, []
     with looking_at(loaded.model), quiet():
-        for number, batch in enumerate(ready):
+        for number, (batch, truth) in enumerate(zip(ready, truths, strict=True)):
             progress("texts", number, len(ready))
-            one = _run(loaded, batch.inputs, seed + number, known)
+            one = _run(loaded, batch.inputs, seed + number, known, truth)
             known = one.found, one.places
             tokens += sum(len(vectors) for vectors in one.captured.embedding.values())
+            right.append(float(_says(one)))
             for method in chosen:
                 _judge(one, method, found, seconds, notes)
         progress("texts", len(ready), len(ready))
     kept = [method for method in chosen if len(found[method.card.name]) == len(ready)]
     if not kept:
         raise RefusalError(f"No method can speak of {loaded.class_name}: {next(iter(notes))}")
-    judged = [_judged(method, found[method.card.name], seconds[method.card.name]) for method in kept]
+    documents = _documents(ready)
+    judged = [_judged(method, found[method.card.name], seconds[method.card.name], documents) for method in kept]
     return Faithfulness(
         model=loaded.name,
         class_name=loaded.class_name,
         corpus=ready.name,
         texts=len(ready),
         tokens=tokens,
-        answer="the probability of what the model says" if one.aim.goal.kind == "logit" else one.aim.goal.words,
+        answer=_followed(one, labels is not None),
         baseline=baseline_words(loaded),
         dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
         methods=tuple(sorted(judged, key=lambda each: -each.gap.mean)),
+        documents=documents,
+        accuracy=None if labels is None else Estimate.of(tuple(right), drawn_together(documents)),
         notes=tuple(notes),
         provenance={
             "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
@@ -111,47 +133,78 @@ def evaluate(
     )
 
 
-def _run(loaded: Loaded, inputs: dict[str, Any], seed: int, known: tuple[Anatomy, tuple[Entrance, ...]] | None) -> Run:
+def _run(
+    loaded: Loaded,
+    inputs: dict[str, Any],
+    seed: int,
+    known: tuple[Anatomy, tuple[Entrance, ...]] | None,
+    truth: Class | None,
+) -> Run:
     """One text; where things are in the model is found on the first of them."""
     read = reading(loaded, inputs, what="Explanations")
     found, places, output = first_look(loaded, read, known)
-    goal = aim(loaded, read, output, target=None, against=None, position=None, bos="auto")
+    if truth is not None and entries(loaded, output).output != "classes":
+        raise RefusalError(f"{loaded.class_name} has no classes to compare with labels: leave --label out.")
+    goal = aim(loaded, read, output, target=truth, against=None, position=None, bos="auto")
     return Run(loaded, read, found, places, goal, capture(loaded.model, read.batch, found, places, goal.number), seed)
+
+
+def _says(one: Run) -> bool:
+    """Whether the answer that is followed is the one that the model gives."""
+    return one.aim.goal.kind != "logit" or bool(one.aim.number(one.captured.output)[0] >= one.captured.output.max())
+
+
+def _followed(one: Run, true_class: bool) -> str:
+    if true_class:
+        return "the probability of the true class"
+    return "the probability of what the model says" if one.aim.goal.kind == "logit" else one.aim.goal.words
+
+
+def _documents(ready: Batches) -> tuple[int, ...]:
+    """Where each text was cut from; texts that were cut from nothing stand for themselves."""
+    numbers = [batch.samples[0] for batch in ready]
+    return tuple(ready.documents[n] for n in numbers) if ready.documents else tuple(range(len(numbers)))
 
 
 def _judge(
     one: Run, method: Method, found: dict[str, list[Perturbed]], seconds: dict[str, float], notes: dict[str, None]
 ) -> None:
     name = method.card.name
+    runs = [replace(one, seed=one.seed + turn * FAR) for turn in range(FLOORS if method.card.group == "floor" else 1)]
     begun = time.perf_counter()
     try:
-        scores = one.explained_by(method)
+        scores = [each.explained_by(method) for each in runs]
     except RefusalError as refusal:
         notes[f"{method.card.title} is left out: {refusal}"] = None
         return
-    seconds[name] += time.perf_counter() - begun
+    seconds[name] += (time.perf_counter() - begun) / len(runs)
 
     def ask(given: dict[str, torch.Tensor]) -> torch.Tensor:
         return asked_with(one.loaded.model, one.read.batch, one.places, one.aim.chance, given)
 
-    found[name].append(perturbed(ask, one.captured.embedding, one.baseline(), scores))
+    embedding, baseline = one.captured.embedding, one.baseline()
+    found[name].append(averaged([perturbed(ask, embedding, baseline, each, one.seed) for each in scores]))
 
 
-def _judged(method: Method, found: list[Perturbed], seconds: float) -> Judged:
+def _judged(method: Method, found: list[Perturbed], seconds: float, documents: tuple[int, ...]) -> Judged:
+    together = drawn_together(documents)
+
     def estimate(name: str) -> Estimate:
-        return Estimate.of(tuple(float(getattr(one, name)) for one in found))
+        return Estimate.of(tuple(float(getattr(one, name)) for one in found), together)
 
     gaps = tuple(one.negative - one.positive for one in found)
+    soft_gaps = tuple(one.soft_comprehensiveness - one.soft_sufficiency for one in found)
     card = method.card
     return Judged(
         name=card.name,
         title=card.title,
         group=card.group,
-        gap=Estimate.of(gaps),
-        positive=estimate("positive"),
-        negative=estimate("negative"),
-        comprehensiveness=estimate("comprehensiveness"),
-        sufficiency=estimate("sufficiency"),
+        gap=Estimate.of(gaps, together),
+        soft_gap=Estimate.of(soft_gaps, together),
+        **{name: estimate(name) for name in ESTIMATES if "gap" not in name},
         seconds=seconds / len(found),
         gaps=gaps,
+        soft_gaps=soft_gaps,
+        falling=averaged(found).falling,
+        staying=averaged(found).staying,
     )

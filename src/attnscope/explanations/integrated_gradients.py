@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attnscope.core.explanation import explanation
 
-POINTS = (32, 128)
+POINTS = (32, 64)
 NEAR = 0.01  # of what the numbers should add up to
 AT_ONCE = 8  # points that go through the model together
 

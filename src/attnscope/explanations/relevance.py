@@ -50,13 +50,13 @@ def relevance(
     ((last, weights),) = start.items()
     mine = [call for call in calls if call.stack == last]
     row = weights[None]
-    sums = _row_sums([call for call in mine if not call.crosses], row)
+    own = [call for call in mine if not call.crosses]
+    sums = _row_sums(own, row) if len(own) < len(mine) else []  # only cross-attention asks for them
     sent: dict[str, Row] = {}
-    left = len(sums)
+    left = len(own)
     for call in reversed(mine):
         if call.crosses:
-            below = [one for one in mine if not one.crosses][:left]
-            y = from_left(call, _through_own(row, below, sums[left - 1] if left else None))
+            y = from_left(call, _through_own(row, own[:left], sums[left - 1] if left else None))
             sent[call.keys_from] = sent[call.keys_from] + y if call.keys_from in sent else y
         else:
             row = row + from_left(call, row)

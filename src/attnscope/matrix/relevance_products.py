@@ -22,8 +22,8 @@ def from_left(call: AttentionCall, r: Float[Tensor, "batch query"]) -> Float[Ten
     """r Abar: what rows weighed by r hand down to every key."""
     out = r.new_zeros(r.shape[0], call.scores.key.shape[2])
     for strip, key, tile in _tiles(call, r.dtype, rows=r):
-        weights = r[strip.batch, None, strip.row, None]
-        out[strip.batch, key] += (tile * weights).sum((1, 2))
+        weights = r[strip.batch, None, None, strip.row]
+        out[strip.batch, key] += (weights @ tile).sum((1, 2))
     return out / call.scores.query.shape[1]
 
 
@@ -38,7 +38,8 @@ def from_right(call: AttentionCall, x: Float[Tensor, "batch key"]) -> Float[Tens
 def _tiles(
     call: AttentionCall, dtype: torch.dtype, rows: Float[Tensor, "batch query"] | None = None
 ) -> Iterator[tuple[Strip, slice, Float[Tensor, "some_batch some_heads rows keys"]]]:
-    """(dA * A)^+ tile by tile; strips whose `rows` are all 0 are left out."""
+    """(dA * A)^+ tile by tile; strips whose `rows` are all 0 are left out. Query heads that share values share the
+    product with them."""
     scores = call.scores
     sharing = scores.query.shape[1] // call.value.shape[1]  # query heads that read the values of one head
     lse = scores.lse if scores.lse is not None and scores.lse.dtype.itemsize >= dtype.itemsize else None
@@ -46,8 +47,11 @@ def _tiles(
     for strip, tiles in pattern_strips(scores, dtype, lse=lse):
         if rows is not None and not bool(rows[strip.batch, strip.row].any()):
             continue
-        of_rows = cut(gradient, strip.batch, strip.head, strip.row)
         shared = slice(strip.head.start // sharing, strip.head.stop // sharing)
+        of_rows = cut(gradient, strip.batch, strip.head, strip.row)
+        sequences, heads, count, width = of_rows.shape
+        of_rows = of_rows.reshape(sequences, heads // sharing, sharing * count, width)
         for key, pattern, _ in tiles:
-            of_keys = cut(value, strip.batch, shared, key).repeat_interleave(sharing, dim=1)
-            yield strip, key, (of_rows @ of_keys.mT).clamp_min_(0).mul_(pattern)
+            of_keys = cut(value, strip.batch, shared, key)
+            product = (of_rows @ of_keys.mT).view(sequences, heads, count, -1)
+            yield strip, key, product.clamp_min_(0).mul_(pattern)

@@ -149,6 +149,21 @@ class Explanation(Record):
         """The tokens that speak most for the answer, largest first; of equals the one that was read first."""
         return tuple(sorted(self.tokens(name), key=lambda token: -token.score)[:most])
 
+    def named(self, name: str, few: int = 1) -> tuple[Token, ...]:
+        """The first `few` tokens of a method and all that are equal to the last of them; none that has the method's
+        lowest number, which says nothing. Reading first is no merit: BOS is not named before its equals."""
+        lowest = min(self.scores(name))
+        first = [token for token in self.top(name, few) if token.score > lowest]
+        return tuple(
+            token for token in self.top(name, len(self.scores(name))) if first and token.score >= first[-1].score
+        )
+
+    def unlisted(self, name: str, most: int = 10) -> int:
+        """How many tokens have the same number as the last of `top` and are not in it for want of room."""
+        listed = self.top(name, most)
+        equal = sum(token.score == listed[-1].score for token in self.tokens(name))
+        return equal - sum(token.score == listed[-1].score for token in listed)
+
     def agreement(self) -> dict[tuple[str, str], float]:
         """Spearman's rank correlation of every two methods, over the tokens of which both speak; NaN where one of them
         gives all tokens the same."""

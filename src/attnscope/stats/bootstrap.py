@@ -1,7 +1,8 @@
-"""How far a mean can be trusted, by drawing the same number of texts again and again from those that were seen.
+"""How far means can be trusted, by drawing the same number of texts again and again from those that were seen.
 
-The interval holds the middle 95% of the means of these draws. It assumes nothing of how the numbers are spread, but
-that texts are independent, and it is too narrow where they are few (below ten or so).
+The interval of one mean holds the middle 95% of the means of these draws. It assumes nothing of how the numbers are
+spread, but that what is drawn is independent: texts that were cut from one document are drawn together (`groups`). It
+is too narrow where there are few (below ten or so).
 """
 
 from __future__ import annotations
@@ -9,15 +10,75 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 DRAWS = 2000
 LEVEL = 0.95
 
 
-def bootstrap_mean(values: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
+def bootstrap_mean(
+    values: Sequence[float], seed: int = 0, groups: Sequence[int] | None = None
+) -> tuple[float, float, float]:
     """The mean, and the ends of its interval; both ends are the mean where there is one value."""
-    given = np.asarray(values, dtype=np.float64)
-    rng = np.random.default_rng(seed)
-    means = given[rng.integers(0, len(given), size=(DRAWS, len(given)))].mean(1)
+    sums, sizes = _grouped(np.asarray(values, dtype=np.float64)[:, None], groups)
+    drawn = _draws(len(sums), seed)
+    means = sums[drawn, 0].sum(1) / sizes[drawn].sum(1)
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(given.mean()), float(low), float(high)
+    return float(sums.sum() / sizes.sum()), float(low), float(high)
+
+
+def simultaneous_differences(
+    values: Sequence[Sequence[float]], seed: int = 0, groups: Sequence[int] | None = None
+) -> tuple[Float[np.ndarray, "one one"], Float[np.ndarray, "one one"]]:
+    """Differences of the means of every two rows, and how far each may be off so that *all* of them hold together.
+
+    Rows are methods and columns the same texts. What makes a text hard is the same for all of them, so the difference D
+    of two rows is taken text by text, and t = mean D / s with s its standard error. Among 36 such differences two are
+    beyond their own 95% interval by chance alone. So signs are drawn for the texts, the same for all pairs, as if no
+    method were better than another (the paired bootstrap with random signs: Liu 1988; by groups: Cameron, Gelbach and
+    Miller 2008); of every draw the largest |t| of all pairs is kept, and its 95% point c widens every interval to mean
+    D -+ c s (max-t: Westfall and Young 1993). All of them hold together in 95 of 100 experiments, whatever depends on
+    whatever. Drawing texts with replacement does not: at 16 texts it was wrong in 24 of 100, the signs in 5.
+
+    With five texts or fewer all signs are equal in more than 5 of 100 draws, and nothing can be told.
+    """
+    sums, sizes = _grouped(np.asarray(values, dtype=np.float64).T, groups)
+    count = len(sums)
+    apart = (sums[:, :, None] - sums[:, None, :]).reshape(count, -1)
+    one = sums.shape[1]
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(DRAWS, count))
+    squares = np.square(apart).sum(0)
+    reach = float(np.quantile(_t(signs @ apart, squares, count).max(1), LEVEL, method="higher"))
+    total = apart.sum(0)
+    error = np.sqrt(count / max(count - 1, 1) * np.maximum(squares - np.square(total) / count, 0.0)) / sizes.sum()
+    few = 2.0 ** (1 - count) > 1 - LEVEL or not np.isfinite(reach)
+    off = np.full_like(error, np.inf) if few else reach * error
+    return (total / sizes.sum()).reshape(one, one), off.reshape(one, one)
+
+
+def _t(
+    total: Float[np.ndarray, "draw pair"], squares: Float[np.ndarray, " pair"], count: int
+) -> Float[np.ndarray, "draw pair"]:
+    """|t| of a sum of `count` numbers with these squares; infinite where they are all the same, 0 where they are 0."""
+    spread = count / max(count - 1, 1) * np.maximum(squares - np.square(total) / count, 0.0)
+    # What cancels to rounding is no spread: all numbers are the same.
+    known = spread > 1e-12 * squares
+    otherwise = np.where(squares > 0, np.inf, 0.0) + 0 * total
+    found: np.ndarray = np.divide(np.abs(total), np.sqrt(spread), out=otherwise, where=known)
+    return found
+
+
+def _grouped(
+    values: Float[np.ndarray, "text one"], groups: Sequence[int] | None
+) -> tuple[Float[np.ndarray, "group one"], Float[np.ndarray, " group"]]:
+    """Sums over what is drawn together, and how many that are."""
+    if groups is None:
+        return values, np.ones(len(values))
+    _, number = np.unique(np.asarray(groups), return_inverse=True)
+    sums = np.zeros((int(number.max()) + 1, values.shape[1]))
+    np.add.at(sums, number, values)
+    return sums, np.bincount(number).astype(np.float64)
+
+
+def _draws(count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, count, size=(DRAWS, count))

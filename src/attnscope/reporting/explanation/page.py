@@ -35,6 +35,7 @@ class Panel:
     reach: str
     adds_up: str
     top: tuple[tuple[str, str, str], ...]  # place, word, number
+    more: int  # tokens that are equal to the last of these
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ def _panel(found: Explanation, method: Scored, several: bool) -> Panel:
             (token_words(token, several), visible(token.word), signed(token.score))
             for token in found.top(method.name, TOP)
         ),
+        more=found.unlisted(method.name, TOP),
     )
 
 

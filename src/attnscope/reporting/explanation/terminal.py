@@ -76,6 +76,9 @@ def _table(found: Explanation, shown: tuple[Scored, ...]) -> Table:
     for rank in range(max(map(len, tops))):
         cells = [_cell(top[rank], top[0].score, several) if rank < len(top) else Text("") for top in tops]
         table.add_row(str(rank + 1), *cells)
+    more = [found.unlisted(one.name, TOP) for one in shown]
+    if any(more):
+        table.add_row("", *(Text(f"  and {n} more, equal" if n else "", style="dim") for n in more))
     return table
 
 

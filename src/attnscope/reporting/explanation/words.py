@@ -70,17 +70,14 @@ def _explained(found: Explanation) -> str:
 
 
 def _firsts(found: Explanation, told: Sequence[Scored]) -> Counter[Place]:
-    places: Counter[Place] = Counter()
-    for one in told:
-        first = found.top(one.name, 1)[0]
-        places[first.input, first.place] += 1
-    return places
+    """How many methods put a token first, alone or beside its equals."""
+    return Counter((token.input, token.place) for one in told for token in found.named(one.name))
 
 
 def named_by(found: Explanation, few: int = FEW) -> Counter[Place]:
-    """How many methods have a token among their first few."""
+    """How many methods have a token among their first few, or equal to the last of these."""
     return Counter(
-        (token.input, token.place) for one in found.voting if decides(one) for token in found.top(one.name, few)
+        (token.input, token.place) for one in found.voting if decides(one) for token in found.named(one.name, few)
     )
 
 

@@ -1,4 +1,4 @@
-"""Gaps of methods with their intervals, the most faithful on top."""
+"""Gaps of methods with their intervals, the most faithful on top, and the answer while tokens go."""
 
 from __future__ import annotations
 
@@ -7,35 +7,93 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from attnscope.records.faithfulness import Faithfulness
+from attnscope.core.numerals import numeral
+from attnscope.records.faithfulness import Estimate, Faithfulness
 from attnscope.reporting.faithfulness.words import near
+
+TESTS = {"gap": "whole tokens", "soft_gap": "tokens in part"}
+ORDERS = {"staying": "least important first", "falling": "most important first"}
+ROW = 34  # pixels of a method with its two lines
+NARROWEST, AXIS, SPACING = 150, 46, 18  # pixels of one panel of curves, of its axis, and between two
 
 
 def chart(found: Faithfulness, *, width: int | None = None) -> Any:
-    """A point for each method and a line for its interval; zero is what chance gives."""
+    """Two points for each method and a line for the interval of each; zero is what chance gives."""
     rows = pd.DataFrame(
         [
             {
                 "method": one.title,
-                "gap": one.gap.mean,
-                "low": one.gap.low,
-                "high": one.gap.high,
-                "label": f"{one.title}: gap {near(one.gap)}",
+                "test": words,
+                "gap": estimate.mean,
+                "low": estimate.low,
+                "high": estimate.high,
+                "label": f"{one.title}, {words}: {near(estimate)}",
             }
             for one in found.methods
+            for by, words in TESTS.items()
+            for estimate in [_estimate(one, by)]
         ]
     )
-    y = alt.Y("method:N", sort=list(rows["method"]), title=None, axis=alt.Axis(labelLimit=200, grid=False))
-    x = alt.X("gap:Q", title="negative area less positive area", axis=alt.Axis(grid=True, tickCount=5))
+    tests = list(TESTS.values())
+    y = alt.Y(
+        "method:N",
+        sort=[one.title for one in found.methods],
+        title=None,
+        axis=alt.Axis(labelLimit=200, grid=False),
+    )
+    beside = alt.YOffset("test:N", sort=tests)
+    colour = alt.Color("test:N", sort=tests, title=None, legend=alt.Legend(orient="top"))
+    x = alt.X("gap:Q", title="gap: what stays less what falls", axis=alt.Axis(grid=True, tickCount=5))
     base = alt.Chart(rows)
     zero = alt.Chart(pd.DataFrame([{"gap": 0.0}])).mark_rule(style="others", strokeDash=[4, 3]).encode(x="gap:Q")
     layered = alt.layer(
         zero,
-        base.mark_bar(height=4, opacity=0.45).encode(x=alt.X("low:Q"), x2="high:Q", y=y),
+        base.mark_bar(height=4, opacity=0.45).encode(x=alt.X("low:Q"), x2="high:Q", y=y, yOffset=beside, color=colour),
         base.mark_circle(style="reading", size=60).encode(
-            x=x, y=y, description="label:N", tooltip=[alt.Tooltip("label:N", title=" ")]
+            x=x, y=y, yOffset=beside, color=colour, description="label:N", tooltip=[alt.Tooltip("label:N", title=" ")]
         ),
-    ).properties(height=alt.Step(26))
+    ).properties(height=ROW * len(found.methods))
     if width is not None:
         return layered.properties(width=width, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     return layered.properties(width=420, title=alt.TitleParams(f"Which explanation is true to {found.model}?"))
+
+
+def curves(found: Faithfulness, *, width: int = 720) -> Any:
+    """One panel for each method: what is left of the answer, tokens taken away in its order and against it."""
+    columns = max(1, min(len(found.methods), (width + SPACING) // (NARROWEST + AXIS + SPACING)))
+    side = (width - SPACING * (columns - 1)) // columns - AXIS
+    panels = []
+    for one in found.methods:
+        steps = len(one.falling) - 1
+        rows = pd.DataFrame(
+            [
+                {
+                    "order": words,
+                    "gone": step / steps,
+                    "answer": value,
+                    "label": f"{one.title}, {words}: {numeral(round(value, 3), 3)} is left without "
+                    f"{step / steps:.0%} of the tokens",
+                }
+                for order, words in ORDERS.items()
+                for step, value in enumerate(getattr(one, order))
+            ]
+        )
+        lines = alt.Chart(rows).encode(
+            x=alt.X("gone:Q", title=None, axis=alt.Axis(format="%", tickCount=3, grid=False)),
+            y=alt.Y("answer:Q", title=None, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(tickCount=3)),
+            color=alt.Color("order:N", sort=list(ORDERS.values()), title=None, legend=alt.Legend(orient="top")),
+        )
+        points = lines.mark_circle(style="reading", size=16).encode(
+            description="label:N", tooltip=[alt.Tooltip("label:N", title=" ")]
+        )
+        panels.append(
+            alt.layer(lines.mark_line(style="line"), points).properties(
+                width=side, height=110, title=alt.TitleParams(one.title, fontSize=12, fontWeight="normal")
+            )
+        )
+    return alt.concat(*panels, columns=columns, spacing=SPACING)
+
+
+def _estimate(one: Any, by: str) -> Estimate:
+    found: Estimate = getattr(one, by)
+    return found

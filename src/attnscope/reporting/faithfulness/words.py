@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from attnscope.core.numerals import numeral
-from attnscope.core.words import count
-from attnscope.records.faithfulness import Estimate, Faithfulness, Judged
+from attnscope.core.words import count, percent
+from attnscope.records.faithfulness import ENOUGH_DOCUMENTS, By, Estimate, Faithfulness, Judged
 from attnscope.reporting.verdict import Verdict
 
-HEADING = ("method", "gap", "positive", "negative", "comprehensive", "sufficient", "seconds")
+# Columns of two tables: all in one is wider than paper.
+FIRST = ("method", "rank", "gap", "soft gap", "seconds")
+SECOND = ("method", "positive", "negative", "comprehensive", "sufficient", "soft comprehensive", "soft sufficient")
 FEW_TEXTS = 10
 
 
@@ -22,47 +26,116 @@ def verdict(found: Faithfulness) -> Verdict:
 
 
 def equals(found: Faithfulness, first: Judged) -> list[str]:
-    """Methods whose difference to the first may be chance."""
+    """Methods whose difference to the first may be chance, all comparisons considered."""
     others = [one for one in found.methods if one.name != first.name and one.group != "floor"]
-    return [one.title for one in others if not found.difference(first.name, one.name).sure]
+    return [one.title for one in others if not found.real(first.name, one.name)]
 
 
 def sentences(found: Faithfulness) -> tuple[str, ...]:
-    """The verdict; who is no better than chance; and what limits such a test."""
+    """The verdict; who is no better than chance; which differences are real; what holds with tokens kept in part; and
+    what limits such a test."""
     said = [verdict(found).sentence]
     floor = next((one for one in found.methods if one.group == "floor"), None)
     knowing = [one for one in found.methods if one.group != "floor"]
     if floor is not None:
-        lost = [one.title for one in knowing if not _above(found, one, floor)]
+        lost = [one.title for one in knowing if not found.real(one.name, floor.name)]
         if lost:
-            said.append(f"No better than random numbers here: {_listed(lost)}.")
-    said.append(
+            said.append(f"Not surely better than random numbers here: {_listed(lost)}.")
+    said += [_real(found), _soft(found), _judged_on(found)]
+    if found.accuracy is not None:
+        said.append(f"The model names the true class of {_percent(found.accuracy)} of these texts.")
+    documents = len(set(found.documents))
+    if documents < min(ENOUGH_DOCUMENTS, found.texts):
+        cut_from = count(documents, "document")
+        said.append(f"All texts are cut from {cut_from}: intervals hold for more of the same, not for others.")
+    if found.texts < FEW_TEXTS:
+        said.append(f"{count(found.texts, 'text').capitalize()} are few: intervals are too narrow below {FEW_TEXTS}.")
+    return tuple(filter(None, said))
+
+
+def _real(found: Faithfulness) -> str:
+    pairs = found.comparisons()
+    if not pairs:
+        return ""
+    if any(math.isinf(each.high) for each in pairs):
+        return f"From {count(found.texts, 'text')} no difference can be told from chance: give six documents or more."
+    sure = sum(each.real for each in pairs)
+    return (
+        f"{sure} of {count(len(pairs), 'difference')} between methods are real: with 95% certainty all of them, since "
+        "intervals are widened for their number. A rank is between the methods that are surely better and those that "
+        "are surely worse."
+    )
+
+
+def _soft(found: Faithfulness) -> str:
+    """Whether the other test, which is fairer to decoders, puts the same method first."""
+    knowing = [one for one in found.methods if one.group != "floor"]
+    first, soft = (max(knowing, key=lambda one: getattr(one, by).mean, default=None) for by in ("gap", "soft_gap"))
+    if first is None or soft is None:
+        return ""
+    kept = "With tokens kept in part, as much in all for every method,"
+    if first is soft:
+        return f"{kept} it comes first as well (soft gap {near(soft.soft_gap)})."
+    surely = "" if found.real(soft.name, first.name, "soft_gap") else ", which may be chance"
+    return f"{kept} {_inside(soft.title)} comes first (soft gap {near(soft.soft_gap)}){surely}."
+
+
+def _judged_on(found: Faithfulness) -> str:
+    return (
         f"Judged on {count(found.texts, 'text')} ({found.tokens:,} tokens) of {found.corpus}, by {found.answer} while "
         f"tokens become {found.baseline}."
     )
-    if found.texts < FEW_TEXTS:
-        said.append(f"{count(found.texts, 'text').capitalize()} are few: intervals are too narrow below {FEW_TEXTS}.")
-    return tuple(said)
-
-
-def _above(found: Faithfulness, one: Judged, floor: Judged) -> bool:
-    apart = found.difference(one.name, floor.name)
-    return apart.sure and apart.mean > 0
 
 
 def near(estimate: Estimate) -> str:
-    """A mean with its interval."""
-    ends = (numeral(round(end, 3), 3) for end in (estimate.low, estimate.high))
-    return f"{numeral(round(estimate.mean, 3), 3)}, {' to '.join(ends)}"
+    """A mean with its interval, two decimals."""
+    mean, low, high = (numeral(round(v, 2) + 0.0, 3) for v in (estimate.mean, estimate.low, estimate.high))
+    return f"{mean}, {low} to {high}"
 
 
-def lines(found: Faithfulness) -> list[tuple[str, ...]]:
-    """One line for each method, the most faithful first."""
-    short = [(one.gap, one.positive, one.negative, one.comprehensiveness, one.sufficiency) for one in found.methods]
-    return [
-        (one.title, near(values[0]), *(numeral(round(v.mean, 3), 3) for v in values[1:]), numeral(one.seconds, 2))
-        for one, values in zip(found.methods, short, strict=True)
+def _percent(share: Estimate) -> str:
+    return f"{percent(share.mean)} ({percent(share.low)} to {percent(share.high)})"
+
+
+def rank(found: Faithfulness, one: Judged, by: By = "gap") -> str:
+    best, worst = found.ranks(by)[one.name]
+    return str(best) if best == worst else f"{best}-{worst}"
+
+
+def lines(found: Faithfulness, columns: tuple[str, ...] = FIRST) -> list[tuple[str, ...]]:
+    """One line for each method, the most faithful first: what FIRST or SECOND names."""
+
+    def mean(estimate: Estimate) -> str:
+        return numeral(round(estimate.mean, 2) + 0.0, 3)
+
+    made = [
+        {
+            "method": one.title,
+            "rank": rank(found, one),
+            "gap": near(one.gap),
+            "soft gap": near(one.soft_gap),
+            "seconds": numeral(one.seconds, 2),
+            "positive": mean(one.positive),
+            "negative": mean(one.negative),
+            "comprehensive": mean(one.comprehensiveness),
+            "sufficient": mean(one.sufficiency),
+            "soft comprehensive": mean(one.soft_comprehensiveness),
+            "soft sufficient": mean(one.soft_sufficiency),
+        }
+        for one in found.methods
     ]
+    return [tuple(row[name] for name in columns) for row in made]
+
+
+def difference_lines(found: Faithfulness) -> list[tuple[str, str, str]]:
+    """Pairs that are really different, the widest first: better, worse, by how much."""
+    titles = {one.name: one.title for one in found.methods}
+    sure = sorted((each for each in found.comparisons() if each.real), key=lambda each: -each.mean)
+    return [(titles[each.one], titles[each.other], near(Estimate(each.mean, each.low, each.high))) for each in sure]
+
+
+def _inside(title: str) -> str:
+    return title[:1].lower() + title[1:]
 
 
 def _listed(words: list[str]) -> str:

@@ -1,0 +1,239 @@
+"""`python -m bench.explain`: what explanations cost, as ratios in one run. Written to bench/explain.json.
+
+    short    relevance of one logit of four random Llama layers with grouped heads (8 over 2, width 512), n = 4096: the
+             whole of `attnscope.explain(..., methods="relevance")`, which looks for the model's parts first, beside one
+             forward and backward pass to the embedding under fused attention, and beside the way of arXiv:2103.15679:
+             maps that are written out (eager), their gradients kept, R an n x n matrix
+    long     the same at n = 16,384: does it run, and in how much memory
+    small    all default methods on 256 tokens of SmolLM2-135M, beside captum's integrated gradients of 50 steps
+
+One thread, CPU time, the smaller of two turns. Memory is the peak of a process of its own above what it held before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import attnscope
+from bench.attentions import PEERS
+from bench.subjects import wikitext
+from bench.work import peak_megabytes_of
+
+RESULTS = Path(__file__).with_name("explain.json")
+SHORT, LONG, READ, STEPS = 4096, 16384, 256, 50
+REACH = {"time": 3.0, "memory": 2.0, "long_mb": 6 * 1024}
+WAYS = ("forward + backward", "relevance", "eager maps")
+
+
+def llama(tokens: int, attention: str = "sdpa") -> tuple[Any, torch.Tensor]:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=1024,
+        hidden_size=512,
+        intermediate_size=1408,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        max_position_embeddings=tokens,
+        use_cache=False,
+        attn_implementation=attention,
+    )
+    torch.manual_seed(0)
+    ids = torch.randint(0, 1024, (1, tokens), generator=torch.Generator().manual_seed(0))
+    return LlamaForCausalLM(config).eval().requires_grad_(False), ids
+
+
+def forward_and_backward(model: Any, ids: torch.Tensor) -> None:
+    """To the embedding and to nothing else: the cheapest gradient that an explanation can need."""
+    vectors = model.get_input_embeddings()(ids).requires_grad_()
+    torch.autograd.grad(model(inputs_embeds=vectors).logits[0, -1].max(), vectors)
+
+
+def relevance(model: Any, ids: torch.Tensor) -> None:
+    attnscope.explain(model, {"input_ids": ids}, methods="relevance")
+
+
+def eager_maps(model: Any, ids: torch.Tensor) -> None:
+    """As the paper's code has it: every map and its gradient, and R in full."""
+    vectors = model.get_input_embeddings()(ids).requires_grad_()
+    answer = model(inputs_embeds=vectors, output_attentions=True)
+    maps = list(answer.attentions)
+    gradients = torch.autograd.grad(answer.logits[0, -1].max(), maps)
+    del answer
+    carried = torch.eye(ids.shape[1])
+    for pattern, gradient in zip(maps, gradients, strict=True):
+        carried += (pattern.detach() * gradient).clamp_min(0).mean(1)[0] @ carried
+
+
+CALLS: dict[str, Callable[[Any, torch.Tensor], None]] = {
+    "forward + backward": forward_and_backward,
+    "relevance": relevance,
+    "eager maps": eager_maps,
+}
+
+
+def prepared(way: str, tokens: int) -> Callable[[], None]:
+    model, ids = llama(tokens, "eager" if way == "eager maps" else "sdpa")
+    return lambda: CALLS[way](model, ids)
+
+
+def timed(tokens: int, turns: int) -> dict[str, float]:
+    best = dict.fromkeys(WAYS, float("inf"))
+    calls = {way: prepared(way, tokens) for way in WAYS}
+    for turn in range(turns + 1):
+        for way, call in calls.items():
+            if way == "eager maps" and turn > 1:
+                continue  # tens of seconds, and it is not near anything
+            gc.collect()
+            begun = time.process_time()
+            call()
+            if turn:  # the first pays for allocations
+                best[way] = min(best[way], time.process_time() - begun)
+    return best
+
+
+def smollm2() -> dict[str, Any]:
+    """Seconds of each default method, the model loaded and its parts known, and of captum beside them."""
+    from attnscope.core.registry import chosen_methods
+    from attnscope.hf.loading.load import load
+    from tools.fetch_models import path as weights
+
+    loaded = load(str(weights("smollm2")))
+    assert loaded.tokenizer is not None
+    ids = torch.tensor([loaded.tokenizer(wikitext()[:8000])["input_ids"][:READ]])
+    model: Any = loaded.model
+    seconds: dict[str, float] = {}
+
+    def measure(name: str, call: Callable[[], Any]) -> None:
+        begun = time.process_time()
+        call()
+        seconds[name] = time.process_time() - begun
+
+    model.requires_grad_(False)
+    forward_and_backward(model, ids)
+    measure("forward + backward", lambda: forward_and_backward(model, ids))
+    for method in chosen_methods(["default"]):
+        name = method.card.name
+        measure(name, lambda name=name: attnscope.explain(loaded, {"input_ids": ids}, methods=name))
+    measure(f"captum {STEPS} steps", lambda: captum_integrated_gradients(model, ids))
+    return seconds
+
+
+def captum_integrated_gradients(model: Any, ids: torch.Tensor) -> None:
+    sys.path.append(str(PEERS))
+    for name in ("matplotlib", "matplotlib.colors", "matplotlib.pyplot", "matplotlib.figure", "matplotlib.axes"):
+        sys.modules.setdefault(name, MagicMock())  # captum imports what it draws with; nothing is drawn here
+    from captum.attr import IntegratedGradients
+
+    vectors = model.get_input_embeddings()(ids).detach()
+    with torch.no_grad():
+        target = int(model(input_ids=ids).logits[0, -1].argmax())
+    nothing = model.get_input_embeddings().weight.mean(0).expand_as(vectors).clone()
+    answer = IntegratedGradients(lambda given: model(inputs_embeds=given).logits[:, -1, target])
+    answer.attribute(vectors, nothing, n_steps=STEPS, internal_batch_size=8)
+
+
+def child(*words: str) -> dict[str, Any]:
+    """One measurement in a process of its own."""
+    command = [sys.executable, "-m", "bench.explain", *words]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def in_child(asked: argparse.Namespace) -> dict[str, Any]:
+    if asked.what == "time":
+        return timed(SHORT, asked.turns)
+    if asked.what == "smollm2":
+        return smollm2()
+    call = prepared(asked.way, asked.tokens)
+    begun = time.process_time()
+    found = peak_megabytes_of(call)
+    return {**found, "cpu_seconds": time.process_time() - begun}
+
+
+def short_rows(turns: int) -> list[dict[str, Any]]:
+    seconds = child("time", "--turns", str(turns))
+    memory = {way: child("memory", way, "--tokens", str(SHORT)) for way in WAYS}
+    first = WAYS[0]
+    return [
+        {
+            "way": way,
+            "cpu_seconds": seconds[way],
+            "time_ratio": seconds[way] / seconds[first],
+            "added_mb": memory[way]["added_mb"],
+            "peak_mb": memory[way]["peak_mb"],
+            "memory_ratio": memory[way]["added_mb"] / memory[first]["added_mb"],
+        }
+        for way in WAYS
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "what", nargs="?", choices=["all", "short", "long", "small", "time", "memory", "smollm2"], default="all"
+    )
+    parser.add_argument("way", nargs="?", choices=WAYS, default="relevance")
+    parser.add_argument("--tokens", type=int, default=SHORT)
+    parser.add_argument("--turns", type=int, default=2)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    if asked.what in ("time", "memory", "smollm2"):
+        print(json.dumps(in_child(asked)))
+        return
+    results: dict[str, Any] = {"machine": platform.processor() or platform.machine()}
+    if asked.what in ("all", "short"):
+        results["relevance_4096"] = short_rows(asked.turns)
+    if asked.what in ("all", "long"):
+        results["relevance_16384"] = child("memory", "relevance", "--tokens", str(LONG))
+    if asked.what in ("all", "small"):
+        results["smollm2_256_seconds"] = child("smollm2")
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}  # parts may be measured one by one
+    RESULTS.write_text(json.dumps(kept | results, indent=2) + "\n")
+    _print(results)
+
+
+def _print(results: dict[str, Any]) -> None:
+    console = Console(width=110)
+    table = Table(title=f"relevance of one logit, n = {SHORT} (one thread; forward + backward = 1)")
+    for heading in ("way", "CPU seconds", "time", "reach", "memory added", "ratio", "reach"):
+        table.add_column(heading, justify="left" if heading == "way" else "right")
+    for row in results.get("relevance_4096", ()):
+        ours = row["way"] == "relevance"
+        table.add_row(
+            row["way"],
+            f"{row['cpu_seconds']:.2f}",
+            f"{row['time_ratio']:.2f}x",
+            f"{REACH['time']:g}x" if ours else "",
+            f"{row['added_mb']:,.0f} MB",
+            f"{row['memory_ratio']:.2f}x",
+            f"{REACH['memory']:g}x" if ours else "",
+        )
+    console.print(table)
+    if long := results.get("relevance_16384"):
+        console.print(
+            f"relevance at n = {LONG}: peak {long['peak_mb']:,.0f} MB (reach {REACH['long_mb']:,.0f}), "
+            f"{long['cpu_seconds']:.0f} CPU seconds"
+        )
+    for name, seconds in results.get("smollm2_256_seconds", {}).items():
+        console.print(f"SmolLM2-135M, {READ} tokens: {name} {seconds:.1f} CPU seconds")
+
+
+if __name__ == "__main__":
+    main()
