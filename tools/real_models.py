@@ -95,6 +95,7 @@ def whisper() -> Any:
     weights = _renamed(stored["model_state_dict"], _WHISPER_NAMES)
     weights["proj_out.weight"] = weights["model.decoder.embed_tokens.weight"]  # tied
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, strict=True)
+    model.generation_config.no_timestamps_token_id = NO_TIMESTAMPS
     return model.eval().requires_grad_(False)
 
 

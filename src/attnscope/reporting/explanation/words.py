@@ -32,16 +32,20 @@ def verdict(found: Explanation) -> Verdict:
     (place, votes), *_ = firsts.most_common(1)
     token = _token(found, place)
     if len(told) == 1:
-        return Verdict("info", f"{token} did most for the answer, by {in_words(told[0])}.")
+        return Verdict("info", _begun(f"{token} did most for the answer, by {in_words(told[0])}."))
     if votes > CLEAR * len(told):
         which = f"all {len(told)} methods" if votes == len(told) else f"{votes} of {len(told)} methods"
-        return Verdict("info", f"{token} decided: {which} put it first.")
+        return Verdict("info", _begun(f"{token} decided: {which} put it first."))
     named = [_token(found, other) for other, _ in firsts.most_common(FEW)]
     return Verdict(
         "warning",
         f"Methods do not agree on what decided: {_listed(named)} come first, none of them by most of "
         f"{count(len(told), 'method')}.",
     )
+
+
+def _begun(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def decides(method: Scored) -> bool:
@@ -108,7 +112,7 @@ def _against(found: Explanation) -> str:
     if votes < CLEAR * len(speaking) or not votes:
         return ""
     who = f"{votes} of {count(len(speaking), 'method')}"
-    return f"{_token(found, place)} speaks most against it, by {who} that can say so."
+    return _begun(f"{_token(found, place)} speaks most against it, by {who} that can say so.")
 
 
 def _agreement(found: Explanation) -> str:
@@ -147,8 +151,19 @@ def _sums(found: Explanation) -> list[str]:
 def _token(found: Explanation, place: Place) -> str:
     name, at = place
     read = next(one for one in found.inputs if one.name == name)
+    if read.kind == "sound" and read.step is not None:
+        return f"the moment at {read.tokens[at]}"
+    if read.kind == "image" and read.grid is not None and at >= read.before:
+        row, column = divmod(at - read.before, read.grid[1])
+        return f"the patch in row {row}, column {column}"
     where = f"token {at} of the {name}" if len(found.inputs) > 1 else f"token {at}"
     return f"'{visible(read.tokens[at])}' ({where})"
+
+
+def read_words(found: Explanation) -> str:
+    """What was read, in a word."""
+    kinds = [one.kind for one in found.inputs]
+    return "picture" if "image" in kinds else "sound" if "sound" in kinds else "text"
 
 
 def _listed(words: Sequence[str]) -> str:
