@@ -26,7 +26,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.matrix.attention_call import AttentionCall
 from attnscope.matrix.relevance_products import abar
 
-Map = Float[Tensor, "one other"]
+Map = Float[Tensor, "_ _"]  # maps of one dictionary differ in size
 MOST_NUMBERS = 1 << 28  # of all maps together: 1 GB in float32
 
 
@@ -37,13 +37,12 @@ def read_each_other(calls: Sequence[AttentionCall]) -> bool:
 
 
 def of_two_streams(
-    calls: Sequence[AttentionCall], start: dict[str, Float[Tensor, " token"]]
-) -> dict[str, Float[Tensor, " token"]]:
+    calls: Sequence[AttentionCall], start: dict[str, Float[Tensor, " _"]]
+) -> dict[str, Float[Tensor, " _"]]:
     """What every token of every stream did for the number, read from the rows of `start`."""
     maps = relevance_maps(calls)
-    streams = {stack for pair in maps for stack in pair}
     found = {}
-    for stack in sorted(streams):
+    for stack in dict.fromkeys((*start, *(stack for pair in maps for stack in pair))):
         rows = [weights.to(maps[begin, stack]) @ maps[begin, stack] for begin, weights in start.items()]
         total = torch.stack(rows).sum(0)
         found[stack] = (total - start[stack].to(total) if stack in start else total).clamp_min(0)

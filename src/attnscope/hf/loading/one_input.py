@@ -27,6 +27,7 @@ from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.seeing.intact import evaluating
 
 LONGEST = 128  # tokens that a model writes of a sound, at most
+OBJECTS = "visual_feats"  # things that a detector found in a picture
 NOT_TIMED = "<|notimestamps|>"
 
 
@@ -92,11 +93,11 @@ def _with_words(loaded: Loaded, read: Reading, ids: Tensor) -> Reading:
 def _with_scenes(loaded: Loaded, read: Reading) -> Reading:
     """A ready batch with a picture or a sound in it: shown without the picture, since its colours are not known."""
     scenes = []
-    for name in (PIXELS, *HEARD):
+    for name in (PIXELS, OBJECTS, *HEARD):
         tensor = read.batch.get(name)
         if isinstance(tensor, Tensor):
-            kind: Any = "image" if name == PIXELS else "sound"
-            scenes.append(Scene(name, kind, name, grid=grid_of(loaded, tensor) if kind == "image" else None))
+            kind: Any = "sound" if name in HEARD else "image"
+            scenes.append(Scene(name, kind, name, grid=grid_of(loaded, tensor) if name == PIXELS else None))
     return replace(read, scenes=tuple(scenes)) if scenes else read
 
 

@@ -83,8 +83,7 @@ def _tables(
 
         return hook
 
-    own = getattr(model, "get_input_embeddings", None)
-    table = own() if callable(own) else None
+    table = _own_table(model)
     with Restoring() as changes, evaluating(model), without_gradients():
         for path, module in model.named_modules():
             if isinstance(module, nn.Embedding):
@@ -102,6 +101,14 @@ def _tables(
         most = max(rows for rows, _ in mine)
         chosen.append(next(one for rows, one in mine if rows == most))
     return tuple(chosen)
+
+
+def _own_table(model: Any) -> Any:
+    """What the model calls the table of its tokens; None where it names none, as two towers do."""
+    try:
+        return model.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        return None
 
 
 def _same(given: Tensor, ids: Tensor) -> bool:

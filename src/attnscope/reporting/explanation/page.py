@@ -17,6 +17,7 @@ from attnscope.records.explanation import Explanation, Scored
 from attnscope.reporting.beginning import beginning_words
 from attnscope.reporting.document import page, rows
 from attnscope.reporting.drawing import drawn_to_fit
+from attnscope.reporting.explanation.matrix import Matrix, matrices
 from attnscope.reporting.explanation.shading import ShadedInput, shaded, two_sided
 from attnscope.reporting.explanation.words import decides, named_by, read_words, sentences, token_words, verdict
 
@@ -39,6 +40,7 @@ class Panel:
     reach: str
     adds_up: str
     top: tuple[tuple[str, str, str], ...]  # place, word, number
+    matrices: tuple[Matrix, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ def _panel(found: Explanation, method: Scored, several: bool) -> Panel:
             (token_words(token, several), visible(token.word), signed(token.score))
             for token in found.top(method.name, TOP)
         ),
+        matrices=matrices(found, method.name),
     )
 
 
