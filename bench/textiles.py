@@ -1,7 +1,8 @@
-"""`python -m bench.textiles`: a linear head on DINOv2's [CLS] says whether a textile has a defect; does relevance land on it?
+"""`python -m bench.textiles`: a linear head on DINOv2's [CLS] says whether a textile has a defect; does
+relevance land on it?
 
 The head is a logistic regression on 400 images (half with a local defect of simulated textile), tested on 200 others.
-Where the defect is, nobody wrote down: it is a small block of strong noise, and is found in the pixels without any model
+Where the defect is, nobody wrote down: it is a small block of strong noise, found in the pixels without any model
 (`defect`). For images with a defect that the head recognises, every explanation of `P(defect)` is asked which share of
 its weight falls on patches that the block touches, beside the share of the picture that these patches are, and whether
 its first patch is one of them. Both would be equal for numbers that know nothing.

@@ -50,7 +50,9 @@ def test_a_picture_by_name_path_image_and_array_is_the_same(tmp_path: Path) -> N
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "1", "CMYK", "I;16", "F"])
 def test_every_kind_of_pixel_becomes_colours(tmp_path: Path, mode: str) -> None:
     grey = Image.fromarray(np.arange(16, dtype=np.uint8).reshape(4, 4) * 16)
-    image = Image.fromarray(np.arange(16, dtype=np.uint16).reshape(4, 4) * 4000) if mode == "I;16" else grey.convert(mode)
+    image = (
+        Image.fromarray(np.arange(16, dtype=np.uint16).reshape(4, 4) * 4000) if mode == "I;16" else grey.convert(mode)
+    )
     found = medium(image)
     assert isinstance(found, Picture)
     assert found.image.mode == "RGB"

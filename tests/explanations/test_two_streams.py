@@ -110,7 +110,7 @@ def test_co_attention_follows_all_equations(monkeypatch: pytest.MonkeyPatch) -> 
     gradients = torch.tensor(found.method("relevance").scores[1])
     assert bool((gradients >= 0).all())
     start = _start(model, batch)
-    # Sums of a few hundred terms that are 0 or more, each with a few hundred roundings: 1e-10 of the largest is far off.
+    # Sums of a few hundred terms that are 0 or more, each with a few hundred roundings: far below 1e-10.
     for row, expected in zip(found.method("relevance").scores, (start @ ti, start @ tt - start), strict=True):
         assert row == pytest.approx(expected.tolist(), abs=1e-10 * float(expected.max()))
         assert float(expected.max()) > 0

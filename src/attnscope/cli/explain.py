@@ -43,8 +43,8 @@ def explain(
     beside: Annotated[
         str | None,
         typer.Argument(
-            help="A second input: the text beside a picture, what is said in a sound, the target of an encoder-decoder, "
-            "or for encoders another text or picture to be compared."
+            help="A second input: the text beside a picture, what is said in a sound, the target of an "
+            "encoder-decoder, or for encoders another text or picture to be compared."
         ),
     ] = None,
     target: Annotated[
@@ -173,8 +173,8 @@ def _refuse_what_one_answer_needs(*given: object) -> None:
         from attnscope.core.errors import RefusalError
 
         raise RefusalError(
-            "--evaluate follows what the model itself says of every text: leave --target, --against and --position out, "
-            "and --generate, --head and a second input too."
+            "--evaluate follows what the model itself says of every text: leave --target, --against and --position out"
+            ", and --generate, --head and a second input too."
         )
 
 

@@ -116,8 +116,8 @@ def _picture(data: bytes, path: Path) -> Picture:
             width, height = opened.size
             if width * height > MOST_PIXELS:
                 raise RefusalError(
-                    f"'{path}' unpacks to {width} x {height} pixels, more than the {MOST_PIXELS / 1e6:.0f} million that "
-                    "are read: scale it down first (models read a few hundred in each direction)."
+                    f"'{path}' unpacks to {width} x {height} pixels, more than the {MOST_PIXELS / 1e6:.0f} million "
+                    "that are read: scale it down first (models read a few hundred in each direction)."
                 )
             return Picture(_in_colour(opened), str(path))
     except RefusalError:

@@ -140,7 +140,9 @@ def _where_written(
     entry = found.number(target)
     at = [place for place, token in enumerate(read.ids.tolist()) if token == entry and place > 0]
     if not at:
-        return place, (f"'{found.word(entry)}' is not among what the decoder read: it is asked for behind the last token.",)
+        return place, (
+            f"'{found.word(entry)}' is not among what the decoder read: it is asked for behind the last token.",
+        )
     more = f"'{found.word(entry)}' was written {len(at)} times: explained is the first; choose with --position."
     return at[0] - 1, (more,) if len(at) > 1 else ()
 
@@ -154,6 +156,6 @@ def _tied(row: Tensor, entry: int, found: Entries, target: str | int | None) -> 
         return ()
     others = ", ".join(f"'{found.word(i)}'" for i in equal[:4] if i != entry)
     return (
-        f"{len(equal)} answers are equally likely ({others} too): explained is the first, '{found.word(entry)}'; choose "
-        "with --target.",
+        f"{len(equal)} answers are equally likely ({others} too): explained is the first, '{found.word(entry)}'; "
+        "choose with --target.",
     )

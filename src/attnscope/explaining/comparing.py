@@ -33,9 +33,7 @@ def of_both(
     if question.against is not None:
         raise RefusalError("Two inputs are compared with each other: leave --against out, or give one input.")
     try:
-        sides = [
-            one(mine, replace(question, against=other)) for mine, other in (given, (given[1], given[0]))
-        ]
+        sides = [one(mine, replace(question, against=other)) for mine, other in (given, (given[1], given[0]))]
     except RefusalError as refusal:
         if any(word in str(refusal) for word in ("tokens (", "is not in the vocabulary", "There is no class")):
             raise RefusalError(

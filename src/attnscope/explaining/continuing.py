@@ -67,9 +67,7 @@ def steps_of(whole: Run, scored: tuple[Scored, ...], chosen: tuple[Method, ...],
         rows = []
         for method in methods:
             found = one.explained_by(method)
-            rows.append(
-                tuple(tuple(found[p.stack].tolist()) if p.stack in found else () for p in whole.places)
-            )
+            rows.append(tuple(tuple(found[p.stack].tolist()) if p.stack in found else () for p in whole.places))
         names = tuple(method.card.name for method in methods)
         made.append(Step(word(whole.loaded.tokenizer, term[1]), captured.value, names, tuple(rows)))
     progress("token by token", len(terms), len(terms))
@@ -107,8 +105,8 @@ def _behind(loaded: Loaded, read: Reading, ids: tuple[int, ...]) -> Reading:
     longer = torch.cat([given, given.new_tensor([ids[:-1]])], dim=1)
     if loaded.positions is not None and longer.shape[1] > loaded.positions:
         raise RefusalError(
-            f"The text and its continuation have {longer.shape[1]} tokens and {loaded.name} reads {loaded.positions} at "
-            "most: shorten one of them."
+            f"The text and its continuation have {longer.shape[1]} tokens and {loaded.name} reads {loaded.positions} "
+            "at most: shorten one of them."
         )
     batch = {**read.batch, "input_ids": longer}
     if isinstance(batch.get("attention_mask"), Tensor):

@@ -1,4 +1,4 @@
-"""Numbers of models that give states and no logits: the norm of an embedding, how alike two are, or a linear head on it.
+"""Numbers of models that give states and no logits: the norm of an embedding, how alike two are, a linear head on it.
 
 The embedding of a text is the mean of its states, as sentence encoders take it; that of a picture is the state of its
 [CLS], where there is one. Two towers (CLIP) give the likeness of a picture and a text themselves.
@@ -103,8 +103,8 @@ def _of_head(
     width = pooled(output).shape[1]
     if weight.shape[1] != width:
         raise RefusalError(
-            f"The head reads {weight.shape[1]} numbers and the {what} of {loaded.class_name} has {width}: give the head "
-            "that was trained on it."
+            f"The head reads {weight.shape[1]} numbers and the {what} of {loaded.class_name} has {width}: give the "
+            "head that was trained on it."
         )
     target, against = (
         asked(name, given) for name, given in (("target", question.target), ("against", question.against))

@@ -1,6 +1,6 @@
 """A linear head on an embedding: classes for a backbone that has none.
 
-    head.safetensors        weight [class, width], bias [class] (0 where there is none), and in its metadata labels as JSON
+    head.safetensors        weight [class, width], bias [class] (0 where there is none), in its metadata labels as JSON
     {"weight": ..., "bias": ..., "labels": ["nominal", "defect"]}       nn.Linear(width, classes)       an array
 
 Such a head is trained in seconds on embeddings, and `explain --head` shows which part of an input it answers to.

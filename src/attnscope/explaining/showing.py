@@ -11,7 +11,9 @@ from attnscope.hf.tapping.entrances import Entrance
 from attnscope.records.explanation import Input
 
 
-def inputs_of(loaded: Loaded, read: Reading, places: tuple[Entrance, ...], lengths: dict[str, int]) -> tuple[Input, ...]:
+def inputs_of(
+    loaded: Loaded, read: Reading, places: tuple[Entrance, ...], lengths: dict[str, int]
+) -> tuple[Input, ...]:
     """One for each row of tokens that enters the model."""
     return tuple(_input(loaded, read, place, lengths[place.stack], len(places) > 1) for place in places)
 

@@ -24,8 +24,8 @@ def in_streams(captured: Captured, places: tuple[Entrance, ...]) -> Captured:
     if len(set(lengths.values())) < len(lengths):
         words = " and ".join(lengths)
         raise RefusalError(
-            f"The streams {words} hold {next(iter(lengths.values()))} tokens each, so that attention between them cannot "
-            "be told apart: give a text that is a word longer."
+            f"The streams {words} hold {next(iter(lengths.values()))} tokens each, so that attention between them "
+            "cannot be told apart: give a text that is a word longer."
         )
     by_length = {length: stack for stack, length in lengths.items()}
     return replace(captured, calls=tuple(_named(call, known, by_length) for call in captured.calls))

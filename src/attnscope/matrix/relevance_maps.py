@@ -57,8 +57,8 @@ def relevance_maps(calls: Sequence[AttentionCall]) -> dict[tuple[str, str], Map]
         sizes.setdefault(call.keys_from, call.scores.key.shape[2])
     if sum(sizes.values()) ** 2 > MOST_NUMBERS:
         raise RefusalError(
-            f"Streams that read each other need a map of all tokens, and {sum(sizes.values())} are too many for it: give "
-            f"an input of {int(MOST_NUMBERS**0.5)} tokens at most."
+            f"Streams that read each other need a map of all tokens, and {sum(sizes.values())} are too many for it: "
+            f"give an input of {int(MOST_NUMBERS**0.5)} tokens at most."
         )
     like = calls[0].gradient
     maps: dict[tuple[str, str], Tensor] = {}
@@ -74,7 +74,9 @@ def relevance_maps(calls: Sequence[AttentionCall]) -> dict[tuple[str, str], Map]
     return maps
 
 
-def _added(call: AttentionCall, maps: dict[tuple[str, str], Map], streams: tuple[str, ...]) -> dict[tuple[str, str], Map]:
+def _added(
+    call: AttentionCall, maps: dict[tuple[str, str], Map], streams: tuple[str, ...]
+) -> dict[tuple[str, str], Map]:
     """What one call adds to the maps."""
     s, q, pattern = call.stack, call.keys_from, abar(call)
     if not call.crosses:

@@ -44,7 +44,9 @@ class Asked:
         if self.kind == "continuation":
             return f"sum of logits of '{self.word}' ({self.where})"
         if self.kind == "similarity":
-            return f"likeness to '{self.other}'" if self.word is None else f"likeness of '{self.word}' and '{self.other}'"
+            return (
+                f"likeness to '{self.other}'" if self.word is None else f"likeness of '{self.word}' and '{self.other}'"
+            )
         taken = "" if self.other is None else f" minus that of '{self.other}'"
         return f"logit of '{self.word}'{taken}{self.where and ' '}{self.where}"
 
@@ -216,7 +218,9 @@ class Explanation(Record):
         import pandas
 
         if not self.steps:
-            raise RefusalError("There is no continuation in this explanation: ask for one with generate=, or a long target.")
+            raise RefusalError(
+                "There is no continuation in this explanation: ask for one with generate=, or a long target."
+            )
         if name not in self.steps[0].methods:
             raise RefusalError(f"There is no matrix by '{name}'.{nearest(name, self.steps[0].methods)}")
         index = [(read.name, place, word) for read in self.inputs for place, word in enumerate(read.tokens)]

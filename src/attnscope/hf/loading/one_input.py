@@ -2,7 +2,7 @@
 
     read = reading_of(loaded, "photo.png")                         a picture: classifiers and encoders of pictures
     read = reading_of(loaded, ("photo.png", "a text"))             both: two towers, and models that cross them
-    read = reading_of(loaded, "speech.wav")                        a sound; the decoder reads what the model writes of it
+    read = reading_of(loaded, "speech.wav")                        a sound; its decoder reads what the model writes
 
 An input of the wrong kind is refused with what the model does read.
 """
@@ -107,8 +107,8 @@ def _tokens(loaded: Loaded, text: str) -> Tensor:
     if loaded.tokenizer is None:
         if not text.replace(",", " ").split() or not all(w.isdecimal() for w in text.replace(",", " ").split()):
             raise RefusalError(
-                f"{loaded.name} has no tokenizer, so it cannot read text: give the numbers of tokens instead ('5 17 3'), "
-                "or in Python pass tokenizer=."
+                f"{loaded.name} has no tokenizer, so it cannot read text: give the numbers of tokens instead ('5 17 "
+                "3'), or in Python pass tokenizer=."
             )
         ids = [int(one) for one in text.replace(",", " ").split()]
     else:
@@ -121,8 +121,8 @@ def _tokens(loaded: Loaded, text: str) -> Tensor:
         )
     if loaded.vocab_size is not None and max(ids) >= loaded.vocab_size:
         raise RefusalError(
-            f"The text asks for token {max(ids)}, and {loaded.name} has {loaded.vocab_size} of them: give the tokenizer "
-            "that belongs to the model."
+            f"The text asks for token {max(ids)}, and {loaded.name} has {loaded.vocab_size} of them: give the "
+            "tokenizer that belongs to the model."
         )
     return torch.tensor([ids], device=next(loaded.model.parameters()).device)
 

@@ -43,7 +43,7 @@ def picture_batch(loaded: Loaded, picture: Picture, processor: Any | None) -> tu
         batch = {PIXELS: pixels}
     else:
         own = getattr(own, "image_processor", own)
-        batch = _processed(loaded, own, {"images": picture.image}, "picture")
+        batch = _processed(own, {"images": picture.image}, "picture")
         if PIXELS not in batch or batch[PIXELS].ndim != 4:
             raise RefusalError(
                 f"The processor of {loaded.name} makes {', '.join(batch) or 'nothing'} of a picture and not one row of "
@@ -72,9 +72,10 @@ def sound_batch(loaded: Loaded, sound: Sound, processor: Any | None) -> tuple[di
     longest = getattr(own, "chunk_length", None)
     if isinstance(longest, int | float) and len(samples) > longest * rate:
         raise RefusalError(
-            f"{sound.name} lasts {len(samples) / rate:.1f} seconds and {loaded.name} hears {longest:g}: cut a piece of it."
+            f"{sound.name} lasts {len(samples) / rate:.1f} seconds and {loaded.name} hears {longest:g}: cut a piece of "
+            "it."
         )
-    batch = _processed(loaded, own, {"raw_speech": samples, "sampling_rate": rate}, "sound")
+    batch = _processed(own, {"raw_speech": samples, "sampling_rate": rate}, "sound")
     argument = next((name for name in HEARD if name in batch and name in loaded.accepts), None)
     if argument is None:
         raise RefusalError(f"The processor of {loaded.name} makes nothing that its forward takes of a sound.")
@@ -97,7 +98,7 @@ def grid_of(loaded: Loaded, pixels: Tensor) -> tuple[int, int] | None:
     return int(pixels.shape[2] // size[0]), int(pixels.shape[3] // size[1])
 
 
-def _processed(loaded: Loaded, processor: Any, given: Mapping[str, Any], what: str) -> dict[str, Tensor]:
+def _processed(processor: Any, given: Mapping[str, Any], what: str) -> dict[str, Tensor]:
     try:
         with quiet():
             made = processor(**given, return_tensors="pt")
@@ -134,7 +135,8 @@ def _usual_extractor(loaded: Loaded) -> Any:
             return made(feature_size=bins) if isinstance(bins, int) else made()
     except (KeyError, ValueError, TypeError, ImportError):
         raise RefusalError(
-            f"{loaded.name} has no {_SETTINGS}, so how it hears is not known: add the file, or in Python pass processor=."
+            f"{loaded.name} has no {_SETTINGS}, so how it hears is not known: add the file, or in Python pass "
+            "processor=."
         ) from None
 
 

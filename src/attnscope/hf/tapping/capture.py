@@ -152,14 +152,12 @@ def _live(frame: AttentionFrame) -> Tensor:
 def _blind_to_the_last(frames: list[AttentionFrame], live: list[Tensor]) -> frozenset[int]:
     """Cross-attention right behind another that runs the other way, and whose result does not depend on it: the graph
     says so."""
-    found = []
+    found: list[int] = []
     for place in range(1, len(frames)):
         before, after = frames[place - 1], frames[place]
         both = before.site == after.site == "cross" and before.stack != after.stack
         if both and live[place].requires_grad and live[place - 1].requires_grad:
-            (reached,) = torch.autograd.grad(
-                live[place].sum(), [live[place - 1]], allow_unused=True, retain_graph=True
-            )
+            (reached,) = torch.autograd.grad(live[place].sum(), [live[place - 1]], allow_unused=True, retain_graph=True)
             found += [place] if reached is None else []
     return frozenset(found)
 

@@ -20,6 +20,7 @@ from attnscope.hf.anatomy.anatomy import Anatomy, Stack
 from attnscope.hf.anatomy.example import run, same_chance
 from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.hf.seeing.intact import evaluating, without_cache
+from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.tapping.entrances import MEDIA, Entrance, entering
 
 Rows = dict[str, Tensor]
@@ -40,9 +41,9 @@ def with_streams(
                 f"No stack of {found.model_class} is reached by its {table.argument}, so that their part in the answer "
                 "cannot be followed: choose another model."
             )
-        stack = moved[0]
-        if as_it_is[stack].shape[1] == batch[table.argument].shape[1]:
-            placed.append(replace(table, stack=stack))
+        reached = moved[0]
+        if as_it_is[reached].shape[1] == batch[table.argument].shape[1]:
+            placed.append(replace(table, stack=reached))
         # Else words and patches stand in one row, which enters as a whole.
     streams: list[Entrance] = []
     for stack in stacks:
@@ -60,9 +61,7 @@ def with_streams(
     return (*streams, *placed)
 
 
-def entering_rows(
-    model: nn.Module, batch: Mapping[str, Any], places: tuple[Entrance, ...]
-) -> dict[str, Tensor]:
+def entering_rows(model: nn.Module, batch: Mapping[str, Any], places: tuple[Entrance, ...]) -> dict[str, Tensor]:
     """What enters at each place in a run of the model, `[batch, token, width]` by stack."""
     found: Rows = {}
 
@@ -70,7 +69,13 @@ def entering_rows(
         found[stack] = vectors.detach().clone()
         return vectors
 
-    with evaluating(model), without_cache(model), same_chance(model), without_gradients(), entering(model, places, keep):
+    with (
+        evaluating(model),
+        without_cache(model),
+        same_chance(model),
+        without_gradients(),
+        entering(model, places, keep),
+    ):
         run(model, batch)
     return found
 
@@ -81,9 +86,7 @@ def _in_order(found: Anatomy) -> list[Stack]:
     return [stack for name in names if (stack := found.stack(name)) is not None]
 
 
-def _rows(
-    model: nn.Module, batch: Mapping[str, Any], stacks: list[Stack], moved: tuple[Entrance, ...]
-) -> Rows:
+def _rows(model: nn.Module, batch: Mapping[str, Any], stacks: list[Stack], moved: tuple[Entrance, ...]) -> Rows:
     """What the first block of every stack is given, after what enters at `moved` was changed."""
     found: Rows = {}
     watched = tuple(
@@ -98,9 +101,9 @@ def _rows(
             return vectors
         return vectors + torch.randn_like(vectors) * (vectors.std() + 1)
 
-    with evaluating(model), without_cache(model), same_chance(model), without_gradients():
-        with entering(model, (*moved, *watched), give):
-            run(model, batch)
+    with evaluating(model), without_cache(model), same_chance(model), without_gradients(), Restoring() as changes:
+        changes.enter_context(entering(model, (*moved, *watched), give))
+        run(model, batch)
     return found
 
 

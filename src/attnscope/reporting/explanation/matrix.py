@@ -65,7 +65,8 @@ def matrices(found: Explanation, method: str) -> tuple[Matrix, ...]:
 def _drawn(found: Explanation, read: Input, rows: list[tuple[float, ...]]) -> Matrix:
     sound = read.kind == "sound" and read.step is not None
     numbers, names, said = _moments(read, rows) if sound else _tokens(read, rows)
-    top, count = (10 if sound else HEAD), len(names)
+    longest = max((len(_short(name)) for name in names), default=0)
+    top, count = (10 if sound else min(HEAD, 24 + 8 * longest)), len(names)
     width = min((WIDE - LEFT) / count, 40.0) if not sound else (WIDE - LEFT) / count
     words = [_short(step.word) for step in found.steps[: len(rows)]]
     cells = []
@@ -89,7 +90,7 @@ def _drawn(found: Explanation, read: Input, rows: list[tuple[float, ...]]) -> Ma
     heads = (
         ()
         if sound
-        else tuple(Label(f"{LEFT + (x + 0.5) * width:.1f}", f"{HEAD - 6}", _short(name)) for x, name in enumerate(names))
+        else tuple(Label(f"{LEFT + (x + 0.5) * width:.1f}", f"{top - 6}", _short(name)) for x, name in enumerate(names))
     )
     ticks: tuple[Tick, ...] = ()
     if sound:
@@ -124,7 +125,11 @@ def _tokens(read: Input, rows: list[tuple[float, ...]]) -> tuple[list[list[float
     kept = sorted(sorted(range(len(sizes)), key=lambda place: -sizes[place])[:MOST_COLUMNS])
     some = f" Shown are {len(kept)} of {len(sizes)} tokens." if len(kept) < len(sizes) else ""
     numbers = [[row[place] if math.isfinite(row[place]) else 0.0 for place in kept] for row in rows]
-    return numbers, [visible(read.tokens[place]) for place in kept], f"Every row is divided by its largest number.{some}"
+    return (
+        numbers,
+        [visible(read.tokens[place]) for place in kept],
+        f"Every row is divided by its largest number.{some}",
+    )
 
 
 def _short(word: str) -> str:

@@ -76,8 +76,8 @@ def overlay(read: Input, numbers: tuple[float, ...]) -> Overlay | None:
             place // columns,
             f"{min(abs(number) / largest, 1.0):.3f}",
             "for" if number >= 0 else "against",
-            f"patch {place // columns},{place % columns} (row, column): {signed(number)}, {number / largest:.0%} of the "
-            "largest patch",
+            f"patch {place // columns},{place % columns} (row, column): {signed(number)}, {number / largest:.0%} of "
+            "the largest patch",
         )
         for place, number in enumerate(map(_finite, patches))
     )
@@ -116,7 +116,9 @@ def strip(read: Input, numbers: tuple[float, ...]) -> Strip | None:
         )
     ticks = time_ticks(heard * read.step)
     total, behind = (math.fsum(abs(_finite(n)) for n in some) for some in (numbers, numbers[heard:]))
-    silent = f" {behind / total:.0%} of it fell on the silence behind the end." if total and heard < len(numbers) else ""
+    silent = (
+        f" {behind / total:.0%} of it fell on the silence behind the end." if total and heard < len(numbers) else ""
+    )
     said = f"A bar is {together * read.step:.2g} s ({together} of the model's {len(numbers)} moments).{silent}"
     return Strip(tuple(bars), ticks, f"{middle:.2f}", said)
 

@@ -64,13 +64,42 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     agree,
     and what does not add up."""
     said = [verdict(found).sentence, _explained(found)]
-    for part in (_often_named(found), _against(found), _agreement(found), *_sums(found)):
+    for part in (_when(found), _often_named(found), _against(found), _agreement(found), *_sums(found)):
         said += [part] if part else []
     return tuple(said)
 
 
 def _explained(found: Explanation) -> str:
     return f"Explained is the {visible(found.target)}: {numeral(found.value)}."
+
+
+def _when(found: Explanation) -> str:
+    """Of a sound: the shortest time in which half of what it did lies, by the first method that speaks of it."""
+    for place, read in enumerate(found.inputs):
+        telling = [one for one in found.voting if decides(one) and place < len(one.scores) and any(one.scores[place])]
+        if read.step is None or not telling:
+            continue
+        numbers = [max(number, 0.0) for number in telling[0].scores[place]]
+        begin, end = shortest_half(numbers)
+        return (
+            f"By {in_words(telling[0])} half of what the sound did lies between {begin * read.step:.2f} and "
+            f"{end * read.step:.2f} s."
+        )
+    return ""
+
+
+def shortest_half(numbers: Sequence[float]) -> tuple[int, int]:
+    """The shortest run of places, first and behind the last, that holds half of the sum."""
+    half, begin, held = math.fsum(numbers) / 2, 0, 0.0
+    best = (0, len(numbers))
+    for end, number in enumerate(numbers, start=1):
+        held += number
+        while begin < end and held - numbers[begin] >= half:
+            held -= numbers[begin]
+            begin += 1
+        if held >= half and end - begin < best[1] - best[0]:
+            best = begin, end
+    return best
 
 
 def _firsts(found: Explanation, told: Sequence[Scored]) -> Counter[Place]:
