@@ -1,9 +1,9 @@
 """`python -m bench.textiles`: a linear head on DINOv2's [CLS] says whether a textile has a defect; does
 relevance land on it?
 
-The head is a logistic regression on 400 images (half with a local defect of simulated textile), tested on 200 others.
+The head is a logistic regression on 200 images (half with a local defect of simulated textile), tested on 100 others.
 Where the defect is, nobody wrote down: it is a small block of strong noise, found in the pixels without any model
-(`defect`). For images with a defect that the head recognises, every explanation of `P(defect)` is asked which share of
+(`defect`). For images with a defect that the head recognises, every explanation of its logit is asked which share of
 its weight falls on patches that the block touches, beside the share of the picture that these patches are, and whether
 its first patch is one of them. Both would be equal for numbers that know nothing.
 
@@ -34,8 +34,8 @@ from tools.real_models import dinov2
 
 RESULTS = Path(__file__).with_name("textiles.json")
 KINDS = ("nominal", "local")
-TRAINING, TESTING, ASKED = 200, 100, 24  # of each kind; of defects that are explained
-METHODS = "relevance,attention_lrp,gradient_input,path_contribution,raw_attention,rollout,random"
+TRAINING, TESTING, ASKED = 100, 50, 12  # of each kind; of defects that are explained
+METHODS = "relevance,attention_lrp,gradient_input,raw_attention,rollout,random"
 PENALTY = 1e-2  # on squared weights, beside the mean loss
 BLOCK = 12  # pixels: the window in which noise is added up
 MARGIN = 3  # pixels at the rim that are not looked at: the images have a white frame

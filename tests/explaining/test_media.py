@@ -18,7 +18,7 @@ import attnscope
 from attnscope.explanations.integrated_gradients import NEAR
 from tests.command import attnscope as command
 from tests.explanations.test_two_streams import clip
-from tests.hf.families import FAMILIES, VISION
+from tests.hf.families import FAMILIES, TEXT, VISION
 from tests.specimens import byte_tokenizer, tiny_llama, tiny_t5
 
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -261,6 +261,14 @@ def test_what_cannot_be_is_one_sentence(model: Any, given: Any, options: dict[st
     tokenizer = byte_tokenizer() if model is tiny_llama else None
     with pytest.raises(attnscope.RefusalError, match=says):
         attnscope.explain(model(), given, methods=QUICK, tokenizer=tokenizer, **options)
+
+
+def test_patches_in_a_random_order_are_refused() -> None:
+    """ViLT draws an order in every run."""
+    torch.manual_seed(0)
+    model = hf.ViltModel(hf.ViltConfig(**TEXT, image_size=24, patch_size=8)).eval()
+    with pytest.raises(attnscope.RefusalError, match="puts patches into another order each time it runs"):
+        attnscope.explain(model, (PIXELS, "5 6 7"), methods=QUICK)
 
 
 def test_answers_that_are_equally_likely_are_said() -> None:

@@ -44,7 +44,8 @@ def with_streams(
         reached = moved[0]
         if as_it_is[reached].shape[1] == batch[table.argument].shape[1]:
             placed.append(replace(table, stack=reached))
-        # Else words and patches stand in one row, which enters as a whole.
+        else:  # words and patches stand in one row, which enters as a whole
+            _refuse_shuffled(model, batch, found, reached, as_it_is, stacks)
     streams: list[Entrance] = []
     for stack in stacks:
         if any(one.stack == stack.name for one in placed):
@@ -59,6 +60,17 @@ def with_streams(
         first = stack.blocks[0]
         streams.append(Entrance(stack.name, argument, first.path, first.nth, False, first.enters))
     return (*streams, *placed)
+
+
+def _refuse_shuffled(
+    model: nn.Module, batch: Mapping[str, Any], found: Anatomy, stack: str, as_it_is: Rows, stacks: list[Stack]
+) -> None:
+    """ViLT draws an order of patches anew in every run: which is which cannot be said."""
+    if not torch.equal(as_it_is[stack], _rows(model, batch, stacks, (), seed=1)[stack]):
+        raise RefusalError(
+            f"{found.model_class} puts patches into another order each time it runs, so that no place can be said for "
+            "them: choose a model that reads them in order."
+        )
 
 
 def entering_rows(model: nn.Module, batch: Mapping[str, Any], places: tuple[Entrance, ...]) -> dict[str, Tensor]:
@@ -86,7 +98,9 @@ def _in_order(found: Anatomy) -> list[Stack]:
     return [stack for name in names if (stack := found.stack(name)) is not None]
 
 
-def _rows(model: nn.Module, batch: Mapping[str, Any], stacks: list[Stack], moved: tuple[Entrance, ...]) -> Rows:
+def _rows(
+    model: nn.Module, batch: Mapping[str, Any], stacks: list[Stack], moved: tuple[Entrance, ...], seed: int = 0
+) -> Rows:
     """What the first block of every stack is given, after what enters at `moved` was changed."""
     found: Rows = {}
     watched = tuple(
@@ -103,6 +117,7 @@ def _rows(model: nn.Module, batch: Mapping[str, Any], stacks: list[Stack], moved
 
     with evaluating(model), without_cache(model), same_chance(model), without_gradients(), Restoring() as changes:
         changes.enter_context(entering(model, (*moved, *watched), give))
+        torch.manual_seed(seed)  # inside `same_chance`, which puts the generator back
         run(model, batch)
     return found
 
