@@ -274,6 +274,24 @@ MATERIALS: dict[str, Material] = {
         place="jfk.wav",
         source=True,
     ),
+    "whisper_words": Material(
+        "the vocabulary of Whisper's English models, as tiktoken writes it (see real_models.py) (MIT)",
+        "openai-whisper==20250625",
+        "37a91a3921809d9f44748ffc73c0a55c9f366c85a3ef5c2ae0cc09540432eb96",
+        _from("openai_whisper-20250625/whisper/assets", "gpt2.tiktoken"),
+        place="gpt2.tiktoken",
+        source=True,
+    ),
+    "textiles": Material(
+        "600 images of simulated textile, half of them with a local defect (MIT)",
+        "conformal-clip-data==0.1.4",
+        "00144ccc179a887dbea15923be8cf236d0c0f49bf7fb6f7bb288e40b53fb1bcb",
+        {
+            f"conformal_clip_data/data/textile_images/simulated/{kind}/textile_{n:04d}.jpg": f"{kind}/{n:04d}.jpg"
+            for kind in ("nominal", "local")
+            for n in range(1, 301)
+        },
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
     dinov2()     DINOv2-S/14 with registers, from the original state dict   -> Dinov2WithRegistersModel
     whisper()    Whisper tiny.en, from the original state dict              -> WhisperForConditionalGeneration
+    whisper_words()  its tokenizer
     photographs()  {"pixel_values": ...} for the one,  speech()  {"input_features": ...} for the other
 
 Every name is mapped, and loading is strict: a parameter that is missing or left over is an error.
@@ -9,8 +10,10 @@ Every name is mapped, and loading is strict: a parameter that is missing or left
 
 from __future__ import annotations
 
+import base64
 import re
 import wave
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -95,7 +98,48 @@ def whisper() -> Any:
     weights = _renamed(stored["model_state_dict"], _WHISPER_NAMES)
     weights["proj_out.weight"] = weights["model.decoder.embed_tokens.weight"]  # tied
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, strict=True)
+    model.generation_config.no_timestamps_token_id = NO_TIMESTAMPS
     return model.eval().requires_grad_(False)
+
+
+def whisper_words() -> Any:
+    """The tokenizer of Whisper's English models. The vocabulary is stored as byte strings in the order in which pairs
+    are joined; which two pieces a token is made of follows from joining its bytes by the pairs that come before it."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    lines = fetch_models.path("whisper_words").read_bytes().splitlines()
+    ranks = {base64.b64decode(word): int(rank) for word, rank in (line.split() for line in lines if line)}
+    letters = _byte_letters()
+
+    def spelt(piece: bytes) -> str:
+        return "".join(letters[byte] for byte in piece)
+
+    pairs = [_halves(word, ranks) for word in sorted(ranks, key=ranks.__getitem__) if len(word) > 1]
+    vocabulary = {spelt(word): rank for word, rank in ranks.items()}
+    made = Tokenizer(models.BPE(vocabulary, [(spelt(one), spelt(other)) for one, other in pairs]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    named = {START - 1: "<|endoftext|>", START: "<|startoftranscript|>", NO_TIMESTAMPS: "<|notimestamps|>"}
+    special = [named.get(n, f"<|{n}|>") for n in range(len(vocabulary), NO_TIMESTAMPS + 1)]
+    made.add_special_tokens([AddedToken(name, special=True) for name in special])
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|endoftext|>")
+
+
+def _halves(word: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
+    pieces, never = [bytes([byte]) for byte in word], len(ranks)
+    while len(pieces) > 2:
+        joined = [ranks.get(one + other, never) for one, other in pairwise(pieces)]
+        at = joined.index(min(joined))
+        pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
+    return pieces[0], pieces[1]
+
+
+def _byte_letters() -> dict[int, str]:
+    """Byte-level vocabularies write every byte as a letter that can be printed."""
+    printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printed]
+    return {**{byte: chr(byte) for byte in printed}, **{byte: chr(256 + n) for n, byte in enumerate(others)}}
 
 
 def _renamed(stored: dict[str, Tensor], names: tuple[tuple[str, Any], ...]) -> dict[str, Tensor]:

@@ -33,12 +33,25 @@ JUDGED, JUDGED_PAGE = "faithfulness.json", "faithfulness.html"
 
 def explain(
     model: Model,
-    text: Annotated[str, typer.Argument(help="What the model reads: a text, a file of one, or - for standard input.")],
+    text: Annotated[
+        str,
+        typer.Argument(
+            help="What the model reads: a text, a file of one, - for standard input, a picture (photo.png) or a sound "
+            "(speech.wav)."
+        ),
+    ],
+    beside: Annotated[
+        str | None,
+        typer.Argument(
+            help="A second input: the text beside a picture, what is said in a sound, the target of an "
+            "encoder-decoder, or for encoders another text or picture to be compared."
+        ),
+    ] = None,
     target: Annotated[
         str | None,
         typer.Option(
-            help="A token (with its leading space) or a class, by name or number. Default: what the model says is most "
-            "likely.",
+            help="A token (with its leading space) or a class, by name or number; several words are a continuation. "
+            "Default: what the model says is most likely.",
             metavar="TOKEN",
         ),
     ] = None,
@@ -53,6 +66,17 @@ def explain(
     position: Annotated[
         int | None,
         typer.Option(help="Token at which the model is asked. Default: the last one, or the first mask.", metavar="P"),
+    ] = None,
+    generate: Annotated[
+        int | None,
+        typer.Option(help="Explain the next N tokens that the model writes, together and one by one.", metavar="N"),
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            help="A linear head for a model that has none: a .safetensors file with weight, bias and labels.",
+            metavar="FILE",
+        ),
     ] = None,
     methods: Annotated[
         str,
@@ -93,9 +117,10 @@ def explain(
     verbose: Verbose = False,
     as_json: Annotated[bool, json_option("the explanation")] = False,
 ) -> None:
-    """Which tokens of TEXT decided what MODEL says? Several methods side by side, with fused attention on."""
+    """Which part of TEXT (or of a picture, or of a sound) decided what MODEL says? Several methods side by side, with
+    fused attention on."""
     from attnscope.cli.default_folder import model_folder
-    from attnscope.cli.files import checked_file, text_or_file
+    from attnscope.cli.files import checked_file, text_or_medium
     from attnscope.cli.names import check_corpus, check_methods, check_model
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
@@ -104,13 +129,14 @@ def explain(
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
     check_methods(methods)
     if evaluate:
-        _refuse_what_one_answer_needs(target, against, position)
+        _refuse_what_one_answer_needs(target, against, position, beside, generate, head)
         check_corpus(text)
     elif label is not None:
         from attnscope.core.errors import RefusalError
 
         raise RefusalError("--label belongs to --evaluate: add it, or name one class with --target.")
-    words = text if evaluate else text_or_file(text)
+    words = text if evaluate else text_or_medium(text)
+    second = None if beside is None else text_or_medium(beside)
     check_model(
         model, dtype=dtype, random_init=random_init, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
     )
@@ -140,7 +166,8 @@ def explain(
                 from attnscope.explaining.explain import explain as run
 
                 asked: dict[str, Any] = {"target": target, "against": against, "position": position}
-                found = run(model, words, progress=progress, **asked, **shared)
+                asked |= {"generate": generate, "head": head}
+                found = run(model, words, second, progress=progress, **asked, **shared)
             saved = found.save(folder / data)  # before anything is drawn: a drawing can fail, and be made again
             progress("drawing the page", 0, 0)
             found.write_page(folder / page)
@@ -154,12 +181,13 @@ def explain(
     _finish(found, {"data": place / data, "page": place / page, "chart": chart}, as_json, verbose)
 
 
-def _refuse_what_one_answer_needs(target: str | None, against: str | None, position: int | None) -> None:
-    if any(one is not None for one in (target, against, position)):
+def _refuse_what_one_answer_needs(*given: object) -> None:
+    if any(one is not None for one in given):
         from attnscope.core.errors import RefusalError
 
         raise RefusalError(
-            "--evaluate follows what the model itself says of every text: leave --target, --against and --position out."
+            "--evaluate follows what the model itself says of every text: leave --target, --against and --position out"
+            ", and --generate, --head and a second input too."
         )
 
 

@@ -42,6 +42,13 @@ def _is(kind: Callable[[Path], bool], path: Path) -> bool:
         return False
 
 
+def text_or_medium(text: str) -> str | Path:
+    """The path of a picture or a sound, where the text is the name of one; else what `text_or_file` gives."""
+    from attnscope.corpus.medium import names_medium
+
+    return Path(text) if names_medium(text) else text_or_file(text)
+
+
 def text_or_file(text: str) -> str:
     """The text itself, what is in the file that it names, or standard input for `-`; a folder, or a file that is not
     there, is refused."""

@@ -1,27 +1,39 @@
-"""The number that is explained: a logit, a difference of two, the size of an embedding, or how alike two texts are."""
+"""The number that is explained: a logit, a difference of two, the sum over a continuation, the size of an embedding, or
+how alike two inputs are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.anatomy.example import run
 from attnscope.hf.loading.asking import asked, place_of, spaced, unmasked, where_said, whole_position
 from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.one_text import Reading, reading
-from attnscope.hf.loading.outputs import entries
-from attnscope.hf.seeing.gradients import without_gradients
-from attnscope.hf.seeing.intact import evaluating, without_cache
-from attnscope.hf.tapping.capture import Number, first_output
+from attnscope.hf.loading.one_text import Reading
+from attnscope.hf.loading.outputs import Entries, entries
+from attnscope.hf.tapping.capture import Number
 from attnscope.records.explanation import Asked
 
-NORM = "norm"
+Term = tuple[int | None, int, float]
+"""A place (None: the answer is of the whole input), an entry of the output there, and its weight."""
+LONGEST_SHOWN = 60  # letters of a continuation
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the caller asks of a model, as it was given."""
+
+    target: Any = None
+    against: Any = None
+    position: Any = None
+    bos: str = "auto"
+    head: Any = None
+    processor: Any = None
+    generate: int | None = None
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,7 @@ class Aim:
     position: int | None
     chance: Number  # the same answer as a number that is 0 or more: a probability, where there is one
     notes: tuple[str, ...] = ()
+    terms: tuple[Term, ...] = ()  # of a sum over logits
 
 
 def aim(
@@ -48,84 +61,101 @@ def aim(
     bos: str,
 ) -> Aim:
     """Without `target`, what the model itself says is most likely; of states, the norm of their mean."""
-    target, against = (asked(name, given) for name, given in (("target", target), ("against", against)))
-    position = whole_position(position)
+    return aimed(loaded, read, output, Question(target, against, position, bos))
+
+
+def aimed(loaded: Loaded, read: Reading, output: Float[Tensor, " batch *shape"], question: Question) -> Aim:
+    from attnscope.explaining import embedding_aim
+
+    if embedding_aim.two_towers(read, output):
+        return embedding_aim.of_two_towers(loaded, output, question)
     found = entries(loaded, output)
-    if found.output == "states":
-        if position is not None:
-            raise RefusalError(f"{loaded.class_name} gives states, of which the mean is taken: leave --position out.")
-        return _of_states(loaded, output, target, against, bos)
+    if found.output == "states" or question.head is not None:
+        return embedding_aim.of_states(loaded, read, output, question)
+    if read.continued:
+        return _continuation(output, read, found, question)
+    target, against = (
+        asked(name, given) for name, given in (("target", question.target), ("against", question.against))
+    )
+    position = whole_position(question.position)
     place = place_of(output, read, found, position)
+    heard: tuple[str, ...] = ()
+    if position is None and target is not None and read.scenes and read.ids is not None and found.token_axis:
+        place, heard = _where_written(read, found, target, place)
     row = output[0] if place is None else output[0, place]
     entry = int(row.argmax()) if target is None else found.number(target)
-    weights = {entry: 1.0}
+    terms: list[Term] = [(place, entry, 1.0)]
     goal = Asked("logit", found.word(entry), where=where_said(loaded, read, place))
     if against is not None:
         other = found.number(against)
         if other == entry:
             raise RefusalError(f"The target and --against are both '{found.word(entry)}': choose two that differ.")
-        weights[other] = -1.0
+        terms.append((place, other, -1.0))
         goal = replace(goal, kind="difference", other=found.word(other))
+    notes = (*spaced(found, target, row), *unmasked(loaded, found, read, position), *heard)
+    return of_terms(output, tuple(terms), goal, place, (*_tied(row, entry, found, target), *notes))
+
+
+def of_terms(
+    output: Float[Tensor, " batch *shape"],
+    terms: tuple[Term, ...],
+    goal: Asked,
+    place: int | None,
+    notes: tuple[str, ...] = (),
+) -> Aim:
+    """A weighed sum of entries of the output."""
     direction = torch.zeros_like(output)
-    for one, weight in weights.items():
-        direction[(0, one) if place is None else (0, place, one)] = weight
+    for at, entry, weight in terms:
+        direction[(0, entry) if at is None else (0, at, entry)] += weight
+    wanted = [(at, entry) for at, entry, weight in terms if weight > 0]
 
     def number(given: Tensor) -> Tensor:
-        rows = given if place is None else given[:, place]
-        return torch.stack([weight * rows[:, one] for one, weight in weights.items()]).sum(0)
+        parts = [weight * (given if at is None else given[:, at])[:, entry] for at, entry, weight in terms]
+        return torch.stack(parts).sum(0)
 
     def chance(given: Tensor) -> Tensor:
-        return (given if place is None else given[:, place]).softmax(-1)[:, entry]
+        parts = [(given if at is None else given[:, at]).log_softmax(-1)[:, entry] for at, entry in wanted]
+        return torch.stack(parts).sum(0).exp()
 
-    notes = (*spaced(found, target, row), *unmasked(loaded, found, read, position))
-    return Aim(number, direction, goal, place, chance, notes)
+    return Aim(number, direction, goal, place, chance, notes, terms)
 
 
-def _of_states(loaded: Loaded, output: Tensor, target: str | int | None, against: str | int | None, bos: str) -> Aim:
-    """States and no logits: sentence encoders, as a rule, whose embedding is the mean over tokens."""
-    if target not in (None, NORM):
-        raise RefusalError(
-            f"{loaded.class_name} gives states and no logits: leave --target out (the norm of the mean state is "
-            "explained), or give --against another text to explain how alike they are."
+def _continuation(output: Tensor, read: Reading, found: Entries, question: Question) -> Aim:
+    """The sum of the logits of every token that follows, each read where the model predicts it."""
+    if question.against is not None or question.position is not None:
+        raise RefusalError("A continuation is explained as a whole: leave --against and --position out.")
+    first = int(output.shape[1]) - len(read.continued)
+    terms = tuple((first + step, token, 1.0) for step, token in enumerate(read.continued))
+    words = "".join(found.word(token) for token in read.continued)
+    shown = words if len(words) <= LONGEST_SHOWN else f"{words[: LONGEST_SHOWN - 1]}…"
+    goal = Asked("continuation", shown, where=f"{len(terms)} tokens")
+    return of_terms(output, terms, goal, None)
+
+
+def _where_written(
+    read: Reading, found: Entries, target: str | int, place: int | None
+) -> tuple[int | None, tuple[str, ...]]:
+    """Of a sound, the word where the decoder wrote it: asked just before."""
+    assert read.ids is not None
+    entry = found.number(target)
+    at = [place for place, token in enumerate(read.ids.tolist()) if token == entry and place > 0]
+    if not at:
+        return place, (
+            f"'{found.word(entry)}' is not among what the decoder read: it is asked for behind the last token.",
         )
-    if output.ndim != 3:
-        raise RefusalError(f"{loaded.class_name} gives states without an axis of tokens: choose a model with a head.")
-    mean = output[0].mean(0)
-    if against is None:
-        said = f"{loaded.class_name} gives states and no logits: explained is the norm of their mean over tokens."
-        unit = mean / mean.norm().clamp_min(torch.finfo(mean.dtype).tiny)
-        return Aim(_norm, _spread(output, unit), Asked("norm"), None, _norm, (said,))
-    if not isinstance(against, str):
-        raise RefusalError(f"{loaded.class_name} gives states and no logits: --against is another text, not a number.")
-    other = _embedding(loaded, against, bos)
-    said = (
-        f"{loaded.class_name} gives states and no logits: explained is how alike the two texts are, the cosine of "
-        "their mean states."
+    more = f"'{found.word(entry)}' was written {len(at)} times: explained is the first; choose with --position."
+    return at[0] - 1, (more,) if len(at) > 1 else ()
+
+
+def _tied(row: Tensor, entry: int, found: Entries, target: str | int | None) -> tuple[str, ...]:
+    """Where several entries are equally likely, the choice between them is by their number."""
+    if target is not None:
+        return ()
+    equal = [int(i) for i in (row == row[entry]).nonzero().flatten()]
+    if len(equal) < 2:
+        return ()
+    others = ", ".join(f"'{found.word(i)}'" for i in equal[:4] if i != entry)
+    return (
+        f"{len(equal)} answers are equally likely ({others} too): explained is the first, '{found.word(entry)}'; "
+        "choose with --target.",
     )
-    unit = other / (other.norm() * mean.norm()).clamp_min(torch.finfo(mean.dtype).tiny)
-    number = _likeness(other)
-    asked_for = Asked("similarity", other=against)
-    return Aim(number, _spread(output, unit), asked_for, None, lambda given: number(given).clamp_min(0), (said,))
-
-
-def _norm(given: Float[Tensor, "batch token width"]) -> Float[Tensor, " batch"]:
-    size: Tensor = torch.linalg.vector_norm(given.mean(1), dim=-1)
-    return size
-
-
-def _likeness(other: Float[Tensor, " width"]) -> Callable[[Tensor], Tensor]:
-    def number(given: Float[Tensor, "batch token width"]) -> Float[Tensor, " batch"]:
-        return F.cosine_similarity(given.mean(1), other[None], dim=-1)
-
-    return number
-
-
-def _spread(output: Float[Tensor, "batch token width"], unit: Float[Tensor, " width"]) -> Tensor:
-    """A functional of the mean state as one of all states."""
-    return (unit / output.shape[1]).expand(output.shape).clone()
-
-
-def _embedding(loaded: Loaded, text: str, bos: str) -> Float[Tensor, " width"]:
-    batch = reading(loaded, text, bos, what="Explanations").batch
-    with evaluating(loaded.model), without_cache(loaded.model), without_gradients():
-        return first_output(run(loaded.model, batch))[0].mean(0)

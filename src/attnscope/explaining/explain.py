@@ -1,6 +1,7 @@
 """explain(model, text) -> Explanation: which part of the input decided, by several methods side by side.
 
     found = attnscope.explain("pocket", "The dog chased its own tail and the")
+    found = attnscope.explain(vision_model, "photo.png"); attnscope.explain(whisper, "speech.wav")
     found.sentences(), found.top("relevance"), found.chart()
     found.save("explanation.json"); found.write_page("explanation.html")
 
@@ -11,8 +12,10 @@ it was asked for by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +27,20 @@ from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import METHOD_SETS, chosen_methods
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
-from attnscope.explaining.aiming import aim
+from attnscope.explaining.aiming import Question, aimed
+from attnscope.explaining.comparing import of_both, two_to_compare
+from attnscope.explaining.continuing import continued, steps_of
 from attnscope.explaining.running import Run, baseline_words
+from attnscope.explaining.showing import inputs_of
+from attnscope.explaining.streaming import in_streams
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.anatomy.example import run
 from attnscope.hf.loading.given import loaded_for
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import out_of_memory, precision_and_place, refusing_what_does_not_run
-from attnscope.hf.loading.one_text import Reading, reading
+from attnscope.hf.loading.one_input import reading_of
+from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.options import Loading, refuse_unknown_bos
-from attnscope.hf.loading.outputs import word
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.exclusive import looking_at
@@ -41,7 +48,7 @@ from attnscope.hf.seeing.gradients import with_gradients, without_gradients
 from attnscope.hf.seeing.intact import evaluating, without_cache
 from attnscope.hf.tapping.capture import capture, first_output
 from attnscope.hf.tapping.entrances import Entrance, entrances
-from attnscope.records.explanation import ByLength, Explanation, Input, Scored
+from attnscope.records.explanation import ByLength, Explanation, Scored
 from attnscope.trace.windows import Tokenizer
 
 LENGTHS_OF = "path_contribution"
@@ -50,11 +57,14 @@ LENGTHS_OF = "path_contribution"
 @with_gradients()
 def explain(
     model: str | Path | nn.Module | Loaded,
-    text: str | tuple[str, str] | Mapping[str, Any],
+    text: Any,
+    beside: Any | None = None,
     *,
     target: str | int | None = None,
-    against: str | int | None = None,
+    against: Any | None = None,
     position: int | None = None,
+    generate: int | None = None,
+    head: Any | None = None,
     methods: str | Iterable[str] = "default",
     dtype: str = "float32",
     device: str = "cpu",
@@ -62,49 +72,78 @@ def explain(
     random_init: bool = False,
     seed: int = 0,
     tokenizer: Tokenizer | None = None,
+    processor: Any | None = None,
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
     progress: Advance = silent,
 ) -> Explanation:
-    """Explain one number that `model` says about `text` (or about a ready batch of one sequence). An encoder-decoder
-    takes a pair of source and target too; given the source alone, it writes the target itself.
+    """Explain one number that `model` says about `text`: a text, a picture (a file, a PIL image, an array of rows,
+    columns and colours), a sound (a WAV file, an array of samples), or a ready batch of one sequence.
+
+    `beside` is a second input (a tuple of two is the same): the target of an encoder-decoder, which without it writes
+    one itself; the text beside a picture, or what is said in a sound; for encoders without a head, another text or
+    picture, and how alike the two are is explained on both sides.
 
     `target` is a token (as text, or its number) or a class (by name or number); without it what the model itself says
-    is most likely. `against` makes it the difference of two logits. A model that gives states and no logits is
-    explained by the norm of their mean, or, with `against` another text, by how alike the two are. `position` is the
-    token behind which (masked models: at which) the model is asked; without it the last one, or the first mask.
-    `methods` are names of explanations or of sets: default, slow, all.
+    is most likely. A target of several tokens is a continuation, and so are the `generate` tokens that the model writes
+    next: their logits are added up, and each is explained by itself too. `against` makes it the difference of two
+    logits. A model that gives states and no logits is explained by the norm of its embedding, with `against` another
+    text or picture by how alike the two are, and with a linear `head` on the embedding by its classes. `position` is
+    the token behind which (masked models: at which) the model is asked; without it the last one, or the first mask.
+    `methods` are names of explanations or of sets: default, slow, all. `processor` makes pixels and features of
+    pictures and sounds; without it the one in the model's folder does.
     """
     refuse_unknown_bos(bos)
     refuse_unusable_seed(seed)
     words = [one.strip() for one in (methods.split(",") if isinstance(methods, str) else methods) if one.strip()]
-    chosen = chosen_methods(words)
-    named = frozenset(words) - frozenset(METHOD_SETS)
+    chosen = Chosen(chosen_methods(words), frozenset(words) - frozenset(METHOD_SETS))
     progress("loading", 0, 0)
     loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
     loaded = loaded_for(model, tokenizer, loading)
     refuse_broken_weights(loaded)
-    read = reading(loaded, text, bos, what="Explanations")
+    given = text if beside is None else (text, beside)
+    question = Question(target, against, position, bos, head, processor, generate)
+    one = partial(_explained, loaded, chosen=chosen, seed=seed, progress=progress)
+    if isinstance(given, tuple) and two_to_compare(loaded, given):
+        return of_both(loaded, given, question, one)
+    return one(given, question)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Methods to ask, and those that were asked for by name."""
+
+    methods: tuple[Method, ...]
+    named: frozenset[str]
+
+
+def _explained(
+    loaded: Loaded, given: Any, question: Question, *, chosen: Chosen, seed: int, progress: Advance
+) -> Explanation:
+    read = reading_of(loaded, given, question.bos, processor=question.processor)
     with looking_at(loaded.model), quiet(), _fitting(len(read.words)):
         progress("running the model", 0, 0)
+        read = continued(loaded, read, question)
         found, places, output = first_look(loaded, read)
-        goal = aim(loaded, read, output, target=target, against=against, position=position, bos=bos)
-        captured = capture(loaded.model, read.batch, found, places, goal.number)
+        goal = aimed(loaded, read, output, question)
+        captured = in_streams(capture(loaded.model, read.batch, found, places, goal.number), places)
         one = Run(loaded, read, found, places, goal, captured, seed)
-        scored, left_out = _scored(one, chosen, named, progress)
+        scored, left_out = _scored(one, chosen, progress)
         lengths = _lengths(one) if any(method.name == LENGTHS_OF for method in scored) else None
+        steps = steps_of(one, scored, chosen.methods, progress) if len(goal.terms) > 1 and read.continued else ()
     return Explanation(
         model=loaded.name,
         class_name=loaded.class_name,
-        text=text if isinstance(text, str) else text[0] if isinstance(text, tuple) else "",
-        inputs=_inputs(loaded, read, places),
+        text=_text_of(given, read),
+        inputs=inputs_of(loaded, read, places, {stack: len(one) for stack, one in captured.embedding.items()}),
         target=goal.goal.words,
         asked=goal.goal,
         position=goal.position,
         value=captured.value,
         dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
-        baseline=baseline_words(loaded),
+        baseline=baseline_words(loaded, read),
         methods=scored,
+        steps=steps,
         lengths=lengths,
         notes=(*goal.notes, *left_out, *_notes(found, read), *read.notes),
         provenance={
@@ -133,24 +172,23 @@ def first_look(
     return found, places, output
 
 
-def _scored(
-    one: Run, chosen: tuple[Method, ...], named: frozenset[str], progress: Advance
-) -> tuple[tuple[Scored, ...], tuple[str, ...]]:
+def _scored(one: Run, chosen: Chosen, progress: Advance) -> tuple[tuple[Scored, ...], tuple[str, ...]]:
     """What every method says, and why some say nothing."""
     scored, notes = [], []
-    for number, method in enumerate(chosen):
+    count = len(chosen.methods)
+    for number, method in enumerate(chosen.methods):
         card = method.card
-        progress(card.title.lower(), number, len(chosen))
+        progress(card.title.lower(), number, count)
         try:
             found = one.explained_by(method)
         except RefusalError as refusal:
-            if card.name in named or len(chosen) == 1:
+            if card.name in chosen.named or count == 1:
                 raise
             notes.append(f"{card.title} is left out: {refusal}")
             continue
         rows = tuple(tuple(found[place.stack].tolist()) if place.stack in found else () for place in one.places)
         scored.append(Scored(card.name, card.title, card.group, card.signed, rows, card.adds_up))
-    progress("explained", len(chosen), len(chosen))
+    progress("explained", count, count)
     if not scored:
         raise RefusalError(f"No method can speak of {one.loaded.class_name}: {notes[0]}")
     return tuple(scored), tuple(notes)
@@ -162,16 +200,18 @@ def _lengths(one: Run) -> ByLength:
     return ByLength(one.places[-1].stack, tuple(map(tuple, tokens.tolist())), tuple(constants.tolist()))
 
 
-def _inputs(loaded: Loaded, read: Reading, places: tuple[Entrance, ...]) -> tuple[Input, ...]:
-    return tuple(
-        Input(place.stack, tuple(word(loaded.tokenizer, int(i)) for i in read.batch[place.argument][0]))
-        for place in places
-    )
+def _text_of(given: Any, read: Reading) -> str:
+    """What was read, as a record keeps it: the text, or the name of the file."""
+    if read.scenes:
+        return read.scenes[0].name
+    if isinstance(given, tuple):
+        return str(given[0])
+    return given if isinstance(given, str) else ""
 
 
 def _notes(found: Anatomy, read: Reading) -> tuple[str, ...]:
     notes = []
-    if len(read.words) == 1 and len(found.stacks) == 1:
+    if len(read.words) == 1 and len(found.stacks) == 1 and not read.scenes:
         notes.append("The text is a single token: there is nothing to tell it from.")
     passed = [block for stack in found.stacks for block in stack.blocks if not block.attends]
     if passed:

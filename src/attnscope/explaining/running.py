@@ -23,6 +23,7 @@ from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.outputs import mask_token_of
 from attnscope.hf.tapping.capture import Captured, asked_with, gradient_under
 from attnscope.hf.tapping.entrances import Entrance
+from attnscope.hf.tapping.streams_in import entering_rows
 from attnscope.hf.tapping.zeroing import moved_by_zeroing
 from attnscope.pathways.adjoint import pulled_back, pulled_back_by_length
 from attnscope.pathways.affine import Affine
@@ -48,11 +49,15 @@ class Run:
         """The numbers of one explanation, by stack."""
         if method.card.stacks == "one" and len(self.places) > 1:
             raise RefusalError(
-                f"{method.card.name} follows one stack of tokens, and {self.loaded.class_name} has an encoder and a "
-                "decoder: choose another method, relevance for one."
+                f"{method.card.name} follows one stack of tokens, and {self.loaded.class_name} has {self._stacks()}: "
+                "choose another method, relevance for one."
             )
         answer: dict[str, Tensor] = method(**{name: getattr(self, f"_{name}")() for name in method.reads})
         return answer
+
+    def _stacks(self) -> str:
+        names = {place.stack for place in self.places}
+        return "an encoder and a decoder" if names == {"encoder", "decoder"} else " and ".join(sorted(names))
 
     def _calls(self) -> Any:
         return self.captured.calls
@@ -70,9 +75,15 @@ class Run:
         return self.baseline()
 
     def baseline(self) -> dict[str, Float[Tensor, "token width"]]:
-        """An input that says nothing, by stack."""
+        """An input that says nothing, by stack: of pictures and sounds, what a blank one sends in their place."""
+        streams = tuple(place for place in self.places if not place.looks_up)
+        blank = entering_rows(self.loaded.model, self.read.blank(), streams) if streams else {}
         return {
-            place.stack: nothing_said(self.loaded, place).expand_as(self.captured.embedding[place.stack]).clone()
+            place.stack: (
+                nothing_said(self.loaded, place).expand_as(self.captured.embedding[place.stack]).clone()
+                if place.looks_up
+                else blank[place.stack][0]
+            )
             for place in self.places
         }
 
@@ -142,18 +153,24 @@ def _halves(rows: int) -> tuple[slice, slice]:
 
 def start_of(captured: Captured, found: Anatomy) -> dict[str, Float[Tensor, " token"]]:
     """From which tokens the number is read: those at which a gradient reaches the last self-attention, weighed by its
-    norm. For a logit that is the one token that predicts; for a mean over tokens it is all of them."""
-    own = [call for call in captured.calls if not call.crosses]
+    norm. For a logit that is the one token that predicts; for a mean over tokens it is all of them. Two towers are each
+    read by themselves; a stack that others read (an encoder) is reached through them."""
+    own = {call.stack: (place, call) for place, call in enumerate(captured.calls) if not call.crosses}
     if not own:
         raise RefusalError(f"{found.model_class} has no self-attention: there is no relevance to carry.")
-    last = own[-1]
-    sizes = last.gradient[0].flatten(1).norm(dim=-1)
-    total = sizes.sum()
-    if not bool(total > 0):
+    if any(call.crosses and call.keys_from not in own for call in captured.calls):
+        own = dict([max(own.items(), key=lambda one: one[1][0])])
+    read_at = {call.keys_from: place for place, call in enumerate(captured.calls) if call.crosses}
+    starts = {}
+    for stack, (place, last) in own.items():
+        sizes = last.gradient[0].flatten(1).norm(dim=-1)
+        if place > read_at.get(stack, -1) and bool(sizes.sum() > 0):
+            starts[stack] = sizes / sizes.sum()
+    if not starts:
         raise RefusalError(
             f"No gradient reaches the last attention of {found.model_class}: the answer does not depend on it here."
         )
-    return {last.stack: sizes / total}
+    return starts
 
 
 @torch.no_grad()
@@ -173,6 +190,15 @@ def nothing_said(loaded: Loaded, place: Entrance) -> Float[Tensor, " width"]:
     return total / table.num_embeddings
 
 
-def baseline_words(loaded: Loaded) -> str:
+def baseline_words(loaded: Loaded, read: Reading | None = None) -> str:
+    kinds = {scene.kind for scene in read.scenes} if read is not None else set()
+    blank = {"image": "that of a picture of one mean colour", "sound": "that of silence"}
+    media = [blank[kind] for kind in sorted(kinds)]
+    if media and read is not None and read.ids is None:
+        return " and ".join(media)
+    return " and ".join([*media, _word_baseline(loaded)])
+
+
+def _word_baseline(loaded: Loaded) -> str:
     mask = mask_token_of(loaded.tokenizer) if loaded.kind == "masked" else None
     return "the mean of all vectors of the vocabulary" if mask is None else "the mask"

@@ -27,6 +27,8 @@ from attnscope.matrix.head_mean import mean_pattern_from_left
 def raw_attention(
     calls: Sequence[AttentionCall], start: dict[str, Float[Tensor, " token"]]
 ) -> dict[str, Float[Tensor, " token"]]:
-    ((stack, row),) = start.items()
-    last = {call.keys_from: call for call in calls if call.stack == stack}
-    return {keys: mean_pattern_from_left(call.scores, row[None])[0] for keys, call in last.items()}
+    found: dict[str, Tensor] = {}
+    for stack, row in start.items():
+        last = {call.keys_from: call for call in calls if call.stack == stack}
+        found |= {keys: mean_pattern_from_left(call.scores, row[None])[0] for keys, call in last.items()}
+    return found

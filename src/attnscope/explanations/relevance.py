@@ -17,6 +17,9 @@ carried so far. The rest is (Rbar^dd)^T Abar Rbar^ee:
     (r (Rbar^dd)^T)_i = r_i + ((R^dd - I) r)_i / s_i,   s = (R^dd - I) 1     R^dd x is x carried from the first call up
     y Rbar^ee = y + z (R^ee - I),   z_j = y_j / s_j                           a row carried down the encoder
 
+Two streams that read each other (co-attention) are left to `matrix.relevance_maps`, which has their equation (11) too.
+Two towers that never meet are each carried down by themselves.
+
 A row sum of 0 means R = I there: its share is 0, never 0/0. What a row begins with, its own token, is taken away at the
 end: every token has it, and it says nothing.
 """
@@ -31,6 +34,7 @@ from torch import Tensor
 
 from attnscope.core.explanation import explanation
 from attnscope.matrix.attention_call import AttentionCall
+from attnscope.matrix.relevance_maps import of_two_streams, read_each_other
 from attnscope.matrix.relevance_products import from_left, from_right
 
 Row = Float[Tensor, "batch token"]
@@ -47,7 +51,18 @@ Row = Float[Tensor, "batch token"]
 def relevance(
     calls: Sequence[AttentionCall], start: dict[str, Float[Tensor, " token"]]
 ) -> dict[str, Float[Tensor, " token"]]:
-    ((last, weights),) = start.items()
+    if read_each_other(calls):
+        return of_two_streams(calls, start)
+    found: dict[str, Tensor] = {}
+    for last, weights in start.items():
+        found |= _of_one_stack(calls, last, weights)
+    return found
+
+
+def _of_one_stack(
+    calls: Sequence[AttentionCall], last: str, weights: Float[Tensor, " token"]
+) -> dict[str, Float[Tensor, " token"]]:
+    """The row that begins in one stack, and what it sends to those that this one reads."""
     mine = [call for call in calls if call.stack == last]
     row = weights[None]
     own = [call for call in mine if not call.crosses]

@@ -25,6 +25,7 @@ class AttentionCall:
     scores: Scores
     value: Float[Tensor, "batch kv_heads key value_dim"]
     gradient: Float[Tensor, "batch query heads value_dim"]  # of the number, at A V
+    sees_last: bool = True  # whether what the call before this one gave had a part in what this one reads
 
     @property
     def crosses(self) -> bool:

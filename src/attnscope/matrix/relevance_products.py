@@ -35,6 +35,15 @@ def from_right(call: AttentionCall, x: Float[Tensor, "batch key"]) -> Float[Tens
     return out / call.scores.query.shape[1]
 
 
+def abar(call: AttentionCall) -> Float[Tensor, "query key"]:
+    """Abar itself, of one sequence: for streams that read each other, whose maps are kept anyway."""
+    scores, dtype = call.scores, call.gradient.dtype
+    out = call.gradient.new_zeros(scores.query.shape[2], scores.key.shape[2])
+    for strip, key, tile in _tiles(call, dtype):
+        out[strip.row, key] += tile.sum((0, 1))
+    return out / scores.query.shape[1]
+
+
 def _tiles(
     call: AttentionCall, dtype: torch.dtype, rows: Float[Tensor, "batch query"] | None = None
 ) -> Iterator[tuple[Strip, slice, Float[Tensor, "some_batch some_heads rows keys"]]]:

@@ -29,27 +29,50 @@ if TYPE_CHECKING:
 class Asked:
     """The target by its parts, where `Explanation.target` is a sentence."""
 
-    kind: Literal["logit", "difference", "norm", "similarity"]
+    kind: Literal["logit", "difference", "continuation", "norm", "similarity", "match"]
     word: str | None = None  # the token or class whose logit it is
     other: str | None = None  # the one whose logit is taken away, or the other text
     where: str = ""  # "after the last token"; empty where the answer is of the whole text
+    of: str = "mean state"  # what a norm is of
 
     @property
     def words(self) -> str:
         if self.kind == "norm":
-            return "norm of the mean state"
+            return f"norm of the {self.of}"
+        if self.kind == "match":
+            return f"likeness of picture and text, {self.where}"
+        if self.kind == "continuation":
+            return f"sum of logits of '{self.word}' ({self.where})"
         if self.kind == "similarity":
-            return f"likeness to '{self.other}'"
+            return (
+                f"likeness to '{self.other}'" if self.word is None else f"likeness of '{self.word}' and '{self.other}'"
+            )
         taken = "" if self.other is None else f" minus that of '{self.other}'"
         return f"logit of '{self.word}'{taken}{self.where and ' '}{self.where}"
 
 
 @dataclass(frozen=True)
 class Input:
-    """A row of tokens that the model read: `encoder`, `decoder`, or its only one."""
+    """A row of tokens that the model read: `encoder`, `decoder`, or its only one; of an `image` the patches, row by
+    row, behind what stands before them ([CLS], registers); of a `sound` moments of equal length."""
 
     name: str
     tokens: tuple[str, ...]
+    kind: Literal["text", "image", "sound"] = "text"
+    grid: tuple[int, int] | None = None  # rows and columns of patches: the last tokens
+    shown: str | None = None  # the picture as the model read it, as data:
+    seconds: float | None = None  # how long the sound is
+    window: float | None = None  # how long all moments are together, with the silence behind a short sound
+
+    @property
+    def before(self) -> int:
+        """How many tokens are no patches."""
+        return len(self.tokens) if self.grid is None else len(self.tokens) - self.grid[0] * self.grid[1]
+
+    @property
+    def step(self) -> float | None:
+        """Seconds of one moment."""
+        return None if self.window is None or not self.tokens else self.window / len(self.tokens)
 
 
 @dataclass(frozen=True)
@@ -97,6 +120,20 @@ class ByLength:
         return tuple(math.fsum(column) for column in zip(self.constants, *self.tokens, strict=True))
 
 
+@dataclass(frozen=True)
+class Step:
+    """One token of a continuation: its logit where it is predicted, and what every token before it did for that, by
+    methods that need one pass, in the order of `Explanation.inputs`."""
+
+    word: str
+    value: float
+    methods: tuple[str, ...]
+    scores: tuple[tuple[tuple[float, ...], ...], ...]
+
+    def of(self, method: str) -> tuple[tuple[float, ...], ...]:
+        return self.scores[self.methods.index(method)]
+
+
 @dataclass(frozen=True, repr=False)
 class Explanation(Record):
     """One answer, explained."""
@@ -115,6 +152,7 @@ class Explanation(Record):
     dtype: str
     baseline: str  # what a token that says nothing is, in words
     methods: tuple[Scored, ...]
+    steps: tuple[Step, ...] = ()  # of a continuation, token by token
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
     lengths: ByLength | None = None  # where path_contribution was asked for
@@ -195,11 +233,46 @@ class Explanation(Record):
             words = next((one.tokens for one in found.inputs if one.name == split.input), ())
             if len(words) != len(split.tokens) or any(len(row) != len(split.constants) for row in split.tokens):
                 raise FieldError("lengths: a number for every token of its input and every length is needed")
+        for number, read in enumerate(found.inputs):
+            if read.before < 0 or (read.grid is not None and min(read.grid) < 1):
+                raise FieldError(f"inputs[{number}].grid: as many patches as tokens at most are needed")
+            if read.shown is not None and not read.shown.startswith("data:image/"):
+                raise FieldError(f"inputs[{number}].shown: a picture as data: is needed")
+        lengths = [len(read.tokens) for read in found.inputs]
+        for number, step in enumerate(found.steps):
+            whole = len(step.methods) == len(step.scores) and all(
+                len(rows) == len(lengths) and all(len(row) in (0, n) for row, n in zip(rows, lengths, strict=True))
+                for rows in step.scores
+            )
+            if not whole or step.methods != found.steps[0].methods:
+                raise FieldError(f"steps[{number}].scores: a number for every token of every input is needed")
         if not found.methods or not found.inputs or not any(one.tokens for one in found.inputs):
             raise FieldError("methods: one method at least and one token at least are needed")
         if len(set(found.names)) < len(found.names):
             raise FieldError("methods: every method once is needed")
         return found
+
+    def matrix(self, name: str) -> pandas.DataFrame:
+        """What every token of the input (rows) did for every token of a continuation (columns), by one method."""
+        import pandas
+
+        if not self.steps:
+            raise RefusalError(
+                "There is no continuation in this explanation: ask for one with generate=, or a long target."
+            )
+        if name not in self.steps[0].methods:
+            raise RefusalError(f"There is no matrix by '{name}'.{nearest(name, self.steps[0].methods)}")
+        index = [(read.name, place, word) for read in self.inputs for place, word in enumerate(read.tokens)]
+        columns = [f"{number} {step.word}" for number, step in enumerate(self.steps)]
+        data = {
+            column: [
+                score
+                for read, row in zip(self.inputs, step.of(name), strict=True)
+                for score in (row or (math.nan,) * len(read.tokens))
+            ]
+            for column, step in zip(columns, self.steps, strict=True)
+        }
+        return pandas.DataFrame(data, index=pandas.MultiIndex.from_tuples(index, names=["input", "place", "token"]))
 
     def table(self) -> pandas.DataFrame:
         """One row for each method and token."""

@@ -36,7 +36,7 @@ def where_said(loaded: Loaded, read: Reading, place: int | None) -> str:
     """Where the model says it, in words."""
     if place is None:
         return ""
-    if loaded.kind in ("causal", "encoder-decoder"):
+    if loaded.kind in ("causal", "encoder-decoder") or loaded.decoder_start is not None:
         return "after the last token" if place == len(read.words) - 1 else f"after token {place}"
     return f"at token {place}"
 

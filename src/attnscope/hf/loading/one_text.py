@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -38,6 +39,31 @@ class Reading:
     words: tuple[str, ...]
     beginning: Beginning | None = None  # with BOS or without; None where nothing is known of it
     notes: tuple[str, ...] = ()  # what a decoder read
+    scenes: tuple[Scene, ...] = ()  # pictures and sounds among what is read
+    continued: tuple[int, ...] = ()  # tokens that follow, all but the last of them read too
+    opening: int = 1  # tokens of a decoder before the first that it wrote
+
+    def blank(self) -> dict[str, Any]:
+        """The same batch with pictures and sounds that say nothing: the mean colour, and the quietest that this sound
+        is."""
+        empty = {scene.argument: scene.blank(self.batch[scene.argument]) for scene in self.scenes}
+        return {**self.batch, **empty}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A picture or a sound that a model reads in the argument of that name, and how it is shown to people."""
+
+    argument: str
+    kind: Literal["image", "sound"]
+    name: str  # of the file
+    grid: tuple[int, int] | None = None  # rows and columns of patches
+    shown: str | None = None  # the picture as the model reads it, as data:
+    seconds: float | None = None  # how long the sound is
+    window: float | None = None  # how many seconds the model's tokens last, silence behind the sound included
+
+    def blank(self, given: Tensor) -> Tensor:
+        return torch.zeros_like(given) if self.kind == "image" else torch.full_like(given, float(given.min()))
 
 
 def reading(
@@ -60,12 +86,7 @@ def reading(
     else:
         source, target = (text, None) if isinstance(text, str) else text
         batch, beginning, notes = _batch(loaded, source, target, bos)
-    place = next(loaded.model.parameters())
-    placed = {
-        name: outside_inference(value).to(place.device, place.dtype if value.is_floating_point() else None)
-        for name, value in batch.items()
-        if isinstance(value, Tensor)
-    }
+    placed = on_its_device(loaded, batch)
     # Beside tokens, pictures may come as rows of patches: one sequence is one row of tokens.
     counted = [t for name, t in placed.items() if name.endswith("input_ids")] or list(placed.values())
     if not counted or any(tensor.ndim == 0 or tensor.shape[0] != 1 for tensor in counted):
@@ -81,6 +102,16 @@ def reading(
         raise RefusalError(_too_long(loaded, len(row)))
     words = () if row is None else tuple(word(loaded.tokenizer, int(i)) for i in row)
     return Reading({**batch, **placed}, row, words, beginning, notes)
+
+
+def on_its_device(loaded: Loaded, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a batch where the model is, and floating ones in its precision."""
+    place = next(loaded.model.parameters())
+    return {
+        name: outside_inference(value).to(place.device, place.dtype if value.is_floating_point() else None)
+        for name, value in batch.items()
+        if isinstance(value, Tensor)
+    }
 
 
 def _batch(

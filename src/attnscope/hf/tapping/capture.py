@@ -63,11 +63,15 @@ def capture(
         value = number(output).sum()
         _refuse_without_gradient(found, value)
         live = [_live(frame) for frame in frames]
+        blind = _blind_to_the_last(frames, live)
         wanted = [*leaves.values(), *(one for one in live if one.requires_grad)]
         found_gradients = iter(torch.autograd.grad(value, wanted, allow_unused=True))
     at_embedding = {stack: _or_zero(next(found_gradients), leaf)[0] for stack, leaf in leaves.items()}
     at_output = [_or_zero(next(found_gradients) if one.requires_grad else None, one) for one in live]
-    calls = tuple(_call(found, frame, gradient) for frame, gradient in zip(frames, at_output, strict=True))
+    calls = tuple(
+        replace(_call(found, frame, gradient), sees_last=place not in blind)
+        for place, (frame, gradient) in enumerate(zip(frames, at_output, strict=True))
+    )
     _refuse_not_finite(found, calls, at_embedding)
     embedding = {stack: leaf.detach()[0] for stack, leaf in leaves.items()}
     return Captured(float(value.detach()), output.detach(), calls, embedding, at_embedding)
@@ -143,6 +147,19 @@ def _live(frame: AttentionFrame) -> Tensor:
     if frame.passed_on is None:
         raise RefusalError("An exchanged attention does not say what it passes on: explain the model without it.")
     return frame.passed_on.tensor
+
+
+def _blind_to_the_last(frames: list[AttentionFrame], live: list[Tensor]) -> frozenset[int]:
+    """Cross-attention right behind another that runs the other way, and whose result does not depend on it: the graph
+    says so."""
+    found: list[int] = []
+    for place in range(1, len(frames)):
+        before, after = frames[place - 1], frames[place]
+        both = before.site == after.site == "cross" and before.stack != after.stack
+        if both and live[place].requires_grad and live[place - 1].requires_grad:
+            (reached,) = torch.autograd.grad(live[place].sum(), [live[place - 1]], allow_unused=True, retain_graph=True)
+            found += [place] if reached is None else []
+    return frozenset(found)
 
 
 def _or_zero(gradient: Tensor | None, like: Tensor) -> Tensor:

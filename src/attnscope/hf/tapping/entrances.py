@@ -6,7 +6,8 @@
 
 No names are known: a table is whatever `nn.Embedding` is given the very numbers that the batch holds. The table that
 the model calls its own (`get_input_embeddings`) is preferred, then the largest: positions and token types are looked up
-too.
+too. Patches of a picture and moments of a sound have no table: their vectors are those that enter the first block of
+the stack that reads them (`streams_in`).
 """
 
 from __future__ import annotations
@@ -27,28 +28,47 @@ from attnscope.hf.anatomy.example import run
 from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.restoring import Restoring
+from attnscope.hf.seeing.tensors import Slot
 
 ENCODED, DECODED = "input_ids", "decoder_input_ids"
+MEDIA = ("pixel_values", "input_features", "input_values", "visual_feats")
 
 
 @dataclass(frozen=True)
 class Entrance:
-    """The `nth` call of the table at `path` makes vectors of the tokens that `stack` reads."""
+    """The `nth` call of the table at `path` makes vectors of the tokens that `stack` reads; with a `slot`, they are
+    what the `nth` call of the block at `path` is given there."""
 
     stack: str
     argument: str
     path: str
     nth: int
     sequence_first: bool = False  # looked up as `[token, batch]`
+    slot: Slot | None = None
+
+    @property
+    def looks_up(self) -> bool:
+        return self.slot is None
 
 
 def entrances(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tuple[Entrance, ...]:
-    """One for each argument of token numbers, in the order of the stacks; refused where one is not looked up."""
+    """One for each argument of token numbers, in the order of the stacks; refused where one is not looked up. One for
+    each stack that reads a picture or a sound, before them."""
     wanted = {name: batch[name] for name in (ENCODED, DECODED) if isinstance(batch.get(name), Tensor)}
+    if any(isinstance(batch.get(name), Tensor) for name in MEDIA):
+        from attnscope.hf.tapping.streams_in import with_streams
+
+        return with_streams(model, batch, found, _tables(model, batch, found, wanted) if wanted else ())
     if not wanted:
         raise RefusalError(
             f"{found.model_class} is given no token numbers (input_ids), and explanations are of tokens: give a text."
         )
+    return _tables(model, batch, found, wanted)
+
+
+def _tables(
+    model: nn.Module, batch: Mapping[str, Any], found: Anatomy, wanted: Mapping[str, Tensor]
+) -> tuple[Entrance, ...]:
     seen: list[tuple[str, Entrance, int]] = []
     calls: Counter[str] = Counter()
 
@@ -63,8 +83,7 @@ def entrances(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tup
 
         return hook
 
-    own = getattr(model, "get_input_embeddings", None)
-    table = own() if callable(own) else None
+    table = _own_table(model)
     with Restoring() as changes, evaluating(model), without_gradients():
         for path, module in model.named_modules():
             if isinstance(module, nn.Embedding):
@@ -82,6 +101,14 @@ def entrances(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tup
         most = max(rows for rows, _ in mine)
         chosen.append(next(one for rows, one in mine if rows == most))
     return tuple(chosen)
+
+
+def _own_table(model: Any) -> Any:
+    """What the model calls the table of its tokens; None where it names none, as two towers do."""
+    try:
+        return model.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        return None
 
 
 def _same(given: Tensor, ids: Tensor) -> bool:
@@ -110,20 +137,37 @@ def entering(
     def begin(*ignored: Any) -> None:
         calls.clear()
 
+    def given(place: Entrance, vectors: Tensor) -> Tensor:
+        if place.sequence_first:
+            return give(place.stack, vectors.transpose(0, 1)).transpose(0, 1)
+        return give(place.stack, vectors)
+
     def watch(path: str) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             place = places.get((path, calls[path]))
             calls[path] += 1
-            if place is None:
+            return None if place is None else given(place, output)
+
+        return hook
+
+    def watch_input(path: str) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            place = places.get((path, calls[path]))
+            calls[path] += 1
+            if place is None or place.slot is None:
                 return None
-            if place.sequence_first:
-                return give(place.stack, output.transpose(0, 1)).transpose(0, 1)
-            return give(place.stack, output)
+            if isinstance(place.slot, str):
+                return args, {**kwargs, place.slot: given(place, kwargs[place.slot])}
+            changed = list(args)
+            changed[place.slot] = given(place, changed[place.slot])
+            return tuple(changed), kwargs
 
         return hook
 
     with Restoring() as changes:
         changes.before(model, begin, kwargs=False, prepend=True)
-        for path in dict.fromkeys(one.path for one in found):
+        for path in dict.fromkeys(one.path for one in found if one.looks_up):
             changes.after(model.get_submodule(path), watch(path))
+        for path in dict.fromkeys(one.path for one in found if not one.looks_up):
+            changes.before(model.get_submodule(path), watch_input(path))
         yield

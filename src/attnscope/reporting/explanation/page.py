@@ -18,10 +18,16 @@ from attnscope.records.explanation import Explanation, Scored
 from attnscope.reporting.beginning import beginning_words
 from attnscope.reporting.document import page, rows
 from attnscope.reporting.drawing import drawn_to_fit
+from attnscope.reporting.explanation.matrix import Matrix, matrices
 from attnscope.reporting.explanation.shading import ShadedInput, shaded, two_sided
-from attnscope.reporting.explanation.words import decides, named_by, sentences, token_words, verdict
+from attnscope.reporting.explanation.words import decides, named_by, read_words, sentences, token_words, verdict
 
 TOP = 10
+_HEADINGS = {"picture": "Which part of the picture decided?", "sound": "Which moments decided?"}
+_HOW = {
+    "picture": "The more orange a patch, the more it did for the answer; blue speaks against it",
+    "sound": "The higher a bar, the more that moment did for the answer; blue speaks against it",
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,7 @@ class Panel:
     adds_up: str
     top: tuple[tuple[str, str, str], ...]  # place, word, number
     more: int  # tokens that are equal to the last of these
+    matrices: tuple[Matrix, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,9 @@ def render(found: Explanation) -> str:
         findings=rest,
         panels=[_panel(found, one, several) for one in found.methods],
         several=several,
+        read_words=read_words(found),
+        heading_words=_HEADINGS.get(read_words(found), "Which tokens decided?"),
+        how_words=_HOW.get(read_words(found), "The darker a token, the more it did"),
         often=_often(found, several),
         voters=sum(decides(one) for one in found.voting),
         picture=picture,
@@ -105,6 +115,7 @@ def _panel(found: Explanation, method: Scored, several: bool) -> Panel:
             for token in found.top(method.name, TOP)
         ),
         more=found.unlisted(method.name, TOP),
+        matrices=matrices(found, method.name),
     )
 
 

@@ -9,6 +9,7 @@ from attnscope.charts.explanation_map import reach
 from attnscope.charts.palette import STEPS
 from attnscope.charts.path_rows import signed, visible
 from attnscope.records.explanation import Explanation, Scored
+from attnscope.reporting.explanation.scenes import Overlay, Strip, overlay, strip
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,12 @@ class Shade:
 
 @dataclass(frozen=True)
 class ShadedInput:
+    """Tokens of a text; of a picture and a sound what stands before patches, and the drawing of the rest."""
+
     name: str
     tokens: tuple[Shade, ...]
+    overlay: Overlay | None = None
+    strip: Strip | None = None
 
 
 def two_sided(method: Scored) -> bool:
@@ -53,8 +58,10 @@ def shaded(found: Explanation, method: Scored) -> tuple[ShadedInput, ...]:
         if not row:
             continue
         tokens = []
-        texts = as_written(read.tokens)
-        for place, (word, number) in enumerate(zip(read.tokens, row, strict=True)):
+        drawn = overlay(read, row), strip(read, row)
+        listed = read.before if drawn[0] else 0 if drawn[1] else len(row)
+        texts = as_written(read.tokens[:listed])
+        for place, (word, number) in enumerate(zip(read.tokens[:listed], row[:listed], strict=True)):
             share = number / largest if math.isfinite(number) else 0.0
             at = (1 + share) / 2 if both else max(share, 0.0)
             step = round(at * (STEPS - 1))
@@ -64,5 +71,5 @@ def shaded(found: Explanation, method: Scored) -> tuple[ShadedInput, ...]:
             )
             asked = read is found.inputs[-1] and place == found.position
             tokens.append(Shade(texts[place], f"{'d' if both else 'q'}{step}", step, reading, asked))
-        made.append(ShadedInput(read.name, tuple(tokens)))
+        made.append(ShadedInput(read.name, tuple(tokens), *drawn))
     return tuple(made)

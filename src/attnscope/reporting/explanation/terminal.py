@@ -13,8 +13,9 @@ from attnscope.charts.path_rows import signed, visible
 from attnscope.core.visible import clean
 from attnscope.records.explanation import Explanation, Scored, Token
 from attnscope.reporting.beginning import beginning_words
+from attnscope.reporting.explanation.blocks import bar_lines, patch_lines
 from attnscope.reporting.explanation.shading import shaded
-from attnscope.reporting.explanation.words import decides, in_words, sentences, token_words, verdict
+from attnscope.reporting.explanation.words import decides, in_words, read_words, sentences, token_words, verdict
 from attnscope.reporting.terminal import BLOCKS, opening, section
 
 TOP, FEW_SENTENCES, FEW_NOTES, MOST_TOKENS = 10, 2, 2, 400
@@ -33,7 +34,7 @@ def show(found: Explanation, *, verbose: bool = False) -> RenderableType:
         *(Text(clean(note), style="dim") for note in (found.notes if verbose else found.notes[:FEW_NOTES])),
     ]
     for method in chosen:
-        parts += [section(f"The text, by {in_words(method)}"), *_text(found, method)]
+        parts += [section(f"The {read_words(found)}, by {in_words(method)}"), *_text(found, method)]
     parts.append(section(f"The {TOP} tokens that did most"))
     shown = found.methods if verbose else tuple(one for one in found.voting if decides(one))[:COLUMNS] or chosen
     for begin in range(0, len(shown), COLUMNS):
@@ -50,6 +51,10 @@ def _first(found: Explanation) -> tuple[Scored, ...]:
 def _text(found: Explanation, method: Scored) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for read in shaded(found, method):
+        drawn = [*patch_lines(read.overlay)] if read.overlay else [*bar_lines(read.strip)] if read.strip else []
+        lines += drawn
+        if drawn and not read.tokens:
+            continue
         line = Text("")
         if len(found.inputs) > 1:
             line.append(f"{read.name}: ", style="dim")

@@ -32,16 +32,20 @@ def verdict(found: Explanation) -> Verdict:
     (place, votes), *_ = firsts.most_common(1)
     token = _token(found, place)
     if len(told) == 1:
-        return Verdict("info", f"{token} did most for the answer, by {in_words(told[0])}.")
+        return Verdict("info", _begun(f"{token} did most for the answer, by {in_words(told[0])}."))
     if votes > CLEAR * len(told):
         which = f"all {len(told)} methods" if votes == len(told) else f"{votes} of {len(told)} methods"
-        return Verdict("info", f"{token} decided: {which} put it first.")
+        return Verdict("info", _begun(f"{token} decided: {which} put it first."))
     named = [_token(found, other) for other, _ in firsts.most_common(FEW)]
     return Verdict(
         "warning",
         f"Methods do not agree on what decided: {_listed(named)} come first, none of them by most of "
         f"{count(len(told), 'method')}.",
     )
+
+
+def _begun(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def decides(method: Scored) -> bool:
@@ -60,13 +64,42 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     agree,
     and what does not add up."""
     said = [verdict(found).sentence, _explained(found)]
-    for part in (_often_named(found), _against(found), _agreement(found), *_sums(found)):
+    for part in (_when(found), _often_named(found), _against(found), _agreement(found), *_sums(found)):
         said += [part] if part else []
     return tuple(said)
 
 
 def _explained(found: Explanation) -> str:
     return f"Explained is the {visible(found.target)}: {numeral(found.value)}."
+
+
+def _when(found: Explanation) -> str:
+    """Of a sound: the shortest time in which half of what it did lies, by the first method that speaks of it."""
+    for place, read in enumerate(found.inputs):
+        telling = [one for one in found.voting if decides(one) and place < len(one.scores) and any(one.scores[place])]
+        if read.step is None or not telling:
+            continue
+        numbers = [max(number, 0.0) for number in telling[0].scores[place]]
+        begin, end = shortest_half(numbers)
+        return (
+            f"By {in_words(telling[0])} half of what the sound did lies between {begin * read.step:.2f} and "
+            f"{end * read.step:.2f} s."
+        )
+    return ""
+
+
+def shortest_half(numbers: Sequence[float]) -> tuple[int, int]:
+    """The shortest run of places, first and behind the last, that holds half of the sum."""
+    half, begin, held = math.fsum(numbers) / 2, 0, 0.0
+    best = (0, len(numbers))
+    for end, number in enumerate(numbers, start=1):
+        held += number
+        while begin < end and held - numbers[begin] >= half:
+            held -= numbers[begin]
+            begin += 1
+        if held >= half and end - begin < best[1] - best[0]:
+            best = begin, end
+    return best
 
 
 def _firsts(found: Explanation, told: Sequence[Scored]) -> Counter[Place]:
@@ -105,7 +138,7 @@ def _against(found: Explanation) -> str:
     if votes < CLEAR * len(speaking) or not votes:
         return ""
     who = f"{votes} of {count(len(speaking), 'method')}"
-    return f"{_token(found, place)} speaks most against it, by {who} that can say so."
+    return _begun(f"{_token(found, place)} speaks most against it, by {who} that can say so.")
 
 
 def _agreement(found: Explanation) -> str:
@@ -144,8 +177,19 @@ def _sums(found: Explanation) -> list[str]:
 def _token(found: Explanation, place: Place) -> str:
     name, at = place
     read = next(one for one in found.inputs if one.name == name)
+    if read.kind == "sound" and read.step is not None:
+        return f"the moment at {read.tokens[at]}"
+    if read.kind == "image" and read.grid is not None and at >= read.before:
+        row, column = divmod(at - read.before, read.grid[1])
+        return f"the patch in row {row}, column {column}"
     where = f"token {at} of the {name}" if len(found.inputs) > 1 else f"token {at}"
     return f"'{visible(read.tokens[at])}' ({where})"
+
+
+def read_words(found: Explanation) -> str:
+    """What was read, in a word."""
+    kinds = [one.kind for one in found.inputs]
+    return "picture" if "image" in kinds else "sound" if "sound" in kinds else "text"
 
 
 def _listed(words: Sequence[str]) -> str:

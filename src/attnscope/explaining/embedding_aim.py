@@ -1,0 +1,167 @@
+"""Numbers of models that give states and no logits: the norm of an embedding, how alike two are, a linear head on it.
+
+The embedding of a text is the mean of its states, as sentence encoders take it; that of a picture is the state of its
+[CLS], where there is one. Two towers (CLIP) give the likeness of a picture and a text themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.errors import RefusalError
+from attnscope.corpus.medium import medium
+from attnscope.explaining.aiming import Aim, Question
+from attnscope.explaining.linear_head import LinearHead, linear_head
+from attnscope.hf.anatomy.example import run
+from attnscope.hf.loading.asking import asked
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.one_input import reading_of
+from attnscope.hf.loading.one_text import Reading
+from attnscope.hf.seeing.gradients import without_gradients
+from attnscope.hf.seeing.intact import evaluating, without_cache
+from attnscope.hf.tapping.capture import Number, first_output
+from attnscope.records.explanation import Asked
+
+NORM = "norm"
+Pooled = Callable[[Tensor], Float[Tensor, "batch width"]]
+
+
+def two_towers(read: Reading, output: Tensor) -> bool:
+    """A picture and a text went in, and their likeness came out."""
+    return bool(read.scenes) and read.ids is not None and output.shape == (1, 1) and "input_ids" in read.batch
+
+
+def of_two_towers(loaded: Loaded, output: Tensor, question: Question) -> Aim:
+    if any(one is not None for one in (question.target, question.against, question.position, question.head)):
+        raise RefusalError(
+            f"{loaded.class_name} says how alike a picture and a text are: leave --target, --against, --position and "
+            "--head out."
+        )
+
+    def number(given: Tensor) -> Tensor:
+        return given.diagonal()  # of several pictures and as many texts, each with its own
+
+    goal = Asked("match", where="as the model scales it")
+    return Aim(number, torch.ones_like(output), goal, None, lambda given: number(given).sigmoid())
+
+
+def of_states(loaded: Loaded, read: Reading, output: Tensor, question: Question) -> Aim:
+    """States and no logits: sentence encoders, as a rule, and backbones of pictures."""
+    if question.position is not None:
+        raise RefusalError(f"{loaded.class_name} gives states, of which the mean is taken: leave --position out.")
+    pooled, spread, what = _pooling(read, output)
+    if question.head is not None:
+        return _of_head(linear_head(question.head), loaded, output, question, (pooled, spread, what))
+    target, against = asked("target", question.target), question.against
+    if target not in (None, NORM):
+        raise RefusalError(
+            f"{loaded.class_name} gives states and no logits: leave --target out (the norm of the {what} is "
+            "explained), or give --against another text to explain how alike they are."
+        )
+    own = pooled(output)[0]
+    if against is None:
+        said = f"{loaded.class_name} gives states and no logits: explained is the norm of the {what}."
+        unit = own / own.norm().clamp_min(torch.finfo(own.dtype).tiny)
+
+        def size(given: Tensor) -> Tensor:
+            lengths: Tensor = torch.linalg.vector_norm(pooled(given), dim=-1)
+            return lengths
+
+        return Aim(size, spread(unit), Asked("norm", of=what), None, size, (said,))
+    if medium(against) is None and not isinstance(against, str):
+        raise RefusalError(
+            f"{loaded.class_name} gives states and no logits: --against is another text or picture, not a "
+            f"{type(against).__name__}."
+        )
+    other, name = _embedding(loaded, against, question)
+    said = (
+        f"{loaded.class_name} gives states and no logits: explained is how alike the two are, the cosine of "
+        f"the {what} of each."
+    )
+    unit = other / (other.norm() * own.norm()).clamp_min(torch.finfo(own.dtype).tiny)
+
+    def likeness(given: Tensor) -> Tensor:
+        return F.cosine_similarity(pooled(given), other[None], dim=-1)
+
+    goal = Asked("similarity", other=name)
+    return Aim(likeness, spread(unit), goal, None, lambda given: likeness(given).clamp_min(0), (said,))
+
+
+def _of_head(
+    head: LinearHead, loaded: Loaded, output: Tensor, question: Question, pooling: tuple[Pooled, Any, str]
+) -> Aim:
+    """Classes that a linear head makes of the embedding."""
+    pooled, spread, what = pooling
+    weight, bias = (tensor.to(output) for tensor in (head.weight, head.bias))
+    width = pooled(output).shape[1]
+    if weight.shape[1] != width:
+        raise RefusalError(
+            f"The head reads {weight.shape[1]} numbers and the {what} of {loaded.class_name} has {width}: give the "
+            "head that was trained on it."
+        )
+    target, against = (
+        asked(name, given) for name, given in (("target", question.target), ("against", question.against))
+    )
+    found = head.entries()
+    row = (pooled(output) @ weight.mT + bias)[0]
+    entry = int(row.argmax()) if target is None else found.number(target)
+    weights = {entry: 1.0}
+    goal = Asked("logit", found.word(entry), where=f"of the head on the {what}")
+    if against is not None:
+        other = found.number(against)
+        if other == entry:
+            raise RefusalError(f"The target and --against are both '{found.word(entry)}': choose two that differ.")
+        weights[other] = -1.0
+        goal = replace(goal, kind="difference", other=found.word(other))
+    if len(weight) == 1 and target is None and bool(row[0] < 0):
+        weights = {0: -1.0}  # a head with one logit: below 0 it says no, and that is what is explained
+        goal = Asked("logit", f"not {found.word(0)}", where=goal.where)
+    mixed = torch.stack([amount * weight[one] for one, amount in weights.items()]).sum(0)
+    constant = sum(amount * bias[one] for one, amount in weights.items())
+
+    def number(given: Tensor) -> Tensor:
+        return pooled(given) @ mixed + constant
+
+    def chance(given: Tensor) -> Tensor:
+        if len(weight) == 1:
+            return number(given).sigmoid()
+        return (pooled(given) @ weight.mT + bias).softmax(-1)[:, entry]
+
+    return Aim(number, spread(mixed), goal, None, chance)
+
+
+def _pooling(read: Reading, output: Tensor) -> tuple[Pooled, Callable[[Tensor], Tensor], str]:
+    """The embedding in an output, a functional of it as one of the output, and what it is called."""
+    if output.ndim == 2:
+        return (lambda given: given), (lambda unit: unit.expand(output.shape).clone()), "embedding"
+    if output.ndim != 3:
+        raise RefusalError("The output is no row of states and no embedding: choose a model with a head.")
+    grid = next((scene.grid for scene in read.scenes if scene.kind == "image"), None)
+    if grid is not None and read.ids is None and output.shape[1] > grid[0] * grid[1]:
+
+        def at_first(unit: Tensor) -> Tensor:
+            made = torch.zeros_like(output)
+            made[:, 0] = unit
+            return made
+
+        return (lambda given: given[:, 0]), at_first, "state of [CLS]"
+    tokens = output.shape[1]
+    return (lambda given: given.mean(1)), (lambda unit: (unit / tokens).expand(output.shape).clone()), "mean state"
+
+
+def _embedding(loaded: Loaded, other: Any, question: Question) -> tuple[Float[Tensor, " width"], str]:
+    read = reading_of(loaded, other, question.bos, processor=question.processor)
+    with evaluating(loaded.model), without_cache(loaded.model), without_gradients():
+        output = first_output(run(loaded.model, read.batch))
+    name = read.scenes[0].name if read.scenes else str(other)
+    return _pooling(read, output)[0](output)[0], name
+
+
+__all__ = ["NORM", "Number", "of_states", "of_two_towers", "two_towers"]

@@ -1,0 +1,196 @@
+"""One input for one model, of whatever kind it reads: a text, a picture, a sound, or two of them.
+
+    read = reading_of(loaded, "photo.png")                         a picture: classifiers and encoders of pictures
+    read = reading_of(loaded, ("photo.png", "a text"))             both: two towers, and models that cross them
+    read = reading_of(loaded, "speech.wav")                        a sound; its decoder reads what the model writes
+
+An input of the wrong kind is refused with what the model does read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnscope.core.errors import RefusalError
+from attnscope.corpus.formats import refuse_half_characters
+from attnscope.corpus.medium import Medium, Picture, Sound, medium
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.one_text import Reading, Scene, on_its_device, reading
+from attnscope.hf.loading.outputs import word
+from attnscope.hf.loading.processing import HEARD, PIXELS, grid_of, picture_batch, sound_batch
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.seeing.intact import evaluating
+
+LONGEST = 128  # tokens that a model writes of a sound, at most
+OBJECTS = "visual_feats"  # things that a detector found in a picture
+NOT_TIMED = "<|notimestamps|>"
+
+
+def reading_of(
+    loaded: Loaded, given: Any, bos: str = "auto", *, processor: Any | None = None, what: str = "Explanations"
+) -> Reading:
+    """What `given` is or names, as the model reads it."""
+    if isinstance(given, Tensor):
+        given = given.detach().cpu().numpy()
+    if isinstance(given, Mapping):
+        return _with_scenes(loaded, reading(loaded, given, bos, what=what))
+    sides = list(given) if isinstance(given, tuple) else [given]
+    known = [(side, medium(side)) for side in sides]
+    media = [found for _, found in known if found is not None]
+    texts = [side for side, found in known if found is None]
+    if not media:
+        if not loaded.reads_text:
+            raise RefusalError(f"{loaded.name} ({loaded.class_name}) reads {_reads(loaded)}: give {_to_give(loaded)}.")
+        return reading(loaded, given, bos, what=what)
+    if len(media) > 1 or len(texts) > 1 or not all(isinstance(text, str) for text in texts):
+        raise RefusalError(f"{what} are those of one picture or sound, with a text beside it or none: give these.")
+    return _of_medium(loaded, media[0], texts[0] if texts else None, processor)
+
+
+def _of_medium(loaded: Loaded, found: Medium, text: str | None, processor: Any | None) -> Reading:
+    kind = "pictures" if isinstance(found, Picture) else "sounds"
+    wanted = {PIXELS} if isinstance(found, Picture) else set(HEARD)
+    if not wanted & loaded.accepts:
+        raise RefusalError(
+            f"{loaded.name} ({loaded.class_name}) reads {_reads(loaded)} and no {kind}: give {_to_give(loaded)}, or "
+            f"choose a model that reads {kind}."
+        )
+    make: Any = picture_batch if isinstance(found, Picture) else sound_batch
+    batch, scene, note = make(loaded, found, processor)
+    notes = (note,) if note else ()
+    placed = on_its_device(loaded, batch)
+    if isinstance(found, Sound) and loaded.decoder_start is not None:
+        ids, said = _heard(loaded, placed, text)
+        placed["decoder_input_ids"] = ids
+        notes = (*notes, said)
+        opening = len(opening_of(loaded))
+        return _with_words(loaded, Reading(placed, None, (), notes=notes, scenes=(scene,), opening=opening), ids)
+    if text is None:
+        if "input_ids" in loaded.accepts and loaded.kind == "multimodal":
+            raise RefusalError(
+                f"{loaded.name} ({loaded.class_name}) reads a picture and a text together: give both, "
+                f'attnscope explain MODEL {scene.name} "a text".'
+            )
+        return Reading(placed, None, (), notes=notes, scenes=(scene,))
+    if "input_ids" not in loaded.accepts:
+        raise RefusalError(f"{loaded.name} ({loaded.class_name}) reads {_reads(loaded)} alone: leave the text out.")
+    ids = _tokens(loaded, text)
+    placed["input_ids"] = ids
+    if "attention_mask" in loaded.accepts:
+        placed["attention_mask"] = torch.ones_like(ids)
+    return _with_words(loaded, Reading(placed, None, (), notes=notes, scenes=(scene,)), ids)
+
+
+def _with_words(loaded: Loaded, read: Reading, ids: Tensor) -> Reading:
+    return replace(read, ids=ids[0], words=tuple(word(loaded.tokenizer, int(i)) for i in ids[0]))
+
+
+def _with_scenes(loaded: Loaded, read: Reading) -> Reading:
+    """A ready batch with a picture or a sound in it: shown without the picture, since its colours are not known."""
+    scenes = []
+    for name in (PIXELS, OBJECTS, *HEARD):
+        tensor = read.batch.get(name)
+        if isinstance(tensor, Tensor):
+            kind: Any = "sound" if name in HEARD else "image"
+            scenes.append(Scene(name, kind, name, grid=grid_of(loaded, tensor) if name == PIXELS else None))
+    return replace(read, scenes=tuple(scenes)) if scenes else read
+
+
+def _tokens(loaded: Loaded, text: str) -> Tensor:
+    """The text beside a picture, with the special tokens of its tokenizer."""
+    refuse_half_characters(text, "The text")
+    if loaded.tokenizer is None:
+        if not text.replace(",", " ").split() or not all(w.isdecimal() for w in text.replace(",", " ").split()):
+            raise RefusalError(
+                f"{loaded.name} has no tokenizer, so it cannot read text: give the numbers of tokens instead ('5 17 "
+                "3'), or in Python pass tokenizer=."
+            )
+        ids = [int(one) for one in text.replace(",", " ").split()]
+    else:
+        ids = list(loaded.tokenizer(text)["input_ids"])
+    if not text.strip() or not ids:
+        raise RefusalError("The text is empty: give at least one word of it.")
+    if loaded.positions is not None and len(ids) > loaded.positions:
+        raise RefusalError(
+            f"The text has {len(ids)} tokens and {loaded.name} reads {loaded.positions} at most: shorten the text."
+        )
+    if loaded.vocab_size is not None and max(ids) >= loaded.vocab_size:
+        raise RefusalError(
+            f"The text asks for token {max(ids)}, and {loaded.name} has {loaded.vocab_size} of them: give the "
+            "tokenizer that belongs to the model."
+        )
+    return torch.tensor([ids], device=next(loaded.model.parameters()).device)
+
+
+def _heard(loaded: Loaded, batch: dict[str, Tensor], text: str | None) -> tuple[Tensor, str]:
+    """What the decoder reads beside a sound: the text that was given, or what the model writes of it, greedily."""
+    begin = opening_of(loaded)
+    device = next(loaded.model.parameters()).device
+    if text is not None:
+        refuse_half_characters(text, "The text")
+        if loaded.tokenizer is None:
+            ids = [int(one) for one in text.replace(",", " ").split() if one.isdecimal()]
+        else:
+            ids = list(loaded.tokenizer(text, add_special_tokens=False)["input_ids"])
+        if not ids:
+            raise RefusalError("The text beside the sound is empty: give what is said in it, or leave it out.")
+        return torch.tensor([[*begin, *ids]], device=device), "The decoder read the text that was given."
+    model: Any = loaded.model
+    end = getattr(model.config, "eos_token_id", None)
+    ends = set(end) if isinstance(end, list | tuple) else {end}
+    ids = list(begin)
+    most = min(LONGEST, (loaded.positions or LONGEST) - 1)
+    with evaluating(model), torch.no_grad(), quiet():
+        encoded = model.get_encoder()(next(iter(batch.values())))
+        while len(ids) < most:
+            rows = model(encoder_outputs=encoded, decoder_input_ids=torch.tensor([ids], device=device)).logits
+            token = int(rows[0, -1].argmax())
+            if token in ends:
+                break
+            ids.append(token)
+    written = len(ids) - len(begin)
+    if not written:
+        raise RefusalError(f"{loaded.name} hears no word in this sound: give the text that is said in it beside it.")
+    return torch.tensor([ids], device=device), f"The decoder read what the model itself wrote, {written} tokens."
+
+
+def opening_of(loaded: Loaded) -> list[int]:
+    """The tokens before the first word: those of the tokenizer, or the start and, where it is known, that no times are
+    wanted."""
+    config: Any = loaded.model.config
+    prefix = getattr(loaded.tokenizer, "prefix_tokens", None)
+    if isinstance(prefix, list) and prefix:
+        return [int(token) for token in prefix]
+    untimed = getattr(getattr(loaded.model, "generation_config", None), "no_timestamps_token_id", None)
+    if untimed is None and loaded.tokenizer is not None:
+        untimed = loaded.tokenizer.get_vocab().get(NOT_TIMED)
+    start = getattr(config, "decoder_start_token_id", None)
+    begin = [loaded.decoder_start if start is None else start]
+    return [int(token) for token in begin if token is not None] + ([int(untimed)] if untimed is not None else [])
+
+
+def _reads(loaded: Loaded) -> str:
+    """What a model reads, in words."""
+    senses = []
+    if PIXELS in loaded.accepts:
+        senses.append("pictures")
+    if set(HEARD) & loaded.accepts:
+        senses.append("sounds")
+    if loaded.reads_text or (loaded.kind == "multimodal" and "input_ids" in loaded.accepts):
+        senses.append("text")
+    return " and ".join(senses) or "what its forward takes"
+
+
+def _to_give(loaded: Loaded) -> str:
+    if loaded.reads_text:
+        return "a text"
+    if loaded.kind == "multimodal" and PIXELS in loaded.accepts:
+        return "the file of a picture and a text"
+    if PIXELS in loaded.accepts:
+        return "the file of a picture"
+    return "a WAV file" if set(HEARD) & loaded.accepts else "in Python a batch of what it takes"

@@ -1,0 +1,322 @@
+"""`explain` on pictures, sounds, pairs and continuations: small models, numbers that the model itself gives, "
+"refusals."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from PIL import Image
+from torch import Tensor
+
+import attnscope
+from attnscope.explanations.integrated_gradients import NEAR
+from tests.command import attnscope as command
+from tests.explanations.test_two_streams import clip
+from tests.hf.families import FAMILIES, TEXT, VISION
+from tests.specimens import byte_tokenizer, tiny_llama, tiny_t5
+
+BY_NAME = {family.name: family for family in FAMILIES}
+PIXELS = np.random.default_rng(0).integers(0, 255, (40, 30, 3), dtype=np.uint8)
+QUICK = "gradient_input"
+
+
+@cache
+def classifier() -> Any:
+    torch.manual_seed(0)
+    names = {0: "cat", 1: "dog", 2: "bird"}
+    model = hf.ViTForImageClassification(
+        hf.ViTConfig(**VISION, id2label=names, label2id={n: i for i, n in names.items()})
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.eval()
+
+
+@cache
+def backbone() -> Any:
+    return BY_NAME["DINOv2 with registers"].model()
+
+
+@cache
+def whisper() -> Any:
+    """Hears 20 frames of 8 bands in 20 ms steps and writes greedily; its extractor is cut to that."""
+    return BY_NAME["Whisper"].model()
+
+
+class Ears:
+    """A feature extractor for tiny Whisper: 40 frames of 8 bands."""
+
+    sampling_rate, hop_length, chunk_length = 8000, 160, 0.8
+
+    def __call__(self, raw_speech: np.ndarray, sampling_rate: int, return_tensors: str) -> dict[str, Tensor]:
+        assert sampling_rate == self.sampling_rate
+        frames = np.zeros(40 * self.hop_length, dtype=np.float32)
+        frames[: len(raw_speech)] = raw_speech
+        bands = torch.from_numpy(frames).view(40, 8, 20).abs().mean(-1).T
+        return {"input_features": bands[None].clone()}
+
+
+def pixels_of(model: Any, array: np.ndarray = PIXELS, mean: float = 0.5) -> Tensor:
+    """What stands in the configuration, by hand: scaled to 24 x 24, colours of mean and spread a half."""
+    scaled = np.asarray(Image.fromarray(array).resize((24, 24), Image.Resampling.BICUBIC), dtype=np.float32) / 255
+    return torch.from_numpy((scaled - mean) / 0.5).permute(2, 0, 1)[None]
+
+
+def test_a_picture_is_classified_and_its_patches_are_explained() -> None:
+    found = attnscope.explain(classifier(), PIXELS, methods="relevance,gradient_input,rollout,path_contribution")
+    with torch.no_grad():
+        logits = classifier()(pixel_values=pixels_of(classifier())).logits[0]
+    assert found.value == pytest.approx(float(logits.max()), abs=1e-5)
+    assert found.asked.word == ("cat", "dog", "bird")[int(logits.argmax())]
+    (read,) = found.inputs
+    assert (read.kind, read.grid, read.before) == ("image", (3, 3), 1)
+    assert read.tokens[:3] == ("[CLS]", "patch 0,0", "patch 0,1")
+    assert read.shown is not None
+    assert read.shown.startswith("data:image/jpeg;base64,")
+    assert all(len(one.scores[0]) == 10 for one in found.methods)
+    assert any("has no preprocessor_config.json: the picture is scaled to 24 x 24" in note for note in found.notes)
+    other = attnscope.explain(classifier(), PIXELS, target="bird", against="cat", methods=QUICK)
+    assert other.value == pytest.approx(float(logits[2] - logits[0]), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["ViT", "DINOv2 with registers"])
+def test_relevance_of_patches_equals_the_rule_on_written_out_maps(name: str) -> None:
+    model: Any = BY_NAME[name].model().double()
+    batch = {"pixel_values": BY_NAME[name].batch()["pixel_values"][:1].double()}
+    head = torch.randn(2, 32, generator=torch.Generator().manual_seed(0)).double()
+    found = attnscope.explain(model, batch, head=head, target=1, methods="relevance", dtype="float64")
+    model.set_attn_implementation("eager")
+    with torch.enable_grad():
+        answer = model(**batch, output_attentions=True)
+        number = answer.last_hidden_state[0, 0] @ head[1]
+        gradients = torch.autograd.grad(number, answer.attentions)
+    R = torch.eye(answer.attentions[0].shape[-1], dtype=torch.float64)
+    for pattern, gradient in zip(answer.attentions, gradients, strict=True):
+        R = R + (pattern * gradient)[0].clamp_min(0).mean(0).detach() @ R
+    expected = R[0] - torch.eye(len(R)).double()[0]
+    assert found.value == pytest.approx(float(number.detach()), rel=1e-6)
+    # Written out, softmax is in float32 in some models: a few thousand of its roundings.
+    near = 4e3 * torch.finfo(torch.float32).eps * float(expected.max())
+    assert found.scores("relevance") == pytest.approx(expected.tolist(), abs=near)
+    assert float(expected.max()) > 0
+    assert found.inputs[0].grid == (3, 3)
+    assert found.inputs[0].before == len(R) - 9
+
+
+def test_a_picture_of_one_colour_says_nothing() -> None:
+    """Integrated gradients add up to the answer less that of a picture of the mean colour."""
+    model = classifier()
+    found = attnscope.explain(model, PIXELS, methods="integrated_gradients,occlusion", dtype="float64", target="dog")
+    with torch.no_grad():
+        empty = float(model(pixel_values=torch.zeros(1, 3, 24, 24)).logits[0, 1])
+    total = found.method("integrated_gradients").total
+    assert total == pytest.approx(found.value - empty, rel=NEAR, abs=1e-5)  # asked in float32 here
+    assert found.baseline == "that of a picture of one mean colour"
+    blank = attnscope.explain(model, np.full((40, 30, 3), 0.5), methods="occlusion", target="dog")
+    # Half of 255 is no whole number: that picture is nearly of the mean colour, and nothing in it matters much.
+    assert max(map(abs, blank.scores("occlusion"))) < 0.1 * max(map(abs, found.scores("occlusion")))
+
+
+def test_a_backbone_by_its_norm_by_likeness_and_by_a_head(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    model = backbone()
+    batch = {"pixel_values": torch.randn(1, 3, 24, 24, generator=torch.Generator().manual_seed(0))}
+    with torch.no_grad():
+        state = model(**batch).last_hidden_state[0, 0]
+    found = attnscope.explain(model, batch, methods=QUICK)
+    assert found.value == pytest.approx(float(state.norm()), rel=1e-5)
+    assert found.target == "norm of the state of [CLS]"
+    assert found.inputs[0].tokens[: found.inputs[0].before][0] == "[CLS]"
+    weight, bias = torch.randn(2, 32, generator=torch.Generator().manual_seed(1)), torch.tensor([0.5, -0.5])
+    save_file({"weight": weight, "bias": bias}, tmp_path / "head.safetensors", {"labels": '["fine", "torn"]'})
+    for head in (tmp_path / "head.safetensors", {"weight": weight, "bias": bias, "labels": ["fine", "torn"]}):
+        one = attnscope.explain(model, batch, head=head, target="torn", methods=QUICK)
+        assert one.value == pytest.approx(float(weight[1] @ state + bias[1]), rel=1e-4, abs=1e-4)
+        assert one.target == "logit of 'torn' of the head on the state of [CLS]"
+    both = attnscope.explain(model, PIXELS, PIXELS[::-1].copy(), methods=QUICK)
+    assert [(read.name, read.kind) for read in both.inputs] == [("first", "image"), ("second", "image")]
+    one = attnscope.explain(model, PIXELS, against=PIXELS[::-1].copy(), methods=QUICK)
+    assert both.value == one.value
+    assert both.method(QUICK).scores[0] == one.method(QUICK).scores[0]
+
+
+def test_two_texts_are_explained_on_both_sides() -> None:
+    torch.manual_seed(0)
+    model = BY_NAME["BERT"].model()
+    found = attnscope.explain(model, "5 6 7", "8 9 10 11", methods="relevance,gradient_input")
+    assert [(read.name, read.tokens) for read in found.inputs] == [
+        ("first", ("5", "6", "7")),
+        ("second", ("8", "9", "10", "11")),
+    ]
+    back = attnscope.explain(model, "8 9 10 11", against="5 6 7", methods="relevance,gradient_input")
+    assert found.value == pytest.approx(back.value, rel=1e-5)
+    assert found.method("relevance").scores[1] == back.method("relevance").scores[0]
+    assert found.target == "likeness of '5 6 7' and '8 9 10 11'"
+
+
+def test_a_picture_and_a_text_for_two_towers() -> None:
+    found = attnscope.explain(clip().float(), (PIXELS, "1 7 8 2"), methods="relevance,gradient_input")
+    assert [(read.name, read.kind, len(read.tokens)) for read in found.inputs] == [
+        ("image", "image", 10),
+        ("text", "text", 4),
+    ]
+    assert found.target == "likeness of picture and text, as the model scales it"
+    assert [len(row) for row in found.method("relevance").scores] == [10, 4]
+    with pytest.raises(attnscope.RefusalError, match=r"rollout follows one stack .* has text and vision"):
+        attnscope.explain(clip().float(), (PIXELS, "1 7 8 2"), methods="rollout")
+
+
+def test_a_sound_and_the_words_the_decoder_wrote() -> None:
+    sound = np.sin(np.arange(3200) / 3)
+    found = attnscope.explain(
+        whisper(), sound, "5 6 7", processor=Ears(), methods="relevance,gradient_input,raw_attention", dtype="float64"
+    )
+    heard, read = found.inputs
+    assert (heard.kind, heard.seconds, heard.window, len(heard.tokens)) == ("sound", 0.4, 0.8, 20)
+    assert heard.tokens[3] == "0.12 s"
+    assert read.tokens == ("1", "5", "6")  # the last one is predicted, and not read
+    assert [step.word for step in found.steps] == ["5", "6", "7"]
+    assert sum(step.value for step in found.steps) == pytest.approx(found.value, rel=1e-9)
+    # Gradients are linear in what is asked: the words one by one add up to the sentence.
+    summed = found.matrix("gradient_input").sum(axis=1)
+    assert list(summed) == pytest.approx(list(found.scores("gradient_input")), abs=1e-9)
+    assert found.matrix("relevance").shape == (23, 3)
+    word = attnscope.explain(
+        whisper(), sound, "5 6 7", processor=Ears(), target=6, methods="relevance", dtype="float64"
+    )
+    assert word.value == pytest.approx(found.steps[1].value, rel=1e-9)
+    assert word.method("relevance").scores[0] == pytest.approx(found.steps[1].of("relevance")[0], abs=1e-12)
+    assert word.target == "logit of '6' after token 1"
+
+
+def test_a_continuation_is_the_sum_of_its_tokens() -> None:
+    options: dict[str, Any] = {"tokenizer": byte_tokenizer(), "dtype": "float64"}
+    found = attnscope.explain(tiny_llama(), "which", target=" one is", methods="relevance,gradient_input", **options)
+    ids = torch.tensor([byte_tokenizer()("which one is")["input_ids"]])
+    with torch.no_grad():
+        logits = tiny_llama().double()(input_ids=ids).logits[0]
+    expected = [float(logits[place - 1, ids[0, place]]) for place in range(6, ids.shape[1])]
+    assert [step.value for step in found.steps] == pytest.approx(expected, rel=1e-9)
+    assert found.value == pytest.approx(sum(expected), rel=1e-9)
+    assert found.inputs[0].tokens == ("<bos>", *"which one i")
+    # Llama takes its norms in float32, whatever its weights are: a few thousand roundings of that.
+    near = 4e3 * torch.finfo(torch.float32).eps * max(map(abs, found.scores("gradient_input")))
+    assert list(found.matrix("gradient_input").sum(axis=1)) == pytest.approx(found.scores("gradient_input"), abs=near)
+    # No token did anything for one that was predicted before it was read.
+    table = found.matrix("relevance").to_numpy()
+    assert max(table[6 + step :, step].max(initial=0) for step in range(len(expected))) < 1e-10
+    assert table.max() > 1e-4
+    read_back = attnscope.Explanation.from_json(found.to_json())
+    assert read_back == found
+
+
+def test_what_the_model_writes_next() -> None:
+    found = attnscope.explain(tiny_llama(), "which", generate=3, methods=QUICK, tokenizer=byte_tokenizer())
+    ids = torch.tensor([byte_tokenizer()("which")["input_ids"]])
+    for step in found.steps:
+        with torch.no_grad():
+            row = tiny_llama()(input_ids=ids).logits[0, -1]
+        assert step.value == pytest.approx(float(row.max()), abs=1e-5)
+        ids = torch.cat([ids, row.argmax()[None, None]], dim=1)
+    written = attnscope.explain(
+        tiny_t5(), ("a source", "a target"), generate=4, methods=QUICK, tokenizer=byte_tokenizer()
+    )
+    assert [step.word for step in written.steps] == ["<bos>", *"a t"]  # as the tokenizer begins a target
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "options", "says"),
+    [
+        (tiny_llama, PIXELS, {}, r"reads text and no pictures: give a text, or choose a model that reads pictures"),
+        (tiny_llama, np.zeros(100), {}, "reads text and no sounds"),
+        (classifier, "a text", {}, "reads pictures: give the file of a picture"),
+        (classifier, np.zeros(100), {}, "reads pictures and no sounds"),
+        (classifier, (PIXELS, "a text"), {}, "reads pictures alone: leave the text out"),
+        (classifier, "nowhere.png", {}, "There is no file 'nowhere.png'"),
+        (classifier, PIXELS, {"target": "fish"}, "There is no class 'fish': choose one of 0 .cat., 1 .dog., 2 .bird."),
+        (classifier, PIXELS, {"generate": 3}, "writes no text: leave --generate out"),
+        (backbone, PIXELS, {"head": torch.zeros(2, 5)}, "The head reads 5 numbers and the state of .CLS. .* has 32"),
+        (backbone, PIXELS, {"head": "nowhere.safetensors"}, "There is no file 'nowhere.safetensors'"),
+        (backbone, PIXELS, {"head": {"weight": torch.zeros(2, 32), "labels": ["a"]}}, "2 classes and 1 labels"),
+        (clip, PIXELS, {"dtype": "float64"}, "reads a picture and a text together: give both"),
+        (clip, "a text", {"dtype": "float64"}, "reads pictures and text: give the file of a picture and a text"),
+        (whisper, np.zeros(90000), {"processor": Ears()}, "lasts 11.2 seconds and .* hears 0.8: cut a piece of it"),
+        (whisper, PIXELS, {}, "reads sounds and no pictures: give a WAV file"),
+        (tiny_llama, "which", {"generate": 0}, "--generate takes 1 to 256 tokens, not 0"),
+        (tiny_llama, "which", {"generate": 3, "target": "a"}, "leave one out"),
+        (tiny_llama, "which", {"generate": 80}, "shorten the text, or ask for fewer"),
+        (tiny_llama, "which", {"target": "one is", "against": "a"}, "A continuation is explained as a whole"),
+        (tiny_llama, "which", {"target": "one is " * 12}, "reads 64 at most: shorten one of them"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(model: Any, given: Any, options: dict[str, Any], says: str) -> None:
+    tokenizer = byte_tokenizer() if model is tiny_llama else None
+    with pytest.raises(attnscope.RefusalError, match=says):
+        attnscope.explain(model(), given, methods=QUICK, tokenizer=tokenizer, **options)
+
+
+def test_patches_in_a_random_order_are_refused() -> None:
+    """ViLT draws an order in every run."""
+    torch.manual_seed(0)
+    model = hf.ViltModel(hf.ViltConfig(**TEXT, image_size=24, patch_size=8)).eval()
+    with pytest.raises(attnscope.RefusalError, match="puts patches into another order each time it runs"):
+        attnscope.explain(model, (PIXELS, "5 6 7"), methods=QUICK)
+
+
+def test_answers_that_are_equally_likely_are_said() -> None:
+    model = tiny_llama()
+    with torch.no_grad():
+        model.lm_head.weight[70] = model.lm_head.weight[71]
+        model.lm_head.weight[70:72] *= 100 * (1 if float(model(torch.tensor([[5]])).logits[0, -1, 70]) > 0 else -1)
+    found = attnscope.explain(model, {"input_ids": torch.tensor([[5]])}, methods=QUICK, tokenizer=byte_tokenizer())
+    assert any("2 answers are equally likely" in note for note in found.notes)
+    assert any("single token" in note for note in found.notes)
+
+
+def test_a_gradient_that_is_no_number_names_its_layer() -> None:
+    """The square root of 0 has an infinite slope: times 0 that is not a number, though all values are."""
+    model = tiny_llama()
+    last = model.model.layers[1].mlp
+    original = last.forward
+
+    def rooted(x: Tensor) -> Tensor:
+        return original(x) + (x * 0).abs().sqrt() * 0
+
+    last.forward = rooted
+    with pytest.raises(attnscope.RefusalError, match=r"not a number at the attention of layer 1 \(model\)"):
+        attnscope.explain(model, "which", methods=QUICK, tokenizer=byte_tokenizer())
+
+
+def test_quantised_weights_have_no_gradient() -> None:
+    model = tiny_llama()
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().to(torch.int8), requires_grad=False)
+    with pytest.raises(attnscope.RefusalError, match="is quantised"):
+        attnscope.explain(model, "which", methods=QUICK, tokenizer=byte_tokenizer())
+
+
+def test_the_command_reads_a_picture_and_refuses_what_is_none(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    classifier().save_pretrained(folder)
+    Image.fromarray(PIXELS).save(tmp_path / "photo.png")
+    (tmp_path / "text.png").write_text("a text")
+    done = command(
+        "explain", str(folder), str(tmp_path / "photo.png"), "--method", QUICK, "--out", str(tmp_path / "out")
+    )
+    assert done.returncode == 0, done.stderr
+    assert "The picture, by gradient x input" in done.stdout
+    assert "3 x 3 patches" in done.stdout
+    page = (tmp_path / "out" / "explanation.html").read_text()
+    assert "Which part of the picture decided?" in page
+    assert page.count('class="patch') == 9
+    refused = command("explain", str(folder), str(tmp_path / "text.png"), "--out", str(tmp_path / "none"))
+    assert refused.returncode == 2
+    assert "is not a picture that can be read" in refused.stderr
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,213 @@
+"""Streams that read each other, and towers that do not: against the paper's equations on maps that models write out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor, nn
+
+import attnscope
+from attnscope.explanations.relevance import relevance
+from attnscope.matrix.attention_call import AttentionCall
+from attnscope.matrix.relevance_maps import read_each_other, relevance_maps
+from attnscope.matrix.scores import Scores
+
+WORDS, THINGS, LAYERS = 7, 5, 2
+
+
+@contextmanager
+def written_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
+    """Every map that a softmax makes, in order, with its gradient kept."""
+    maps: list[Tensor] = []
+    original = nn.functional.softmax
+
+    def softmax(*args: Any, **kwargs: Any) -> Tensor:
+        made = original(*args, **kwargs)
+        made.retain_grad()
+        maps.append(made)
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nn.functional, "softmax", softmax)
+        yield maps
+
+
+def abar(pattern: Tensor) -> Tensor:
+    assert pattern.grad is not None
+    return (pattern.detach() * pattern.grad)[0].clamp_min(0).mean(0)
+
+
+def normalised(R: Tensor) -> Tensor:
+    own = torch.eye(len(R), dtype=R.dtype)
+    sums = (R - own).sum(-1, keepdim=True)
+    return own + torch.where(sums > 0, (R - own) / sums.where(sums > 0, torch.ones_like(sums)), 0.0)
+
+
+def lxmert() -> Any:
+    torch.manual_seed(0)
+    config = hf.LxmertConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_attention_heads=4,
+        l_layers=LAYERS,
+        x_layers=LAYERS,
+        r_layers=LAYERS,
+        visual_feat_dim=12,
+        max_position_embeddings=64,
+    )
+    model = hf.LxmertModel(config).eval().double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)  # fresh weights attend nearly uniformly
+    return model
+
+
+def seen() -> dict[str, Tensor]:
+    rng = torch.Generator().manual_seed(1)
+    return {
+        "input_ids": torch.randint(3, 64, (1, WORDS), generator=rng),
+        "visual_feats": torch.randn(1, THINGS, 12, generator=rng).double(),
+        "visual_pos": torch.rand(1, THINGS, 4, generator=rng).double(),
+    }
+
+
+def test_co_attention_follows_all_equations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LXMERT: both directions of a layer see the streams as they were, then each attends to itself."""
+    model, batch = lxmert(), seen()
+    with written_out(monkeypatch) as maps, torch.enable_grad():
+        states = model(**batch)[0]
+        states[0].mean(0).norm().backward()
+    A = [abar(one) if one.grad is not None else torch.zeros(one.shape[2:], dtype=one.dtype) for one in maps]
+    assert len(A) == 2 * LAYERS + 4 * LAYERS
+    words, things = A[:LAYERS], A[LAYERS : 2 * LAYERS]
+    tt, ii = torch.eye(WORDS, dtype=torch.float64), torch.eye(THINGS, dtype=torch.float64)
+    ti, it = torch.zeros(WORDS, THINGS).double(), torch.zeros(THINGS, WORDS).double()
+    for one in words:
+        tt = tt + one @ tt
+    for one in things:
+        ii = ii + one @ ii
+    for layer in range(LAYERS):
+        to_things, to_words, own_words, own_things = A[2 * LAYERS + 4 * layer : 2 * LAYERS + 4 * layer + 4]
+        more = (
+            normalised(tt).T @ to_things @ normalised(ii),
+            to_things @ it,
+            normalised(ii).T @ to_words @ normalised(tt),
+            to_words @ ti,
+        )
+        ti, tt, it, ii = ti + more[0], tt + more[1], it + more[2], ii + more[3]
+        tt, ti = tt + own_words @ tt, ti + own_words @ ti
+        ii, it = ii + own_things @ ii, it + own_things @ it
+    found = attnscope.explain(model, batch, methods="relevance,gradient_input,raw_attention", dtype="float64")
+    assert [(one.name, len(one.tokens)) for one in found.inputs] == [("image", THINGS), ("text", WORDS)]
+    assert found.value == pytest.approx(float(states[0].detach().mean(0).norm()), rel=1e-12)
+    # The mean over words is read from all of them, weighed by the gradient at their last self-attention.
+    gradients = torch.tensor(found.method("relevance").scores[1])
+    assert bool((gradients >= 0).all())
+    start = _start(model, batch)
+    # Sums of a few hundred terms that are 0 or more, each with a few hundred roundings: far below 1e-10.
+    for row, expected in zip(found.method("relevance").scores, (start @ ti, start @ tt - start), strict=True):
+        assert row == pytest.approx(expected.tolist(), abs=1e-10 * float(expected.max()))
+        assert float(expected.max()) > 0
+
+
+def _start(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    """By hand: the size of the gradient at what the last self-attention of words gives, token by token."""
+    kept: list[Tensor] = []
+    last = model.encoder.x_layers[-1].lang_self_att.self
+
+    def keep(module: nn.Module, args: Any, output: Any) -> None:
+        output[0].retain_grad()
+        kept.append(output[0])
+
+    handle = last.register_forward_hook(keep)
+    with torch.enable_grad():
+        model(**batch)[0][0].mean(0).norm().backward()
+    handle.remove()
+    assert kept[0].grad is not None
+    sizes = kept[0].grad[0].norm(dim=-1)
+    return sizes / sizes.sum()
+
+
+def clip() -> Any:
+    torch.manual_seed(0)
+    text = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    text |= {"num_attention_heads": 4, "max_position_embeddings": 16, "eos_token_id": 2, "bos_token_id": 1}
+    vision = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    vision |= {"image_size": 24, "patch_size": 8}
+    model = hf.CLIPModel(hf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=16)).eval().double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def test_two_towers_are_each_carried_down_by_themselves() -> None:
+    model = clip()
+    rng = torch.Generator().manual_seed(1)
+    batch = {
+        "input_ids": torch.tensor([[1, 7, 8, 9, 2]]),
+        "pixel_values": torch.randn(1, 3, 24, 24, generator=rng).double(),
+    }
+    found = attnscope.explain(model, batch, methods="relevance,gradient_input,occlusion", dtype="float64")
+    model.set_attn_implementation("eager")
+    with torch.enable_grad():
+        answer = model(**batch, output_attentions=True)
+        kept = [*answer.vision_model_output.attentions, *answer.text_model_output.attentions]
+        for one in kept:
+            one.retain_grad()
+        answer.logits_per_image.sum().backward()
+    # Written out, CLIP takes its softmax in float32: a few thousand roundings of that, as in test_relevance.
+    near = 4e3 * torch.finfo(torch.float32).eps
+    assert found.value == pytest.approx(float(answer.logits_per_image.detach()), rel=near)
+    assert [(one.name, one.grid) for one in found.inputs] == [("image", (3, 3)), ("text", None)]
+    # The picture is read at [CLS], the text at its largest token number, as CLIP does.
+    for row, maps, place in zip(found.method("relevance").scores, (kept[:2], kept[2:]), (0, 3), strict=True):
+        R = torch.eye(len(row), dtype=torch.float64)
+        for one in maps:
+            R = R + abar(one) @ R
+        expected = R[place] - torch.eye(len(row)).double()[place]
+        assert row == pytest.approx(expected.tolist(), abs=near * float(expected.max()))
+        assert float(expected.max()) > 0
+
+
+def by_hand(gradient: Tensor, stack: str, keys: str, sees_last: bool = True) -> AttentionCall:
+    """Uniform attention, one head, values that are unit vectors: dA is the gradient itself."""
+    rows, columns = gradient.shape
+    scores = Scores(torch.zeros(1, 1, rows, 1).double(), torch.zeros(1, 1, columns, 1).double(), 1.0)
+    value = torch.eye(columns, dtype=torch.float64)[None, None]
+    return AttentionCall(stack, keys, 0, scores, value, gradient.double()[None, :, None], sees_last)
+
+
+def test_in_parallel_neither_sees_what_the_other_added_and_in_turn_the_second_does() -> None:
+    """R^tt += Abar R^it (11): in parallel R^it is still 0; in turn it is what the first direction added."""
+    there, back = torch.tensor([[2.0, 0.0], [0.0, 0.0], [0.0, 0.0]]), torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    # Uniform over 2 and 3 keys: Abar is a half and a third of the gradient, each with a single 1.
+    for sees_last, expected in ((False, 0.0), (True, 1.0)):
+        calls = [by_hand(there, "t", "i"), by_hand(back, "i", "t", sees_last)]
+        assert read_each_other(calls)
+        maps = relevance_maps(calls)
+        assert maps["t", "i"].tolist() == [[1, 0], [0, 0], [0, 0]]
+        assert maps["i", "t"].tolist() == [[1, 0, 0], [0, 0, 0]]
+        assert float(maps["i", "i"][0, 0]) == 1 + expected
+        assert torch.equal(maps["t", "t"], torch.eye(3).double())
+
+
+def test_nothing_is_negative_and_zero_rows_are_no_nan() -> None:
+    rng = torch.Generator().manual_seed(0)
+    calls = [
+        by_hand(-torch.rand(3, 3, generator=rng), "t", "t"),  # speaks against: R^tt stays the identity, row sums are 0
+        by_hand(torch.randn(3, 2, generator=rng), "t", "i"),
+        by_hand(torch.randn(2, 3, generator=rng), "i", "t"),
+        by_hand(torch.randn(3, 3, generator=rng), "t", "t"),
+    ]
+    found = relevance(calls=calls, start={"t": torch.tensor([0.0, 0.0, 1.0]).double()})
+    assert set(found) == {"t", "i"}
+    for numbers in found.values():
+        assert bool((numbers >= 0).all())
+        assert bool(numbers.isfinite().all())
