@@ -1,11 +1,11 @@
-"""What becomes of every model type of transformers: a tiny random model of each goes through scan, paths and collapse.
+"""What becomes of every model type of transformers: a tiny random model of each goes through scan, paths,
+collapse and explain.
 
 python tools/every_family.py                       every type, as a list on the screen
 python tools/every_family.py jamba led --json F    some of them; outcomes as JSON, one entry a type, kept and added to
 python tools/every_family.py --json F --resume     those that F does not hold yet
 
-An outcome is `verified` (with the largest difference from an independent float64 computation), `exact`, `done`,
-`refused` (with the sentence), `stopped` (by the limit on time or memory) or `TRACEBACK` (with where), which must never
+An outcome is `verified` (with the largest difference from an independent computation), `exact`, `done`, `ran`, `refused` (with the sentence), `stopped` (by the limit on time or memory) or `TRACEBACK` (with where), which must never
 happen. Every type runs in a process of its own, so that one that dies takes nothing with it. `families_table.py` makes
 a page of the outcomes.
 """
@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 60  # of processor time
 BYTES = 6 << 30
-COMMANDS = ("scan", "paths", "collapse")
+COMMANDS = ("scan", "paths", "collapse", "explain")
 _TOLD = re.compile("INCOMPLETE|stream only|attention is not")
 
 
@@ -38,6 +38,7 @@ def outcomes(model_type: str) -> Iterator[dict[str, Any]]:
     import torch
 
     from tests.hf.tiny import tiny
+    from tools.explained import explained
 
     try:
         model, batch = tiny(model_type)
@@ -53,6 +54,7 @@ def outcomes(model_type: str) -> Iterator[dict[str, Any]]:
     yield noted
     yield {"paths": _attempt(lambda: _paths(model, batch))}
     yield {"collapse": _attempt(lambda: _collapse(model, batch))}
+    yield {"explain": _attempt(lambda: explained(model, first_sequence(batch)))}
     # A model that could be trained can be after it was measured: nothing is left behind in it.
     yield {"training": _training(model, batch) if trainable == "done" else f"not possible before: {trainable}"}
 
@@ -162,6 +164,7 @@ def main() -> int:
 
     import attnscope.collapsing.collapse
     import attnscope.decomposing.paths
+    import attnscope.explaining.explain
     import attnscope.scanning.scan  # noqa: F401
     from attnscope.core.files import write_atomically
 

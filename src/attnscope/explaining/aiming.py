@@ -88,11 +88,16 @@ def _of_states(loaded: Loaded, output: Tensor, target: str | int | None, against
             f"{loaded.class_name} gives states and no logits: leave --target out (the norm of the mean state is "
             "explained), or give --against another text to explain how alike they are."
         )
-    if output.ndim != 3:
-        raise RefusalError(f"{loaded.class_name} gives states without an axis of tokens: choose a model with a head.")
-    mean = output[0].mean(0)
+    if output.ndim not in (2, 3):
+        raise RefusalError(
+            f"{loaded.class_name} gives a tensor of {output.ndim} axes and no logits, of which no single number is the "
+            "answer: choose a model with a head."
+        )
+    mean = _mean(output)[0]
     if against is None:
         said = f"{loaded.class_name} gives states and no logits: explained is the norm of their mean over tokens."
+        if output.ndim == 2:
+            said = f"{loaded.class_name} gives one state for the whole input, and no logits: explained is its norm."
         unit = mean / mean.norm().clamp_min(torch.finfo(mean.dtype).tiny)
         return Aim(_norm, _spread(output, unit), Asked("norm"), None, _norm, (said,))
     if not isinstance(against, str):
@@ -108,24 +113,29 @@ def _of_states(loaded: Loaded, output: Tensor, target: str | int | None, against
     return Aim(number, _spread(output, unit), asked_for, None, lambda given: number(given).clamp_min(0), (said,))
 
 
-def _norm(given: Float[Tensor, "batch token width"]) -> Float[Tensor, " batch"]:
-    size: Tensor = torch.linalg.vector_norm(given.mean(1), dim=-1)
+def _mean(given: Float[Tensor, "batch *token width"]) -> Float[Tensor, "batch width"]:
+    """Over tokens; one state for the whole input is its own mean."""
+    return given.mean(1) if given.ndim == 3 else given
+
+
+def _norm(given: Float[Tensor, "batch *token width"]) -> Float[Tensor, " batch"]:
+    size: Tensor = torch.linalg.vector_norm(_mean(given), dim=-1)
     return size
 
 
 def _likeness(other: Float[Tensor, " width"]) -> Callable[[Tensor], Tensor]:
-    def number(given: Float[Tensor, "batch token width"]) -> Float[Tensor, " batch"]:
-        return F.cosine_similarity(given.mean(1), other[None], dim=-1)
+    def number(given: Float[Tensor, "batch *token width"]) -> Float[Tensor, " batch"]:
+        return F.cosine_similarity(_mean(given), other[None], dim=-1)
 
     return number
 
 
-def _spread(output: Float[Tensor, "batch token width"], unit: Float[Tensor, " width"]) -> Tensor:
+def _spread(output: Float[Tensor, "batch *token width"], unit: Float[Tensor, " width"]) -> Tensor:
     """A functional of the mean state as one of all states."""
-    return (unit / output.shape[1]).expand(output.shape).clone()
+    return (unit / (output.shape[1] if output.ndim == 3 else 1)).expand(output.shape).clone()
 
 
 def _embedding(loaded: Loaded, text: str, bos: str) -> Float[Tensor, " width"]:
     batch = reading(loaded, text, bos, what="Explanations").batch
     with evaluating(loaded.model), without_cache(loaded.model), without_gradients():
-        return first_output(run(loaded.model, batch))[0].mean(0)
+        return _mean(first_output(run(loaded.model, batch)))[0]

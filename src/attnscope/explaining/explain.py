@@ -139,6 +139,7 @@ def _scored(
         progress(card.title.lower(), number, len(chosen))
         try:
             found = one.explained_by(method)
+            _refuse_nothing_said(one, card.name, found)
         except RefusalError as refusal:
             if card.name in named or len(chosen) == 1:
                 raise
@@ -152,6 +153,14 @@ def _scored(
     return tuple(scored), tuple(notes)
 
 
+def _refuse_nothing_said(one: Run, name: str, found: Mapping[str, Tensor]) -> None:
+    if not any(place.stack in found for place in one.places):
+        raise RefusalError(
+            f"{name} ends in '{', '.join(found)}' of {one.loaded.class_name}, and its tokens are read by "
+            f"'{', '.join(place.stack for place in one.places)}': choose another method."
+        )
+
+
 def _inputs(loaded: Loaded, read: Reading, places: tuple[Entrance, ...]) -> tuple[Input, ...]:
     return tuple(
         Input(place.stack, tuple(word(loaded.tokenizer, int(i)) for i in read.batch[place.argument][0]))
@@ -163,6 +172,12 @@ def _notes(found: Anatomy, read: Reading) -> tuple[str, ...]:
     notes = []
     if len(read.words) == 1 and len(found.stacks) == 1:
         notes.append("The text is a single token: there is nothing to tell it from.")
+    crossed = {(site.stack, site.keys_from) for site in found.sites if site.site == "cross"}
+    if any((there, here) in crossed for here, there in crossed):
+        notes.append(
+            "Two stacks look at each other: relevance follows what each reads of the other, and not what it had given "
+            "it before (equation 11 of arXiv:2103.15679)."
+        )
     passed = [block for stack in found.stacks for block in stack.blocks if not block.attends]
     if passed:
         kinds = " and ".join(dict.fromkeys(block.kind for block in passed))

@@ -121,14 +121,29 @@ def start_of(captured: Captured, found: Anatomy) -> dict[str, Float[Tensor, " to
     own = [call for call in captured.calls if not call.crosses]
     if not own:
         raise RefusalError(f"{found.model_class} has no self-attention: there is no relevance to carry.")
-    last = own[-1]
-    sizes = last.gradient[0].flatten(1).norm(dim=-1)
-    total = sizes.sum()
-    if not bool(total > 0):
+    # Of two towers the one that runs last need not be the one that answers, or that reads the tokens.
+    reached = [call for call in own if bool(call.gradient.any())]
+    last = next(iter([call for call in reached if call.stack in captured.embedding][-1:] or reached[-1:]), None)
+    if last is None:
         raise RefusalError(
-            f"No gradient reaches the last attention of {found.model_class}: the answer does not depend on it here."
+            f"No gradient reaches any attention of {found.model_class}: the answer does not depend on it here."
         )
-    return {last.stack: sizes / total}
+    _refuse_windows(captured, found, last.stack)
+    sizes = last.gradient[0].flatten(1).norm(dim=-1)
+    return {last.stack: sizes / sizes.sum()}
+
+
+def _refuse_windows(captured: Captured, found: Anatomy, stack: str) -> None:
+    """Rows of a window are no rows of the sequence: who is who from layer to layer is not known."""
+    read = {stack, *(call.keys_from for call in captured.calls if call.stack == stack)}
+    for call in captured.calls:
+        windows = call.scores.query.shape[0]
+        if call.stack in read and windows > 1:
+            raise RefusalError(
+                f"{found.model_class} attends within {windows} windows of a sequence apart (layer {call.layer} of "
+                f"'{call.stack}'), and relevance is carried from token to token of one sequence: choose another model; "
+                "`scan` shows the attention of this one."
+            )
 
 
 @torch.no_grad()

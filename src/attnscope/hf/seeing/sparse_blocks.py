@@ -22,6 +22,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.seeing.sighting import Sighting
 from attnscope.hf.seeing.tensors import projected
 from attnscope.matrix.scores import Scores
+from attnscope.trace.frame import PassedOn
 
 
 def sparse_blocks(module: Any, given: Mapping[str, Any], result: Any) -> Iterator[Sighting]:
@@ -47,6 +48,7 @@ def sparse_blocks(module: Any, given: Mapping[str, Any], result: Any) -> Iterato
         result[0].detach().unflatten(-1, (heads, -1)),
         "pieces",
         (query, value),
+        passed_on=PassedOn(result[0], lambda output: output.unflatten(-1, (heads, -1))),
     )
 
 
