@@ -16,6 +16,7 @@ _ACTIVATIONS = (
     *("gelu", "silu", "relu6", "leaky_relu", "elu", "selu", "celu", "mish", "hardswish", "tanh", "hardtanh"),
     "softsign",
 )
+_CLIPPINGS = ("clamp", "clip")
 _SCALINGS = (
     *("mul", "__mul__", "__rmul__", "multiply", "mul_", "__imul__"),
     *("div", "__div__", "__truediv__", "true_divide", "divide", "div_", "__itruediv__"),
@@ -80,13 +81,14 @@ def _reshaped(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     """What is made of an activation's answer y entry by entry and is 0 at y = 0 (relu squared, a clipped gelu) belongs
     to the activation: the gate is that of both, and no further edge is passed. Of any other tensor it is not linear."""
     y = args[0] if args else kwargs["input"]
-    if not isinstance(y, Graded) or not y.gated or isinstance(args[1] if len(args) > 1 else None, Tensor):
+    clips = name in _CLIPPINGS  # z between two bounds is phi(z) = g(z) z for any z, and adds no edge
+    if not isinstance(y, Graded) or not (y.gated or clips) or isinstance(args[1] if len(args) > 1 else None, Tensor):
         return freeze_answer(func, name, args, kwargs, value)
     others = {key: x for key, x in kwargs.items() if key != "input"}
     if float(func(torch.zeros((), dtype=y.value.dtype, device=y.value.device), *args[1:], **others)) != 0:
         return freeze_answer(func, name, args, kwargs, value)
     zero = y.value == 0
-    return _scaled(y, torch.where(zero, 0.0, value / torch.where(zero, 1.0, y.value)), value)
+    return _scaled(y, torch.where(zero, 1.0 if clips else 0.0, value / torch.where(zero, 1.0, y.value)), value)
 
 
 def _relu(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
@@ -131,7 +133,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(_SCALINGS, _scaling),
     **dict.fromkeys(_ACTIVATIONS, _activation),
     **dict.fromkeys(("relu", "relu_"), _relu),
-    **dict.fromkeys(("square", "pow", "__pow__", "clamp", "clip"), _reshaped),
+    **dict.fromkeys(("square", "pow", "__pow__", *_CLIPPINGS), _reshaped),
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
 }

@@ -16,6 +16,8 @@ Rule = Callable[[Any, str, tuple[Any, ...], dict[str, Any], Any], Any]
 
 GATES = frozenset(["sigmoid", "tanh", "erf", "softplus", "hardsigmoid", "logsigmoid", "sigmoid_", "tanh_"])
 
+CHOICES = frozenset(["topk", "gather", "sort", "take_along_dim"])  # a router's weights scale an edge and are none
+
 
 def freeze_answer(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     """Floating tensors that come out are frozen; shapes, flags and integers are what they are."""
@@ -23,9 +25,11 @@ def freeze_answer(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> A
         return type(value)(freeze_answer(func, name, args, kwargs, item) for item in value)
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
-    before = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Frozen)]
-    gate = name in GATES or any(leaf.gate for leaf in before)
-    return Frozen.of(value, before[0].origin if before else name, gate)
+    given = leaves((args, kwargs))
+    before = [leaf for leaf in given if isinstance(leaf, Frozen)]
+    beside = [leaf for leaf in given if isinstance(leaf, Graded)] or [leaf.beside for leaf in before if leaf.beside is not None]
+    gate = name in GATES or (name not in CHOICES and any(leaf.gate for leaf in before))
+    return Frozen.of(value, before[0].origin if before else name, gate, next(iter(beside), None))
 
 
 def leaves(thing: Any) -> list[Any]:

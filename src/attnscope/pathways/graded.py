@@ -65,15 +65,17 @@ def watching(watch: Watch, edge: Edge = "attention") -> Iterator[None]:
 
 
 class Frozen(Tensor):
-    """Depends on the input, is not followed. `gate`: it went through an activation; `origin`: what froze it."""
+    """Depends on the input, is not followed. `gate`: it went through an activation; `origin`: what froze it;
+    `beside`: a followed tensor that it was made of."""
 
     gate: bool
     origin: str
+    beside: Graded | None
 
     @staticmethod
-    def of(value: Tensor, origin: str, gate: bool = False) -> Frozen:
+    def of(value: Tensor, origin: str, gate: bool = False, beside: Graded | None = None) -> Frozen:
         frozen = value.as_subclass(Frozen)
-        frozen.gate, frozen.origin = gate, origin
+        frozen.gate, frozen.origin, frozen.beside = gate, origin, beside
         return frozen
 
     @classmethod

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnscope.pathways.freezing import Rule, freeze_answer, lifted
 from attnscope.pathways.graded import Frozen, Graded, plain
-from attnscope.pathways.sums import LEADING, Sums
+from attnscope.pathways.sums import LEADING, Sums, span
 
 _SUMS = (
     *("add", "__add__", "__radd__", "add_", "__iadd__"),
@@ -34,6 +34,26 @@ def _sum(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
         return both.through(lambda p: p.expand(*p.shape[:LEADING], *shape))
 
     return first.made(value, make, left.gated or right.gated)
+
+
+def _index_add(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """Rows added into others by their numbers, as experts give their answers back to the tokens that were sent to them.
+    Which tokens those are, the router decided from this input: a frozen choice, like the weights it gives them."""
+    given = {**dict(zip(("self", "dim", "index", "source"), args, strict=False)), **kwargs}
+    target, dim, index, source = (given[word] for word in ("self", "dim", "index", "source"))
+    if isinstance(target, Frozen) or isinstance(source, Frozen):
+        return freeze_answer(func, name, args, kwargs, value)
+    first = target if isinstance(target, Graded) else source
+    into, rows, alpha = lifted(target, first).deferred, lifted(source, first).deferred, given.get("alpha", 1)
+    axis = dim % value.ndim + LEADING
+
+    def make() -> Sums:
+        both = (into(), rows())
+        begin, ends = span(*both)
+        before, added = (one.within(begin, ends) for one in both)
+        return Sums(before.index_add(axis, index, added, alpha=alpha), begin)
+
+    return first.made(value, make, gated=False)
 
 
 def _affine(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
@@ -76,4 +96,9 @@ def times_constant(stream: Graded, matrix: Tensor, value: Tensor, from_left: boo
     return stream.made(value, make, gated=False)
 
 
-RULES: dict[str, Rule] = {**dict.fromkeys(_SUMS, _sum), "linear": _affine, "addmm": _addmm}
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_SUMS, _sum),
+    **dict.fromkeys(("index_add", "index_add_"), _index_add),
+    "linear": _affine,
+    "addmm": _addmm,
+}

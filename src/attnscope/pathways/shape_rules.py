@@ -128,10 +128,14 @@ _MAPPED = (
     *("view_as", "reshape_as", "tile", "diagonal", "pad", "cumsum"),
 )
 
+_SHAPED_LIKE = ("expand_as", "view_as", "reshape_as", "type_as")
+
 
 def _one(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     """The same function on every part of one tensor."""
     stream = args[0] if args else kwargs.get("input")
+    if name in _SHAPED_LIKE and isinstance(stream, Tensor) and not isinstance(stream, Graded | Frozen):
+        return value  # a constant in the stream's shape is a constant still
     if not isinstance(stream, Graded) or any(isinstance(leaf, Frozen) for leaf in leaves((args, kwargs))):
         return freeze_answer(func, name, args, kwargs, value)
     if name == "pad" and (args[3] if len(args) > 3 else kwargs.get("value")):
