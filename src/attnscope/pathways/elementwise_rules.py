@@ -91,6 +91,18 @@ def _reshaped(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     return _scaled(y, torch.where(zero, 1.0 if clips else 0.0, value / torch.where(zero, 1.0, y.value)), value)
 
 
+def _glu(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """a sigmoid(b), where a and b are the halves of one tensor."""
+    both = args[0] if args else kwargs["input"]
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", -1)
+    if not isinstance(both, Graded):
+        return freeze_answer(func, name, args, kwargs, value)
+    dim, sums = dim % value.ndim, both.deferred
+    half, gates = both.value.chunk(2, dim)
+    stream = both.made(half, lambda: sums().through(lambda p: p.chunk(2, dim + LEADING)[0]))
+    return _edge(stream, gates.sigmoid(), value, gated=False)
+
+
 def _relu(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     """The gate is open where z > 0. At z = 0 it is shut, as torch takes the derivative."""
     z = args[0] if args else kwargs["input"]
@@ -134,6 +146,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(_ACTIVATIONS, _activation),
     **dict.fromkeys(("relu", "relu_"), _relu),
     **dict.fromkeys(("square", "pow", "__pow__", *_CLIPPINGS), _reshaped),
+    "glu": _glu,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
 }

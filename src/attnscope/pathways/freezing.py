@@ -27,9 +27,10 @@ def freeze_answer(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> A
         return value
     given = leaves((args, kwargs))
     before = [leaf for leaf in given if isinstance(leaf, Frozen)]
-    beside = [leaf for leaf in given if isinstance(leaf, Graded)] or [leaf.beside for leaf in before if leaf.beside is not None]
     gate = name in GATES or (name not in CHOICES and any(leaf.gate for leaf in before))
-    return Frozen.of(value, before[0].origin if before else name, gate, next(iter(beside), None))
+    pattern = name == "softmax" or any(leaf.pattern for leaf in before)
+    beside = [leaf if isinstance(leaf, Graded) else leaf.beside for leaf in given if isinstance(leaf, Graded | Frozen)]
+    return Frozen.of(value, before[0].origin if before else name, gate, pattern, next(iter(beside), None))
 
 
 def leaves(thing: Any) -> list[Any]:

@@ -65,17 +65,20 @@ def watching(watch: Watch, edge: Edge = "attention") -> Iterator[None]:
 
 
 class Frozen(Tensor):
-    """Depends on the input, is not followed. `gate`: it went through an activation; `origin`: what froze it;
-    `beside`: a followed tensor that it was made of."""
+    """Depends on the input, is not followed. `gate`: it went through an activation; `origin`: what froze it; `pattern`:
+    a softmax gave it; `beside`: a followed tensor that it was made of."""
 
     gate: bool
     origin: str
+    pattern: bool
     beside: Graded | None
 
     @staticmethod
-    def of(value: Tensor, origin: str, gate: bool = False, beside: Graded | None = None) -> Frozen:
+    def of(
+        value: Tensor, origin: str, gate: bool = False, pattern: bool = False, beside: Graded | None = None
+    ) -> Frozen:
         frozen = value.as_subclass(Frozen)
-        frozen.gate, frozen.origin, frozen.beside = gate, origin, beside
+        frozen.gate, frozen.origin, frozen.pattern, frozen.beside = gate, origin, pattern, beside
         return frozen
 
     @classmethod

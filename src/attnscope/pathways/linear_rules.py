@@ -85,6 +85,49 @@ def _times_weight(x: Graded, value: Tensor, weight: Tensor, bias: Tensor | None)
     return x.made(value, make, gated=False)
 
 
+def _convolution(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """A weight that slides along tokens or pixels: linear, and no attention. Batches of all parts go through at once."""
+    given = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
+    x, weight, bias = given.pop("input"), given.pop("weight"), given.pop("bias", None)
+    batched = isinstance(x, Graded) and x.value.ndim == weight.ndim
+    if not batched or isinstance(weight, (Graded, Frozen)) or isinstance(bias, (Graded, Frozen)):
+        return freeze_answer(func, name, args, kwargs, value)
+    sums, constants, rest = x.deferred, x.constants, args[3:]
+
+    def on_parts(parts: Tensor) -> Tensor:
+        found: Tensor = func(parts.flatten(0, LEADING), weight.detach(), None, *rest, **given)
+        return found.unflatten(0, parts.shape[: LEADING + 1])
+
+    def make() -> Sums:
+        product = sums().through(on_parts)
+        shift = None if bias is None else bias.detach().reshape(-1, *[1] * (weight.ndim - 2)).expand(value.shape)
+        return product if shift is None else product.plus_constant(shift, constants)
+
+    return x.made(value, make, gated=False)
+
+
+def _batch_norm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """gamma (x - mean) / sigma + beta; in evaluation mean and sigma were learned, and are constants."""
+    names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+    given = {"weight": None, "bias": None, "training": False, "eps": 1e-5}
+    given |= {**dict(zip(names, args, strict=False)), **kwargs}
+    x, mean = given["input"], given["running_mean"]
+    if not isinstance(x, Graded) or given["training"] or mean is None:
+        return freeze_answer(func, name, args, kwargs, value)
+
+    def beside(one: Tensor) -> Tensor:
+        return one.detach().reshape(-1, *[1] * (value.ndim - 2))
+
+    scale = beside((given["running_var"] + given["eps"]).rsqrt() * (1 if given["weight"] is None else given["weight"]))
+    shift = (0 if given["bias"] is None else beside(given["bias"])) - beside(mean) * scale
+    sums, constants, shape = x.deferred, x.constants, value.shape
+
+    def make() -> Sums:
+        return sums().through(lambda p: p * scale).plus_constant(shift.expand(shape), constants)
+
+    return x.made(value, make)
+
+
 def times_constant(stream: Graded, matrix: Tensor, value: Tensor, from_left: bool) -> Graded:
     """A matrix product with a plain tensor: weights, or a fixed mixing of tokens."""
     sums, matrix = stream.deferred, plain(matrix).detach()
@@ -99,6 +142,8 @@ def times_constant(stream: Graded, matrix: Tensor, value: Tensor, from_left: boo
 RULES: dict[str, Rule] = {
     **dict.fromkeys(_SUMS, _sum),
     **dict.fromkeys(("index_add", "index_add_"), _index_add),
+    **dict.fromkeys(("conv1d", "conv2d"), _convolution),
+    "batch_norm": _batch_norm,
     "linear": _affine,
     "addmm": _addmm,
 }

@@ -75,7 +75,11 @@ def _as_wide_as_the_stream(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Weights that a model casts to float32 beside a stream whose own cast was left out (experts and their routers)."""
     if not args or not isinstance(args[0], Graded | Frozen) or args[0].dtype != torch.float64:
         return args
-    return tuple(a.double() if type(a) is Tensor and a.dtype == torch.float32 else a for a in args)
+    return tuple(a.double() if _narrower(a) else a for a in args)
+
+
+def _narrower(thing: Any) -> bool:
+    return isinstance(thing, Tensor) and not isinstance(thing, Graded | Frozen) and thing.dtype == torch.float32
 
 
 def _in_place(name: str) -> bool:

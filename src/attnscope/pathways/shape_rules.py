@@ -125,7 +125,8 @@ _DIRECT: dict[str, Callable[..., OnParts | None]] = {
 _MAPPED = (
     *("expand_as", "repeat", "roll", "flip", "repeat_interleave", "narrow", "select", "tensor_split", "to", "type"),
     *("type_as", "float", "double", "half", "bfloat16", "index_select", "gather", "movedim", "moveaxis", "t"),
-    *("view_as", "reshape_as", "tile", "diagonal", "pad", "cumsum"),
+    *("view_as", "reshape_as", "tile", "diagonal", "pad", "cumsum", "unfold", "interpolate"),
+    *("avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d"),
 )
 
 _SHAPED_LIKE = ("expand_as", "view_as", "reshape_as", "type_as")
@@ -146,6 +147,15 @@ def _one(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     if on_parts is None:
         on_parts = _mapped(func, plain(args[1:]), plain(others))
     return _answers(stream, on_parts, value)
+
+
+def _blanked(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """Entries set to 0 by a mask, as padding is; set to anything else, they are no longer the stream's."""
+    given = {**dict(zip(("input", "mask", "value"), args, strict=False)), **kwargs}
+    stream, mask, put = given["input"], given["mask"], given["value"]
+    if not isinstance(stream, Graded) or isinstance(mask, Frozen) or isinstance(put, Graded | Frozen) or float(put) != 0:
+        return freeze_answer(func, name, args, kwargs, value)
+    return _answers(stream, lambda p: p.masked_fill(mask, 0), value)
 
 
 def _built(build: Callable[..., OnParts | None], ndim: int, rest: Any, others: Any) -> OnParts | None:
@@ -198,5 +208,6 @@ def _joined(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys((*_DIRECT, *_MAPPED), _one),
+    **dict.fromkeys(("masked_fill", "masked_fill_"), _blanked),
     **dict.fromkeys(("cat", "concat", "stack", "hstack", "vstack"), _joined),
 }

@@ -109,7 +109,8 @@ def _refuse_not_finite(model: nn.Module, network: Network) -> None:
 def _refuse_unchained(network: Network, calls: tuple[_Call, ...], stack: Stack) -> None:
     """Paths go from block to block: whatever the model does to the stream in between would be lost."""
     for layer, (call, block) in enumerate(zip(calls, stack.blocks, strict=True)):
-        if not same_numbers(at(call.answer, block.leaves), network.streams[layer + 1]):
+        left = at(call.answer, block.leaves)
+        if not same_numbers(left.transpose(0, 1) if stack.sequence_first else left, network.streams[layer + 1]):
             raise RefusalError(
                 f"{network.name} changes the stream between blocks {layer} and {layer + 1}, outside of both: "
                 "paths cannot be followed through it; choose another model."
@@ -119,24 +120,29 @@ def _refuse_unchained(network: Network, calls: tuple[_Call, ...], stack: Stack) 
 def _network(
     model: nn.Module, found: Anatomy, stack: Stack, batch: Batch, calls: tuple[_Call, ...], output: Tensor
 ) -> Network:
+    def turned(stream: Tensor) -> Tensor:
+        """Sequences first, where the model has tokens first."""
+        return stream.transpose(0, 1) if stack.sequence_first else stream
+
     streams = [
-        plain(_argument(call.args, call.kwargs, block.enters)) for call, block in zip(calls, stack.blocks, strict=True)
+        turned(plain(_argument(call.args, call.kwargs, block.enters)))
+        for call, block in zip(calls, stack.blocks, strict=True)
     ]
-    streams.append(plain(at(calls[-1].answer, stack.blocks[-1].leaves)))
+    streams.append(turned(plain(at(calls[-1].answer, stack.blocks[-1].leaves))))
 
     def runner(call: _Call, block: Block) -> Callable[[Tensor], Tensor]:
         def piece(stream: Tensor) -> Tensor:
             stream = stream.clone() if block.overwrites else stream
-            args, kwargs = _replaced(call.args, call.kwargs, block.enters, stream)
+            args, kwargs = _replaced(call.args, call.kwargs, block.enters, turned(stream))
             with evaluating(call.module), without_fast_path(found.fast_path):
                 answer: Tensor = at(call.module(*args, **kwargs), block.leaves)
-            return answer
+            return turned(answer)
 
         return piece
 
     def tail(stream: Tensor) -> Tensor:
         answers = [plain(call.answer) for call in calls]
-        answers[-1] = _put(answers[-1], stack.blocks[-1].leaves, stream)
+        answers[-1] = _put(answers[-1], stack.blocks[-1].leaves, turned(stream))
         with (
             evaluating(model),
             without_fast_path(found.fast_path),
