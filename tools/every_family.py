@@ -1,13 +1,15 @@
-"""What becomes of every model type of transformers: a tiny random model of each goes through scan, paths,
-collapse and explain.
+"""What becomes of every model type of transformers: a tiny random model of each goes through scan, paths, collapse and
+explain.
 
 python tools/every_family.py                       every type, as a list on the screen
 python tools/every_family.py jamba led --json F    some of them; outcomes as JSON, one entry a type, kept and added to
 python tools/every_family.py --json F --resume     those that F does not hold yet
+python tools/every_family.py --json F --again explain=refused     those in F whose outcome of a command begins so
 
-An outcome is `verified` (with the largest difference from an independent computation), `exact`, `done`, `ran`, `refused` (with the sentence), `stopped` (by the limit on time or memory) or `TRACEBACK` (with where), which must never
-happen. Every type runs in a process of its own, so that one that dies takes nothing with it. `families_table.py` makes
-a page of the outcomes.
+An outcome is `verified` (with the largest difference from an independent computation), `exact`, `done`, `ran` (and what
+there was nothing to compare with), `refused` (with the sentence), `stopped` (by the limit on time or memory) or
+`TRACEBACK` (with where), which must never happen. Every type runs in a process of its own, so that one that dies takes
+nothing with it. `families_table.py` makes a page of the outcomes.
 """
 
 from __future__ import annotations
@@ -156,6 +158,7 @@ def main() -> int:
     parser.add_argument("types", nargs="*")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--again", metavar="COMMAND=WORD")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     sys.path.insert(0, str(ROOT))
@@ -172,6 +175,9 @@ def main() -> int:
     transformers.logging.set_verbosity_error()
     kept = json.loads(asked.json.read_text("utf-8")) if asked.json and asked.json.exists() else {}
     wanted = asked.types or list(transformers.CONFIG_MAPPING)
+    if asked.again:
+        command, _, word = asked.again.partition("=")
+        wanted = [name for name in wanted if str(kept.get(name, {}).get(command)).startswith(word)]
     for model_type in [one for one in wanted if not (asked.resume and one in kept)]:
         kept[model_type] = said = apart(model_type)
         print(model_type, *(f"{name}: {said[name]}" for name in ("built", *COMMANDS) if name in said), sep="\n    ")

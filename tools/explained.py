@@ -77,4 +77,5 @@ def _asked(record: Any) -> Callable[[Tensor], Tensor]:
 
 
 def _norm(output: Tensor) -> Tensor:
-    return output.flatten(1).norm(dim=-1)
+    size: Tensor = torch.linalg.vector_norm(output.flatten(1), dim=-1)
+    return size

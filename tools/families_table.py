@@ -98,10 +98,11 @@ def every_type(outcomes: Path | None) -> str:
 
     from every_family import BYTES, SECONDS
     from every_type_page import HEADING, page
+    from explained import ALLOWED
 
     if outcomes is not None:
         limits = f"{SECONDS} s of processor time and {BYTES >> 30} GB"
-        return page(json.loads(outcomes.read_text("utf-8")), __version__, limits)
+        return page(json.loads(outcomes.read_text("utf-8")), __version__, limits, ALLOWED)
     before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     return before[before.index(HEADING) :] if HEADING in before else ""
 

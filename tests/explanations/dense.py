@@ -89,7 +89,8 @@ class WrittenOut:
         seen, slope = (sight_written_out(one, heads, None) for one in (self.call, self._sloped()))
         assert seen.passed_on is not None
         pattern, gradient = seen.scores.pattern, slope.scores.pattern
-        assert pattern is not None and gradient is not None
+        assert pattern is not None
+        assert gradient is not None
         reach = seen.passed_on.laid_out(self.of_output)
         if tuple(pattern.shape) != (1, heads, like.scores.query.shape[2], like.scores.key.shape[2]):
             return None

@@ -166,6 +166,24 @@ def test_what_is_written_into_constants_does_not_pass_for_one() -> None:
             write(torch.zeros(BATCH, TOKENS, WIDTH, dtype=torch.float64))
 
 
+def test_a_stream_that_is_overwritten_is_lost_and_said_so() -> None:
+    x = Graded.entering(numbers(BATCH, TOKENS, WIDTH))
+    written = x.clone()
+    written.exp_()
+    assert torch.equal(plain(written), plain(x).exp())
+    with pytest.raises(RefusalError, match="writes into its stream with 'exp_'"):
+        _ = graded(written).parts
+
+
+@pytest.mark.parametrize(
+    ("name", "edges"), [("a router", 0), ("clipped", 0), ("convolution", 0), ("glu", 1), ("written-out silu", 1)]
+)
+def test_what_counts_as_an_edge_of_an_mlp(name: str, edges: int) -> None:
+    """The weights of a router scale what experts give, which passed their own activation; they are no second one."""
+    left = graded(STEPS[name](Graded.entering(numbers(BATCH, TOKENS, WIDTH), "both")))
+    assert left.parts.shape[2] == edges + 1
+
+
 def test_padding_with_a_number_is_not_linear() -> None:
     x = Graded.entering(numbers(BATCH, TOKENS, WIDTH))
     padded = F.pad(x, (0, 1))

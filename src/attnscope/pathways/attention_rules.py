@@ -143,8 +143,8 @@ def of_another_stack(func: Any, name: str, args: Any, kwargs: Any, value: Any) -
     what comes from the other stack is a constant."""
     pattern = args[0] if args else None
     values = args[1] if len(args) > 1 else next((kwargs[key] for key in ("other", "mat2") if key in kwargs), None)
-    attends = isinstance(pattern, Frozen) and pattern.pattern and pattern.ndim > 2 and not isinstance(values, Frozen)
-    if not attends or pattern.beside is None:
+    attends = isinstance(pattern, Frozen) and pattern.pattern and pattern.ndim > 2
+    if not attends or pattern is None or pattern.beside is None or isinstance(values, Frozen):
         return freeze_answer(func, name, args, kwargs, value)
     return lifted(value, pattern.beside)
 

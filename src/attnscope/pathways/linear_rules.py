@@ -86,7 +86,7 @@ def _times_weight(x: Graded, value: Tensor, weight: Tensor, bias: Tensor | None)
 
 
 def _convolution(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """A weight that slides along tokens or pixels: linear, and no attention. Batches of all parts go through at once."""
+    """A weight that slides along tokens or pixels: linear, and no attention. All parts go through at once."""
     given = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
     x, weight, bias = given.pop("input"), given.pop("weight"), given.pop("bias", None)
     batched = isinstance(x, Graded) and x.value.ndim == weight.ndim
@@ -96,10 +96,10 @@ def _convolution(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> An
 
     def on_parts(parts: Tensor) -> Tensor:
         found: Tensor = func(parts.flatten(0, LEADING), weight.detach(), None, *rest, **given)
-        return found.unflatten(0, parts.shape[: LEADING + 1])
+        return found.reshape(*parts.shape[: LEADING + 1], *found.shape[1:])
 
     def make() -> Sums:
-        product = sums().through(on_parts)
+        product: Sums = sums().through(on_parts)
         shift = None if bias is None else bias.detach().reshape(-1, *[1] * (weight.ndim - 2)).expand(value.shape)
         return product if shift is None else product.plus_constant(shift, constants)
 

@@ -153,7 +153,12 @@ def _blanked(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     """Entries set to 0 by a mask, as padding is; set to anything else, they are no longer the stream's."""
     given = {**dict(zip(("input", "mask", "value"), args, strict=False)), **kwargs}
     stream, mask, put = given["input"], given["mask"], given["value"]
-    if not isinstance(stream, Graded) or isinstance(mask, Frozen) or isinstance(put, Graded | Frozen) or float(put) != 0:
+    if (
+        not isinstance(stream, Graded)
+        or isinstance(mask, Frozen)
+        or isinstance(put, Graded | Frozen)
+        or float(put) != 0
+    ):
         return freeze_answer(func, name, args, kwargs, value)
     return _answers(stream, lambda p: p.masked_fill(mask, 0), value)
 

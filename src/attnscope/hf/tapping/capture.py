@@ -11,8 +11,8 @@ afterwards what they wanted before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,8 +23,6 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.anatomy.example import run
-from attnscope.hf.seeing.gradients import with_gradients
-from attnscope.hf.seeing.intact import evaluating, without_cache
 from attnscope.hf.seeing.tensors import every_tensor
 from attnscope.hf.tapping.entrances import Entrance, entering, explaining
 from attnscope.hf.tapping.tap import Frame, tap
@@ -139,8 +137,9 @@ def _call(found: Anatomy, frame: AttentionFrame, gradient: Tensor) -> AttentionC
     site = next(s for s in found.sites if (s.stack, s.site, s.layer) == (frame.stack, frame.site, frame.layer))
     if frame.site == "uneven":
         raise RefusalError(
-            f"Layer {frame.layer} of {found.model_class} attends from one number of tokens to another (pooling), and "
-            "relevance is carried from token to token: choose another model."
+            f"Layer {frame.layer} of {found.model_class} attends from {frame.scores.query.shape[2]} tokens to "
+            f"{frame.scores.key.shape[2]} of the same stack (pooling, global tokens, or several streams of one text), "
+            "and relevance is carried from token to token: choose another model."
         )
     assert frame.passed_on is not None
     scores = frame.scores
@@ -161,8 +160,8 @@ def _refuse_without_gradient(found: Anatomy, value: Tensor) -> None:
     if not value.requires_grad:
         raise RefusalError(
             f"The answer of {found.model_class} has no gradient: its first output does not depend on this input, or "
-            "quantised weights or a step of its own cut the gradient. Load it in float32, or choose a model that answers "
-            "to what it is given."
+            "quantised weights or a step of its own cut the gradient. Load it in float32, or choose a model whose "
+            "answer depends on it."
         )
 
 

@@ -95,7 +95,7 @@ def _first_to_read(model: nn.Module, batch: Mapping[str, Any], found: Anatomy, p
         if isinstance(frame, AttentionFrame) and frame.passed_on is not None and frame.passed_on.tensor.requires_grad:
             reading.append(frame.stack)
 
-    def give(stack: str, looked_up: Tensor) -> Tensor:
+    def give(_: str, looked_up: Tensor) -> Tensor:
         return looked_up.detach().clone().requires_grad_().clone()
 
     with explaining(model), tap(model, found, receive), entering(model, (place,), give):
