@@ -39,7 +39,7 @@ def rounded(name: str) -> torch.dtype:
     return torch.float32 if name in ("Llama", "Mistral", "Gemma2", "gpt_oss") else computed(name)
 
 
-@pytest.mark.parametrize("name", (*ONE_STACK, *TWO_STACKS))
+@pytest.mark.parametrize("name", [*ONE_STACK, *TWO_STACKS])
 def test_it_equals_the_rule_on_written_out_maps(name: str) -> None:
     run, start = captured(name, computed(name))
     maps, value = written_out(BY_NAME[name].model().to(computed(name)), batch_of(name), number)

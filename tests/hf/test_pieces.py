@@ -60,7 +60,7 @@ def attention(model: nn.Module, batch: dict[str, Tensor]) -> list[AttentionFrame
     frames: list[Frame] = []
     with torch.no_grad(), tap(model, anatomy(model, batch), frames.append):
         model(**batch)
-    streams = [f for f in frames if isinstance(f, StreamFrame)]
+    streams = [f for f in frames if isinstance(f, StreamFrame) and f.stack == frames[0].stack]
     assert all(torch.equal(f.token_mask, streams[0].token_mask) for f in streams)
     return [f for f in frames if isinstance(f, AttentionFrame)]
 
@@ -115,6 +115,23 @@ def test_blocks_by_hand() -> None:
     assert times[1].tolist() == [3, 1, 1, 0, 0, 0, 1]  # itself and its neighbours, of which the first counts as random
     assert times[3].tolist() == [3, 0, 1, 1, 1, 0, 1]
     assert times[5].tolist() == [3, 0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("tokens", [12, 11, 3])  # whole blocks of 4, a block that the model fills, and less than one
+def test_neighbouring_blocks_are_verified(tokens: int) -> None:
+    model, batch = tiny("longt5")
+    batch = {name: rows if name.startswith("decoder") else rows[:, :tokens] for name, rows in batch.items()}
+    batch["attention_mask"] = torch.ones_like(batch["input_ids"])
+    batch["attention_mask"][1, tokens - 2 :] = 0
+    result = verify(model, batch)
+    assert result.passed, result.sentence
+    assert "pieces" in result.routes
+    assert result.largest < 64 * torch.finfo(torch.float32).eps / 2
+    first = next(f for f in attention(model, batch) if f.stack == "encoder")
+    seen = dense_pattern(first.scores)[0, 0] > 0
+    away = (torch.arange(tokens)[:, None] - torch.arange(tokens)).abs()
+    assert torch.equal(seen, away <= 3)  # as far as the radius, whichever block a key stands in
+    assert first.query_mask.tolist() == first.key_mask.tolist() == batch["attention_mask"].bool().tolist()
 
 
 def test_a_scan_leaves_sparse_attention_as_it_was() -> None:

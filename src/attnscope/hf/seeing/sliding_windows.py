@@ -11,7 +11,7 @@ second call of as many queries as the sequence with most of them has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from attnscope.matrix.scores import Scores
 from attnscope.trace.frame import PassedOn
 
 
-def sliding_windows(module: Any, given: Mapping[str, Any], result: Any) -> Iterator[Sighting]:
+def sliding_windows(module: Any, given: Mapping[str, Any], result: Any, _: Sequence[Tensor]) -> Iterator[Sighting]:
     tokens: Float[Tensor, "batch token width"] = given["hidden_states"]
     real = ~given["is_index_masked"]
     globally = given["is_index_global_attn"] if given["is_global_attn"] else torch.zeros_like(real)

@@ -11,7 +11,7 @@ which is a bias on the logits, and minus infinity where a key is not listed at a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from attnscope.matrix.scores import Scores
 from attnscope.trace.frame import PassedOn
 
 
-def sparse_blocks(module: Any, given: Mapping[str, Any], result: Any) -> Iterator[Sighting]:
+def sparse_blocks(module: Any, given: Mapping[str, Any], result: Any, _: Sequence[Tensor]) -> Iterator[Sighting]:
     if module.training:
         raise RefusalError(
             f"{type(module).__name__} draws random blocks anew in every forward pass of training: measure it in "
