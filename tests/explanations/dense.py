@@ -101,19 +101,24 @@ class WrittenOut:
 
 
 def placed(maps: Sequence[WrittenOut], calls: Sequence[AttentionCall]) -> list[Placed] | None:
-    """Maps at the places of the calls; None where there are not as many, or where their shapes are others."""
+    """Maps at the places of the calls; None where there are not as many, or where their shapes are others. Windows, in
+    which no relevance is carried from token to token, are passed over."""
     if len(maps) != len(calls):
         return None
-    found = [one.placed(call) for one, call in zip(maps, calls, strict=True)]
+    whole = [(one, call) for one, call in zip(maps, calls, strict=True) if len(call.scores.query) == 1]
+    found = [one.placed(call) for one, call in whole]
     return [one for one in found if one is not None] if None not in found else None
 
 
 def written_out(
-    model: nn.Module, batch: Mapping[str, Any], number: Callable[[Tensor], Tensor]
+    model: nn.Module, batch: Mapping[str, Any], number: Callable[[Tensor], Tensor], eager: bool = True
 ) -> tuple[list[WrittenOut], float]:
-    """Every map of a run of a copy of the model, attention written out, and the number that the run ended in."""
+    """Every map of a run of a copy of the model, attention written out, and the number that the run ended in.
+
+    Without `eager` fused calls are written out by their definition: some models have an eager attention that is
+    another function (it knows nothing of `is_causal`, say)."""
     copy: Any = deepcopy(model).eval()
-    if callable(getattr(copy, "set_attn_implementation", None)) and copy._can_set_attn_implementation():
+    if eager and callable(getattr(copy, "set_attn_implementation", None)) and copy._can_set_attn_implementation():
         copy.set_attn_implementation("eager")
     for parameter in copy.parameters():
         parameter.requires_grad_(parameter.is_floating_point())  # so that maps have a gradient

@@ -14,6 +14,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.seeing.recompute import dense_pattern
 from attnscope.hf.seeing.sparse_blocks import how_often_listed
+from attnscope.hf.tapping.capture import capture, first_output
+from attnscope.hf.tapping.entrances import entrances
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.hf.tapping.verify import verify
 from attnscope.trace.frame import AttentionFrame, StreamFrame
@@ -132,6 +134,34 @@ def test_neighbouring_blocks_are_verified(tokens: int) -> None:
     away = (torch.arange(tokens)[:, None] - torch.arange(tokens)).abs()
     assert torch.equal(seen, away <= 3)  # as far as the radius, whichever block a key stands in
     assert first.query_mask.tolist() == first.key_mask.tolist() == batch["attention_mask"].bool().tolist()
+
+
+@pytest.mark.parametrize("kind", ["windows", "blocks", "neighbours"])
+def test_the_gradient_at_what_pieces_give(kind: str) -> None:
+    """Against a tensor of zeros that is added there, whose gradient autograd says."""
+    made = {"windows": lambda: tiny("longformer"), "blocks": sparse, "neighbours": lambda: tiny("longt5")}
+    model, batch = made[kind]()
+    batch = {name: rows[:1] for name, rows in batch.items()}
+    found = anatomy(model, batch)
+    assert found.sites[0].route == "pieces"
+    call = capture(model, batch, found, entrances(model, batch, found), lambda output: output[:, 1].norm(dim=-1)).calls[
+        0
+    ]
+    nothing = torch.zeros_like(call.gradient.flatten(2)).requires_grad_()
+
+    def given(_: nn.Module, args: Any) -> Any:
+        return (args[0] + nothing,)
+
+    def gave(_: nn.Module, args: Any, answer: Any) -> Any:
+        return (answer[0] + nothing, *answer[1:])
+
+    owner: Any = model.get_submodule(found.sites[0].path)
+    last = kind == "neighbours"  # projects what it has mixed before it answers
+    handle = owner.o.register_forward_pre_hook(given) if last else owner.register_forward_hook(gave)
+    (slope,) = torch.autograd.grad(first_output(model(**batch))[:, 1].norm(dim=-1).sum(), nothing)
+    handle.remove()
+    assert torch.equal(call.gradient.flatten(2), slope)
+    assert float(slope.abs().max()) > 0
 
 
 def test_a_scan_leaves_sparse_attention_as_it_was() -> None:

@@ -25,7 +25,7 @@ from attnscope.core.registry import METHOD_SETS, chosen_methods
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
 from attnscope.explaining.aiming import aim
-from attnscope.explaining.running import Run, baseline_words
+from attnscope.explaining.running import Run, baseline_words, start_of
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.anatomy.example import run
 from attnscope.hf.loading.given import loaded_for
@@ -102,7 +102,7 @@ def explain(
         dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
         baseline=baseline_words(loaded),
         methods=scored,
-        notes=(*goal.notes, *left_out, *_notes(found, read), *read.notes),
+        notes=(*goal.notes, *left_out, *_notes(found, read), *_unfollowed(one, chosen), *read.notes),
         provenance={
             "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
             "tokens": sum(len(vectors) for vectors in captured.embedding.values()),
@@ -172,12 +172,6 @@ def _notes(found: Anatomy, read: Reading) -> tuple[str, ...]:
     notes = []
     if len(read.words) == 1 and len(found.stacks) == 1:
         notes.append("The text is a single token: there is nothing to tell it from.")
-    crossed = {(site.stack, site.keys_from) for site in found.sites if site.site == "cross"}
-    if any((there, here) in crossed for here, there in crossed):
-        notes.append(
-            "Two stacks look at each other: relevance follows what each reads of the other, and not what it had given "
-            "it before (equation 11 of arXiv:2103.15679)."
-        )
     passed = [block for stack in found.stacks for block in stack.blocks if not block.attends]
     if passed:
         kinds = " and ".join(dict.fromkeys(block.kind for block in passed))
@@ -186,6 +180,26 @@ def _notes(found: Anatomy, read: Reading) -> tuple[str, ...]:
             "they handed every token on unchanged."
         )
     return tuple(notes)
+
+
+def _unfollowed(one: Run, chosen: tuple[Method, ...]) -> tuple[str, ...]:
+    """Stacks that take part in the answer beside the one that reads the tokens: another tower, layers of their own."""
+    names = [method.card.title.lower() for method in chosen if "start" in method.reads]
+    if not names:
+        return ()
+    try:
+        (last,) = start_of(one.captured, one.found)
+    except RefusalError:
+        return ()  # said where a method was left out
+    calls = one.captured.calls
+    followed = {last, *(call.keys_from for call in calls if call.stack == last)}
+    others = dict.fromkeys(c.stack for c in calls if c.stack not in followed and bool(c.gradient.any()))
+    if not others:
+        return ()
+    return (
+        f"{' and '.join(names).capitalize()} end in '{last}': what '{', '.join(others)}' of {one.loaded.class_name} do "
+        "behind it or beside it takes part in the answer too, and is not followed.",
+    )
 
 
 @contextmanager
