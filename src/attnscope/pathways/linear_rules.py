@@ -33,7 +33,7 @@ def _sum(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
         both = a().fitted(ndim).plus(scaled.fitted(ndim))
         return both.through(lambda p: p.expand(*p.shape[:LEADING], *shape))
 
-    return first.made(value, make, left.gated or right.gated)
+    return first.made(value, make, all(x.gated for x in (one, other) if isinstance(x, Graded)))
 
 
 def _index_add(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:

@@ -129,6 +129,7 @@ _MAPPED = (
     *("avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d"),
 )
 
+_ADDING_UP = ("sum", "mean", "cumsum")
 _SHAPED_LIKE = ("expand_as", "view_as", "reshape_as", "type_as")
 
 
@@ -146,7 +147,10 @@ def _one(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     on_parts = None if build is None else _built(build, stream.value.ndim, args[1:], others)
     if on_parts is None:
         on_parts = _mapped(func, plain(args[1:]), plain(others))
-    return _answers(stream, on_parts, value)
+    answers = _answers(stream, on_parts, value)
+    if name in _ADDING_UP:
+        answers.gated = False  # what is added up over tokens or channels is no gate any more
+    return answers
 
 
 def _blanked(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
