@@ -49,6 +49,8 @@ def by_the_rule(maps: Sequence[Placed], read: Collection[str] = ()) -> dict[str,
     The answer is read in the last stack that it depends on; of those in `read`, where there are any."""
     own = [one for one in maps if one.stack == one.keys_from and bool(one.reach.any())]
     last = next(iter([one for one in own if one.stack in read][-1:] or own[-1:]))
+    followed = {last.stack, *(one.keys_from for one in maps if one.stack == last.stack)}
+    maps = [one for one in maps if one.stack in followed and one.keys_from in followed]
     tokens = {one.keys_from: one.pattern.shape[-1] for one in maps}
     tokens |= {one.stack: one.pattern.shape[-2] for one in maps}
     R = {(a, b): torch.zeros(tokens[a], tokens[b], dtype=torch.float64) for a in tokens for b in tokens}
@@ -126,8 +128,10 @@ def written_out(
     with torch.enable_grad(), without_cache(copy), without_fast_path(), _WrittenOutWatch(calls):
         value = number(first_output(run(copy, batch))).sum()
     tensors = [tensor for call in calls for tensor in (call.pattern, call.output)]
-    slopes = torch.autograd.grad(value, tensors, allow_unused=True) if tensors else ()
-    full = [torch.zeros_like(t) if slope is None else slope for t, slope in zip(tensors, slopes, strict=True)]
+    live = [tensor for tensor in tensors if tensor.requires_grad]  # a model may let no gradient through some rounds
+    slopes = iter(torch.autograd.grad(value, live, allow_unused=True) if live else ())
+    known = [next(slopes) if tensor.requires_grad else None for tensor in tensors]
+    full = [torch.zeros_like(t) if slope is None else slope for t, slope in zip(tensors, known, strict=True)]
     return [WrittenOut(*one) for one in zip(calls, full[::2], full[1::2], strict=True)], float(value.detach())
 
 

@@ -128,22 +128,28 @@ def start_of(captured: Captured, found: Anatomy) -> dict[str, Float[Tensor, " to
         raise RefusalError(
             f"No gradient reaches any attention of {found.model_class}: the answer does not depend on it here."
         )
-    _refuse_windows(captured, found, last.stack)
+    _refuse_other_tokens(captured, found, last.stack)
     sizes = last.gradient[0].flatten(1).norm(dim=-1)
     return {last.stack: sizes / sizes.sum()}
 
 
-def _refuse_windows(captured: Captured, found: Anatomy, stack: str) -> None:
-    """Rows of a window are no rows of the sequence: who is who from layer to layer is not known."""
+def _refuse_other_tokens(captured: Captured, found: Anatomy, stack: str) -> None:
+    """Rows of a window, or of tokens that were joined, are no rows of the sequence: who is who is not known."""
     read = {stack, *(call.keys_from for call in captured.calls if call.stack == stack)}
+    first: dict[str, int] = {}
     for call in captured.calls:
-        windows = call.scores.query.shape[0]
-        if call.stack in read and windows > 1:
-            raise RefusalError(
-                f"{found.model_class} attends within {windows} windows of a sequence apart (layer {call.layer} of "
-                f"'{call.stack}'), and relevance is carried from token to token of one sequence: choose another model; "
-                "`scan` shows the attention of this one."
-            )
+        if call.stack not in read or call.crosses:
+            continue
+        windows, tokens = call.scores.query.shape[0], call.scores.query.shape[2]
+        before = first.setdefault(call.stack, tokens)
+        where = (
+            f"{found.model_class} %s (layer {call.layer} of '{call.stack}'), and relevance is carried from token to "
+        )
+        where += "token of one sequence: choose another model; `scan` shows the attention of this one."
+        if windows > 1:
+            raise RefusalError(where % f"attends within {windows} windows of a sequence apart")
+        if tokens != before:
+            raise RefusalError(where % f"makes {tokens} tokens of {before}")
 
 
 @torch.no_grad()
