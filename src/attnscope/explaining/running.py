@@ -142,14 +142,13 @@ def _refuse_other_tokens(captured: Captured, found: Anatomy, stack: str) -> None
             continue
         windows, tokens = call.scores.query.shape[0], call.scores.query.shape[2]
         before = first.setdefault(call.stack, tokens)
-        where = (
-            f"{found.model_class} %s (layer {call.layer} of '{call.stack}'), and relevance is carried from token to "
-        )
-        where += "token of one sequence: choose another model; `scan` shows the attention of this one."
-        if windows > 1:
-            raise RefusalError(where % f"attends within {windows} windows of a sequence apart")
-        if tokens != before:
-            raise RefusalError(where % f"makes {tokens} tokens of {before}")
+        what = f"attends within {windows} windows of a sequence apart"
+        what = what if windows > 1 else f"makes {tokens} tokens of {before}"
+        if windows > 1 or tokens != before:
+            raise RefusalError(
+                f"{found.model_class} {what} (layer {call.layer} of '{call.stack}'), and relevance is carried from "
+                "token to token of one sequence: choose another model; `scan` shows the attention of this one."
+            )
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.hf.seeing.sighting import Sighting
-from attnscope.hf.seeing.tensors import projected
+from attnscope.hf.seeing.tensors import by_head, projected
 from attnscope.matrix.scores import Scores
 from attnscope.trace.frame import PassedOn
 
@@ -35,17 +35,13 @@ def neighbouring_blocks(
     bias = unblocked(result[1].detach(), tokens.shape[1])
     seen = bias > HIDDEN
     (mixed,) = written
-
-    def laid_out(output: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch token head dim"]:
-        return output.unflatten(-1, (heads, -1))
-
     yield Sighting(
         Scores(query.detach(), key.detach(), scale=1.0, allowed=seen, bias=bias.masked_fill(~seen, 0.0)),
         value.detach(),
-        laid_out(mixed.detach()),
+        by_head(mixed.detach(), heads),
         "pieces",
         (query, value),
-        passed_on=PassedOn(mixed, laid_out),
+        passed_on=PassedOn(mixed, lambda output: by_head(output, heads)),
         rows=seen.any(-1).any(1).expand(len(tokens), -1),
     )
 

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.hf.seeing.sighting import Sighting
-from attnscope.hf.seeing.tensors import projected
+from attnscope.hf.seeing.tensors import by_head, projected
 from attnscope.matrix.scores import Scores
 from attnscope.trace.frame import PassedOn
 
@@ -28,7 +28,7 @@ def sliding_windows(module: Any, given: Mapping[str, Any], result: Any, _: Seque
     tokens: Float[Tensor, "batch token width"] = given["hidden_states"]
     real = ~given["is_index_masked"]
     globally = given["is_index_global_attn"] if given["is_global_attn"] else torch.zeros_like(real)
-    mixed = _split(result[0].detach(), module.num_heads)
+    mixed = by_head(result[0].detach(), module.num_heads)
     query, key, value = (projected(part, tokens, module.num_heads) for part in (module.query, module.key, module.value))
     where = torch.arange(tokens.shape[1], device=tokens.device)
     near = (where[:, None] - where).abs() <= module.one_sided_attn_window_size
@@ -39,7 +39,7 @@ def sliding_windows(module: Any, given: Mapping[str, Any], result: Any, _: Seque
         mixed,
         "pieces",
         (query, value),
-        passed_on=PassedOn(result[0], lambda output: _split(output, module.num_heads) * ~globally[:, :, None, None]),
+        passed_on=PassedOn(result[0], lambda output: by_head(output, module.num_heads) * ~globally[:, :, None, None]),
         rows=real & ~globally,
     )
     if bool(globally.any()):
@@ -61,7 +61,7 @@ def _global_rows(
     key, value = (projected(part, tokens, module.num_heads) for part in (module.key_global, module.value_global))
 
     def picked(output: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch row head dim"]:
-        mixed = _split(output, module.num_heads)
+        mixed = by_head(output, module.num_heads)
         return mixed.gather(1, places[:, :, None, None].expand(-1, -1, *mixed.shape[2:]))
 
     scores = Scores(query.detach(), key.detach(), scale=module.head_dim**-0.5, allowed=real[:, None, None, :])
@@ -74,7 +74,3 @@ def _global_rows(
         passed_on=PassedOn(output, picked),
         rows=rows,
     )
-
-
-def _split(output: Float[Tensor, "batch token width"], heads: int) -> Float[Tensor, "batch token head dim"]:
-    return output.unflatten(-1, (heads, -1))

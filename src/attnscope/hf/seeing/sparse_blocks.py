@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.seeing.sighting import Sighting
-from attnscope.hf.seeing.tensors import projected
+from attnscope.hf.seeing.tensors import by_head, projected
 from attnscope.matrix.scores import Scores
 from attnscope.trace.frame import PassedOn
 
@@ -45,10 +45,10 @@ def sparse_blocks(module: Any, given: Mapping[str, Any], result: Any, _: Sequenc
             bias=each.to(tokens.dtype).log()[None, None],
         ),
         value.detach(),
-        result[0].detach().unflatten(-1, (heads, -1)),
+        by_head(result[0].detach(), heads),
         "pieces",
         (query, value),
-        passed_on=PassedOn(result[0], lambda output: output.unflatten(-1, (heads, -1))),
+        passed_on=PassedOn(result[0], lambda output: by_head(output, heads)),
     )
 
 
