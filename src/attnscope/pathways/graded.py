@@ -162,7 +162,8 @@ def plain(thing: Any) -> Any:
     if isinstance(thing, (list, tuple)) and not hasattr(thing, "_fields"):
         return type(thing)(plain(item) for item in thing)
     if isinstance(thing, dict):
-        return {key: plain(item) for key, item in thing.items()}
+        walked = {key: plain(item) for key, item in thing.items()}
+        return walked if type(thing) is dict else type(thing)(**walked)  # outputs of models are dictionaries too
     return thing
 
 

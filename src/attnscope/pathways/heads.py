@@ -73,8 +73,8 @@ def head_table(network: Network, target: Functional, advance: Advance = silent) 
     heads = sorted({len(row) for row in rows})
     if len(heads) > 1:
         raise RefusalError(
-            f"Blocks of {network.name} have {' and '.join(map(str, heads))} heads, and a table of heads needs equally many "
-            "in each: choose another model or stack."
+            f"Blocks of {network.name} have {' and '.join(map(str, heads))} heads, and a table of heads needs equally "
+            "many in each: choose another model or stack."
         )
     return HeadTable(torch.stack(rows[::-1]), lengths)
 
