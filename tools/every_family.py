@@ -1,13 +1,15 @@
-"""What becomes of every model type of transformers: a tiny random model of each goes through scan, paths and collapse.
+"""What becomes of every model type of transformers: a tiny random model of each goes through scan, paths, collapse and
+explain.
 
 python tools/every_family.py                       every type, as a list on the screen
 python tools/every_family.py jamba led --json F    some of them; outcomes as JSON, one entry a type, kept and added to
 python tools/every_family.py --json F --resume     those that F does not hold yet
+python tools/every_family.py --json F --again explain=refused     those in F whose outcome of a command begins so
 
-An outcome is `verified` (with the largest difference from an independent float64 computation), `exact`, `done`,
-`refused` (with the sentence), `stopped` (by the limit on time or memory) or `TRACEBACK` (with where), which must never
-happen. Every type runs in a process of its own, so that one that dies takes nothing with it. `families_table.py` makes
-a page of the outcomes.
+An outcome is `verified` (with the largest difference from an independent computation), `exact`, `done`, `ran` (and what
+there was nothing to compare with), `refused` (with the sentence), `stopped` (by the limit on time or memory) or
+`TRACEBACK` (with where), which must never happen. Every type runs in a process of its own, so that one that dies takes
+nothing with it. `families_table.py` makes a page of the outcomes.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 60  # of processor time
 BYTES = 6 << 30
-COMMANDS = ("scan", "paths", "collapse")
+COMMANDS = ("scan", "paths", "collapse", "explain")
 _TOLD = re.compile("INCOMPLETE|stream only|attention is not")
 
 
@@ -38,6 +40,7 @@ def outcomes(model_type: str) -> Iterator[dict[str, Any]]:
     import torch
 
     from tests.hf.tiny import tiny
+    from tools.explained import explained
 
     try:
         model, batch = tiny(model_type)
@@ -53,6 +56,7 @@ def outcomes(model_type: str) -> Iterator[dict[str, Any]]:
     yield noted
     yield {"paths": _attempt(lambda: _paths(model, batch))}
     yield {"collapse": _attempt(lambda: _collapse(model, batch))}
+    yield {"explain": _attempt(lambda: explained(model, first_sequence(batch)))}
     # A model that could be trained can be after it was measured: nothing is left behind in it.
     yield {"training": _training(model, batch) if trainable == "done" else f"not possible before: {trainable}"}
 
@@ -154,6 +158,7 @@ def main() -> int:
     parser.add_argument("types", nargs="*")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--again", metavar="COMMAND=WORD")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     sys.path.insert(0, str(ROOT))
@@ -162,6 +167,7 @@ def main() -> int:
 
     import attnscope.collapsing.collapse
     import attnscope.decomposing.paths
+    import attnscope.explaining.explain
     import attnscope.scanning.scan  # noqa: F401
     from attnscope.core.files import write_atomically
 
@@ -169,6 +175,9 @@ def main() -> int:
     transformers.logging.set_verbosity_error()
     kept = json.loads(asked.json.read_text("utf-8")) if asked.json and asked.json.exists() else {}
     wanted = asked.types or list(transformers.CONFIG_MAPPING)
+    if asked.again:
+        command, _, word = asked.again.partition("=")
+        wanted = [name for name in wanted if str(kept.get(name, {}).get(command)).startswith(word)]
     for model_type in [one for one in wanted if not (asked.resume and one in kept)]:
         kept[model_type] = said = apart(model_type)
         print(model_type, *(f"{name}: {said[name]}" for name in ("built", *COMMANDS) if name in said), sep="\n    ")

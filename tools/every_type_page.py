@@ -1,7 +1,7 @@
 """The second part of docs/families.md: every model type of transformers, from outcomes of `every_family.py`.
 
-A table of the types that were built, with what became of scan, paths and collapse; the reasons of refusals, numbered,
-once each; and the types that were not built, by why. `read_table` reads the page back, for its test.
+A table of the types that were built, with what became of scan, paths, collapse and explain; the reasons of refusals,
+numbered, once each; and the types that were not built, by why. `read_table` reads the page back, for its test.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-COLUMNS = ("type", "class", "scan", "paths", "collapse", "explain")
-LATER = "-"  # a command that the sweep does not run yet
+COMMANDS = ("scan", "paths", "collapse", "explain")
+COLUMNS = ("type", "class", *COMMANDS)
 HEADING = "## Every model type"
 _NO_SOFTMAX = ("has no softmax attention", "no softmax over keys", "gates over channels")
 
 TEXT = """{heading}
 
 Written by `make families` from `tools/every_family.py`, which builds a tiny random model of every type that
-transformers {version} knows ({known} types), and runs `scan`, `paths` and `collapse` on it in a process of its own,
-within {limits}.
+transformers {version} knows ({known} types), and runs `scan`, `paths`, `collapse` and `explain` on it in a process of
+its own, within {limits}.
 
 - **{built} types were built.** {softmax} of them have softmax attention, and **{verified} of those ({share}) are
   verified** by `scan`: every attention of the run recomputed in float64 and compared with what the model passed on (the
@@ -27,7 +27,11 @@ within {limits}.
   spaces, kernels).
 - `paths` is exact on {exact} (the number: how far the sum of all parts is from the model, relative), `collapse` done
   on {done}.
-- After all three, one step of training was taken with every model that could be trained before: {trained}.
+- `explain` is verified on {explained}: relevance by the fast route, which keeps no map, beside the rule of the paper on
+  maps that the model writes out, with gradients from autograd (the number: the largest difference, relative to the
+  largest relevance; two kernels in float32 may differ by {near:.0e}). *Of a batch*: the input is no text; relevance was
+  asked for in Python, below the command. *ran*: it ran, and there were no maps to compare with (a reason says why).
+- After all four, one step of training was taken with every model that could be trained before: {trained}.
 - What is not done is refused in a sentence; the numbers in brackets stand for the reasons below, in which CLASS,
   MODULE and N stand for what differs from type to type. Tracebacks: {tracebacks}.
 - *stream only*: blocks of a hybrid that have no softmax attention, whose residual stream is measured.
@@ -36,13 +40,13 @@ within {limits}.
 """
 
 
-def page(outcomes: Mapping[str, Mapping[str, Any]], version: str, limits: str) -> str:
+def page(outcomes: Mapping[str, Mapping[str, Any]], version: str, limits: str, near: float) -> str:
     """The part of the page on every type."""
     built = {name: said for name, said in outcomes.items() if said["built"] == "yes"}
     without = [name for name, said in built.items() if any(words in said["scan"] for words in _NO_SOFTMAX)]
     verified = [name for name, said in built.items() if said["scan"].startswith("verified")]
     softmax = len(built) - len(without)
-    everything = [said[name] for said in built.values() for name in ("scan", "paths", "collapse")]
+    everything = [said[name] for said in built.values() for name in COMMANDS]
     text = TEXT.format(
         heading=HEADING,
         version=version,
@@ -55,6 +59,8 @@ def page(outcomes: Mapping[str, Mapping[str, Any]], version: str, limits: str) -
         others=len(without),
         exact=sum(said["paths"].startswith("exact") for said in built.values()),
         done=sum(said["collapse"].startswith("done") for said in built.values()),
+        explained=sum(said["explain"].startswith("verified") for said in built.values()),
+        near=near,
         trained=_trained(built),
         tracebacks=sum(one.startswith("TRACEBACK") for one in everything) or "none",
     )
@@ -72,18 +78,18 @@ def _trained(built: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _row(name: str, said: Mapping[str, Any], reasons: dict[str, int]) -> tuple[str, ...]:
-    cells = [_cell(said[command], said["class"], reasons) for command in ("scan", "paths", "collapse")]
+    cells = [_cell(said[command], said["class"], reasons) for command in COMMANDS]
     notes = said.get("notes", ())
     if any("INCOMPLETE" in note for note in notes):
         cells[0] += ", in part"
     if any("stream only" in note or "the attention is not" in note for note in notes):
         cells[0] += ", some blocks stream only"
-    return (name, f"`{said['class']}`", *cells, LATER)
+    return (name, f"`{said['class']}`", *cells)
 
 
 def _cell(outcome: str, model_class: str, reasons: dict[str, int]) -> str:
     word, _, rest = outcome.partition(" ")
-    if word not in ("refused:", "stopped:", "TRACEBACK"):
+    if word not in ("refused:", "stopped:", "ran:", "TRACEBACK"):
         return outcome.removesuffix(" in float64")
     reason = general(rest, model_class)
     return f"{word.rstrip(':')} [{reasons.setdefault(reason, len(reasons) + 1)}]"

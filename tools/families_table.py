@@ -35,7 +35,7 @@ The first is written by `python tools/families_table.py`, which builds a tiny ra
 - **route**: how attention is seen. `interface`: through the attention registry of transformers; `sdpa`: a
   call of `scaled_dot_product_attention` that no registry knows of; `softmax`: the model writes attention out
   and makes its own maps; `pieces`: windows or blocks of keys in several products, read as the one call that they
-  are (Longformer, LED, BigBird).
+  are (Longformer, LED, BigBird, LongT5).
 - **norm**: where norms stand in a block, found by arithmetic (`parallel`: attention and MLP write side by
   side).
 - **writes separable**: the stream between attention and MLP can be read.
@@ -98,10 +98,11 @@ def every_type(outcomes: Path | None) -> str:
 
     from every_family import BYTES, SECONDS
     from every_type_page import HEADING, page
+    from explained import ALLOWED
 
     if outcomes is not None:
         limits = f"{SECONDS} s of processor time and {BYTES >> 30} GB"
-        return page(json.loads(outcomes.read_text("utf-8")), __version__, limits)
+        return page(json.loads(outcomes.read_text("utf-8")), __version__, limits, ALLOWED)
     before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     return before[before.index(HEADING) :] if HEADING in before else ""
 

@@ -140,6 +140,7 @@ ODD: dict[str, Odd] = {
     "ernie4_5_moe": Odd({"moe_k": 2}),
     "longformer": Odd({"attention_window": 4}),
     "led": Odd({"attention_window": 4}),
+    "longt5": Odd({"local_radius": 3}),
     "sam": Odd(
         {
             "vision_config": {

@@ -14,6 +14,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.seeing.recompute import dense_pattern
 from attnscope.hf.seeing.sparse_blocks import how_often_listed
+from attnscope.hf.tapping.capture import capture, first_output
+from attnscope.hf.tapping.entrances import entrances
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.hf.tapping.verify import verify
 from attnscope.trace.frame import AttentionFrame, StreamFrame
@@ -60,7 +62,7 @@ def attention(model: nn.Module, batch: dict[str, Tensor]) -> list[AttentionFrame
     frames: list[Frame] = []
     with torch.no_grad(), tap(model, anatomy(model, batch), frames.append):
         model(**batch)
-    streams = [f for f in frames if isinstance(f, StreamFrame)]
+    streams = [f for f in frames if isinstance(f, StreamFrame) and f.stack == frames[0].stack]
     assert all(torch.equal(f.token_mask, streams[0].token_mask) for f in streams)
     return [f for f in frames if isinstance(f, AttentionFrame)]
 
@@ -115,6 +117,50 @@ def test_blocks_by_hand() -> None:
     assert times[1].tolist() == [3, 1, 1, 0, 0, 0, 1]  # itself and its neighbours, of which the first counts as random
     assert times[3].tolist() == [3, 0, 1, 1, 1, 0, 1]
     assert times[5].tolist() == [3, 0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("tokens", [12, 11, 3])  # whole blocks of 4, a block that the model fills, and less than one
+def test_neighbouring_blocks_are_verified(tokens: int) -> None:
+    model, batch = tiny("longt5")
+    batch = {name: rows if name.startswith("decoder") else rows[:, :tokens] for name, rows in batch.items()}
+    batch["attention_mask"] = torch.ones_like(batch["input_ids"])
+    batch["attention_mask"][1, tokens - 2 :] = 0
+    result = verify(model, batch)
+    assert result.passed, result.sentence
+    assert "pieces" in result.routes
+    assert result.largest < 64 * torch.finfo(torch.float32).eps / 2
+    first = next(f for f in attention(model, batch) if f.stack == "encoder")
+    seen = dense_pattern(first.scores)[0, 0] > 0
+    away = (torch.arange(tokens)[:, None] - torch.arange(tokens)).abs()
+    assert torch.equal(seen, away <= 3)  # as far as the radius, whichever block a key stands in
+    assert first.query_mask.tolist() == first.key_mask.tolist() == batch["attention_mask"].bool().tolist()
+
+
+@pytest.mark.parametrize("kind", ["windows", "blocks", "neighbours"])
+def test_the_gradient_at_what_pieces_give(kind: str) -> None:
+    """Against a tensor of zeros that is added there, whose gradient autograd says."""
+    made = {"windows": lambda: tiny("longformer"), "blocks": sparse, "neighbours": lambda: tiny("longt5")}
+    model, batch = made[kind]()
+    batch = {name: rows[:1] for name, rows in batch.items()}
+    found = anatomy(model, batch)
+    assert found.sites[0].route == "pieces"
+    places = entrances(model, batch, found)
+    call = capture(model, batch, found, places, lambda output: output[:, 1].norm(dim=-1)).calls[0]
+    nothing = torch.zeros_like(call.gradient.flatten(2)).requires_grad_()
+
+    def given(_: nn.Module, args: Any) -> Any:
+        return (args[0] + nothing,)
+
+    def gave(_: nn.Module, args: Any, answer: Any) -> Any:
+        return (answer[0] + nothing, *answer[1:])
+
+    owner: Any = model.get_submodule(found.sites[0].path)
+    last = kind == "neighbours"  # projects what it has mixed before it answers
+    handle = owner.o.register_forward_pre_hook(given) if last else owner.register_forward_hook(gave)
+    (slope,) = torch.autograd.grad(first_output(model(**batch))[:, 1].norm(dim=-1).sum(), nothing)
+    handle.remove()
+    torch.testing.assert_close(call.gradient.flatten(2), slope)
+    assert float(slope.abs().max()) > 0
 
 
 def test_a_scan_leaves_sparse_attention_as_it_was() -> None:

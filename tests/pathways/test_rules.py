@@ -24,6 +24,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 WEIGHT, BIAS = numbers(WIDTH, WIDTH, seed=1), numbers(WIDTH, seed=2)
+KERNEL, OTHERS, PLACES = numbers(WIDTH, WIDTH, 3, seed=4), numbers(BATCH, 2, WIDTH, seed=6), torch.tensor([2, 0, 2])
 Step = Callable[[Tensor], Tensor]
 STEPS: dict[str, Step] = {
     "linear": lambda x: F.linear(x, WEIGHT, BIAS),
@@ -71,6 +72,19 @@ STEPS: dict[str, Step] = {
     "roll": lambda x: x.roll(1, dims=1),
     "negate": lambda x: -x,
     "dropout": lambda x: F.dropout(x, 0.5, training=False),
+    "rows given back by number": lambda x: torch.zeros_like(x).index_add_(1, PLACES, F.linear(x, WEIGHT)),
+    "rows added to others": lambda x: x.index_add(1, PLACES, x * 2, alpha=0.5),
+    "clipped": lambda x: torch.clamp(x, min=-0.5, max=1.0),
+    "clipped from above": lambda x: x.clamp(max=0.7),
+    "attention to another stack": lambda x: (x @ OTHERS.mT).softmax(-1) @ OTHERS + x,
+    "a constant of the stream's shape": lambda x: x + BIAS.expand_as(x),
+    "blanked": lambda x: x.masked_fill(torch.tensor([True, False, False])[:, None], 0.0),
+    "blanked in place": lambda x: x.clone().masked_fill_(torch.tensor([False, True, False])[:, None], 0),
+    "glu": lambda x: F.glu(torch.cat([x, F.linear(x, WEIGHT)], dim=1), dim=1),
+    "convolution": lambda x: F.conv1d(x.mT, KERNEL, BIAS, padding=1).mT,
+    "pooling": lambda x: x + F.avg_pool1d(x, WIDTH),
+    "batch norm": lambda x: F.batch_norm(x.mT, BIAS, BIAS.square() + 1, BIAS, BIAS).mT,
+    "a router": lambda x: x * torch.sigmoid(F.linear(x, WEIGHT)).topk(1).values,
 }
 
 
@@ -150,6 +164,24 @@ def test_what_is_written_into_constants_does_not_pass_for_one() -> None:
     ):
         with pytest.raises(RefusalError, match="tensor of constants"):
             write(torch.zeros(BATCH, TOKENS, WIDTH, dtype=torch.float64))
+
+
+def test_a_stream_that_is_overwritten_is_lost_and_said_so() -> None:
+    x = Graded.entering(numbers(BATCH, TOKENS, WIDTH))
+    written = x.clone()
+    written.exp_()
+    assert torch.equal(plain(written), plain(x).exp())
+    with pytest.raises(RefusalError, match="writes into its stream with 'exp_'"):
+        _ = graded(written).parts
+
+
+@pytest.mark.parametrize(
+    ("name", "edges"), [("a router", 0), ("clipped", 0), ("convolution", 0), ("glu", 1), ("written-out silu", 1)]
+)
+def test_what_counts_as_an_edge_of_an_mlp(name: str, edges: int) -> None:
+    """The weights of a router scale what experts give, which passed their own activation; they are no second one."""
+    left = graded(STEPS[name](Graded.entering(numbers(BATCH, TOKENS, WIDTH), "both")))
+    assert left.parts.shape[2] == edges + 1
 
 
 def test_padding_with_a_number_is_not_linear() -> None:

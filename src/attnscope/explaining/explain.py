@@ -12,7 +12,7 @@ it was asked for by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +30,7 @@ from attnscope.core.stamp import Stamp
 from attnscope.explaining.aiming import Question, aimed
 from attnscope.explaining.comparing import of_both, two_to_compare
 from attnscope.explaining.continuing import continued, steps_of
-from attnscope.explaining.running import Run, baseline_words
+from attnscope.explaining.running import Run, baseline_words, start_of
 from attnscope.explaining.showing import inputs_of
 from attnscope.explaining.streaming import in_streams
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
@@ -145,7 +145,7 @@ def _explained(
         methods=scored,
         steps=steps,
         lengths=lengths,
-        notes=(*goal.notes, *left_out, *_notes(found, read), *read.notes),
+        notes=(*goal.notes, *left_out, *_notes(found, read), *_unfollowed(one, chosen.methods), *read.notes),
         provenance={
             "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
             "tokens": sum(len(vectors) for vectors in captured.embedding.values()),
@@ -181,6 +181,7 @@ def _scored(one: Run, chosen: Chosen, progress: Advance) -> tuple[tuple[Scored, 
         progress(card.title.lower(), number, count)
         try:
             found = one.explained_by(method)
+            _refuse_nothing_said(one, card.name, found)
         except RefusalError as refusal:
             if card.name in chosen.named or count == 1:
                 raise
@@ -192,6 +193,14 @@ def _scored(one: Run, chosen: Chosen, progress: Advance) -> tuple[tuple[Scored, 
     if not scored:
         raise RefusalError(f"No method can speak of {one.loaded.class_name}: {notes[0]}")
     return tuple(scored), tuple(notes)
+
+
+def _refuse_nothing_said(one: Run, name: str, found: Mapping[str, Tensor]) -> None:
+    if not any(place.stack in found for place in one.places):
+        raise RefusalError(
+            f"{name} ends in '{', '.join(found)}' of {one.loaded.class_name}, and its tokens are read by "
+            f"'{', '.join(place.stack for place in one.places)}': choose another method."
+        )
 
 
 def _lengths(one: Run) -> ByLength:
@@ -221,6 +230,27 @@ def _notes(found: Anatomy, read: Reading) -> tuple[str, ...]:
             "they handed every token on unchanged."
         )
     return tuple(notes)
+
+
+def _unfollowed(one: Run, chosen: tuple[Method, ...]) -> tuple[str, ...]:
+    """Stacks that take part in the answer beside the one that reads the tokens: another tower, layers of their own."""
+    names = [method.card.title.lower() for method in chosen if "start" in method.reads]
+    if not names:
+        return ()
+    try:
+        ends = tuple(start_of(one.captured, one.found))
+    except RefusalError:
+        return ()  # said where a method was left out
+    calls = one.captured.calls
+    followed = {*ends, *(call.keys_from for call in calls if call.stack in ends)}
+    others = dict.fromkeys(c.stack for c in calls if c.stack not in followed and bool(c.gradient.any()))
+    if not others:
+        return ()
+    where = "', '".join(ends)
+    return (
+        f"{' and '.join(names).capitalize()} end in '{where}': what '{', '.join(others)}' of {one.loaded.class_name} do "
+        "behind it or beside it takes part in the answer too, and is not followed.",
+    )
 
 
 @contextmanager

@@ -168,9 +168,29 @@ def start_of(captured: Captured, found: Anatomy) -> dict[str, Float[Tensor, " to
             starts[stack] = sizes / sizes.sum()
     if not starts:
         raise RefusalError(
-            f"No gradient reaches the last attention of {found.model_class}: the answer does not depend on it here."
+            f"No gradient reaches any attention of {found.model_class}: the answer does not depend on it here."
         )
+    for stack in starts:
+        _refuse_other_tokens(captured, found, stack)
     return starts
+
+
+def _refuse_other_tokens(captured: Captured, found: Anatomy, stack: str) -> None:
+    """Rows of a window, or of tokens that were joined, are no rows of the sequence: who is who is not known."""
+    read = {stack, *(call.keys_from for call in captured.calls if call.stack == stack)}
+    first: dict[str, int] = {}
+    for call in captured.calls:
+        if call.stack not in read or call.crosses:
+            continue
+        windows, tokens = call.scores.query.shape[0], call.scores.query.shape[2]
+        before = first.setdefault(call.stack, tokens)
+        what = f"attends within {windows} windows of a sequence apart"
+        what = what if windows > 1 else f"makes {tokens} tokens of {before}"
+        if windows > 1 or tokens != before:
+            raise RefusalError(
+                f"{found.model_class} {what} (layer {call.layer} of '{call.stack}'), and relevance is carried from "
+                "token to token of one sequence: choose another model; `scan` shows the attention of this one."
+            )
 
 
 @torch.no_grad()

@@ -152,8 +152,20 @@ def _attention(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     return _mixed(values, pattern, value)
 
 
+def of_another_stack(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """A V with a frozen pattern and values that are not followed: cross-attention, written out. As where it is fused,
+    what comes from the other stack is a constant."""
+    pattern = args[0] if args else None
+    values = args[1] if len(args) > 1 else next((kwargs[key] for key in ("other", "mat2") if key in kwargs), None)
+    attends = isinstance(pattern, Frozen) and pattern.pattern and pattern.ndim > 2
+    if not attends or pattern is None or pattern.beside is None or isinstance(values, Frozen):
+        return freeze_answer(func, name, args, kwargs, value)
+    return lifted(value, pattern.beside)
+
+
+PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm")
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("matmul", "__matmul__", "__rmatmul__", "bmm", "mm"), _product),
+    **dict.fromkeys(PRODUCTS, _product),
     "einsum": _einsum,
     "scaled_dot_product_attention": _attention,
 }

@@ -88,7 +88,8 @@ def multiplied(factors: Callable[[int], Float[Tensor, "source head"]], network: 
 def one_attention(seen: list[T], network: Network, layer: int) -> T:
     if len(seen) != 1:
         raise RefusalError(
-            f"Block {layer} of {network.name} attends {len(seen)} times: values of heads need one attention a block."
+            f"Block {layer} of {network.name} mixes tokens {len(seen)} times (two attentions, or a state space beside "
+            "one), and values of heads need one attention a block: choose another model."
         )
     return seen[0]
 

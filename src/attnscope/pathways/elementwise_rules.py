@@ -10,13 +10,14 @@ from torch import Tensor
 from attnscope.pathways.freezing import Rule, freeze_answer
 from attnscope.pathways.graded import Frozen, Graded, passed, plain
 from attnscope.pathways.memory import DENOMINATOR, GATE, remembered
-from attnscope.pathways.sums import Backwards, PathSums
+from attnscope.pathways.sums import LEADING, Backwards, PathSums
 
 # phi with phi(0) = 0, followed as phi(z) = g(z) z; only a gate where they multiply something else (SwiGLU).
 _ACTIVATIONS = (
     *("gelu", "silu", "relu6", "leaky_relu", "elu", "selu", "celu", "mish", "hardswish", "tanh", "hardtanh"),
     "softsign",
 )
+_CLIPPINGS = ("clamp", "clip")
 _SCALINGS = (
     *("mul", "__mul__", "__rmul__", "multiply", "mul_", "__imul__"),
     *("div", "__div__", "__truediv__", "true_divide", "divide", "div_", "__itruediv__"),
@@ -88,13 +89,26 @@ def _reshaped(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     """What is made of an activation's answer y entry by entry and is 0 at y = 0 (relu squared, a clipped gelu) belongs
     to the activation: the gate is that of both, and no further edge is passed. Of any other tensor it is not linear."""
     y = args[0] if args else kwargs["input"]
-    if not isinstance(y, Graded) or not y.gated or isinstance(args[1] if len(args) > 1 else None, Tensor):
+    clips = name in _CLIPPINGS  # z between two bounds is phi(z) = g(z) z for any z, and adds no edge
+    if not isinstance(y, Graded) or not (y.gated or clips) or isinstance(args[1] if len(args) > 1 else None, Tensor):
         return freeze_answer(func, name, args, kwargs, value)
     others = {key: x for key, x in kwargs.items() if key != "input"}
     if float(func(torch.zeros((), dtype=y.value.dtype, device=y.value.device), *args[1:], **others)) != 0:
         return freeze_answer(func, name, args, kwargs, value)
     zero = y.value == 0
-    return _scaled(y, torch.where(zero, 0.0, value / torch.where(zero, 1.0, y.value)), value)
+    return _scaled(y, torch.where(zero, 1.0 if clips else 0.0, value / torch.where(zero, 1.0, y.value)), value)
+
+
+def _glu(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """a sigmoid(b), where a and b are the halves of one tensor."""
+    both = args[0] if args else kwargs["input"]
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", -1)
+    if not isinstance(both, Graded):
+        return freeze_answer(func, name, args, kwargs, value)
+    dim, sums = dim % value.ndim, both.deferred
+    half, gates = both.value.chunk(2, dim)
+    stream = both.made(half, lambda: sums().through(lambda p: p.chunk(2, dim + LEADING)[0]))
+    return _edge(stream, gates.sigmoid(), value, gated=False)
 
 
 def _relu(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
@@ -149,7 +163,8 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(_SCALINGS, _scaling),
     **dict.fromkeys(_ACTIVATIONS, _activation),
     **dict.fromkeys(("relu", "relu_"), _relu),
-    **dict.fromkeys(("square", "pow", "__pow__", "clamp", "clip"), _reshaped),
+    **dict.fromkeys(("square", "pow", "__pow__", *_CLIPPINGS), _reshaped),
+    "glu": _glu,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
 }

@@ -15,6 +15,8 @@ Rule = Callable[[Any, str, tuple[Any, ...], dict[str, Any], Any], Any]
 
 GATES = frozenset(["sigmoid", "tanh", "erf", "softplus", "hardsigmoid", "logsigmoid", "sigmoid_", "tanh_"])
 
+CHOICES = frozenset(["topk", "gather", "sort", "take_along_dim"])  # a router's weights scale an edge and are none
+
 
 def freeze_answer(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     """Floating tensors that come out are frozen; shapes, flags and integers are what they are."""
@@ -22,9 +24,12 @@ def freeze_answer(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> A
         return type(value)(freeze_answer(func, name, args, kwargs, item) for item in value)
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
-    before = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Frozen)]
-    gate = name in GATES or any(leaf.gate for leaf in before)
-    return Frozen.of(value, before[0].origin if before else name, gate)
+    given = leaves((args, kwargs))
+    before = [leaf for leaf in given if isinstance(leaf, Frozen)]
+    gate = name in GATES or (name not in CHOICES and any(leaf.gate for leaf in before))
+    pattern = name == "softmax" or any(leaf.pattern for leaf in before)
+    beside = [leaf if isinstance(leaf, Graded) else leaf.beside for leaf in given if isinstance(leaf, Graded | Frozen)]
+    return Frozen.of(value, before[0].origin if before else name, gate, pattern, next(iter(beside), None))
 
 
 def leaves(thing: Any) -> list[Any]:

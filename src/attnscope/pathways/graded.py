@@ -65,15 +65,20 @@ def watching(watch: Watch, edge: Edge = "attention") -> Iterator[None]:
 
 
 class Frozen(Tensor):
-    """Depends on the input, is not followed. `gate`: it went through an activation; `origin`: what froze it."""
+    """Depends on the input, is not followed. `gate`: it went through an activation; `origin`: what froze it; `pattern`:
+    a softmax gave it; `beside`: a followed tensor that it was made of."""
 
     gate: bool
     origin: str
+    pattern: bool
+    beside: Graded | None
 
     @staticmethod
-    def of(value: Tensor, origin: str, gate: bool = False) -> Frozen:
+    def of(
+        value: Tensor, origin: str, gate: bool = False, pattern: bool = False, beside: Graded | None = None
+    ) -> Frozen:
         frozen = value.as_subclass(Frozen)
-        frozen.gate, frozen.origin = gate, origin
+        frozen.gate, frozen.origin, frozen.pattern, frozen.beside = gate, origin, pattern, beside
         return frozen
 
     @classmethod
@@ -159,7 +164,8 @@ def plain(thing: Any) -> Any:
     if isinstance(thing, (list, tuple)) and not hasattr(thing, "_fields"):
         return type(thing)(plain(item) for item in thing)
     if isinstance(thing, dict):
-        return {key: plain(item) for key, item in thing.items()}
+        walked = {key: plain(item) for key, item in thing.items()}
+        return walked if type(thing) is dict else type(thing)(**walked)  # outputs of models are dictionaries too
     return thing
 
 

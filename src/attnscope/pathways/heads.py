@@ -28,6 +28,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
 from attnscope.pathways.edges import heads_apart, one_attention
 from attnscope.pathways.graded import Graded, watching
@@ -70,6 +71,12 @@ def head_table(network: Network, target: Functional, advance: Advance = silent) 
         rows.append(_collected(torch.einsum("anhtc,bnhtc->hab", forward, pulled), network.layers + 1))
         streams.pop()
         advance("heads", network.layers - layer, network.layers)
+    heads = sorted({len(row) for row in rows})
+    if len(heads) > 1:
+        raise RefusalError(
+            f"Blocks of {network.name} have {' and '.join(map(str, heads))} heads, and a table of heads needs equally "
+            "many in each: choose another model or stack."
+        )
     return HeadTable(torch.stack(rows[::-1]), lengths)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnscope.pathways.freezing import Rule, freeze_answer, lifted
 from attnscope.pathways.graded import Frozen, Graded, plain
-from attnscope.pathways.sums import Backwards, PathSums
+from attnscope.pathways.sums import LEADING, Backwards, PathSums
 
 _SUMS = (
     *("add", "__add__", "__radd__", "add_", "__iadd__"),
@@ -33,7 +33,25 @@ def _sum(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
         both = a().fitted(ndim).plus(scaled.fitted(ndim))
         return both.expanded(tuple(shape))
 
-    return first.made(value, make, left.gated or right.gated)
+    return first.made(value, make, all(x.gated for x in (one, other) if isinstance(x, Graded)))
+
+
+def _index_add(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """Rows added into others by their numbers, as experts give their answers back to the tokens that were sent to them.
+    Which tokens those are, the router decided from this input: a frozen choice, like the weights it gives them."""
+    given = {**dict(zip(("self", "dim", "index", "source"), args, strict=False)), **kwargs}
+    target, dim, index, source = (given[word] for word in ("self", "dim", "index", "source"))
+    if isinstance(target, Frozen) or isinstance(source, Frozen):
+        return freeze_answer(func, name, args, kwargs, value)
+    first = target if isinstance(target, Graded) else source
+    into, rows, alpha = lifted(target, first).deferred, lifted(source, first).deferred, given.get("alpha", 1)
+    axis = dim % value.ndim
+
+    def make() -> PathSums:
+        both = (into(), rows())
+        return both[0].joined(both, lambda before, added: before.index_add(axis, index, added, alpha=alpha))
+
+    return first.made(value, make, gated=False)
 
 
 def _affine(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
@@ -66,6 +84,49 @@ def _times_weight(x: Graded, value: Tensor, weight: Tensor, bias: Tensor | None)
     return x.made(value, make, gated=False)
 
 
+def _convolution(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """A weight that slides along tokens or pixels: linear, and no attention. All parts go through at once."""
+    given = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
+    x, weight, bias = given.pop("input"), given.pop("weight"), given.pop("bias", None)
+    batched = isinstance(x, Graded) and x.value.ndim == weight.ndim
+    if not batched or isinstance(weight, (Graded, Frozen)) or isinstance(bias, (Graded, Frozen)):
+        return freeze_answer(func, name, args, kwargs, value)
+    sums, constants, rest = x.deferred, x.constants, args[3:]
+
+    def on_parts(parts: Tensor) -> Tensor:
+        found: Tensor = func(parts.flatten(0, LEADING), weight.detach(), None, *rest, **given)
+        return found.reshape(*parts.shape[: LEADING + 1], *found.shape[1:])
+
+    def make() -> PathSums:
+        product: PathSums = sums().through(on_parts)
+        shift = None if bias is None else bias.detach().reshape(-1, *[1] * (weight.ndim - 2)).expand(value.shape)
+        return product if shift is None else product.plus_constant(shift, constants)
+
+    return x.made(value, make, gated=False)
+
+
+def _batch_norm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """gamma (x - mean) / sigma + beta; in evaluation mean and sigma were learned, and are constants."""
+    names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+    given = {"weight": None, "bias": None, "training": False, "eps": 1e-5}
+    given |= {**dict(zip(names, args, strict=False)), **kwargs}
+    x, mean = given["input"], given["running_mean"]
+    if not isinstance(x, Graded) or given["training"] or mean is None:
+        return freeze_answer(func, name, args, kwargs, value)
+
+    def beside(one: Tensor) -> Tensor:
+        return one.detach().reshape(-1, *[1] * (value.ndim - 2))
+
+    scale = beside((given["running_var"] + given["eps"]).rsqrt() * (1 if given["weight"] is None else given["weight"]))
+    shift = (0 if given["bias"] is None else beside(given["bias"])) - beside(mean) * scale
+    sums, constants, shape = x.deferred, x.constants, value.shape
+
+    def make() -> PathSums:
+        return sums().through(lambda p: p * scale).plus_constant(shift.expand(shape), constants)
+
+    return x.made(value, make)
+
+
 def times_constant(stream: Graded, matrix: Tensor, value: Tensor, from_left: bool) -> Graded:
     """A matrix product with a plain tensor: weights, or a fixed mixing of tokens."""
     sums, matrix = stream.deferred, plain(matrix).detach()
@@ -77,4 +138,11 @@ def times_constant(stream: Graded, matrix: Tensor, value: Tensor, from_left: boo
     return stream.made(value, make, gated=False)
 
 
-RULES: dict[str, Rule] = {**dict.fromkeys(_SUMS, _sum), "linear": _affine, "addmm": _addmm}
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_SUMS, _sum),
+    **dict.fromkeys(("index_add", "index_add_"), _index_add),
+    **dict.fromkeys(("conv1d", "conv2d"), _convolution),
+    "batch_norm": _batch_norm,
+    "linear": _affine,
+    "addmm": _addmm,
+}

@@ -7,6 +7,7 @@ Parts are computed when they are asked for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from attnscope.pathways import attention_rules, elementwise_rules, linear_rules,
 from attnscope.pathways.freezing import Rule, freeze_answer, leaves, lifted
 from attnscope.pathways.graded import Frozen, Graded, plain
 from attnscope.pathways.memory import remembered
+from attnscope.pathways.sums import Deferred, Sums
 
 _NAMED: dict[str, Rule] = {
     **shape_rules.RULES,
@@ -37,8 +39,10 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = {"T": "t", "mT": "mT", "data": "detach"}.get(func.__self__.__name__, name)
     if name in _CASTS and _lowers(args, kwargs):
         return args[0]
-    if name == "linear":
+    if name == "linear" or name in attention_rules.PRODUCTS:
         args = _as_wide_as_the_stream(args)
+    if name in _MADE_LIKE and kwargs.get("dtype") is torch.float32 and _lowers(args, kwargs):
+        kwargs = {**kwargs, "dtype": torch.float64}
     if kwargs.get("inplace"):  # what is overwritten could not be divided by; the answer is the same
         kwargs = {**kwargs, "inplace": False}
     with torch._C.DisableTorchFunctionSubclass():
@@ -50,7 +54,10 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             made = lifted(value.clone(), followed[0])  # of the stream's shape, and made of nothing in it
             return made.made(value, made.deferred)  # what is written into it later does not change what it began as
         graded = bool(followed)
-        rule = _NAMED.get(name, freeze_answer) if graded else freeze_answer
+        if not graded and name in attention_rules.PRODUCTS:
+            rule: Rule = attention_rules.of_another_stack
+        else:
+            rule = _NAMED.get(name, freeze_answer) if graded else freeze_answer
         answer = rule(func, name, args, kwargs, value)
         if _in_place(name) and args and isinstance(args[0], Tensor):
             return _written_back(args[0], answer)
@@ -65,10 +72,14 @@ def _lowers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _as_wide_as_the_stream(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Weights that a model casts to float32 beside a stream whose own cast was left out (routers of experts)."""
-    if not isinstance(args[0], Graded | Frozen) or args[0].dtype != torch.float64:
+    """Weights that a model casts to float32 beside a stream whose own cast was left out (experts and their routers)."""
+    if not args or not isinstance(args[0], Graded | Frozen) or args[0].dtype != torch.float64:
         return args
-    return tuple(a.double() if type(a) is Tensor and a.dtype == torch.float32 else a for a in args)
+    return tuple(a.double() if _narrower(a) else a for a in args)
+
+
+def _narrower(thing: Any) -> bool:
+    return isinstance(thing, Tensor) and not isinstance(thing, Graded | Frozen) and thing.dtype == torch.float32
 
 
 def _in_place(name: str) -> bool:
@@ -91,4 +102,16 @@ def _written_back(target: Tensor, answer: Any) -> Any:
     if isinstance(target, Graded) and isinstance(answer, Graded):
         target.deferred, target.gated = answer.deferred, answer.gated
         return target
+    if isinstance(target, Graded) and isinstance(answer, Frozen):
+        target.deferred = Deferred(_lost_in(answer.origin))  # its numbers are new, and what it was made of is not known
     return answer
+
+
+def _lost_in(origin: str) -> Callable[[], Sums]:
+    def make() -> Sums:
+        raise RefusalError(
+            f"The model writes into its stream with '{origin}', which is not linear and has no rule, so that paths "
+            "cannot be followed through it: choose another model or stack."
+        )
+
+    return make

@@ -127,13 +127,19 @@ _KEEP_ORDER = frozenset(["view", "reshape", "contiguous", "clone", "detach", "fl
 _MAPPED = (
     *("expand_as", "repeat", "roll", "flip", "repeat_interleave", "narrow", "select", "tensor_split", "to", "type"),
     *("type_as", "float", "double", "half", "bfloat16", "index_select", "gather", "movedim", "moveaxis", "t"),
-    *("view_as", "reshape_as", "tile", "diagonal", "pad", "cumsum"),
+    *("view_as", "reshape_as", "tile", "diagonal", "pad", "cumsum", "unfold", "interpolate"),
+    *("avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d"),
 )
+
+_ADDING_UP = ("sum", "mean", "cumsum")
+_SHAPED_LIKE = ("expand_as", "view_as", "reshape_as", "type_as")
 
 
 def _one(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     """The same function on every part of one tensor."""
     stream = args[0] if args else kwargs.get("input")
+    if name in _SHAPED_LIKE and isinstance(stream, Tensor) and not isinstance(stream, Graded | Frozen):
+        return value  # a constant in the stream's shape is a constant still
     if not isinstance(stream, Graded) or any(isinstance(leaf, Frozen) for leaf in leaves((args, kwargs))):
         return freeze_answer(func, name, args, kwargs, value)
     if name == "pad" and (args[3] if len(args) > 3 else kwargs.get("value")):
@@ -143,7 +149,10 @@ def _one(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     on_parts = None if build is None else _built(build, stream.value.ndim, args[1:], others)
     if on_parts is None:
         on_parts = _mapped(func, plain(args[1:]), plain(others))
-    return _answers(stream, on_parts, value, _backwards(name, stream, on_parts, value))
+    answers = _answers(stream, on_parts, value, _backwards(name, stream, on_parts, value))
+    if name in _ADDING_UP:
+        answers.gated = False  # what is added up over tokens or channels is no gate any more
+    return answers
 
 
 def _backwards(name: str, stream: Graded, on_parts: OnParts, value: Any) -> Backwards | None:
@@ -156,6 +165,20 @@ def _backwards(name: str, stream: Graded, on_parts: OnParts, value: Any) -> Back
         shape = tuple(stream.value.shape)
         return Backwards(lambda g: g.reshape(*g.shape[:LEADING], *shape), tuple(value.shape))
     return None
+
+
+def _blanked(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """Entries set to 0 by a mask, as padding is; set to anything else, they are no longer the stream's."""
+    given = {**dict(zip(("input", "mask", "value"), args, strict=False)), **kwargs}
+    stream, mask, put = given["input"], given["mask"], given["value"]
+    if (
+        not isinstance(stream, Graded)
+        or isinstance(mask, Frozen)
+        or isinstance(put, Graded | Frozen)
+        or float(put) != 0
+    ):
+        return freeze_answer(func, name, args, kwargs, value)
+    return _answers(stream, lambda p: p.masked_fill(mask, 0), value)
 
 
 def _built(build: Callable[..., OnParts | None], ndim: int, rest: Any, others: Any) -> OnParts | None:
@@ -204,5 +227,6 @@ def _joined(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys((*_DIRECT, *_MAPPED), _one),
+    **dict.fromkeys(("masked_fill", "masked_fill_"), _blanked),
     **dict.fromkeys(("cat", "concat", "stack", "hstack", "vstack"), _joined),
 }

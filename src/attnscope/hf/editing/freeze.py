@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack, anatomy
 from attnscope.hf.anatomy.example import Batch, run
-from attnscope.hf.loading.experts import experts_in
+from attnscope.hf.loading.experts import experts_in, one_after_another
 from attnscope.hf.seeing.fast_path import without_fast_path
 from attnscope.hf.seeing.intact import evaluating, without_cache
 from attnscope.hf.seeing.restoring import Restoring
@@ -55,7 +55,7 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
     dtype = _precision(model, batch)
     if dtype not in ALLOWED:
         raise RefusalError(f"Paths need float64 or float32, and the model is in {dtype}: load it with --dtype float64.")
-    with torch.no_grad(), evaluating(model), without_fast_path(found.fast_path), without_cache(model):
+    with torch.no_grad(), _plainly(model, found), without_cache(model):
         calls, output = _recorded(model, chosen, batch)
     network = _network(model, found, chosen, batch, calls, output)
     _refuse_not_finite(model, network)
@@ -77,6 +77,13 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
                 f"first in {where}), above {ALLOWED[dtype]:.0e}: {cause}."
             )
     return network
+
+
+@contextmanager
+def _plainly(module: nn.Module, found: Anatomy) -> Iterator[None]:
+    """In evaluation, every step a function of its own: no fused layers, no grouped experts."""
+    with evaluating(module), without_fast_path(found.fast_path), one_after_another(module):
+        yield
 
 
 def _refuse_without_attention(found: Anatomy, stack: Stack) -> None:
@@ -109,7 +116,8 @@ def _refuse_not_finite(model: nn.Module, network: Network) -> None:
 def _refuse_unchained(network: Network, calls: tuple[_Call, ...], stack: Stack) -> None:
     """Paths go from block to block: whatever the model does to the stream in between would be lost."""
     for layer, (call, block) in enumerate(zip(calls, stack.blocks, strict=True)):
-        if not same_numbers(at(call.answer, block.leaves), network.streams[layer + 1]):
+        left = at(call.answer, block.leaves)
+        if not same_numbers(left.transpose(0, 1) if stack.sequence_first else left, network.streams[layer + 1]):
             raise RefusalError(
                 f"{network.name} changes the stream between blocks {layer} and {layer + 1}, outside of both: "
                 "paths cannot be followed through it; choose another model."
@@ -119,30 +127,30 @@ def _refuse_unchained(network: Network, calls: tuple[_Call, ...], stack: Stack) 
 def _network(
     model: nn.Module, found: Anatomy, stack: Stack, batch: Batch, calls: tuple[_Call, ...], output: Tensor
 ) -> Network:
+    def turned(stream: Tensor) -> Tensor:
+        """Sequences first, where the model has tokens first."""
+        return stream.transpose(0, 1) if stack.sequence_first else stream
+
     streams = [
-        plain(_argument(call.args, call.kwargs, block.enters)) for call, block in zip(calls, stack.blocks, strict=True)
+        turned(plain(_argument(call.args, call.kwargs, block.enters)))
+        for call, block in zip(calls, stack.blocks, strict=True)
     ]
-    streams.append(plain(at(calls[-1].answer, stack.blocks[-1].leaves)))
+    streams.append(turned(plain(at(calls[-1].answer, stack.blocks[-1].leaves))))
 
     def runner(call: _Call, block: Block) -> Callable[[Tensor], Tensor]:
         def piece(stream: Tensor) -> Tensor:
             stream = stream.clone() if block.overwrites else stream
-            args, kwargs = _replaced(call.args, call.kwargs, block.enters, stream)
-            with evaluating(call.module), without_fast_path(found.fast_path):
+            args, kwargs = _replaced(call.args, call.kwargs, block.enters, turned(stream))
+            with _plainly(call.module, found):
                 answer: Tensor = at(call.module(*args, **kwargs), block.leaves)
-            return answer
+            return turned(answer)
 
         return piece
 
     def tail(stream: Tensor) -> Tensor:
         answers = [plain(call.answer) for call in calls]
-        answers[-1] = _put(answers[-1], stack.blocks[-1].leaves, stream)
-        with (
-            evaluating(model),
-            without_fast_path(found.fast_path),
-            without_cache(model),
-            _answering(model, stack, answers),
-        ):
+        answers[-1] = _put(answers[-1], stack.blocks[-1].leaves, turned(stream))
+        with _plainly(model, found), without_cache(model), _answering(model, stack, answers):
             return _first(run(model, batch))
 
     blocks = tuple(runner(call, block) for call, block in zip(calls, stack.blocks, strict=True))

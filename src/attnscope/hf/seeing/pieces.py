@@ -2,7 +2,8 @@
 
 Sliding windows and blocks of keys multiply values piece by piece, so that no single product shows a pattern. What is
 computed all the same is softmax attention under a rule of who may see whom, and that rule is exact. A reader is given
-the module, what it was called with and what it gave; it says which queries, keys, values and rule that was
+the module, what it was called with, what it gave, and what entered the projection at its end where it has one of its
+own (`WRITES`); it says which queries, keys, values and rule that was
 (`sliding_windows`, `sparse_blocks`, `neighbouring_blocks`). It is believed no more than any other route: the verifier
 recomputes A V from what the reader says and compares it with what the module passed on.
 """
@@ -10,26 +11,29 @@ recomputes A V from what the reader says and compares it with what the module pa
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from attnscope.hf.seeing.neighbouring_blocks import neighbouring_blocks
 from attnscope.hf.seeing.primitives import SightedCall, announce, is_watched, looking_away
 from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.sighting import Sighting
 from attnscope.hf.seeing.sliding_windows import sliding_windows
 from attnscope.hf.seeing.sparse_blocks import sparse_blocks
 
-Reader = Callable[[nn.Module, Mapping[str, Any], Any], Iterator[Sighting]]
+Reader = Callable[[nn.Module, Mapping[str, Any], Any, Sequence[Tensor]], Iterator[Sighting]]
 READERS: Mapping[str, Reader] = {
     "LongformerSelfAttention": sliding_windows,
     "LEDEncoderSelfAttention": sliding_windows,
     "BigBirdBlockSparseAttention": sparse_blocks,
     "BigBirdPegasusBlockSparseAttention": sparse_blocks,
+    "LongT5LocalAttention": neighbouring_blocks,
 }
+WRITES: Mapping[Reader, str] = {neighbouring_blocks: "o"}
 
 
 class _Pieces:
@@ -48,9 +52,13 @@ class _Pieces:
             return self.forward(*args, **kwargs)
         given = self.signature.bind(*args, **kwargs)
         given.apply_defaults()
-        with looking_away():
+        written: list[Tensor] = []
+        with looking_away(), Restoring() as changes:
+            if self.reader in WRITES:
+                last = self.module.get_submodule(WRITES[self.reader])
+                changes.before(last, lambda _, entered: written.append(entered[0]), kwargs=False)
             result = self.forward(*args, **kwargs)
-            seen = tuple(self.reader(self.module, given.arguments, result))
+            seen = tuple(self.reader(self.module, given.arguments, result, written))
         for sighting in seen:
             announce(SightedCall(sighting))
         return result

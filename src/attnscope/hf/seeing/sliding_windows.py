@@ -11,7 +11,7 @@ second call of as many queries as the sequence with most of them has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,15 +19,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.hf.seeing.sighting import Sighting
-from attnscope.hf.seeing.tensors import projected
+from attnscope.hf.seeing.tensors import by_head, projected
 from attnscope.matrix.scores import Scores
+from attnscope.trace.frame import PassedOn
 
 
-def sliding_windows(module: Any, given: Mapping[str, Any], result: Any) -> Iterator[Sighting]:
+def sliding_windows(module: Any, given: Mapping[str, Any], result: Any, _: Sequence[Tensor]) -> Iterator[Sighting]:
     tokens: Float[Tensor, "batch token width"] = given["hidden_states"]
     real = ~given["is_index_masked"]
     globally = given["is_index_global_attn"] if given["is_global_attn"] else torch.zeros_like(real)
-    mixed = result[0].detach().unflatten(-1, (module.num_heads, -1))
+    mixed = by_head(result[0].detach(), module.num_heads)
     query, key, value = (projected(part, tokens, module.num_heads) for part in (module.query, module.key, module.value))
     where = torch.arange(tokens.shape[1], device=tokens.device)
     near = (where[:, None] - where).abs() <= module.one_sided_attn_window_size
@@ -38,10 +39,11 @@ def sliding_windows(module: Any, given: Mapping[str, Any], result: Any) -> Itera
         mixed,
         "pieces",
         (query, value),
+        passed_on=PassedOn(result[0], lambda output: by_head(output, module.num_heads) * ~globally[:, :, None, None]),
         rows=real & ~globally,
     )
     if bool(globally.any()):
-        yield _global_rows(module, tokens, real, globally, mixed)
+        yield _global_rows(module, tokens, real, globally, result[0])
 
 
 def _global_rows(
@@ -49,7 +51,7 @@ def _global_rows(
     tokens: Float[Tensor, "batch token width"],
     real: Bool[Tensor, "batch token"],
     globally: Bool[Tensor, "batch token"],
-    mixed: Float[Tensor, "batch token head dim"],
+    output: Float[Tensor, "batch token width"],
 ) -> Sighting:
     most = int(globally.sum(dim=1).max())
     places = globally.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]  # global tokens first
@@ -57,6 +59,18 @@ def _global_rows(
     asking = tokens.gather(1, places[:, :, None].expand(-1, -1, tokens.shape[2]))
     query = projected(module.query_global, asking, module.num_heads)
     key, value = (projected(part, tokens, module.num_heads) for part in (module.key_global, module.value_global))
-    picked = mixed.gather(1, places[:, :, None, None].expand(-1, -1, *mixed.shape[2:]))
+
+    def picked(output: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch row head dim"]:
+        mixed = by_head(output, module.num_heads)
+        return mixed.gather(1, places[:, :, None, None].expand(-1, -1, *mixed.shape[2:]))
+
     scores = Scores(query.detach(), key.detach(), scale=module.head_dim**-0.5, allowed=real[:, None, None, :])
-    return Sighting(scores, value.detach(), picked, "pieces", (query, value), rows=rows)
+    return Sighting(
+        scores,
+        value.detach(),
+        picked(output.detach()),
+        "pieces",
+        (query, value),
+        passed_on=PassedOn(output, picked),
+        rows=rows,
+    )

@@ -11,7 +11,7 @@ which is a bias on the logits, and minus infinity where a key is not listed at a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,11 +20,12 @@ from torch import Tensor
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.seeing.sighting import Sighting
-from attnscope.hf.seeing.tensors import projected
+from attnscope.hf.seeing.tensors import by_head, projected
 from attnscope.matrix.scores import Scores
+from attnscope.trace.frame import PassedOn
 
 
-def sparse_blocks(module: Any, given: Mapping[str, Any], result: Any) -> Iterator[Sighting]:
+def sparse_blocks(module: Any, given: Mapping[str, Any], result: Any, _: Sequence[Tensor]) -> Iterator[Sighting]:
     if module.training:
         raise RefusalError(
             f"{type(module).__name__} draws random blocks anew in every forward pass of training: measure it in "
@@ -44,9 +45,10 @@ def sparse_blocks(module: Any, given: Mapping[str, Any], result: Any) -> Iterato
             bias=each.to(tokens.dtype).log()[None, None],
         ),
         value.detach(),
-        result[0].detach().unflatten(-1, (heads, -1)),
+        by_head(result[0].detach(), heads),
         "pieces",
         (query, value),
+        passed_on=PassedOn(result[0], lambda output: by_head(output, heads)),
     )
 
 

@@ -55,6 +55,11 @@ def same_numbers(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
+def by_head(output: Float[Tensor, "batch token width"], heads: int) -> Float[Tensor, "batch token head dim"]:
+    """What heads wrote side by side, each by itself."""
+    return output.reshape(*output.shape[:-1], heads, -1)
+
+
 def projected(
     part: nn.Linear, tokens: Float[Tensor, "batch token width"], heads: int
 ) -> Float[Tensor, "batch head token dim"]:

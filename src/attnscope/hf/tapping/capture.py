@@ -11,8 +11,8 @@ afterwards what they wanted before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,10 +23,8 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.anatomy.example import run
-from attnscope.hf.seeing.gradients import with_gradients
-from attnscope.hf.seeing.intact import evaluating, without_cache
 from attnscope.hf.seeing.tensors import every_tensor
-from attnscope.hf.tapping.entrances import Entrance, entering
+from attnscope.hf.tapping.entrances import Entrance, entering, explaining
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.matrix.attention_call import AttentionCall
 from attnscope.trace.frame import AttentionFrame
@@ -121,20 +119,6 @@ def first_output(answer: Any) -> Tensor:
     return next(tensor for tensor in every_tensor(answer) if tensor.is_floating_point())
 
 
-@contextmanager
-def explaining(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, no cache, gradients on, and none for parameters; all as it was afterwards."""
-    wanting = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with evaluating(model), without_cache(model), with_gradients():
-        for parameter in wanting:
-            parameter.requires_grad_(False)
-        try:
-            yield
-        finally:
-            for parameter in wanting:
-                parameter.requires_grad_(True)
-
-
 def _leaf(leaves: dict[str, Tensor]) -> Callable[[str, Tensor], Tensor]:
     def give(stack: str, looked_up: Tensor) -> Tensor:
         leaves[stack] = looked_up.detach().clone().requires_grad_()
@@ -170,8 +154,9 @@ def _call(found: Anatomy, frame: AttentionFrame, gradient: Tensor) -> AttentionC
     site = next(s for s in found.sites if (s.stack, s.site, s.layer) == (frame.stack, frame.site, frame.layer))
     if frame.site == "uneven":
         raise RefusalError(
-            f"Layer {frame.layer} of {found.model_class} attends from one number of tokens to another (pooling), and "
-            "relevance is carried from token to token: choose another model."
+            f"Layer {frame.layer} of {found.model_class} attends from {frame.scores.query.shape[2]} tokens to "
+            f"{frame.scores.key.shape[2]} of the same stack (pooling, global tokens, or several streams of one text), "
+            "and relevance is carried from token to token: choose another model."
         )
     assert frame.passed_on is not None
     scores = frame.scores
@@ -191,8 +176,9 @@ def _refuse_without_gradient(found: Anatomy, value: Tensor) -> None:
         raise RefusalError(f"{found.model_class} gives a number that is not finite on this input: look at its weights.")
     if not value.requires_grad:
         raise RefusalError(
-            f"The answer of {found.model_class} has no gradient (quantised weights, or a step that cuts it): load the "
-            "model in float32."
+            f"The answer of {found.model_class} has no gradient: its first output does not depend on this input, or "
+            "quantised weights or a step of its own cut the gradient. Load it in float32, or choose a model whose "
+            "answer depends on it."
         )
 
 

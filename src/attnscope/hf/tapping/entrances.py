@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,10 +25,12 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.anatomy.example import run
-from attnscope.hf.seeing.gradients import without_gradients
-from attnscope.hf.seeing.intact import evaluating
+from attnscope.hf.seeing.gradients import with_gradients, without_gradients
+from attnscope.hf.seeing.intact import evaluating, without_cache
 from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.tensors import Slot
+from attnscope.hf.tapping.tap import tap
+from attnscope.trace.frame import AttentionFrame
 
 ENCODED, DECODED = "input_ids", "decoder_input_ids"
 MEDIA = ("pixel_values", "input_features", "input_values", "visual_feats")
@@ -100,14 +102,33 @@ def _tables(
             )
         most = max(rows for rows, _ in mine)
         chosen.append(next(one for rows, one in mine if rows == most))
+    if len(chosen) == 1 and len({site.stack for site in found.sites}) > 1:
+        chosen = [replace(chosen[0], stack=_first_to_read(model, batch, found, chosen[0]))]
     return tuple(chosen)
 
 
-def _own_table(model: Any) -> Any:
-    """What the model calls the table of its tokens; None where it names none, as two towers do."""
+def _first_to_read(model: nn.Module, batch: Mapping[str, Any], found: Anatomy, place: Entrance) -> str:
+    """Of several stacks (towers, a picture's encoder) the first whose values depend on what is looked up there."""
+    reading: list[str] = []
+
+    def receive(frame: Any) -> None:
+        if isinstance(frame, AttentionFrame) and frame.passed_on is not None and frame.passed_on.tensor.requires_grad:
+            reading.append(frame.stack)
+
+    def give(_: str, looked_up: Tensor) -> Tensor:
+        return looked_up.detach().clone().requires_grad_().clone()
+
+    with explaining(model), tap(model, found, receive), entering(model, (place,), give):
+        run(model, batch)
+    return reading[0] if reading else place.stack
+
+
+def _own_table(model: nn.Module) -> Any:
+    """What the model calls its own table; transformers says of models with two towers that they have none."""
+    own = getattr(model, "get_input_embeddings", None)
     try:
-        return model.get_input_embeddings()
-    except (AttributeError, NotImplementedError):
+        return own() if callable(own) else None
+    except (NotImplementedError, AttributeError):
         return None
 
 
@@ -123,6 +144,20 @@ def _stack(found: Anatomy, name: str, wanted: Mapping[str, Tensor]) -> str:
     if len(wanted) == 1 or len(names) == 1 or name == DECODED:
         return names[-1]
     return names[0]
+
+
+@contextmanager
+def explaining(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, no cache, gradients on, and none for parameters; all as it was afterwards."""
+    wanting = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    with evaluating(model), without_cache(model), with_gradients():
+        for parameter in wanting:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in wanting:
+                parameter.requires_grad_(True)
 
 
 @contextmanager

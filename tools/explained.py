@@ -1,0 +1,91 @@
+"""Whether `explain` tells the truth of one model: its relevance beside the rule on maps that the model writes out.
+
+`explained(model, batch)` calls `attnscope.explain` by the fast route, and says `verified` with the largest difference
+from the dense rule (`tests.explanations.dense`), relative to the largest number; `ran` where the maps could not be had
+the slow way. A batch without token numbers, which the command does not read, is explained by the functions below it,
+and the outcome says `of a batch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Two kernels compute one model: an entry passes through a few hundred roundings, and the rule adds no cancellation,
+# since all its terms are 0 or more; gradients themselves are differences. As in tests/explanations/test_relevance.py.
+ALLOWED = 4e3 * torch.finfo(torch.float32).eps
+
+
+def explained(model: Any, batch: dict[str, Tensor]) -> str:
+    """What became of it, in a few words."""
+    import attnscope
+    from attnscope.core.errors import RefusalError
+    from attnscope.explaining.running import start_of
+    from attnscope.explanations.relevance import relevance
+    from attnscope.hf.anatomy.anatomy import anatomy
+    from attnscope.hf.tapping.capture import capture
+    from attnscope.hf.tapping.entrances import entrances
+
+    of_tokens = any(name.endswith("input_ids") for name in batch)
+    try:
+        record = attnscope.explain(model, batch, methods="relevance")
+        number = _asked(record)
+        rows = {one.name: torch.tensor(row) for one, row in zip(record.inputs, record.methods[0].scores, strict=True)}
+    except RefusalError:
+        if of_tokens:
+            raise
+        record, number, rows = None, _norm, {}
+    found = anatomy(model, batch)
+    given = {name: value.clone().requires_grad_(value.is_floating_point()) for name, value in batch.items()}
+    places = entrances(model, batch, found) if of_tokens else ()
+    captured = capture(model, given, found, places, number)
+    if record is None:
+        rows = relevance(calls=captured.calls, start=start_of(captured, found))
+    outcome = _compared(model, batch, number, rows, captured)
+    if record is None:
+        return f"{outcome}, of a batch"
+    return outcome + (", in part" if any("is not followed" in note for note in record.notes) else "")
+
+
+def _compared(
+    model: Any, batch: dict[str, Tensor], number: Callable[[Tensor], Tensor], rows: dict[str, Tensor], captured: Any
+) -> str:
+    from tests.explanations.dense import by_the_rule, placed, written_out
+
+    for eager in (True, False):
+        maps, value = written_out(model, batch, number, eager)
+        same = abs(value - captured.value) <= ALLOWED * abs(captured.value)
+        if same and len(maps) == len(captured.calls):
+            break
+    if not same:
+        return f"ran: written out, the model gives {value:.6g} and not {captured.value:.6g}"
+    at_places = placed(maps, captured.calls)
+    if at_places is None:
+        return f"ran: written out, it makes {len(maps)} maps for {len(captured.calls)} calls, or of another shape"
+    dead = [not bool(call.gradient.any()) for call in captured.calls if len(call.scores.query) == 1]
+    if any(zero and bool(one.reach.any()) for zero, one in zip(dead, at_places, strict=True)):
+        return "ran: some of its attention does not depend on this input, and there is no gradient to compare"
+    dense = by_the_rule(at_places, captured.embedding)
+    said = {stack: row for stack, row in rows.items() if len(row)}
+    largest = max(float(dense[stack].max()) for stack in said)
+    if largest <= 0:
+        return "ran: no token is relevant"
+    difference = max(float((row.double() - dense[stack]).abs().max()) for stack, row in said.items()) / largest
+    return f"verified {difference:.0e}" if difference <= ALLOWED else f"ran: differs by {difference:.0e}"
+
+
+def _asked(record: Any) -> Callable[[Tensor], Tensor]:
+    """The number that was explained, written anew from what the record says of it."""
+    if record.asked.kind == "norm":
+        return lambda output: (output.mean(1) if output.ndim == 3 else output).norm(dim=-1)
+    word = record.asked.word
+    entry = int(word.removeprefix("LABEL_"))
+    return lambda output: output[:, entry] if record.position is None else output[:, record.position, entry]
+
+
+def _norm(output: Tensor) -> Tensor:
+    size: Tensor = torch.linalg.vector_norm(output.flatten(1), dim=-1)
+    return size
