@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -109,7 +110,9 @@ def why_it_does_not_run(loaded: Loaded, inputs: Mapping[str, Any]) -> str | None
 
 
 def precision_and_place(model: nn.Module) -> tuple[torch.dtype, torch.device]:
-    first = next((p for p in model.parameters() if p.is_floating_point()), None)
+    # Heads built by hand keep their weights as buffers, which no optimiser touches.
+    weights = itertools.chain(model.parameters(), model.buffers())
+    first = next((weight for weight in weights if weight.is_floating_point()), None)
     if first is None:
         raise RefusalError(f"{type(model).__name__} has no parameters: there is nothing to measure.")
     return first.dtype, first.device

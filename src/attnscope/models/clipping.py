@@ -1,0 +1,158 @@
+"""Attention that computes clipped linear functions, and with them any ReLU network (arXiv:2504.15956).
+
+One head reads a token x and gives clip(w.x + t, a, b). It has p + 1 fixed anchors L_k = a + k D, D = (b - a) / p, and
+
+    query (x; -1),   key_k = (2k w; k (L_k + L_0) - 2kt),   value L_k,   logits times beta.
+
+With y = w.x + t the logit of anchor k is 2ky - k (L_k + L_0). Since L_k^2 - L_0^2 = kD (L_k + L_0),
+
+    -(y - L_k)^2 / D  =  -(y - L_0)^2 / D  +  2ky - k (L_k + L_0),
+
+so that up to a constant of the row, which softmax ignores, attention goes to the anchors nearest to y: to the nearest
+one alone as beta grows, which is wrong by at most D / 2 = (b - a) / (2p), and to the last one for y beyond the ends.
+
+    relu(y) = clip(y, 0, b) where y <= b:  a layer of a ReLU network is one layer of such heads, one head for each unit,
+    and a linear map behind it (the output projection).
+
+The keys are fixed, not computed from tokens: this is cross-attention to p + 1 constant vectors, by torch's own kernel.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+
+
+class ClippingHeads(nn.Module):
+    """Head i gives clip(weight_i . x + shift_i, low_i, high_i) of every token, up to half the step between anchors."""
+
+    keys: Tensor
+    anchors: Tensor
+
+    def __init__(
+        self,
+        weight: Float[Tensor, "head width"],
+        shift: Float[Tensor, " head"],
+        low: Float[Tensor, " head"],
+        high: Float[Tensor, " head"],
+        steps: int,
+        beta: float,
+    ) -> None:
+        super().__init__()
+        if steps < 1 or beta <= 0 or bool((high <= low).any()):
+            raise RefusalError("A clipping head has at least 1 step, a beta over 0, and an upper end above its lower.")
+        count = torch.arange(steps + 1, dtype=weight.dtype)
+        step = (high - low) / steps
+        anchors = low[:, None] + count * step[:, None]  # [head, anchor]
+        last = count * (anchors + low[:, None]) - 2 * count * shift[:, None]
+        self.register_buffer("keys", torch.cat([2 * count[:, None] * weight[:, None], last[..., None]], dim=-1))
+        self.register_buffer("anchors", anchors)
+        self.beta = beta
+
+    @property
+    def steps(self) -> int:
+        return self.anchors.shape[-1] - 1
+
+    @property
+    def half_step(self) -> Float[Tensor, " head"]:
+        """(b - a) / (2p): the largest error of each head as beta grows."""
+        return (self.anchors[:, 1] - self.anchors[:, 0]) / 2
+
+    def forward(self, x: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch token head"]:
+        batch, _, _ = x.shape
+        query = torch.cat([x, -torch.ones_like(x[..., :1])], dim=-1)
+        heads = len(self.keys)
+        answer = F.scaled_dot_product_attention(
+            query[:, None].expand(-1, heads, -1, -1),
+            self.keys.expand(batch, -1, -1, -1),
+            self.anchors[..., None].expand(batch, -1, -1, -1),
+            scale=self.beta,
+        )
+        return answer[..., 0].transpose(1, 2)
+
+    def logits(self, x: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch head token anchor"]:
+        """Before softmax, without beta: for those who want to look at them."""
+        query = torch.cat([x, -torch.ones_like(x[..., :1])], dim=-1)
+        return query[:, None] @ self.keys.mT
+
+
+class AttentionNetwork(nn.Module):
+    """Layers of clipping heads, each followed by the next layer's linear map, which the next heads hold already."""
+
+    def __init__(self, layers: Sequence[ClippingHeads], last: nn.Linear) -> None:
+        super().__init__()
+        self.main_input_name = "vectors"
+        self.layers = nn.ModuleList(layers)
+        self.last = last
+
+    def forward(self, vectors: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch token out"]:
+        for layer in self.layers:
+            vectors = layer(vectors)
+        answer: Tensor = self.last(vectors)
+        return answer
+
+
+def attention_network(
+    linears: Sequence[nn.Linear], seen: Float[Tensor, "batch token width"], steps: int, beta: float
+) -> AttentionNetwork:
+    """The ReLU network `linears` (ReLU between them), as attention, for inputs like those `seen`.
+
+    Heads clip at 0 and at the largest value a unit takes on what was seen: beyond it they saturate where ReLU goes on.
+    `beta` is that of a head whose step is 1: heads differ in their range, and are made equally sharp.
+    """
+    if len(linears) < 2:
+        raise RefusalError("A ReLU network has at least two linear maps with a ReLU between: give both.")
+    layers = []
+    for linear in linears[:-1]:
+        with torch.no_grad():
+            before = linear(seen)
+            high = before.flatten(0, -2).amax(0).clamp_min(torch.finfo(before.dtype).tiny ** 0.5)
+            layers.append(_evenly_sharp(linear, high, steps, beta))
+            seen = before.relu()
+    return AttentionNetwork(layers, linears[-1])
+
+
+def _evenly_sharp(linear: nn.Linear, high: Float[Tensor, " head"], steps: int, beta: float) -> ClippingHeads:
+    """Units divided by their step, so that all anchors are 1 apart, and values multiplied by it again."""
+    step = high / steps
+    weight, shift = linear.weight / step[:, None], linear.bias / step
+    heads = ClippingHeads(weight, shift, torch.zeros_like(step), torch.full_like(step, steps), steps, beta)
+    heads.anchors.mul_(step[:, None])
+    return heads
+
+
+def error_bound(
+    network: AttentionNetwork, linears: Sequence[nn.Linear], heads_wrong_by: float = 1.0
+) -> Float[Tensor, " out"]:
+    """How far the answer can be from the ReLU network's, if each head is wrong by so many half steps at most.
+
+    e_1 = half steps of layer 1;  e_(l+1) = |W_(l+1)| e_l + half steps of layer l+1 (clipping does not enlarge a
+    difference);  the answer is wrong by |W_last| e. In exact arithmetic.
+    """
+    layers: list[ClippingHeads] = list(network.layers)  # type: ignore[arg-type]
+    wrong = heads_wrong_by * layers[0].half_step
+    for linear, layer in itertools.zip_longest(linears[1:], layers[1:]):
+        wrong = linear.weight.detach().abs() @ wrong
+        if layer is not None:
+            wrong = wrong + heads_wrong_by * layer.half_step
+    return wrong
+
+
+def interpolating(knots: Float[Tensor, " knot"], values: Float[Tensor, " knot"]) -> tuple[nn.Linear, nn.Linear]:
+    """The ReLU network that is linear between the knots of a function of one variable: a unit for each knot."""
+    slope = values.diff() / knots.diff()
+    turn = torch.cat([slope[:1], slope.diff()])
+    first, last = nn.Linear(1, len(turn), dtype=knots.dtype), nn.Linear(len(turn), 1, dtype=knots.dtype)
+    with torch.no_grad():
+        first.weight.fill_(1.0)
+        first.bias.copy_(-knots[:-1])
+        last.weight.copy_(turn[None])
+        last.bias.copy_(values[:1])
+    return first, last

@@ -1,0 +1,33 @@
+"""`convex2022`, small enough to run in every test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from attnscope.core.experiment import Bare
+from attnscope.experiments.convex2022 import convex2022
+
+TINY = replace(
+    convex2022.presets["quick"],
+    samples=4,
+    tokens=2,
+    width=2,
+    gates=2,
+    heads=(1, 4),
+    starts=1,
+    descent=8,
+    digits_beta=30.0,
+    digits_accuracy=0.1,
+    digits_steps=50,
+    digits_descent=2,
+)
+
+
+def test_without_the_extra_its_claims_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    found = convex2022.run(TINY, (0,), Bare())
+    verdicts = {claim.name: claim.verdict for claim in convex2022.judged(found)}
+    assert verdicts["optimum_is_cvxpys"] == verdicts["certified_on_digits"] == "not run"
+    assert "attnscope[convex]" in found.remarks[-1]
