@@ -64,7 +64,7 @@ class Affine:
     @torch.no_grad()
     def times(self, vectors: Streams) -> Answers:
         """T x for every x."""
-        return torch.cat([self._times(some) for some in vectors.split(self.at_once)])
+        return torch.cat([self._times(some) for some in torch.split(vectors, self.at_once)])
 
     def _times(self, vectors: Streams) -> Answers:
         # Some models keep tokens before the batch, which is one sequence: only the shape differs.
@@ -75,7 +75,7 @@ class Affine:
 
     def transposed_times(self, answers: Answers) -> Streams:
         """T^T y for every y."""
-        return torch.cat([self._transposed_times(some) for some in answers.split(self.at_once)])
+        return torch.cat([self._transposed_times(some) for some in torch.split(answers, self.at_once)])
 
     def _transposed_times(self, answers: Answers) -> Streams:
         many = len(answers)
