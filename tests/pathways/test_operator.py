@@ -91,7 +91,7 @@ def test_it_is_the_product_of_kronecker_products() -> None:
     torch.testing.assert_close(op.offset.flatten(), offset, atol=ROUNDING, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["BERT", "GPT-2", "Llama", "ViT", "XLNet", "T5"])
+@pytest.mark.parametrize("name", ["BERT", "GPT-2", "Llama", "ViT", "XLNet"])
 def test_it_gives_the_model_and_its_transpose_is_one(name: str) -> None:
     op = of_family(name)
     assert op.difference <= ROUNDING

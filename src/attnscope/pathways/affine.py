@@ -1,7 +1,7 @@
 """The whole network at one input as a single affine map, out = T x + b (arXiv:2601.17958), without ever writing T.
 
 Freeze, for one input, every attention pattern A_h, every norm's deviation and every ratio phi(z)/z of an activation.
-With X as a vector of n d numbers, (B^T (x) A) vec(X) = vec(A X B), and every part of a block is a matrix:
+With X as a vector, token after token, (A (x) M) vec(X) = vec(A X M^T), and every part of a block is a matrix:
 
     attention   sum_h A_h (x) (W_V^h W_O^h)^T          tokens are mixed by A_h, channels by the head's weights
     norm        diag(1/sigma_i) (x) diag(gamma)(I - 11^T/d)
@@ -64,7 +64,7 @@ class Affine:
     @torch.no_grad()
     def times(self, vectors: Streams) -> Answers:
         """T x for every x."""
-        return torch.cat([self._times(some) for some in vectors.split(self.at_once)])
+        return torch.cat([self._times(some) for some in torch.split(vectors, self.at_once)])
 
     def _times(self, vectors: Streams) -> Answers:
         # Some models keep tokens before the batch, which is one sequence: only the shape differs.
@@ -75,7 +75,7 @@ class Affine:
 
     def transposed_times(self, answers: Answers) -> Streams:
         """T^T y for every y."""
-        return torch.cat([self._transposed_times(some) for some in answers.split(self.at_once)])
+        return torch.cat([self._transposed_times(some) for some in torch.split(answers, self.at_once)])
 
     def _transposed_times(self, answers: Answers) -> Streams:
         many = len(answers)

@@ -85,7 +85,8 @@ def rows_of(affine: Affine) -> Float[Tensor, "row out"]:
 def directions(affine: Affine) -> Float[Tensor, "row out"]:
     """u_i; a row that is zero has none, and stays zero."""
     rows = rows_of(affine)
-    return rows / rows.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
+    units: Tensor = rows / rows.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
+    return units
 
 
 def _by_contribution(affine: Affine, progress: Advance) -> Collapsed:
