@@ -206,7 +206,9 @@ def pruning_words(found: Treatment) -> list[str]:
     ]
     place = min(range(len(pruning.counts)), key=lambda one: abs(pruning.counts[one] - pruning.removed))
     compared = ", ".join(f"{numeral(order.losses[place], 4)} {_ordered(order.name)}" for order in pruning.orders)
-    left = "What is counted of findings, before and after, is the heads that are left; their sentences are of all heads."
+    left = (
+        "What is counted of findings, before and after, is the heads that are left; their sentences are of all heads."
+    )
     return [*told, f"Loss without {count(pruning.counts[place], 'head')}: {compared}.", left]
 
 
