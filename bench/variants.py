@@ -26,7 +26,7 @@ LENGTHS = (1024, 4096, 16384)
 LINEAR = ("local", "local-attention", "performer", "performer-pytorch", "fastmax1", "fastmax2")
 STEEPEST = 1.1
 FUSED_KIN = ("minus_uniform", "shaped", "attn_scale", "gated_output", "softmax_plus_one", "learned_sink")
-KIN_REACH = dict.fromkeys(("minus_uniform", "shaped", "attn_scale", "gated_output"), 1.2)
+KIN_REACH = dict.fromkeys(("minus_uniform", "shaped", "attn_scale", "gated_output", "learned_sink"), 1.2)
 INSTALLED_REACH = 1.15
 TURNS = {1024: 9, 4096: 5, 16384: 2}
 
