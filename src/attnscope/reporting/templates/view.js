@@ -206,8 +206,8 @@
     byId("facts").textContent = heads.length === 1 ? heads[0].facts : `mean of ${heads.length} maps`;
     shade();
     draw();
-    if (byId("viewer").dataset.drawn === undefined) wall.drawRest();
     byId("viewer").dataset.drawn = `${state.part} ${state.layer} ${state.head}`;
+    wall.drawAll();
   };
   const go = (change) => {
     const before = state.part;

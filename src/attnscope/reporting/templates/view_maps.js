@@ -56,11 +56,12 @@ const maps = (() => {
   const pixels = (found, side = Infinity) => {
     const height = Math.min(found.rows, side), width = Math.min(found.columns, side);
     const largest = new Float32Array(height * width);
-    for (let i = 0; i < found.rows; i++) {
+    const across = Uint32Array.from({ length: found.columns }, (_, j) => Math.floor(j * width / found.columns));
+    for (let i = 0, from = 0; i < found.rows; i++) {
       const row = Math.floor(i * height / found.rows) * width;
       for (let j = 0; j < found.columns; j++) {
-        const place = row + Math.floor(j * width / found.columns), weight = found.weights[i * found.columns + j];
-        if (Math.abs(weight) > Math.abs(largest[place])) largest[place] = weight;
+        const weight = found.weights[from++];
+        if (weight && Math.abs(weight) > Math.abs(largest[row + across[j]])) largest[row + across[j]] = weight;
       }
     }
     const image = new ImageData(width, height), palette = ramp(found.signed);

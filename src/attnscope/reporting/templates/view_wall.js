@@ -13,23 +13,27 @@ const wallOf = (state, go) => {
     context.drawImage(pixels(found, SIDE), 0, 0, SIDE, SIDE);
     box.replaceChildren(canvas);
   };
+  /* Those in sight first, one after the other; then, while nothing else is to be done, the rest: for paper, and for those
+     who scroll fast. Nothing begins before the head that is looked at is drawn. */
+  const near = new Set();
   const watching = new IntersectionObserver((entries) => {
-    for (const entry of entries) if (entry.isIntersecting) {
-      watching.unobserve(entry.target);
-      small(entry.target);
-    }
+    for (const entry of entries) near[entry.isIntersecting ? "add" : "delete"](entry.target);
   }, { rootMargin: "200px" });
-  /* What nobody has come to yet is drawn while nothing else is to be done, for paper and for those who scroll fast. */
-  const idle = (work) => (window.requestIdleCallback ?? setTimeout)(work);
-  const drawRest = () => idle(async () => {
-    const waiting = [...cells.values()].find((box) => !box.firstChild);
-    if (!waiting) return;
-    watching.unobserve(waiting);
-    await small(waiting);
-    drawRest();
-  });
+  const idle = (work) => (window.requestIdleCallback ?? setTimeout)(work, { timeout: 200 });
+  let drawing = false;
+  const drawAll = async () => {
+    if (drawing) return;
+    drawing = true;
+    const waits = (box) => !box.firstChild && box.isConnected;
+    for (let next; (next = [...near].find(waits) ?? [...cells.values()].find(waits));) {
+      await new Promise((resolve) => { idle(resolve); });
+      await small(next);
+    }
+    drawing = false;
+  };
   const build = () => {
     watching.disconnect();
+    near.clear();
     cells = new Map();
     const { heads } = view.parts[state.part], columns = [...new Set(heads.map((one) => one.head))].sort((a, b) => a - b);
     const layers = [...new Set(heads.map((one) => one.layer))];
@@ -93,5 +97,5 @@ const wallOf = (state, go) => {
     if (!cells.has(chosen)) [...cells.values()][0].tabIndex = 0;
   };
   const again = () => { for (const box of cells.values()) if (box.firstChild) small(box); };
-  return { build, mark, drawRest, again, empty: () => !cells.size };
+  return { build, mark, drawAll, again, empty: () => !cells.size };
 };
