@@ -51,7 +51,7 @@ def test_what_is_read_is_what_was_packed(browser: Browser, tmp_path: Path) -> No
         page.keyboard.press("ArrowDown")
         _drawn(page, 2, 1, 1)
         assert "Layer 1, head 1" in _read(page)
-        page.wait_for_function("document.querySelectorAll('#wall canvas').length === 6")
+        page.locator("#wall canvas").nth(5).wait_for()
 
 
 def test_it_fits_a_telephone_and_paper(browser: Browser, tmp_path: Path) -> None:

@@ -1,78 +1,10 @@
-/* Maps are unfolded when they are looked at: one head as lines between tokens or as a grid, all heads as small maps. */
+/* One head as lines between tokens or as a grid, and all heads as small maps. */
 (() => {
-  const { byId, all, make, tell, hush } = page;
-  const view = JSON.parse(byId("view").textContent);
-  const MEAN = "mean", ROOM = 48, LEAST = 0.02, LONGEST = 15, SIDE = 48;
+  const { byId, all, make, tell, hush } = page, { view, MEAN, mean, those, step, pixels } = maps;
+  const LEAST = 0.02, LONGEST = 15; /* a line that is drawn among all; letters of a word */
+  let paper = false;
   const state = { part: view.opened.part, layer: view.opened.layer, head: view.opened.head ?? MEAN, form: "lines" };
   let shown = null, at = null, cell = null; /* weights in sight; token of a column {side, place}; place in the grid */
-
-  /* From packed text to weights: scales of rows, then codes row by row, of causal maps up to the diagonal. */
-  const lengths = (part) => [view.inputs[part.queries].length, view.inputs[part.keys].length];
-  const bytes = (text) => Uint8Array.fromBase64 ? Uint8Array.fromBase64(text) : Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  const unfold = async (number, one) => {
-    const part = view.parts[number], [rows, columns] = lengths(part);
-    const folded = bytes(byId(`map-${number}-${one.layer}-${one.head}`).textContent);
-    const stream = new Blob([folded]).stream().pipeThrough(new DecompressionStream("deflate"));
-    const raw = await new Response(stream).arrayBuffer();
-    const scales = new Float32Array(raw, 0, rows), codes = new Uint8Array(raw, 4 * rows);
-    const weights = new Float32Array(rows * columns);
-    const zero = one.signed ? 128 : 0, steps = one.signed ? 127 : 255;
-    for (let i = 0, from = 0; i < rows; i++) {
-      const step = scales[i] / steps, many = part.causal ? i + 1 : columns;
-      for (let j = 0; j < many; j++) weights[i * columns + j] = (codes[from++] - zero) * step;
-    }
-    return { weights, rows, columns, signed: one.signed };
-  };
-  const those = ({ part, layer, head }) => view.parts[part].heads.filter((one) =>
-    (layer === MEAN || one.layer === layer) && (head === MEAN || one.head === head));
-  const mean = async (where) => {
-    const heads = those(where);
-    let total = null;
-    for (const one of heads) {
-      const found = await unfold(where.part, one);
-      if (!total) total = found;
-      else {
-        for (let n = 0; n < total.weights.length; n++) total.weights[n] += found.weights[n];
-        total.signed = total.signed || found.signed;
-      }
-    }
-    if (heads.length > 1) for (let n = 0; n < total.weights.length; n++) total.weights[n] /= heads.length;
-    return total;
-  };
-
-  /* Colours of the theme in sight; on paper those of the light one. */
-  let paper = false;
-  const dark = () => !paper && getComputedStyle(document.documentElement).colorScheme.startsWith("dark");
-  const channels = (colour) => [1, 3, 5].map((from) => parseInt(colour.slice(from, from + 2), 16));
-  const colours = {};
-  const ramp = (signed) => {
-    const name = `${dark() ? "dark" : "light"} ${signed}`;
-    colours[name] ??= view.ramps[dark() ? "dark" : "light"][Number(signed)].map(channels);
-    return colours[name];
-  };
-  const step = (weight, signed) => signed
-    ? 12 + Math.round(12 * Math.sign(weight) * Math.sqrt(Math.min(Math.abs(weight), 1)))
-    : Math.round(24 * Math.sqrt(Math.min(weight, 1)));
-  /* A map as pixels; `side` makes larger maps smaller, each pixel the largest weight under it. */
-  const pixels = (found, side = Infinity) => {
-    const height = Math.min(found.rows, side), width = Math.min(found.columns, side);
-    const largest = new Float32Array(height * width);
-    for (let i = 0; i < found.rows; i++) {
-      const row = Math.floor(i * height / found.rows) * width;
-      for (let j = 0; j < found.columns; j++) {
-        const place = row + Math.floor(j * width / found.columns), weight = found.weights[i * found.columns + j];
-        if (Math.abs(weight) > Math.abs(largest[place])) largest[place] = weight;
-      }
-    }
-    const image = new ImageData(width, height), palette = ramp(found.signed);
-    for (let n = 0; n < largest.length; n++) if (largest[n]) {
-      const [red, green, blue] = palette[step(largest[n], found.signed)];
-      image.data.set([red, green, blue, 255], 4 * n);
-    }
-    const canvas = make("canvas", { width, height });
-    canvas.getContext("2d").putImageData(image, 0, 0);
-    return canvas;
-  };
 
   /* Words. */
   const tokens = (side) => view.inputs[view.parts[state.part][side]];
@@ -243,90 +175,6 @@
     marker.scrollIntoView({ block: "nearest" });
   });
 
-  /* All heads: a small map each, drawn when it comes into sight. */
-  const wall = byId("wall");
-  let cells = new Map();
-  const small = async (box) => {
-    const one = view.parts[state.part].heads[Number(box.dataset.index)];
-    const part = state.part, found = await unfold(part, one);
-    if (part !== state.part) return;
-    const canvas = make("canvas", { width: SIDE, height: SIDE }), context = canvas.getContext("2d");
-    context.imageSmoothingEnabled = false;
-    context.drawImage(pixels(found, SIDE), 0, 0, SIDE, SIDE);
-    box.replaceChildren(canvas);
-  };
-  const watching = new IntersectionObserver((entries) => {
-    for (const entry of entries) if (entry.isIntersecting) {
-      watching.unobserve(entry.target);
-      small(entry.target);
-    }
-  }, { rootMargin: "200px" });
-  /* What nobody has come to yet is drawn while nothing else is to be done, for paper and for those who scroll fast. */
-  const idle = (work) => (window.requestIdleCallback ?? setTimeout)(work);
-  const drawRest = () => idle(async () => {
-    const waiting = [...cells.values()].find((box) => !box.firstChild);
-    if (!waiting) return;
-    watching.unobserve(waiting);
-    await small(waiting);
-    drawRest();
-  });
-  const build = () => {
-    watching.disconnect();
-    cells = new Map();
-    const { heads } = view.parts[state.part], columns = [...new Set(heads.map((one) => one.head))].sort((a, b) => a - b);
-    const layers = [...new Set(heads.map((one) => one.layer))];
-    wall.style.setProperty("--columns", columns.length);
-    const first = make("div", {}, make("span"), ...columns.map((head) => make("span", { className: "top", textContent: head, role: "columnheader" })));
-    first.setAttribute("role", "row");
-    wall.replaceChildren(first, ...layers.map((layer) => {
-      const row = make("div", {}, make("span", { className: "layer", textContent: layer, role: "rowheader" }));
-      row.setAttribute("role", "row");
-      for (const head of columns) {
-        const index = heads.findIndex((one) => one.layer === layer && one.head === head);
-        const box = make("span", { role: "gridcell", tabIndex: -1 });
-        box.setAttribute("role", "gridcell");
-        row.append(box);
-        if (index < 0) continue;
-        box.dataset.index = index;
-        box.setAttribute("aria-label", `Layer ${layer}, head ${head}: ${heads[index].facts}`);
-        cells.set(`${layer} ${head}`, box);
-        watching.observe(box);
-      }
-      return row;
-    }));
-  };
-  const ofBox = (box) => view.parts[state.part].heads[Number(box.dataset.index)];
-  const sayHead = (box) => tell(box.getAttribute("aria-label").replaceAll(" · ", "\n"), box);
-  wall.addEventListener("click", (event) => {
-    const box = event.target.closest("[data-index]");
-    if (!box) return;
-    const { layer, head } = ofBox(box);
-    go({ layer, head });
-    if (innerWidth < 1024) byId("head").scrollIntoView(); /* on wide screens it stands beside */
-  });
-  wall.addEventListener("pointerover", (event) => {
-    const box = event.target.closest("[data-index]");
-    if (box) sayHead(box);
-  });
-  wall.addEventListener("pointerleave", hush);
-  wall.addEventListener("focusout", hush);
-  wall.addEventListener("keydown", (event) => {
-    const box = event.target.closest("[data-index]"), heads = view.parts[state.part].heads;
-    const [down, across] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
-    if (!box) return;
-    if (event.key === "Enter") return byId("head").scrollIntoView();
-    if (!down && !across) return;
-    event.preventDefault();
-    const now = ofBox(box), axis = down ? "layer" : "head", same = down ? "head" : "layer";
-    const onward = heads.filter((one) => one[same] === now[same] && (one[axis] - now[axis]) * (down + across) > 0);
-    const next = onward.sort((one, two) => Math.abs(one[axis] - now[axis]) - Math.abs(two[axis] - now[axis]))[0];
-    if (!next) return;
-    go({ layer: next.layer, head: next.head });
-    const target = cells.get(`${next.layer} ${next.head}`);
-    target.focus();
-    sayHead(target);
-  });
-
   /* What is chosen. */
   const layerChoice = byId("layer"), headChoice = byId("choice"), partChoice = byId("part");
   const options = (select, values, several, chosen) => {
@@ -358,8 +206,8 @@
     byId("facts").textContent = heads.length === 1 ? heads[0].facts : `mean of ${heads.length} maps`;
     shade();
     draw();
-    if (byId("viewer").dataset.drawn === undefined) drawRest();
     byId("viewer").dataset.drawn = `${state.part} ${state.layer} ${state.head}`;
+    wall.drawAll();
   };
   const go = (change) => {
     const before = state.part;
@@ -367,22 +215,18 @@
     const { heads } = view.parts[state.part];
     if (!those(state).length) [state.layer, state.head] = [heads[0].layer, heads[0].head];
     if (before !== state.part) [at, cell] = [null, null];
-    if (before !== state.part || !cells.size) {
+    if (before !== state.part || wall.empty()) {
       fill();
-      build();
+      wall.build();
     }
-    for (const [name, box] of cells) {
-      const chosen = name === `${state.layer} ${state.head}`;
-      box.setAttribute("aria-selected", String(chosen));
-      box.tabIndex = chosen ? 0 : -1;
-    }
-    if (!cells.has(`${state.layer} ${state.head}`)) [...cells.values()][0].tabIndex = 0;
+    wall.mark();
     offer();
     for (const button of all("[data-form]")) button.setAttribute("aria-pressed", String(button.dataset.form === state.form));
     lines.hidden = state.form !== "lines";
     square.hidden = state.form !== "grid";
     load();
   };
+  const wall = wallOf(state, go);
   const number = (text) => text === MEAN ? MEAN : Number(text);
   layerChoice.addEventListener("change", () => go({ layer: number(layerChoice.value) }));
   headChoice.addEventListener("change", () => go({ head: number(headChoice.value) }));
@@ -400,13 +244,14 @@
   addEventListener("hashchange", () => { if (location.hash.includes("=")) go(fromAddress()); });
   const again = () => {
     draw();
-    for (const box of cells.values()) if (box.firstChild) small(box);
+    wall.again();
   };
   new MutationObserver(again).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   addEventListener("resize", draw);
   const ink = (light) => () => {
     paper = light;
+    maps.onPaper(light);
     draw();
   };
   addEventListener("beforeprint", ink(true));

@@ -35,7 +35,7 @@ def render(found: View) -> str:
         "view.html",
         verdict=verdict(found),
         styles=("view.css",),
-        scripts=("view.js",),
+        scripts=("view_maps.js", "view_wall.js", "view.js"),
         data=found,
         tokens=f"{many:,} tokens",
         about=[sentence for sentence in said if sentence not in (exactness(found), found.checked)],
