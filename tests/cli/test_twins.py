@@ -21,6 +21,7 @@ OTHERWISE = {
     "variants": {"remedies"},  # another table
     "treat": {"setting"},  # NAME=VALUE, where the twin takes a mapping
     "explain": {"evaluate", "samples", "max_tokens"},  # another twin: attnscope.evaluate
+    "paths": {"removal", "resume"},  # another twin: attnscope.task_paths
     "report": {"keep_text"},  # an option of the page of a survey, which the twin hands on
 }
 RENAMED = {("capacity", "no_cache"): "no_use_cache"}
@@ -67,3 +68,9 @@ def test_defaults_of_evaluating_are_those_of_its_own_twin() -> None:
     theirs = inspect.signature(attnscope.evaluate).parameters
     for option in ("methods", "samples", "max_tokens", "dtype", "device", "bos", "seed", "random_init"):
         assert default_of(COMMANDS["explain"], option) == theirs[option].default, option
+
+
+def test_defaults_of_a_task_are_those_of_its_own_twin() -> None:
+    theirs = inspect.signature(attnscope.task_paths).parameters
+    for option in ("removal", "resume", "dtype", "device", "stack", "bos", "seed", "random_init"):
+        assert default_of(COMMANDS["paths"], option) == theirs[option].default, option

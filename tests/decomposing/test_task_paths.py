@@ -97,7 +97,7 @@ def test_a_removed_head_writes_nothing_or_its_mean_and_the_model_is_restored() -
         whole = model(two).logits
         hook.remove()
         for by in ("zero", "mean"):
-            with one_head_removed(model, site, [0, 2], by):  # type: ignore[arg-type]
+            with one_head_removed(model, site, [0, 2], by):
                 hook = projection.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
                 model(two)
                 hook.remove()

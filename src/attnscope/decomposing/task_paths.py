@@ -34,7 +34,7 @@ from attnscope.hf.editing.pruning import prunable
 from attnscope.hf.loading.given import loaded_for
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import precision_and_place, refusing_what_does_not_run
-from attnscope.hf.loading.one_text import reading
+from attnscope.hf.loading.one_text import Reading, reading
 from attnscope.hf.loading.options import Loading, refuse_unknown_bos
 from attnscope.hf.loading.outputs import Entries, entries
 from attnscope.hf.loading.quiet import quiet
@@ -174,33 +174,37 @@ class _Work:
             return {}
 
     def row(self, prompt: Prompt) -> PromptRow:
+        with _at(prompt):
+            read = reading(self.loaded, prompt.text, self.bos)
+            with fitting(len(read.words)):
+                return self._valued(prompt, read)
+
+    def _valued(self, prompt: Prompt, read: Reading) -> PromptRow:
         loaded = self.loaded
-        with _at(prompt), fitting(len(prompt.text)):
-            read = reading(loaded, prompt.text, self.bos)
-            with refusing_what_is_not_followed(loaded):
-                network = freeze(loaded.model, read.batch, self.found, self.stack)
-            goal = aim(loaded, network, read, prompt.target, prompt.against, None)
-            assert goal.entry is not None
-            table = head_table(network, goal.target)
-            removed = None
-            if self.sites:
-                how: Literal["zero", "mean"] = "zero" if self.removal == "zero" else "mean"
-                removed = removals(loaded, read, goal, self.sites, network.layers, how, silent)
-            for note in goal.notes:
-                self.notes[f"{prompt.place}: {note}"] = None
-            return PromptRow(
-                place=prompt.place,
-                text=prompt.text,
-                target=goal.goal.word or "",
-                against=goal.goal.other,
-                tokens=len(read.words),
-                value=float(goal.target(network.output)),
-                loss=float(surprise(network.output, goal)[0]),
-                alone=float(table.lengths[0]),
-                values=_nested(table.shapley),
-                paths=_nested(table.contributions.sum(-1)),
-                removal=removed,
-            )
+        with refusing_what_is_not_followed(loaded):
+            network = freeze(loaded.model, read.batch, self.found, self.stack)
+        goal = aim(loaded, network, read, prompt.target, prompt.against, None)
+        assert goal.entry is not None
+        table = head_table(network, goal.target)
+        removed = None
+        if self.sites:
+            how: Literal["zero", "mean"] = "zero" if self.removal == "zero" else "mean"
+            removed = removals(loaded, read, goal, self.sites, network.layers, how, silent)
+        for note in goal.notes:
+            self.notes[f"{prompt.place}: {note}"] = None
+        return PromptRow(
+            place=prompt.place,
+            text=prompt.text,
+            target=goal.goal.word or "",
+            against=goal.goal.other,
+            tokens=len(read.words),
+            value=float(goal.target(network.output)),
+            loss=float(surprise(network.output, goal)[0]),
+            alone=float(table.lengths[0]),
+            values=_nested(table.shapley),
+            paths=_nested(table.contributions.sum(-1)),
+            removal=removed,
+        )
 
 
 @contextmanager

@@ -45,7 +45,8 @@ def _scaled(stream: Graded, factor: Any, value: Tensor, divides: bool = False) -
     factor = factor.detach() if isinstance(factor, Tensor) else factor
 
     def times(p: Tensor) -> Tensor:  # its own transpose
-        return p / factor if divides else p * factor
+        scaled: Tensor = p / factor if divides else p * factor
+        return scaled
 
     def make() -> PathSums:
         scaled = sums().fitted(ndim).through(times, Backwards(times, tuple(shape)))
@@ -74,7 +75,7 @@ def _activation(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any
 
     def gate() -> Tensor:
         zero = inner.abs() < 1e-30
-        ratio = value / torch.where(zero, 1.0, inner)
+        ratio: Tensor = value / torch.where(zero, 1.0, inner)
         if not zero.any():
             return ratio
         options = {key: x for key, x in kwargs.items() if key not in ("input", "inplace")}
@@ -128,7 +129,8 @@ def _layer_norm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any
         return freeze_answer(func, name, args, kwargs, value)
 
     def denominator() -> Tensor:
-        return (x.value.var(axes, unbiased=False, keepdim=True) + given["eps"]).rsqrt()
+        scale: Tensor = (x.value.var(axes, unbiased=False, keepdim=True) + given["eps"]).rsqrt()
+        return scale
 
     scale = remembered(DENOMINATOR, denominator)
     sums, constants, weight, bias = x.deferred, x.constants, given["weight"], given["bias"]

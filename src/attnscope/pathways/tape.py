@@ -133,13 +133,13 @@ class Recorded(PathSums):
 
     def plus(self, other: PathSums) -> Recorded:
         assert isinstance(other, Recorded)
-        shape = torch.broadcast_shapes(self.shape, other.shape)
+        shape = tuple(map(max, self.shape, other.shape))  # broadcast: one of them is 1
 
         def back(adjoint: Sums) -> Handed:
             for term in (self, other):
                 yield term, adjoint.through(lambda g, term=term: summed_to(g, term.shape))  # type: ignore[misc]
 
-        return self.tape.step(tuple(shape), back)
+        return self.tape.step(shape, back)
 
     def plus_constant(self, constant: Tensor, source: Constants) -> Recorded:
         if source is None:
@@ -183,12 +183,15 @@ class Recorded(PathSums):
 @torch.no_grad()
 def pulled_through(network: Network, layer: int, adjoint: Sums, count: Count, heads: bool = False) -> Pulled:
     """An adjoint behind block `layer`, carried to before it; with `heads`, also to the output of each attention."""
-    stream, seen = network.streams[layer], []
+    stream = network.streams[layer]
+    seen: list[Recorded] = []
     tape = Tape(stream)
     first = tape.step(tuple(stream.shape), lambda _: iter(()))
 
     def keep(mixed: Graded, pattern: Tensor) -> None:
-        seen.append(mixed.deferred())
+        node = mixed.deferred()
+        assert isinstance(node, Recorded)
+        seen.append(node)
 
     try:
         with watching(keep) if heads else nullcontext():

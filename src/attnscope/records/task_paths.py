@@ -143,7 +143,7 @@ class TaskPaths(Record):
         for of in ("values", "paths"):
             for against in ("target", "loss") if losses else ("target",):
                 pearson, spearman = correlations(self._matrix(of), self._matrix(f"removal.{against}"))
-                found.append(Agreement(of, against, pearson, spearman))  # type: ignore[arg-type]
+                found.append(Agreement(of, against, pearson, spearman))
         return tuple(found)
 
     def _matrix(self, name: str) -> np.ndarray:

@@ -104,7 +104,7 @@ def interval(one: TaskHead) -> str:
 
 def lines(task: TaskPaths, most: int = SHOWN) -> list[tuple[str, ...]]:
     """One line for each head, the largest first."""
-    made = []
+    made: list[tuple[str, ...]] = []
     for one in task.heads[:most]:
         error = "unknown" if one.error == float("inf") else numeral(one.error, 2)
         gone = "" if one.removed is None else signed(-one.removed)
