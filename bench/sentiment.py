@@ -3,7 +3,7 @@ explanation of it is judged.
 
 MiniLM stays as it is; its embedding is the mean of the last states, of the first 48 tokens of a review. The head is a
 logistic regression on 1,000 reviews, tested on 500 others (IMDB, drawn with a seed). Faithfulness is
-that of `attnscope explain --evaluate --label`, on reviews that the head was not trained on, each from its beginning.
+that of `attnscope explain --evaluate --labels`, on reviews that the head was not trained on, each from its beginning.
 
 Writes bench/sentiment.json (accuracy and the record of `evaluate`, which `attnscope.load` reads back) and, with --page,
 its page.

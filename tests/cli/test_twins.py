@@ -19,7 +19,7 @@ OTHERWISE = {
     "reproduce": {"paper"},
     "variants": {"remedies"},  # another table
     "treat": {"setting"},  # NAME=VALUE, where the twin takes a mapping
-    "explain": {"evaluate", "samples", "max_tokens"},  # another twin: attnscope.evaluate
+    "explain": {"evaluate", "labels", "samples", "max_tokens"},  # another twin: attnscope.evaluate
     "report": {"keep_text"},  # an option of the page of a survey, which the twin hands on
 }
 RENAMED = {("capacity", "no_cache"): "no_use_cache"}
@@ -64,5 +64,5 @@ def test_defaults_are_those_of_the_twin(name: str) -> None:
 
 def test_defaults_of_evaluating_are_those_of_its_own_twin() -> None:
     theirs = inspect.signature(attnscope.evaluate).parameters
-    for option in ("methods", "samples", "max_tokens", "dtype", "device", "bos", "seed", "random_init"):
+    for option in ("methods", "labels", "samples", "max_tokens", "dtype", "device", "bos", "seed", "random_init"):
         assert default_of(COMMANDS["explain"], option) == theirs[option].default, option
