@@ -40,7 +40,7 @@ ATOM = re.compile(r"^(\[.*]|Br|Cl|[NOSPFICbcnosp])$")
 TAILS = ("CCC", "Cc1cccc(F)c1", "COc1ccccc1", "FCCCC", "O=C1CCCN1C", "Brc1cccs1", "CCOC(=O)C", "Cn1cccc1")
 AMINES = ("CCCO", "Cc1cccc(Br)c1", "c1cccc(C)c1", "CC(C)OC", "C1CCCOC1", "CCSC", "Cc1ccco1", "CCC#N")
 HEAD, LAYERS = 5, (9, 10, 11)
-METHODS = "relevance,attention_lrp,path_contribution,gradient_input,raw_attention,rollout,occlusion,random"
+METHODS = "relevance,attention_lrp,gradient_input,raw_attention,rollout,occlusion,random"
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,24 @@ def right(loaded: Loaded, reaction: Reaction, methods: str) -> dict[str, list[bo
     return dict(found)
 
 
+def summary(
+    reactions: int, values: dict[str, list[bool]], groups: list[int], chance: list[float], same: list[float]
+) -> dict[str, Any]:
+    rows = [
+        {"method": name, "right": mean, "low": low, "high": high}
+        for name, hits in values.items()
+        for mean, low, high in [bootstrap_mean([float(hit) for hit in hits], groups=groups)]
+    ]
+    return {
+        "model": "RXNMapper's ALBERT",
+        "reactions": reactions,
+        "atoms": len(groups),
+        "chance": sum(chance) / len(chance),
+        "same_element": sum(same) / len(same),
+        "rows": sorted(rows, key=lambda row: -float(row["right"])),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reactions", type=int, default=len(TAILS))
@@ -125,29 +143,16 @@ def main() -> None:
             chance.append(1 / len(atoms))
             same.append(1 / alike)
         print("".join(reaction.tokens), flush=True)
-    rows = [
-        {"method": name, "right": mean, "low": low, "high": high}
-        for name, hits in values.items()
-        for mean, low, high in [bootstrap_mean([float(hit) for hit in hits], groups=groups)]
-    ]
-    rows.sort(key=lambda row: -float(row["right"]))
-    results = {
-        "model": "RXNMapper's ALBERT",
-        "reactions": asked.reactions,
-        "atoms": len(groups),
-        "chance": sum(chance) / len(chance),
-        "same_element": sum(same) / len(same),
-        "rows": rows,
-    }
-    table = Table(title=f"the right atom first ({len(groups)} atoms of {asked.reactions} reactions)")
+        results = summary(number + 1, values, groups, chance, same)
+        RESULTS.write_text(json.dumps(results, indent=2) + "\n")  # what is done is kept
+    table = Table(title=f"the right atom first ({results['atoms']} atoms of {results['reactions']} reactions)")
     for heading in ("method", "right", "95%"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
-    for row in rows:
+    for row in results["rows"]:
         table.add_row(row["method"], f"{row['right']:.2f}", f"{row['low']:.2f} to {row['high']:.2f}")
     console = Console(width=100)
     console.print(table)
     console.print(f"chance {results['chance']:.2f}; knowing the element alone {results['same_element']:.2f}")
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ OTHERWISE = {
     "reproduce": {"paper"},
     "variants": {"remedies"},  # another table
     "treat": {"setting"},  # NAME=VALUE, where the twin takes a mapping
-    "explain": {"evaluate", "samples", "max_tokens"},  # another twin: attnscope.evaluate
+    "explain": {"evaluate", "labels", "samples", "max_tokens"},  # another twin: attnscope.evaluate
     "paths": {"removal", "resume"},  # another twin: attnscope.task_paths
     "report": {"keep_text"},  # an option of the page of a survey, which the twin hands on
 }
@@ -66,7 +66,7 @@ def test_defaults_are_those_of_the_twin(name: str) -> None:
 
 def test_defaults_of_evaluating_are_those_of_its_own_twin() -> None:
     theirs = inspect.signature(attnscope.evaluate).parameters
-    for option in ("methods", "samples", "max_tokens", "dtype", "device", "bos", "seed", "random_init"):
+    for option in ("methods", "labels", "samples", "max_tokens", "dtype", "device", "bos", "seed", "random_init"):
         assert default_of(COMMANDS["explain"], option) == theirs[option].default, option
 
 

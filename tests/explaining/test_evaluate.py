@@ -241,6 +241,6 @@ def test_labels_that_are_not_there_are_refused_in_a_sentence(tmp_path: Path) -> 
         attnscope.evaluate(
             trained(), ["".join(map(chr, range(4, 12)))], labels=["nobody"], tokenizer=_plain(), max_tokens=8
         )
-    refused = command("explain", "pocket", "a text", "--label", "x")
+    refused = command("explain", "pocket", "a text", "--labels", "x")
     assert refused.returncode == 2
-    assert "--label belongs to --evaluate" in refused.stderr
+    assert "--labels belongs to --evaluate" in refused.stderr

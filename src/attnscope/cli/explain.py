@@ -95,7 +95,7 @@ def explain(
             "the order each method gives.",
         ),
     ] = False,
-    label: Annotated[
+    labels: Annotated[
         str | None,
         typer.Option(
             help="Of --evaluate: the field of a .jsonl corpus that holds the true class of each text, which is then "
@@ -131,10 +131,10 @@ def explain(
     if evaluate:
         _refuse_what_one_answer_needs(target, against, position, beside, generate, head)
         check_corpus(text)
-    elif label is not None:
+    elif labels is not None:
         from attnscope.core.errors import RefusalError
 
-        raise RefusalError("--label belongs to --evaluate: add it, or name one class with --target.")
+        raise RefusalError("--labels belongs to --evaluate: add it, or name one class with --target.")
     words = text if evaluate else text_or_medium(text)
     second = None if beside is None else text_or_medium(beside)
     check_model(
@@ -160,7 +160,7 @@ def explain(
             if evaluate:
                 from attnscope.explaining.evaluate import evaluate as judge
 
-                cut: dict[str, Any] = {"labels": label, "samples": samples, "max_tokens": max_tokens}
+                cut: dict[str, Any] = {"labels": labels, "samples": samples, "max_tokens": max_tokens}
                 found = judge(model, words, progress=progress, **cut, **shared)
             else:
                 from attnscope.explaining.explain import explain as run

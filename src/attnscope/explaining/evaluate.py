@@ -144,7 +144,7 @@ def _run(
     read = reading(loaded, inputs, what="Explanations")
     found, places, output = first_look(loaded, read, known)
     if truth is not None and entries(loaded, output).output != "classes":
-        raise RefusalError(f"{loaded.class_name} has no classes to compare with labels: leave --label out.")
+        raise RefusalError(f"{loaded.class_name} has no classes to compare with labels: leave --labels out.")
     goal = aim(loaded, read, output, target=truth, against=None, position=None, bos="auto")
     return Run(loaded, read, found, places, goal, capture(loaded.model, read.batch, found, places, goal.number), seed)
 

@@ -6,8 +6,8 @@
     found.save("explanation.json"); found.write_page("explanation.html")
 
 The model runs with its fused attention on and gives its own numbers, bit for bit; no attention map is kept
-(`docs/explain.md` has the derivation). A method that cannot speak of a model is left out with a note, or refused where
-it was asked for by name.
+(`docs/relevance.md` has the derivation). A method that cannot speak of a model is left out with a note, or refused
+where it was asked for by name.
 """
 
 from __future__ import annotations
