@@ -42,6 +42,11 @@ class Panel:
     top: tuple[tuple[str, str, str], ...]  # place, word, number
     matrices: tuple[Matrix, ...] = ()
 
+    @property
+    def wide(self) -> bool:
+        """Whether there is a drawing that keeps its width on a narrow screen."""
+        return bool(self.matrices) or any(one.strip for one in self.inputs)
+
 
 @dataclass(frozen=True)
 class Often:
