@@ -105,7 +105,7 @@ def shortest_half(numbers: Sequence[float]) -> tuple[int, int]:
 def _firsts(found: Explanation, told: Sequence[Scored]) -> Counter[Place]:
     places: Counter[Place] = Counter()
     for one in told:
-        first = found.top(one.name, 1)[0]
+        first = _leading(found, one.name, 1)[0]
         places[first.input, first.place] += 1
     return places
 
@@ -113,8 +113,20 @@ def _firsts(found: Explanation, told: Sequence[Scored]) -> Counter[Place]:
 def named_by(found: Explanation, few: int = FEW) -> Counter[Place]:
     """How many methods have a token among their first few."""
     return Counter(
-        (token.input, token.place) for one in found.voting if decides(one) for token in found.top(one.name, few)
+        (token.input, token.place) for one in found.voting if decides(one) for token in _leading(found, one.name, few)
     )
+
+
+def _leading(found: Explanation, name: str, few: int) -> tuple[Token, ...]:
+    """The tokens that did most, of a picture its patches alone: which part of it decided is asked, and [CLS] is none."""
+    apart = {
+        (read.name, place)
+        for read in found.inputs
+        if read.kind == "image" and read.grid is not None
+        for place in range(read.before)
+    }
+    every = found.top(name, len(apart) + few)
+    return tuple(token for token in every if (token.input, token.place) not in apart)[:few] or every[:few]
 
 
 def _often_named(found: Explanation) -> str:
