@@ -118,7 +118,7 @@ def named_by(found: Explanation, few: int = FEW) -> Counter[Place]:
 
 
 def _leading(found: Explanation, name: str, few: int) -> tuple[Token, ...]:
-    """The tokens that did most, of a picture its patches alone: which part of it decided is asked, and [CLS] is none."""
+    """The tokens that did most, of a picture its patches alone: which part of it decided is asked, [CLS] is none."""
     apart = {
         (read.name, place)
         for read in found.inputs
