@@ -34,7 +34,7 @@ from tools.real_models import dinov2
 
 RESULTS = Path(__file__).with_name("textiles.json")
 KINDS = ("nominal", "local")
-TRAINING, TESTING, ASKED = 100, 50, 12  # of each kind; of defects that are explained
+TRAINING, TESTING, ASKED = 100, 50, 8  # of each kind; of defects that are explained
 METHODS = "relevance,attention_lrp,gradient_input,raw_attention,rollout,random"
 PENALTY = 1e-2  # on squared weights, beside the mean loss
 BLOCK = 12  # pixels: the window in which noise is added up

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from attnscope.records.explanation import Asked, ByLength, Explanation, Input, Scored
+from attnscope.records.explanation import Asked, ByLength, Explanation, Input, Scored, Step
 
 WORDS = ("<bos>", "The", " capital", " of", " France", " is", " not", "\n", " <b>", " Rome")
 
@@ -50,4 +50,42 @@ def sample_explanation(tokens: int = 10, stacks: int = 1, methods: int = 5) -> E
         notes=("A note.",),
         lengths=ByLength("model", split, (0.5, 0.25, 0.125, 0.0)) if stacks == 1 else None,
         provenance={"model": {"name": "a model", "hash": "sha256:0"}, "bos": {"begins": True, "why": "said"}},
+    )
+
+
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAMLCwgAAACH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="
+
+
+def sample_scene() -> Explanation:
+    """A picture of 2 x 3 patches behind [CLS], a sound of 4 s in a window of 8, a text, and a continuation of two."""
+    inputs = (
+        Input("image", ("[CLS]", *(f"patch {n // 3},{n % 3}" for n in range(6))), "image", (2, 3), PIXEL),
+        Input("sound", tuple(f"{n * 0.5:.2f} s" for n in range(16)), "sound", seconds=4.0, window=8.0),
+        Input("text", ("a", " word", " <b>")),
+    )
+    picture = (3.0, 0.0, 1.0, -0.5, 2.0, 0.25, 0.25)
+    sound = tuple(4.0 if n == 3 else 1.0 if n == 12 else 0.0 for n in range(16))
+    rows = (picture, sound, (0.5, 1.0, -1.0))
+    steps = tuple(
+        Step(word, value, ("gradient_input",), (tuple(tuple(scale * n for n in row) for row in rows),))
+        for word, value, scale in ((" one", 2.0, 1.0), (" two", 3.0, -2.0))
+    )
+    asked = Asked("continuation", " one two", where="2 tokens")
+    return Explanation(
+        model="a model",
+        class_name="Model",
+        text="photo.png",
+        inputs=inputs,
+        target=asked.words,
+        asked=asked,
+        position=None,
+        value=5.0,
+        dtype="float32",
+        baseline="that of a picture of one mean colour",
+        methods=(
+            Scored("gradient_input", "Gradient x input", "default", True, rows),
+            Scored("relevance", "Relevance", "default", False, tuple(tuple(map(abs, row)) for row in rows)),
+        ),
+        steps=steps,
+        provenance={"model": {"name": "a model", "hash": "sha256:0"}},
     )

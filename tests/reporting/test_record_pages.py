@@ -18,7 +18,7 @@ from attnscope.records.record import Record
 from tests.charts.sample_capacity import sample_capacity
 from tests.reporting import looks
 from tests.reporting.sample_collapse import collapse_of, sample_curves
-from tests.reporting.sample_explanation import sample_explanation
+from tests.reporting.sample_explanation import sample_explanation, sample_scene
 from tests.reporting.sample_faithfulness import sample_faithfulness
 from tests.reporting.sample_operator_map import sample_operator_map
 from tests.reporting.sample_reproduction import sample_reproduction
@@ -32,6 +32,7 @@ PAGES: dict[str, Callable[[], Record]] = {
     "capacity": sample_capacity,
     "explanation": sample_explanation,
     "explanation of two stacks": partial(sample_explanation, stacks=2, tokens=60),
+    "explanation of a picture and a sound": sample_scene,
     "reproduction": sample_reproduction,
     "faithfulness": sample_faithfulness,
     "task of many prompts": sample_task_paths,

@@ -36,7 +36,8 @@ FEWEST = 2
 def continued(loaded: Loaded, read: Reading, question: Question) -> Reading:
     """The same input with the continuation behind it, where one is asked for; of a sound what the decoder wrote."""
     generate = _count(question)
-    speaks = bool(read.scenes) and "decoder_input_ids" in read.batch
+    # A sound that was read here; of a ready batch the next token is asked for, as of every other.
+    speaks = any(scene.seconds is not None for scene in read.scenes) and "decoder_input_ids" in read.batch
     if generate is not None and question.target is not None:
         raise RefusalError("A continuation is either given (--target) or written (--generate): leave one out.")
     if generate is not None:

@@ -67,11 +67,12 @@ def of_states(loaded: Loaded, read: Reading, output: Tensor, question: Question)
         )
     own = pooled(output)[0]
     if against is None:
-        said = f"{loaded.class_name} gives states and no logits: explained is the norm of the {what}."
+        given = "one state for the whole input" if output.ndim == 2 else "states"
+        said = f"{loaded.class_name} gives {given} and no logits: explained is the norm of the {what}."
         unit = own / own.norm().clamp_min(torch.finfo(own.dtype).tiny)
 
-        def size(given: Tensor) -> Tensor:
-            lengths: Tensor = torch.linalg.vector_norm(pooled(given), dim=-1)
+        def size(states: Tensor) -> Tensor:
+            lengths: Tensor = torch.linalg.vector_norm(pooled(states), dim=-1)
             return lengths
 
         return Aim(size, spread(unit), Asked("norm", of=what), None, size, (said,))

@@ -44,6 +44,11 @@ class Panel:
     more: int  # tokens that are equal to the last of these
     matrices: tuple[Matrix, ...] = ()
 
+    @property
+    def wide(self) -> bool:
+        """Whether there is a drawing that keeps its width on a narrow screen."""
+        return bool(self.matrices) or any(one.strip for one in self.inputs)
+
 
 @dataclass(frozen=True)
 class Often:

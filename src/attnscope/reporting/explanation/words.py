@@ -104,14 +104,30 @@ def shortest_half(numbers: Sequence[float]) -> tuple[int, int]:
 
 def _firsts(found: Explanation, told: Sequence[Scored]) -> Counter[Place]:
     """How many methods put a token first, alone or beside its equals."""
-    return Counter((token.input, token.place) for one in told for token in found.named(one.name))
+    return Counter((token.input, token.place) for one in told for token in _leading(found, one.name, 1))
 
 
 def named_by(found: Explanation, few: int = FEW) -> Counter[Place]:
     """How many methods have a token among their first few, or equal to the last of these."""
     return Counter(
-        (token.input, token.place) for one in found.voting if decides(one) for token in found.named(one.name, few)
+        (token.input, token.place) for one in found.voting if decides(one) for token in _leading(found, one.name, few)
     )
+
+
+def _leading(found: Explanation, name: str, few: int) -> tuple[Token, ...]:
+    """The tokens that did most, of a picture its patches alone: which part of it decided is asked, [CLS] is none."""
+    apart = {
+        (read.name, place)
+        for read in found.inputs
+        if read.kind == "image" and read.grid is not None
+        for place in range(read.before)
+    }
+    if not apart:
+        return found.named(name, few)
+    scores = found.scores(name)
+    every = [one for one in found.top(name, len(scores)) if (one.input, one.place) not in apart]
+    first = [one for one in every[:few] if one.score > min(scores)]
+    return tuple(one for one in every if first and one.score >= first[-1].score)
 
 
 def _often_named(found: Explanation) -> str:
