@@ -5,6 +5,7 @@ python tools/every_family.py                       every type, as a list on the 
 python tools/every_family.py jamba led --json F    some of them; outcomes as JSON, one entry a type, kept and added to
 python tools/every_family.py --json F --resume     those that F does not hold yet
 python tools/every_family.py --json F --again explain=refused     those in F whose outcome of a command begins so
+python tools/every_family.py jamba --json F --only explain         one command anew; what F holds of the others stays
 
 An outcome is `verified` (with the largest difference from an independent computation), `exact`, `done`, `ran` (and what
 there was nothing to compare with), `refused` (with the sentence), `stopped` (by the limit on time or memory) or
@@ -35,8 +36,8 @@ COMMANDS = ("scan", "paths", "collapse", "explain")
 _TOLD = re.compile("INCOMPLETE|stream only|attention is not")
 
 
-def outcomes(model_type: str) -> Iterator[dict[str, Any]]:
-    """What building the type and running every command on it gave, piece by piece."""
+def outcomes(model_type: str, commands: tuple[str, ...] = COMMANDS) -> Iterator[dict[str, Any]]:
+    """What building the type and running the commands on it gave, piece by piece."""
     import torch
 
     from tests.hf.tiny import tiny
@@ -52,11 +53,16 @@ def outcomes(model_type: str) -> Iterator[dict[str, Any]]:
     yield {"built": "yes", "class": type(model).__name__}
     trainable = _training(tiny(model_type)[0], batch)
     noted: dict[str, Any] = {}
-    yield {"scan": _attempt(lambda: _scan(model, batch, noted))}
-    yield noted
-    yield {"paths": _attempt(lambda: _paths(model, batch))}
-    yield {"collapse": _attempt(lambda: _collapse(model, batch))}
-    yield {"explain": _attempt(lambda: explained(model, first_sequence(batch)))}
+    runs: dict[str, Callable[[], str]] = {
+        "scan": lambda: _scan(model, batch, noted),
+        "paths": lambda: _paths(model, batch),
+        "collapse": lambda: _collapse(model, batch),
+        "explain": lambda: explained(model, first_sequence(batch)),
+    }
+    for command in commands:
+        yield {command: _attempt(runs[command])}
+        if command == "scan":
+            yield noted
     # A model that could be trained can be after it was measured: nothing is left behind in it.
     yield {"training": _training(model, batch) if trainable == "done" else f"not possible before: {trainable}"}
 
@@ -127,7 +133,7 @@ def _where(error: BaseException) -> str:
     return f"{type(error).__name__}: {reason} ({Path(last.filename).name}:{last.lineno})"
 
 
-def apart(model_type: str) -> dict[str, Any]:
+def apart(model_type: str, commands: tuple[str, ...] = COMMANDS) -> dict[str, Any]:
     """`outcomes` in a process of its own."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -137,7 +143,7 @@ def apart(model_type: str) -> dict[str, Any]:
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         signal.alarm(10 * SECONDS)  # for what waits and does nothing
         with os.fdopen(writing, "w", encoding="utf-8") as pipe:
-            for piece in outcomes(model_type):
+            for piece in outcomes(model_type, commands):
                 pipe.write(json.dumps(piece) + "\n")
                 pipe.flush()
         os._exit(0)
@@ -150,7 +156,7 @@ def apart(model_type: str) -> dict[str, Any]:
     limits = f"more than {SECONDS} s or {BYTES >> 30} GB"
     if not said:
         return {"built": f"no: {limits}"}
-    return said | ({name: f"stopped: {limits}" for name in COMMANDS if name not in said} if "class" in said else {})
+    return said | ({name: f"stopped: {limits}" for name in commands if name not in said} if "class" in said else {})
 
 
 def main() -> int:
@@ -159,6 +165,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--again", metavar="COMMAND=WORD")
+    parser.add_argument("--only", choices=COMMANDS)
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     sys.path.insert(0, str(ROOT))
@@ -179,7 +186,8 @@ def main() -> int:
         command, _, word = asked.again.partition("=")
         wanted = [name for name in wanted if str(kept.get(name, {}).get(command)).startswith(word)]
     for model_type in [one for one in wanted if not (asked.resume and one in kept)]:
-        kept[model_type] = said = apart(model_type)
+        said = apart(model_type, (asked.only,) if asked.only else COMMANDS)
+        kept[model_type] = said = {**kept[model_type], **said} if asked.only and model_type in kept else said
         print(model_type, *(f"{name}: {said[name]}" for name in ("built", *COMMANDS) if name in said), sep="\n    ")
         if asked.json:
             write_atomically(asked.json, json.dumps(kept, indent=1).encode())
