@@ -52,6 +52,14 @@ def test_dashed_lines_lie_on_top_and_have_marks_where_they_may_cover_their_own_l
     assert [layer["mark"]["type"] for layer in alone] == ["area", "line", "circle", "line"]
 
 
+def test_a_dashed_line_has_a_band_of_its_own() -> None:
+    """One band through the rows of both would run to and fro between the two lines."""
+    rows = tuple(Point(x, y, "gain 1", "", y - 1, y + 1, y > 5) for x in (1, 2) for y in (1.0, 9.0))
+    (panel,) = panels_of(experiment_figure(Figure("f", "t", "c", "x", "y", rows)).to_dict())
+    bands = [layer["encoding"] for layer in panel["layer"] if layer["mark"]["type"] == "area"]
+    assert [band["detail"]["field"] for band in bands] == ["dashed"]
+
+
 @pytest.mark.parametrize(("width", "columns"), [(326, 1), (600, 2), (1080, 3)])
 def test_as_many_panels_stand_side_by_side_as_there_is_room_for(width: int, columns: int) -> None:
     chart = experiment_figure(figure(0.05, ("a", "b", "c"), dashed=False), title=False, width=width).to_dict()

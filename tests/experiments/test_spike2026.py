@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from attnscope.core.experiment import Bare, Result
+from attnscope.core.experiment import Bare, Result, median
 from attnscope.experiments.spike2026 import CLAIMS, spike2026
 from attnscope.trials.remedy_arms import PLAIN, REMEDIES, above_half, key
 
@@ -52,7 +52,7 @@ def test_each_need_changes_one_thing() -> None:
 
 def test_where_nothing_was_learned_no_remedy_is_judged(found: Result) -> None:
     """Two steps of training teach nothing; eight keys are so few that uniform attention passes for a sink (H_8/8)."""
-    assert found.measured["excess_loss_of_pre_norm"][0] > 0.15
+    assert median(found.measured["excess_loss_of_pre_norm"]) > 0.15
     compared = ("_lowers_", "_leaves_", "_removes_", "_has_more_", "_need_", "_cost_")
     for claim in spike2026.judged(found):
         if any(word in claim.name for word in compared):

@@ -172,7 +172,11 @@ def _curves(
     told = {"description": "label:N", "tooltip": [alt.Tooltip("label:N", title=" ")]}
     layers = [
         banded.mark_area(style="spread").encode(
-            x=x, y=alt.Y("low:Q", scale=y_scale, title=figure.y), y2="high:Q", **colour
+            x=x,
+            y=alt.Y("low:Q", scale=y_scale, title=figure.y),
+            y2="high:Q",
+            detail="dashed:N",  # a full and a dashed line of one colour have bands of their own
+            **colour,
         ),
         solid.mark_line(style="line").encode(x=x, y=y, **colour),
         solid.mark_circle(style="reading", size=26).encode(x=x, y=y, **told, **colour),
