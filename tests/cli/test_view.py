@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import attnscope as package
 from tests.command import attnscope
+
+BLANK = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10"></svg>'
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _charts_are_not_drawn() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("attnscope.charts.export", "attnscope.reporting.drawing"):
+            patch.setattr(f"{module}.render", lambda *_, **__: BLANK)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def given(name: str, tokens: int = 11) -> dict[str, Any]:
 # Grouped heads, a sliding window, soft-capped logits, learned sinks, and position bias with cross-attention.
 @pytest.mark.parametrize("name", ["BERT", "GPT-2", "Llama", "Mistral", "Gemma2", "gpt_oss", "T5"])
 def test_maps_are_those_of_eager_attention(name: str) -> None:
-    model = BY_NAME[name].model()
+    model: Any = BY_NAME[name].model()
     with_plain_experts(model)  # fused ones know no float64
     model.double()
     view = attnscope.view(model, given(name))

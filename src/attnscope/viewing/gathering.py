@@ -19,8 +19,8 @@ from attnscope.records.view import HeadMap, Part
 from attnscope.trace.frame import AttentionFrame
 from attnscope.viewing.maps import layer_maps
 
-# Bytes of a page for one weight, deflated and in base64. SmolLM2 needs 0.56 on 128 tokens and 0.34 on 512: rows grow
-# longer, and most of their weights are nothing.
+# Bytes of a page for one weight, deflated and in base64. SmolLM2 needs 0.65 on 128 tokens and 0.33 on 512 (bench.view):
+# rows grow longer, and most of their weights are nothing.
 BYTES = 0.5
 
 
