@@ -75,7 +75,7 @@ def _compared(
     if at_places is None:
         return "ran: written out, its maps have another shape"
     dead = [not bool(call.gradient.any()) for call in captured.calls if len(call.scores.query) == 1]
-    if any(zero and bool(one.reach.any()) for zero, one in zip(dead, at_places, strict=True)):
+    if any(zero and one.stack in rows and bool(one.reach.any()) for zero, one in zip(dead, at_places, strict=True)):
         return "ran: some of its attention does not depend on this input, and there is no gradient to compare"
     dense = by_the_rule(at_places, captured.embedding)
     full = {stack: row for stack, row in rows.items() if len(row)}

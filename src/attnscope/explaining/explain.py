@@ -197,8 +197,8 @@ def _unfollowed(one: Run, chosen: tuple[Method, ...]) -> tuple[str, ...]:
     if not others:
         return ()
     return (
-        f"{' and '.join(names).capitalize()} end in '{last}': what '{', '.join(others)}' of {one.loaded.class_name} do "
-        "behind it or beside it takes part in the answer too, and is not followed.",
+        f"{last} is where {', '.join(names)} begin: what {', '.join(others)} of {one.loaded.class_name} do behind it or "
+        "beside it takes part in the answer too, and is not followed.",
     )
 
 
