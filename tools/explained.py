@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ def explained(model: Any, batch: dict[str, Tensor]) -> str:
     from attnscope.hf.tapping.capture import capture
     from attnscope.hf.tapping.entrances import entrances
 
+    twin = deepcopy(model)  # before anything ran: some models keep states of a run, gradients and all
     of_tokens = any(name.endswith("input_ids") for name in batch)
     try:
         record = attnscope.explain(model, batch, methods="relevance")
@@ -45,7 +47,7 @@ def explained(model: Any, batch: dict[str, Tensor]) -> str:
     captured = capture(model, given, found, places, number)
     if record is None:
         rows = relevance(calls=captured.calls, start=start_of(captured, found))
-    outcome = _compared(model, batch, number, rows, captured)
+    outcome = _compared(twin, batch, number, rows, captured)
     if record is None:
         return f"{outcome}, of a batch"
     return outcome + (", in part" if any("is not followed" in note for note in record.notes) else "")
