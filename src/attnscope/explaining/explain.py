@@ -197,7 +197,7 @@ def _unfollowed(one: Run, chosen: tuple[Method, ...]) -> tuple[str, ...]:
     if not others:
         return ()
     return (
-        f"{last} is where {', '.join(names)} begin: what {', '.join(others)} of {one.loaded.class_name} do behind it or "
+        f"In '{last}' of {one.loaded.class_name} {', '.join(names)} begin: what {', '.join(others)} do behind it or "
         "beside it takes part in the answer too, and is not followed.",
     )
 
