@@ -30,7 +30,8 @@ its own, within {limits}.
 - `explain` is verified on {explained}: relevance by the fast route, which keeps no map, beside the rule of the paper on
   maps that the model writes out, with gradients from autograd (the number: the largest difference, relative to the
   largest relevance; two kernels in float32 may differ by {near:.0e}). *Of a batch*: the input is no text; relevance was
-  asked for in Python, below the command. *ran*: it ran, and there were no maps to compare with (a reason says why).
+  asked for in Python, below the command. *In part*: other stacks take part in the answer too, which the record notes.
+  *ran*: it ran, and there were no maps to compare with (a reason says why).
 - After all four, one step of training was taken with every model that could be trained before: {trained}.
 - What is not done is refused in a sentence; the numbers in brackets stand for the reasons below, in which CLASS,
   MODULE and N stand for what differs from type to type. Tracebacks: {tracebacks}.

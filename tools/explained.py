@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -25,27 +26,34 @@ def explained(model: Any, batch: dict[str, Tensor]) -> str:
     import attnscope
     from attnscope.core.errors import RefusalError
     from attnscope.explaining.running import start_of
+    from attnscope.explaining.streaming import in_streams
     from attnscope.explanations.relevance import relevance
     from attnscope.hf.anatomy.anatomy import anatomy
     from attnscope.hf.tapping.capture import capture
     from attnscope.hf.tapping.entrances import entrances
+    from attnscope.matrix.relevance_maps import read_each_other
 
+    twin = deepcopy(model)  # before anything ran: some models keep states of a run, gradients and all
     of_tokens = any(name.endswith("input_ids") for name in batch)
     try:
         record = attnscope.explain(model, batch, methods="relevance")
         number = _asked(record)
-        rows = {one.name: torch.tensor(row) for one, row in zip(record.inputs, record.methods[0].scores, strict=True)}
     except RefusalError:
         if of_tokens:
             raise
-        record, number, rows = None, _norm, {}
+        record, number = None, _norm
     found = anatomy(model, batch)
     given = {name: value.clone().requires_grad_(value.is_floating_point()) for name, value in batch.items()}
-    places = entrances(model, batch, found) if of_tokens else ()
+    places = () if record is None else entrances(model, batch, found)
     captured = capture(model, given, found, places, number)
     if record is None:
         rows = relevance(calls=captured.calls, start=start_of(captured, found))
-    outcome = _compared(model, batch, number, rows, captured)
+    else:
+        if read_each_other(in_streams(captured, places).calls):
+            return "ran: streams that read each other, which tests/explanations/test_two_streams.py compares"
+        scores = record.methods[0].scores
+        rows = {place.stack: torch.tensor(row) for place, row in zip(places, scores, strict=True)}
+    outcome = _compared(twin, batch, number, rows, captured)
     if record is None:
         return f"{outcome}, of a batch"
     return outcome + (", in part" if any("is not followed" in note for note in record.notes) else "")
@@ -75,10 +83,10 @@ def _compared(
     if at_places is None:
         return "ran: written out, its maps have another shape"
     dead = [not bool(call.gradient.any()) for call in captured.calls if len(call.scores.query) == 1]
-    if any(zero and bool(one.reach.any()) for zero, one in zip(dead, at_places, strict=True)):
+    if any(zero and one.stack in rows and bool(one.reach.any()) for zero, one in zip(dead, at_places, strict=True)):
         return "ran: some of its attention does not depend on this input, and there is no gradient to compare"
     dense = by_the_rule(at_places, captured.embedding)
-    full = {stack: row for stack, row in rows.items() if len(row)}
+    full = {stack: row for stack, row in rows.items() if len(row) and stack in dense}
     largest = max(float(dense[stack].max()) for stack in full)
     if largest <= 0:
         return "ran: no token is relevant"

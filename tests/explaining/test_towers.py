@@ -61,7 +61,6 @@ def test_an_answer_that_depends_on_the_picture_alone_is_explained_by_it() -> Non
     assert not any(by_name["text"])
 
 
-
 def test_windows_are_not_taken_for_sequences() -> None:
     model, batch = one("swin")
     found = anatomy(model, batch)

@@ -248,8 +248,8 @@ def _unfollowed(one: Run, chosen: tuple[Method, ...]) -> tuple[str, ...]:
         return ()
     where = "', '".join(ends)
     return (
-        f"{' and '.join(names).capitalize()} end in '{where}': what '{', '.join(others)}' of {one.loaded.class_name} "
-        "do behind it or beside it takes part in the answer too, and is not followed.",
+        f"In '{where}' of {one.loaded.class_name} {', '.join(names)} begin: what {', '.join(others)} do behind it or "
+        "beside it takes part in the answer too, and is not followed.",
     )
 
 

@@ -66,11 +66,10 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
         if not difference <= ALLOWED[dtype]:
             where = f"block {index}" if index < network.layers else "what follows the blocks"
             experts = experts_in(model)
+            perhaps = "" if experts is None else f" (perhaps its mixture of experts ({experts}))"
             cause = (
-                "something in it is random (dropout left on), quantised or not linear when frozen; choose another model"
-                if experts is None
-                else f"its mixture of experts ({experts}) weighs or sorts tokens in a way that is not followed; choose "
-                "a dense model of the same kind"
+                f"something in it{perhaps} is random (dropout left on), quantised or not linear when frozen; choose "
+                "another model"
             )
             raise RefusalError(
                 f"The linear form of {network.name} differs from the model by {max(found_differences):.1e} (relative; "
