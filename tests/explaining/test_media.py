@@ -162,6 +162,17 @@ def test_two_texts_are_explained_on_both_sides() -> None:
     assert found.target == "likeness of '5 6 7' and '8 9 10 11'"
 
 
+def test_every_method_of_two_texts_has_a_page_and_a_record_that_loads(tmp_path: Path) -> None:
+    """Lengths of paths are of one side, and are left out; the record is read back as it was; .html is the page."""
+    torch.manual_seed(0)
+    model = BY_NAME["BERT"].model()
+    found = attnscope.explain(model, "5 6 7", "8 9 10 11", methods=("path_contribution", "operator"))
+    assert found.lengths is None
+    assert attnscope.load(found.save(tmp_path / "explanation.json")) == found
+    assert found.save(tmp_path / "page.html").read_text("utf-8").lower().startswith("<!doctype html")
+    assert not any(sentence.startswith("By operator tokens add up") for sentence in found.sentences())
+
+
 def test_a_picture_and_a_text_for_two_towers() -> None:
     found = attnscope.explain(clip().float(), (PIXELS, "1 7 8 2"), methods="relevance,gradient_input")
     assert [(read.name, read.kind, len(read.tokens)) for read in found.inputs] == [

@@ -17,6 +17,7 @@ from attnscope.exchanging.new_folder import refuse_taken
 from attnscope.hf.exchanging.settings import sorted_settings
 from attnscope.treating import arms
 from attnscope.treating.fine_tuning import put_back
+from attnscope.treating.refusing import Asked, unused
 from attnscope.treating.trained import Kept
 
 
@@ -69,3 +70,9 @@ def test_a_model_whose_loss_is_no_number_is_not_judged(monkeypatch: pytest.Monke
     monkeypatch.setattr(arms, "held_out_losses", lambda *_: (1.0, math.nan))
     with pytest.raises(RefusalError, match="The treated model has a loss that is no number"):
         arms.looked_at.__wrapped__(None, None, "the treated model", silent)  # type: ignore[attr-defined]
+
+
+def test_options_of_a_training_that_auto_does_not_need_are_said() -> None:
+    asked = Asked(remedy="auto", steps=5, rate=1e-4)
+    assert unused(asked, "temperature") == ("temperature trains nothing: --steps, --rate had no meaning.",)
+    assert unused(Asked(remedy="auto"), "temperature") == ()

@@ -134,4 +134,7 @@ def resume_option(what: str) -> Any:
 
 
 def _words(what: str, default: str) -> str:
+    """What an option is, and its default in words, or to which other option it belongs."""
+    if default.startswith("of "):
+        return f"{what} ({default})"
     return f"{what} Default: {default}." if default else what

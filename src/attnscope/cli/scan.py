@@ -128,6 +128,10 @@ def scan(
         _echo(f"interrupted; {_what_is_kept(_state(place / PARTIAL), earlier)}.")
         raise typer.Exit(130) from None
     _say(survey, findings, place, thresholds, as_json, verbose)
+    if views:
+        from attnscope.records.survey.evidence import view_name
+
+        _echo(f"views: {', '.join(str(place / view_name(sample)) for sample in views)}")
     if fail_on and any(finding.at_least(severity_of(fail_on)) for finding in findings):
         raise typer.Exit(1)
 

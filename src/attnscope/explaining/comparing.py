@@ -57,6 +57,7 @@ def of_both(
         first,
         inputs=inputs,
         methods=methods,
+        lengths=None,  # of one side only, and likeness has two
         asked=asked,
         target=asked.words,
         notes=tuple(dict.fromkeys((*first.notes, *second.notes))),

@@ -63,7 +63,7 @@ def of_states(loaded: Loaded, read: Reading, output: Tensor, question: Question)
     if target not in (None, NORM):
         raise RefusalError(
             f"{loaded.class_name} gives states and no logits: leave --target out (the norm of the {what} is "
-            "explained), or give --against another text to explain how alike they are."
+            "explained), give --against another of its kind to explain how alike they are, or a linear --head."
         )
     own = pooled(output)[0]
     if against is None:

@@ -129,13 +129,15 @@ def _explained(
         captured = in_streams(capture(loaded.model, read.batch, found, places, goal.number), places)
         one = Run(loaded, read, found, places, goal, captured, seed)
         scored, left_out = _scored(one, chosen, progress)
-        lengths = _lengths(one) if any(method.name == LENGTHS_OF for method in scored) else None
+        inputs = inputs_of(loaded, read, places, {stack: len(row) for stack, row in captured.embedding.items()})
+        asked_lengths = any(method.name == LENGTHS_OF for method in scored)
+        lengths = _lengths(one, inputs[-1].name) if asked_lengths else None
         steps = steps_of(one, scored, chosen.methods, progress) if len(goal.terms) > 1 and read.continued else ()
     return Explanation(
         model=loaded.name,
         class_name=loaded.class_name,
         text=_text_of(given, read),
-        inputs=inputs_of(loaded, read, places, {stack: len(one) for stack, one in captured.embedding.items()}),
+        inputs=inputs,
         target=goal.goal.words,
         asked=goal.goal,
         position=goal.position,
@@ -203,10 +205,10 @@ def _refuse_nothing_said(one: Run, name: str, found: Mapping[str, Tensor]) -> No
         )
 
 
-def _lengths(one: Run) -> ByLength:
-    """The numbers of `path_contribution`, split by how many heads paths pass."""
+def _lengths(one: Run, name: str) -> ByLength:
+    """The numbers of `path_contribution`, which are of the last input, split by how many heads paths pass."""
     tokens, constants = one.lengths()
-    return ByLength(one.places[-1].stack, tuple(map(tuple, tokens.tolist())), tuple(constants.tolist()))
+    return ByLength(name, tuple(map(tuple, tokens.tolist())), tuple(constants.tolist()))
 
 
 def _text_of(given: Any, read: Reading) -> str:

@@ -66,8 +66,11 @@ class Record:
         return read
 
     def save(self, path: Path | str) -> Path:
-        """One JSON document, written whole or not at all; compressed where its name ends in .gz."""
+        """One JSON document, written whole or not at all; compressed where its name ends in .gz. The page where it
+        ends in .html."""
         path = named_path(path)
+        if path.suffix.lower() == ".html":
+            return self.write_page(path)
         separators = (",", ":") if self.INDENT is None else None
         text = json.dumps(
             self.document(), indent=self.INDENT, separators=separators, allow_nan=False, ensure_ascii=False

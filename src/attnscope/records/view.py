@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float32
 
 from attnscope.core.errors import RefusalError, nearest
-from attnscope.core.named_path import named_path
 from attnscope.core.words import ranges
 from attnscope.records.decoding import FieldError
 from attnscope.records.explanation import Input
@@ -131,10 +129,6 @@ class View(Record):
         for one in found:
             total += restored(*unpacked(one.packed, queries, keys, causal=of.causal), signed=one.signed)
         return total / np.float32(len(found))
-
-    def save(self, path: Path | str) -> Path:
-        """The page where its name ends in .html, else the record as JSON."""
-        return self.write_page(path) if named_path(path).suffix.lower() == ".html" else super().save(path)
 
     def to_json(self) -> dict[str, Any]:
         """All but the maps themselves, which nobody reads in a terminal."""

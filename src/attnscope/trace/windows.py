@@ -110,7 +110,7 @@ def windows(
         )
     if max_tokens is not None and len(cut) == len(stretches) and seen < room:
         raise RefusalError(
-            f"The corpus {corpus.name} has {seen + surround.length} tokens, fewer than one window of "
+            f"The corpus ({corpus.name}) has {seen + surround.length} tokens, fewer than one window of "
             f"{max_tokens}: give it more text, or pass --max-tokens {seen + surround.length} or less."
         )
     if samples is not None and samples < len(found):

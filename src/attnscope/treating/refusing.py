@@ -42,8 +42,8 @@ class Asked:
 
 def refuse_first(asked: Asked) -> None:
     """Before anything is loaded."""
-    _refuse_odd_numbers(asked)
     _refuse_what_nobody_reads(asked)
+    _refuse_odd_numbers(asked)
     if asked.remedy == PRUNE:
         refuse_odd_settings(asked.settings)
     elif asked.remedy not in (AUTO, BOS):
@@ -120,6 +120,12 @@ def _refuse_what_nobody_reads(asked: Asked) -> None:
             raise RefusalError(f"{why[0].upper()}{why[1:]}, so {_option(option)} has no meaning: leave it out.")
     if asked.resume:
         raise RefusalError(f"{why[0].upper()}{why[1:]}, so there is nothing to go on with: leave --resume out.")
+
+
+def unused(asked: Asked, chosen: str) -> tuple[str, ...]:
+    """What was asked of a training that the remedy chosen by `auto` does not need."""
+    given = [_option(option) for option in ("steps", "rate", "train") if getattr(asked, option) is not None]
+    return (f"{chosen} trains nothing: {', '.join(given)} had no meaning.",) if given else ()
 
 
 def _option(name: str) -> str:

@@ -43,7 +43,7 @@ from attnscope.treating.choosing import chosen_for, needs_training
 from attnscope.treating.halves import halves
 from attnscope.treating.losing import GivenLoss, Losing
 from attnscope.treating.pruning import pruned
-from attnscope.treating.refusing import Asked, refuse_first, refuse_what_does_not_fit
+from attnscope.treating.refusing import Asked, refuse_first, refuse_what_does_not_fit, unused
 from attnscope.treating.trained import Kept, trained
 from attnscope.treating.trial import Trial
 from attnscope.treating.without_training import bos_first, without_training
@@ -158,7 +158,11 @@ def treat(
         start=result.start,
         texts=text.held_out.documents,
         pruning=result.pruning,
-        notes=(*text.notes, *(text.of_training if result.training else ()), *result.notes),
+        notes=(
+            *text.notes,
+            *(text.of_training if result.training else unused(asked, chosen.name)),
+            *result.notes,
+        ),
         provenance={
             "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
             "corpus": {

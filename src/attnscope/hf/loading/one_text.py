@@ -75,8 +75,8 @@ def reading(
     pair = isinstance(text, tuple) and len(text) == 2 and all(isinstance(side, str) for side in text)
     if not pair and not isinstance(text, str | Mapping):
         raise RefusalError(
-            f"{what} are those of one text, not of a {type(text).__name__}: give a string, or a batch such as "
-            '{"input_ids": ids}.'
+            f"{what} are those of one text, and this is of type {type(text).__name__}: give a string, or a batch such "
+            'as {"input_ids": ids}.'
         )
     if isinstance(text, Mapping):
         batch = dict(text)

@@ -37,10 +37,9 @@ def verdict(found: Explanation) -> Verdict:
         which = f"all {len(told)} methods" if votes == len(told) else f"{votes} of {len(told)} methods"
         return Verdict("info", _begun(f"{token} decided: {which} put it first."))
     named = [_token(found, other) for other, _ in firsts.most_common(FEW)]
+    most = "both methods" if len(told) == 2 else f"most of {len(told)} methods"
     return Verdict(
-        "warning",
-        f"Methods do not agree on what decided: {_listed(named)} come first, none of them by most of "
-        f"{count(len(told), 'method')}.",
+        "warning", f"Methods do not agree on what decided: {_listed(named)} come first, none of them by {most}."
     )
 
 
@@ -64,7 +63,8 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     agree,
     and what does not add up."""
     said = [verdict(found).sentence, _explained(found)]
-    for part in (_when(found), _often_named(found), _against(found), _agreement(found), *_sums(found)):
+    parts = (_when(found), _often_named(found), _aside(found), _against(found), _agreement(found), *_sums(found))
+    for part in parts:
         said += [part] if part else []
     return tuple(said)
 
@@ -130,6 +130,20 @@ def _leading(found: Explanation, name: str, few: int) -> tuple[Token, ...]:
     return tuple(one for one in every if first and one.score >= first[-1].score)
 
 
+def _unit(found: Explanation) -> str:
+    return "patch" if all(read.kind == "image" and read.grid is not None for read in found.inputs) else "token"
+
+
+def _aside(found: Explanation) -> str:
+    """Of a picture: what stands before its patches, has no place in it and is not counted above."""
+    before = dict.fromkeys(
+        visible(read.tokens[place]) for read in found.inputs if read.grid is not None for place in range(read.before)
+    )
+    if not before or len(before) > 2 * FEW:
+        return ""
+    return f"What stands before the patches ({', '.join(before)}) has no place in the picture and is left aside here."
+
+
 def _often_named(found: Explanation) -> str:
     told = [one for one in found.voting if decides(one)]
     tokens = sum(len(one.tokens) for one in found.inputs)
@@ -137,7 +151,7 @@ def _often_named(found: Explanation) -> str:
         return ""
     often = [(place, votes) for place, votes in named_by(found).most_common(FEW) if votes > CLEAR * len(told)]
     if not often:
-        return f"No token is among the first {FEW} of most methods."
+        return f"No {_unit(found)} is among the first {FEW} of most methods."
     words = _listed([f"{_token(found, place)} ({votes} of {len(told)})" for place, votes in often])
     return f"Among the first {FEW} of most methods: {words}."
 
@@ -168,7 +182,9 @@ def _agreement(found: Explanation) -> str:
 
     mean = sum(known.values()) / len(known)
     if len(known) == 1:
-        return f"The order of tokens by {pair(next(iter(known)))} has that rank correlation."
+        (names,) = known
+        both = f"{titles[names[0]]} and {titles[names[1]]}"
+        return f"The orders of tokens by {both} have a rank correlation of {numeral(round(known[names], 2))}."
     closest, farthest = max(known, key=known.__getitem__), min(known, key=known.__getitem__)
     return (
         f"Rank correlations of methods are {numeral(round(mean, 2))} on average; closest are {pair(closest)}, farthest "
@@ -180,7 +196,8 @@ def _sums(found: Explanation) -> list[str]:
     """What methods whose numbers should add up to the answer leave to constants."""
     said = []
     for one in found.methods:
-        if one.adds_up is None or "constants" not in one.adds_up:
+        # Others add up to something that is not the answer (the operator's to the norm of states).
+        if one.adds_up is None or not one.adds_up.startswith("the answer, less what constants"):
             continue
         missing = found.value - one.total
         if abs(missing) > MISSING * max(abs(found.value), abs(one.total)):
