@@ -73,8 +73,8 @@ def test_correlations_are_those_of_scipy() -> None:
 
 
 def test_intervals_of_correlations_hold_what_they_say() -> None:
-    """True means are fixed and prompts are drawn, 150 times: the correlation that 8 prompts give on average is inside in
-    95 of 100 or more (143 of 150 +- 2.7, and 130 is five of these below), and the estimate always is. Noise makes it
+    """True means are fixed and prompts are drawn, 150 times: the correlation that 8 prompts give on average is inside
+    in 95 of 100 or more (143 of 150 +- 2.7, and 130 is five of these below), and the estimate always is. Noise makes it
     smaller than that of the true means, by the root of both reliabilities, to a few hundredths."""
     rng = np.random.default_rng(5)
     a = rng.normal(size=40)
