@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import attnscope
 from attnscope.explanations.relevance import relevance
 from attnscope.matrix.attention_call import AttentionCall
-from attnscope.matrix.relevance_maps import read_each_other, relevance_maps
+from attnscope.matrix.relevance_maps import of_two_streams, read_each_other, relevance_maps
 from attnscope.matrix.scores import Scores
 
 WORDS, THINGS, LAYERS = 7, 5, 2
@@ -196,6 +196,23 @@ def test_in_parallel_neither_sees_what_the_other_added_and_in_turn_the_second_do
         assert maps["i", "t"].tolist() == [[1, 0, 0], [0, 0, 0]]
         assert float(maps["i", "i"][0, 0]) == 1 + expected
         assert torch.equal(maps["t", "t"], torch.eye(3).double())
+
+
+@pytest.mark.parametrize("begins", [("d",), ("e",), ("d", "e")])
+def test_rows_equal_maps_where_a_stack_goes_on_after_it_was_read(begins: tuple[str, ...]) -> None:
+    """The encoder attends to itself again between two reads and after the last, and a third stack reads both: rows that
+    are carried down against the four maps of the rule, float64. Sums of a few hundred terms that are 0 or more."""
+    rng = torch.Generator().manual_seed(3)
+    sizes = {"e": 4, "d": 3, "f": 2}
+    order = ["ee", "dd", "de", "ee", "ff", "dd", "de", "fd", "fe", "ee", "dd", "ff"]
+    calls = [by_hand(torch.randn(sizes[s], sizes[k], generator=rng), s, k) for s, k in order]
+    assert not read_each_other(calls)
+    start = {stack: torch.rand(sizes[stack], generator=rng).double() for stack in (*begins, "f")}
+    expected = of_two_streams(calls, start)
+    found = relevance(calls=calls, start=start)
+    for stack, row in expected.items():
+        torch.testing.assert_close(found[stack], row, atol=1e-12, rtol=1e-12)
+        assert float(row.max()) > 0
 
 
 def test_nothing_is_negative_and_zero_rows_are_no_nan() -> None:

@@ -69,3 +69,25 @@ def test_few_texts_tell_nothing_and_equal_rows_are_equal() -> None:
     row = [float(n) for n in range(8)]
     apart, off = simultaneous_differences([row, row, [n + 1 for n in row]])
     assert (np.abs(apart) > off).tolist() == [[False, False, True], [False, False, True], [True, True, False]]
+
+
+def test_documents_of_unequal_size_have_the_error_of_paired_intervals() -> None:
+    """A large document is expected to have a large sum. The error is that of Liang and Zeger, written out; and with all
+    differences equal there is none, whatever the sizes."""
+    rng = np.random.default_rng(4)
+    documents = np.repeat(np.arange(8), [1, 2, 9, 1, 4, 1, 6, 3])
+    d = 1 + rng.normal(0, 0.3, len(documents))
+    hard = rng.normal(0, 1, len(documents))
+    apart, off = simultaneous_differences([(hard + d).tolist(), hard.tolist()], groups=documents.tolist())
+    rest = [float((d - d.mean())[documents == k].sum()) for k in range(8)]
+    error = (8 / 7 * sum(r * r for r in rest)) ** 0.5 / len(d)
+    assert apart[0, 1] == pytest.approx(float(d.mean()))
+    patterns = np.array([[1 - 2 * (k >> bit & 1) for bit in range(8)] for k in range(256)])
+    largest = []
+    for signs in patterns:  # every draw, text by text
+        turned = signs[documents] * d
+        left = [float((turned - turned.mean())[documents == k].sum()) for k in range(8)]
+        largest.append(abs(turned.mean()) * len(d) / (8 / 7 * sum(r * r for r in left)) ** 0.5)
+    assert off[0, 1] / error == pytest.approx(np.sort(largest)[int(np.ceil(0.95 * 127)) * 2])
+    _, none = simultaneous_differences([[1.0] * 27, [0.0] * 27], groups=documents.tolist())
+    assert none[0, 1] == pytest.approx(0, abs=1e-7)

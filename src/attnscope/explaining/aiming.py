@@ -92,6 +92,9 @@ def aimed(loaded: Loaded, read: Reading, output: Float[Tensor, " batch *shape"],
             raise RefusalError(f"The target and --against are both '{found.word(entry)}': choose two that differ.")
         terms.append((place, other, -1.0))
         goal = replace(goal, kind="difference", other=found.word(other))
+    if found.size == 1 and target is None and against is None and bool(row[0] < 0):
+        terms = [(place, 0, -1.0)]  # a single logit: below 0 it says no, and that is what is explained
+        goal = replace(goal, word=f"not {found.word(0)}")
     notes = (*spaced(found, target, row), *unmasked(loaded, found, read, position), *heard)
     return of_terms(output, tuple(terms), goal, place, (*_tied(row, entry, found, target), *notes))
 
@@ -114,6 +117,8 @@ def of_terms(
         return torch.stack(parts).sum(0)
 
     def chance(given: Tensor) -> Tensor:
+        if given.shape[-1] == 1:  # yes or no: a softmax over one logit is 1, whatever it is
+            return number(given).sigmoid()
         parts = [(given if at is None else given[:, at]).log_softmax(-1)[:, entry] for at, entry in wanted]
         return torch.stack(parts).sum(0).exp()
 

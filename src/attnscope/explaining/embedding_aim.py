@@ -48,8 +48,23 @@ def of_two_towers(loaded: Loaded, output: Tensor, question: Question) -> Aim:
     def number(given: Tensor) -> Tensor:
         return given.diagonal()  # of several pictures and as many texts, each with its own
 
+    def cosine(given: Tensor) -> Tensor:
+        return ((number(given) - bias) / scale).clamp_min(0)
+
+    # The scale is a hundred in trained ones: a sigmoid of what it makes is 1 whatever goes, the cosine is not.
+    scale, bias = _scaling(loaded)
     goal = Asked("match", where="as the model scales it")
-    return Aim(number, torch.ones_like(output), goal, None, lambda given: number(given).sigmoid())
+    return Aim(number, torch.ones_like(output), goal, None, cosine)
+
+
+def _scaling(loaded: Loaded) -> tuple[float, float]:
+    """The likeness that two towers say is scale * cosine + bias, of the model's own numbers: the scale as its logarithm
+    (arXiv:2103.00020), the bias where there is one (arXiv:2303.15343)."""
+    scale, bias = (getattr(loaded.model, name, None) for name in ("logit_scale", "logit_bias"))
+    return (
+        float(scale.detach().exp()) if isinstance(scale, Tensor) else 1.0,
+        float(bias.detach()) if isinstance(bias, Tensor) else 0.0,
+    )
 
 
 def of_states(loaded: Loaded, read: Reading, output: Tensor, question: Question) -> Aim:

@@ -6,6 +6,10 @@
 For every text the model's own answer is explained by each method, and tokens are taken away in the order it gives
 (`perturbing`). No labels are needed: what is followed is the probability of what the model itself says. With `labels`
 it is that of the true class, and the share of texts where the model says it is told too.
+
+A masked language model says little where nothing is hidden (at the last token, [SEP], it repeats it). So in a text
+without a mask one token is hidden, drawn by the seed among those that are no special ones, and its own answer there is
+followed.
 """
 
 from __future__ import annotations
@@ -25,25 +29,28 @@ from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import chosen_methods
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
+from attnscope.core.words import count
 from attnscope.corpus.corpus import Corpus
 from attnscope.corpus.labelled import Class
-from attnscope.explaining.aiming import aim
-from attnscope.explaining.explain import first_look
-from attnscope.explaining.perturbing import Perturbed, averaged, perturbed
+from attnscope.explaining.aiming import Aim, aim
+from attnscope.explaining.explain import run_on
+from attnscope.explaining.perturbing import NoAnswerError, Perturbed, averaged, perturbed
 from attnscope.explaining.running import Run, baseline_words
+from attnscope.explaining.softening import AWAY
 from attnscope.explaining.truths import batches_with_truths
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.loading.given import loaded_for
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import Ready, Text, batches_for, precision_and_place
-from attnscope.hf.loading.one_text import reading
+from attnscope.hf.loading.one_input import reading_of
+from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.options import Loading, Sampling
-from attnscope.hf.loading.outputs import entries
+from attnscope.hf.loading.outputs import entries, fills_masks, mask_token_of, word
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.hf.seeing.gradients import with_gradients
-from attnscope.hf.tapping.capture import asked_with, capture
+from attnscope.hf.tapping.capture import asked_with
 from attnscope.hf.tapping.entrances import Entrance
 from attnscope.records.faithfulness import ESTIMATES, Estimate, Faithfulness, Judged, drawn_together
 from attnscope.trace.batches import Batches
@@ -92,16 +99,17 @@ def evaluate(
         truths = (None,) * len(ready)
     else:
         ready, truths = batches_with_truths(loaded, corpus, labels, sampling)
-    found: dict[str, list[Perturbed]] = {method.card.name: [] for method in chosen}
+    found: dict[str, list[Perturbed | None]] = {method.card.name: [] for method in chosen}
     seconds = dict.fromkeys(found, 0.0)
     notes: dict[str, None] = {}
-    tokens, known, right = 0, None, []
+    known, tokens, right = None, [], []
     with looking_at(loaded.model), quiet():
         for number, (batch, truth) in enumerate(zip(ready, truths, strict=True)):
             progress("texts", number, len(ready))
             one = _run(loaded, batch.inputs, seed + number, known, truth)
             known = one.found, one.places
-            tokens += sum(len(vectors) for vectors in one.captured.embedding.values())
+            notes |= dict.fromkeys(one.aim.notes)
+            tokens.append(sum(len(vectors) for vectors in one.captured.embedding.values()))
             right.append(float(_says(one)))
             for method in chosen:
                 _judge(one, method, found, seconds, notes)
@@ -109,20 +117,35 @@ def evaluate(
     kept = [method for method in chosen if len(found[method.card.name]) == len(ready)]
     if not kept:
         raise RefusalError(f"No method can speak of {loaded.class_name}: {next(iter(notes))}")
+    counted = [n for n in range(len(ready)) if all(found[method.card.name][n] is not None for method in kept)]
+    if not counted:
+        raise RefusalError("The answer is 0 in every text before anything is taken away: choose another corpus.")
+    if len(counted) < len(ready):
+        left_out = count(len(ready) - len(counted), "text")
+        notes[f"{left_out} left out: the answer is 0 there before anything is taken away."] = None
     documents = _documents(ready)
-    judged = [_judged(method, found[method.card.name], seconds[method.card.name], documents) for method in kept]
+    documents = tuple(documents[n] for n in counted)
+    judged = [
+        _judged(
+            method,
+            [made for n in counted if (made := found[method.card.name][n]) is not None],
+            seconds[method.card.name] / len(ready),
+            documents,
+        )
+        for method in kept
+    ]
     return Faithfulness(
         model=loaded.name,
         class_name=loaded.class_name,
         corpus=ready.name,
-        texts=len(ready),
-        tokens=tokens,
+        texts=len(counted),
+        tokens=sum(tokens[n] for n in counted),
         answer=_followed(one, labels is not None),
         baseline=baseline_words(loaded),
         dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
         methods=tuple(sorted(judged, key=lambda each: -each.gap.mean)),
         documents=documents,
-        accuracy=None if labels is None else Estimate.of(tuple(right), drawn_together(documents)),
+        accuracy=None if labels is None else Estimate.of(tuple(right[n] for n in counted), drawn_together(documents)),
         notes=tuple(notes),
         provenance={
             "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
@@ -141,12 +164,33 @@ def _run(
     truth: Class | None,
 ) -> Run:
     """One text; where things are in the model is found on the first of them."""
-    read = reading(loaded, inputs, what="Explanations")
-    found, places, output = first_look(loaded, read, known)
-    if truth is not None and entries(loaded, output).output != "classes":
-        raise RefusalError(f"{loaded.class_name} has no classes to compare with labels: leave --labels out.")
-    goal = aim(loaded, read, output, target=truth, against=None, position=None, bos="auto")
-    return Run(loaded, read, found, places, goal, capture(loaded.model, read.batch, found, places, goal.number), seed)
+    read, said = _hiding_one(loaded, reading_of(loaded, inputs), seed)
+
+    def aimed_at(output: torch.Tensor) -> Aim:
+        if truth is not None and entries(loaded, output).output != "classes":
+            raise RefusalError(f"{loaded.class_name} has no classes to compare with labels: leave --labels out.")
+        goal = aim(loaded, read, output, target=truth, against=None, position=None, bos="auto")
+        return replace(goal, notes=(*goal.notes, *said))
+
+    return run_on(loaded, read, aimed_at, seed, known)
+
+
+def _hiding_one(loaded: Loaded, read: Reading, seed: int) -> tuple[Reading, tuple[str, ...]]:
+    """The same text with one token masked, where a masked language model reads one that has no mask."""
+    mask = mask_token_of(loaded.tokenizer)
+    if mask is None or read.ids is None or not fills_masks(loaded) or bool((read.ids == mask).any()):
+        return read, ()
+    special = set(getattr(loaded.tokenizer, "all_special_ids", ()))
+    places = [place for place, token in enumerate(read.ids.tolist()) if token not in special]
+    if not places:
+        return read, ()
+    # As far from the seeds of random explanations as those of soft erasure, and from these too.
+    drawn = torch.randint(len(places), (), generator=torch.Generator().manual_seed(seed + 2 * AWAY))
+    ids = read.ids.clone()
+    ids[places[int(drawn)]] = mask
+    words = tuple(word(loaded.tokenizer, int(token)) for token in ids)
+    said = "In every text one token, drawn by the seed, is hidden: what the model says in its place is followed."
+    return replace(read, batch={**read.batch, "input_ids": ids[None]}, ids=ids, words=words), (said,)
 
 
 def _says(one: Run) -> bool:
@@ -167,7 +211,11 @@ def _documents(ready: Batches) -> tuple[int, ...]:
 
 
 def _judge(
-    one: Run, method: Method, found: dict[str, list[Perturbed]], seconds: dict[str, float], notes: dict[str, None]
+    one: Run,
+    method: Method,
+    found: dict[str, list[Perturbed | None]],
+    seconds: dict[str, float],
+    notes: dict[str, None],
 ) -> None:
     name = method.card.name
     runs = [replace(one, seed=one.seed + turn * FAR) for turn in range(FLOORS if method.card.group == "floor" else 1)]
@@ -183,7 +231,10 @@ def _judge(
         return asked_with(one.loaded.model, one.read.batch, one.places, one.aim.chance, given)
 
     embedding, baseline = one.captured.embedding, one.baseline()
-    found[name].append(averaged([perturbed(ask, embedding, baseline, each, one.seed) for each in scores]))
+    try:
+        found[name].append(averaged([perturbed(ask, embedding, baseline, each, one.seed) for each in scores]))
+    except NoAnswerError:
+        found[name].append(None)
 
 
 def _judged(method: Method, found: list[Perturbed], seconds: float, documents: tuple[int, ...]) -> Judged:
@@ -194,7 +245,7 @@ def _judged(method: Method, found: list[Perturbed], seconds: float, documents: t
 
     gaps = tuple(one.negative - one.positive for one in found)
     soft_gaps = tuple(one.soft_comprehensiveness - one.soft_sufficiency for one in found)
-    card = method.card
+    card, mean = method.card, averaged(found)
     return Judged(
         name=card.name,
         title=card.title,
@@ -202,9 +253,9 @@ def _judged(method: Method, found: list[Perturbed], seconds: float, documents: t
         gap=Estimate.of(gaps, together),
         soft_gap=Estimate.of(soft_gaps, together),
         **{name: estimate(name) for name in ESTIMATES if "gap" not in name},
-        seconds=seconds / len(found),
+        seconds=seconds,
         gaps=gaps,
         soft_gaps=soft_gaps,
-        falling=averaged(found).falling,
-        staying=averaged(found).staying,
+        falling=mean.falling,
+        staying=mean.staying,
     )

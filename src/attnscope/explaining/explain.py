@@ -12,7 +12,7 @@ where it was asked for by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,7 @@ from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import METHOD_SETS, chosen_methods
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
-from attnscope.explaining.aiming import Question, aimed
+from attnscope.explaining.aiming import Aim, Question, aimed
 from attnscope.explaining.comparing import of_both, two_to_compare
 from attnscope.explaining.continuing import continued, steps_of
 from attnscope.explaining.running import Run, baseline_words, start_of
@@ -124,10 +124,8 @@ def _explained(
     with looking_at(loaded.model), quiet(), _fitting(len(read.words)):
         progress("running the model", 0, 0)
         read = continued(loaded, read, question)
-        found, places, output = first_look(loaded, read)
-        goal = aimed(loaded, read, output, question)
-        captured = in_streams(capture(loaded.model, read.batch, found, places, goal.number), places)
-        one = Run(loaded, read, found, places, goal, captured, seed)
+        one = run_on(loaded, read, lambda output: aimed(loaded, read, output, question), seed)
+        found, places, goal, captured = one.found, one.places, one.aim, one.captured
         scored, left_out = _scored(one, chosen, progress)
         inputs = inputs_of(loaded, read, places, {stack: len(row) for stack, row in captured.embedding.items()})
         asked_lengths = any(method.name == LENGTHS_OF for method in scored)
@@ -172,6 +170,21 @@ def first_look(
     if not bool(output.isfinite().all()):
         raise RefusalError(f"{loaded.class_name} computes what is not a number on this input: try --dtype float64.")
     return found, places, output
+
+
+def run_on(
+    loaded: Loaded,
+    read: Reading,
+    aimed_at: Callable[[Tensor], Aim],
+    seed: int,
+    known: tuple[Anatomy, tuple[Entrance, ...]] | None = None,
+) -> Run:
+    """One run of the model on one input, towards the number that `aimed_at` makes of its output: for `explain` and for
+    `evaluate`, so that what is judged is what is explained."""
+    found, places, output = first_look(loaded, read, known)
+    goal = aimed_at(output)
+    captured = in_streams(capture(loaded.model, read.batch, found, places, goal.number), places)
+    return Run(loaded, read, found, places, goal, captured, seed)
 
 
 def _scored(one: Run, chosen: Chosen, progress: Advance) -> tuple[tuple[Scored, ...], tuple[str, ...]]:

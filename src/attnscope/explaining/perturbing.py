@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attnscope.core.errors import RefusalError
 from attnscope.explaining.softening import soft_masks
 
 STEPS = 10  # shares of the tokens that are taken away: 0, 1/STEPS, ..., 1
@@ -46,6 +47,10 @@ class Perturbed:
     soft_sufficiency: float
     falling: tuple[float, ...]  # the answer after each step, the most important first
     staying: tuple[float, ...]  # and the least important first
+
+
+class NoAnswerError(RefusalError):
+    """The answer is 0 from the start: it has no shares, and nothing that goes could lower it."""
 
 
 def averaged(found: Sequence[Perturbed]) -> Perturbed:
@@ -82,7 +87,9 @@ def perturbed(
     kept = [*(mask[:, None] for mask in hard), *soft[1].to(order.device), *soft[0].to(order.device)]
     found = torch.cat(list(_answers(ask, embedding, baseline, stacks, kept)))
     whole = float(found[0])
-    shares = (found / whole).clamp_max(1.0).tolist() if whole > 0 else [0.0] * len(found)
+    if not whole > 0:
+        raise NoAnswerError("The answer is 0 before anything is taken away: choose another text.")
+    shares = (found / whole).clamp_max(1.0).tolist()
     taken = iter(shares)
     positive, negative = ([next(taken) for _ in areas] for _ in range(2))
     without, alone = ([next(taken) for _ in bins] for _ in range(2))

@@ -17,6 +17,9 @@ carried so far. The rest is (Rbar^dd)^T Abar Rbar^ee:
     (r (Rbar^dd)^T)_i = r_i + ((R^dd - I) r)_i / s_i,   s = (R^dd - I) 1     R^dd x is x carried from the first call up
     y Rbar^ee = y + z (R^ee - I),   z_j = y_j / s_j                           a row carried down the encoder
 
+R^ee is what it is when it is read: self-attention of that stack that comes later has no part in it. Rows that begin in
+several stacks are carried one by one and added up.
+
 Two streams that read each other (co-attention) are left to `matrix.relevance_maps`, which has their equation (11) too.
 Two towers that never meet are each carried down by themselves.
 
@@ -55,7 +58,8 @@ def relevance(
         return of_two_streams(calls, start)
     found: dict[str, Tensor] = {}
     for last, weights in start.items():
-        found |= _of_one_stack(calls, last, weights)
+        for stack, row in _of_one_stack(calls, last, weights).items():  # a stack may be read by one that begins too
+            found[stack] = found[stack] + row if stack in found else row
     return found
 
 
@@ -63,23 +67,29 @@ def _of_one_stack(
     calls: Sequence[AttentionCall], last: str, weights: Float[Tensor, " token"]
 ) -> dict[str, Float[Tensor, " token"]]:
     """The row that begins in one stack, and what it sends to those that this one reads."""
-    mine = [call for call in calls if call.stack == last]
+    mine = [(place, call) for place, call in enumerate(calls) if call.stack == last]
     row = weights[None]
-    own = [call for call in mine if not call.crosses]
+    own = [call for _, call in mine if not call.crosses]
     sums = _row_sums(own, row) if len(own) < len(mine) else []  # only cross-attention asks for them
-    sent: dict[str, Row] = {}
+    sent: dict[tuple[str, int], Row] = {}  # by stack, and how often it had attended to itself when it was read
     left = len(own)
-    for call in reversed(mine):
+    for place, call in reversed(mine):
         if call.crosses:
             y = from_left(call, _through_own(row, own[:left], sums[left - 1] if left else None))
-            sent[call.keys_from] = sent[call.keys_from] + y if call.keys_from in sent else y
+            read = call.keys_from, len(_of_itself(calls[:place], call.keys_from))
+            sent[read] = sent[read] + y if read in sent else y
         else:
             row = row + from_left(call, row)
             left -= 1
     found = {last: (row - weights)[0]}
-    for stack, y in sent.items():
-        found[stack] = _through_other(y, [call for call in calls if call.stack == stack and not call.crosses])[0]
+    for (stack, earlier), y in sent.items():
+        other = _through_other(y, _of_itself(calls, stack)[:earlier])[0]
+        found[stack] = found[stack] + other if stack in found else other
     return found
+
+
+def _of_itself(calls: Sequence[AttentionCall], stack: str) -> list[AttentionCall]:
+    return [call for call in calls if call.stack == stack and not call.crosses]
 
 
 def _row_sums(calls: Sequence[AttentionCall], like: Row) -> list[Row]:

@@ -27,7 +27,7 @@ from attnscope.core.progress import Advance, silent
 from attnscope.pathways.affine import Affine
 from attnscope.pathways.network import relative_difference
 from attnscope.pathways.operator_jacobian import BesideJacobian, beside_jacobian
-from attnscope.pathways.operator_maps import MAPS, collapsed
+from attnscope.pathways.operator_maps import MAPS, collapsed, few_probes
 from attnscope.pathways.operator_spectrum import as_linear_operator, singular_values
 from attnscope.records.operator_map import OperatorMap
 
@@ -197,7 +197,7 @@ class Operator:
             totals=None if found.totals is None else tuple(found.totals.tolist()),
             products=found.products,
             dtype=str(self.input.dtype).removeprefix("torch."),
-            notes=self.about.notes,
+            notes=(*self.about.notes, *few_probes(found.probes)),
             provenance={**self.about.provenance, **({} if found.probes is None else {"seed": seed})},
         )
 

@@ -12,8 +12,14 @@ token, T (e_j (x) x_j) has T_ij x_j for all i at once: one pass forward for each
 either.
 
 `norm` needs every channel of one side. Where that is too much: for independent signs s, E |T_ij s|^2 = ||T_ij||_F^2,
-one pass forward for each token and probe. The estimate m of the square is unbiased; of its root the standard error is
-se(m) / (2 sqrt m), and the bias, -se(m)^2 / (8 m^(3/2)), is of second order.
+one pass forward for each token and probe. The estimate m of the square is unbiased, but skewed where a block has a low
+rank: a draw that is too small has a standard error that is too small as well, and with 16 probes misses of the root are
+then a third of an error to one side on average. So the error is that of the logarithm, by leaving out a probe at a
+time, where it is nearly even: with n probes and m_k the mean without probe k,
+
+    e^2 = (n - 1) / n * sum_k (log m_k - mean log m)^2 / 4,    the number is sqrt m, within sqrt m exp(-+2 e)
+
+`errors` are e sqrt m. Below PROBES they are still too small where ranks are low, which is said.
 """
 
 from __future__ import annotations
@@ -77,6 +83,13 @@ def collapsed(
     return _norm_by_probes(affine, probes, seed, progress)
 
 
+def few_probes(probes: int | None) -> tuple[str, ...]:
+    """What must be said of a map from so many."""
+    if probes is None or probes >= PROBES:
+        return ()
+    return (f"{probes} probes are few: errors are too small where blocks have a low rank; give {PROBES} or more.",)
+
+
 def rows_of(affine: Affine) -> Float[Tensor, "row out"]:
     """The output by rows; a model that gives one row of classes has one."""
     return affine.leaves if affine.leaves.ndim == 2 else affine.leaves[None]
@@ -131,9 +144,11 @@ def _norm_by_probes(affine: Affine, probes: int, seed: int, progress: Advance) -
     signs = 2 * torch.randint(0, 2, (len(tokens), probes, tokens.shape[1]), generator=generator) - 1
     columns = [sent.square().sum(-1) for sent in _token_by_token(affine, signs.to(tokens), progress)]
     squares = torch.cat(columns).reshape(len(tokens), probes, len(rows))
-    mean, error = squares.mean(1).T, (squares.std(1) / probes**0.5).T
-    size = mean.sqrt()
-    return Collapsed(size, len(tokens) * probes, error / (2 * size.clamp_min(torch.finfo(size.dtype).tiny)), probes)
+    size = squares.mean(1).T.sqrt()
+    without = (squares.sum(1, keepdim=True) - squares) / (probes - 1)
+    logs = without.clamp_min(torch.finfo(size.dtype).tiny).log()
+    error = ((probes - 1) / probes * (logs - logs.mean(1, keepdim=True)).square().sum(1)).sqrt().T / 2
+    return Collapsed(size, len(tokens) * probes, size * error, probes)
 
 
 def _token_by_token(

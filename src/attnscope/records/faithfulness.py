@@ -8,8 +8,8 @@
 
 Areas are under the answer while tokens are taken away, as a share of the whole answer: `positive` with the most
 important first (small is good), `negative` with the least important first (large is good). `gap` is negative less
-positive, `soft_gap` the same with tokens kept in part: what is lost without them less what is lost with them alone. A
-method that knows nothing has 0 on average.
+positive, `soft_gap` the same with tokens kept in part: what is lost without them less what is lost with them alone. An
+order that is drawn at random has 0 on average, of both.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attnscope.core.errors import RefusalError, nearest
@@ -32,7 +33,7 @@ ESTIMATES = (
     *("gap", "positive", "negative", "comprehensiveness", "sufficiency"),
     *("soft_gap", "soft_comprehensiveness", "soft_sufficiency"),
 )
-ENOUGH_DOCUMENTS = 5  # fewer cannot be drawn again and again
+ENOUGH_DOCUMENTS = 6  # of fewer, all speak for one method in more than 5 of 100 draws of signs
 By = Literal["gap", "soft_gap"]
 
 
@@ -126,14 +127,21 @@ class Faithfulness(Record):
 
     @property
     def drawn_together(self) -> tuple[int, ...] | None:
-        """The documents, where several texts come from some of them and there are enough to draw from."""
+        """The documents, where several texts come from some of them."""
         return drawn_together(self.documents)
+
+    @property
+    def too_few_documents(self) -> bool:
+        """Texts of one document are alike, so what differs between documents cannot be told from two to five. Of a
+        single one, other stretches of it can be spoken of."""
+        return self.drawn_together is not None and len(set(self.documents)) < ENOUGH_DOCUMENTS
 
     def difference(self, one: str, other: str, by: By = "gap") -> Estimate:
         """How much wider the gap of `one` is, text by text: what makes a text hard is the same for both. The interval
         is for one question, asked before the answer was seen; of many, `comparisons` says which are real."""
         pairs = zip(self.method(one).single(by), self.method(other).single(by), strict=True)
-        return Estimate.of(tuple(a - b for a, b in pairs), self.drawn_together)
+        found = Estimate.of(tuple(a - b for a, b in pairs), self.drawn_together)
+        return Estimate(found.mean, -inf, inf) if self.too_few_documents else found
 
     def comparisons(self, by: By = "gap") -> tuple[Difference, ...]:
         """Every two methods, the better one first, with intervals that all hold together in 95 of 100 experiments."""
@@ -203,6 +211,7 @@ class Faithfulness(Record):
 
 
 def drawn_together(documents: tuple[int, ...]) -> tuple[int, ...] | None:
-    """What a draw must keep together, or None where texts are drawn one by one."""
+    """What a draw must keep together, or None where texts are drawn one by one: each from a document of its own, or all
+    from a single one (then intervals are for other stretches of that document)."""
     several = len(set(documents))
-    return documents if ENOUGH_DOCUMENTS <= several < len(documents) else None
+    return documents if 1 < several < len(documents) else None

@@ -4,8 +4,9 @@
     found.values[i][j], found.errors, found.row(-1), found.top(-1)
     found.save("operator_map.json"); attnscope.load("operator_map.json"); found.chart(); found.write_page("map.html")
 
-`probes` is None where the map is exact; otherwise `errors` are the standard errors of `values`. A map by contribution
-adds up: every row of it and its `constants` give its `totals`, the norm of what the model says there.
+`probes` is None where the map is exact; otherwise `errors` are the standard errors of `values`, good on the logarithm
+(value * exp(-+2 error / value) is an interval). A map by contribution adds up: every row of it and its `constants` give
+its `totals`, the norm of what the model says there.
 """
 
 from __future__ import annotations

@@ -1,22 +1,40 @@
-"""Means over prompts with their error bars, many at once, by drawing the prompts again (see `bootstrap`).
+"""Means over prompts with their error bars, many at once, and correlations of such means.
 
-`low` and `high` hold each mean for itself: of a hundred numbers that are zero, five are outside by chance. `band` holds
-all of them together: with m_j a mean, s_j its standard error and m*_j the mean of a draw,
+`low` and `high` hold each mean for itself, by drawing the prompts again (see `bootstrap`): of a hundred numbers that
+are zero, five are outside by chance. `band` holds all of them together: with m_j a mean and s_j its standard error,
 
-    band = m_j -+ q s_j,      q the 95% quantile over draws of  max over j of |m*_j - m_j| / s_j
+    band = m_j -+ c s_j,      c the 95% point, over draws of signs for the prompts, of the largest |t_j| of all
 
-so that, in 95 of 100 repetitions, no true mean at all is outside (a simultaneous interval; Romano and Wolf 2005 use
-the same maximum). A number that never varies has no error and no width.
+so that in 95 of 100 repetitions no number whose true mean is zero is told from zero (`bootstrap.simultaneous_means`;
+the maximum is that of Westfall and Young 1993). Drawing prompts with replacement does not hold this: the error is then
+taken as known, and of 16 prompts and 144 numbers that were all zero some number was outside in 43 of 100. A number that
+never varies has no error and no width. With five prompts or fewer the band is infinite.
+
+Correlations are over numbers (heads), and what is drawn at random are prompts. Drawing them again would add their noise
+a second time, and noise makes every correlation smaller: the draws then lie below the correlation itself. So the
+interval is by leaving out one prompt at a time (the jackknife), on z = artanh r:
+
+    z -+ t_{n-1} se,    se^2 = (n - 1) / n sum_i (z_i - mean z)^2,    z_i without prompt i
+
+It is an interval for the correlation of means over *this many* prompts. That of the true means is farther from zero: r
+is about sqrt(rel_a rel_b) times it (Spearman 1904), rel the reliability of each side, which is given too: the
+correlation of the means over two halves of the prompts, over many ways to halve them, stepped up to all prompts by
+2 h / (1 + h) (Spearman and Brown 1910).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
-from attnscope.stats.bootstrap import DRAWS, LEVEL
+from attnscope.stats.bootstrap import DRAWS, LEVEL, simultaneous_means
+
+HALVES = 200  # ways to halve the prompts
+FEWEST_TO_HALVE = 4
+ALMOST = 1 - 1e-12  # a correlation of 1 has no z
 
 Table = Float[np.ndarray, "prompt number"]
 
@@ -42,40 +60,65 @@ def spread(values: Table, seed: int = 0) -> Spread:
     error = values.std(0, ddof=1) / np.sqrt(rows)
     means = _drawn(rows, seed) @ values
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    varies = error > 0
-    farthest = (np.abs(means - mean)[:, varies] / error[varies]).max(1, initial=0.0)
-    return Spread(mean, error, low, high, np.quantile(farthest, LEVEL) * error)
+    _, band = simultaneous_means(values, np.ones(rows), seed)
+    return Spread(mean, error, low, high, band)
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """Of two columns of means, with an interval over prompts; None where one of them does not vary."""
+    """Of two columns of means, with an interval over prompts; None where one of them does not vary. `reliable` are the
+    reliabilities of both sides, None where prompts are too few to halve."""
 
     value: float
     low: float
     high: float
+    reliable: tuple[float, float] | None = None
+
+    @property
+    def most(self) -> float | None:
+        """About the largest correlation that noise of this size lets any two numbers have."""
+        return None if self.reliable is None else float(np.sqrt(np.prod(np.clip(self.reliable, 0.0, 1.0))))
 
 
 def correlations(one: Table, other: Table, seed: int = 0) -> tuple[Correlation | None, Correlation | None]:
     """Pearson's and Spearman's, of the mean of `one` with the mean of `other`, number by number."""
-    weights = np.vstack([np.full((1, len(one)), 1 / len(one)), _drawn(len(one), seed)])  # all prompts, then the draws
-    a, b = weights @ one, weights @ other
-    a[0], b[0] = one.mean(0), other.mean(0)
-    known = len(one) > 1
-    return _correlation(a, b, known), _correlation(ranks(a), ranks(b), known)
+    return _correlation(one, other, seed, lambda means: means), _correlation(one, other, seed, ranks)
 
 
-def _correlation(a: Table, b: Table, known: bool) -> Correlation | None:
-    """Row by row: that of the first, and where the others are."""
+def _correlation(one: Table, other: Table, seed: int, scale: Callable[[Table], Table]) -> Correlation | None:
+    rows = len(one)
+    value = _row_by_row(scale(one.mean(0)[None]), scale(other.mean(0)[None]))[0]
+    if np.isnan(value):
+        return None
+    without = (1 - np.eye(rows)) / max(rows - 1, 1)
+    left = _row_by_row(scale(without @ one), scale(without @ other))
+    if rows < 2 or np.isnan(left).any():
+        return Correlation(float(value), -1.0, 1.0)
+    from scipy.special import stdtrit  # slow to import, and seldom needed
+
+    z, others = (np.arctanh(np.clip(r, -ALMOST, ALMOST)) for r in (value, left))
+    error = np.sqrt((rows - 1) / rows * np.square(others - others.mean()).sum())
+    off = stdtrit(rows - 1, (1 + LEVEL) / 2) * error
+    reliable = None if rows < FEWEST_TO_HALVE else (_reliable(one, seed, scale), _reliable(other, seed, scale))
+    return Correlation(float(value), float(np.tanh(z - off)), float(np.tanh(z + off)), reliable)
+
+
+def _reliable(table: Table, seed: int, scale: Callable[[Table], Table]) -> float:
+    """The correlation of the means with those of as many other prompts, from halves of these."""
+    rows = len(table)
+    order = np.random.default_rng(seed).permuted(np.tile(np.arange(rows), (HALVES, 1)), axis=1)
+    first = (order < rows // 2) / (rows // 2)
+    second = (order >= rows // 2) / (rows - rows // 2)
+    h = float(np.nanmean(_row_by_row(scale(first @ table), scale(second @ table))))
+    return 2 * h / (1 + h) if h > 0 else 0.0
+
+
+def _row_by_row(a: Table, b: Table) -> Float[np.ndarray, " row"]:
+    """Pearson's correlation of every row of one with the same row of the other; nan where one does not vary."""
     a, b = a - a.mean(1, keepdims=True), b - b.mean(1, keepdims=True)
     sizes = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    if sizes[0] == 0:
-        return None
-    found = (a * b).sum(1)[sizes > 0] / sizes[sizes > 0]
-    if not known:
-        return Correlation(float(found[0]), -1.0, 1.0)
-    low, high = np.quantile(found[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Correlation(float(found[0]), float(low), float(high))
+    found: np.ndarray = np.divide((a * b).sum(1), sizes, out=np.full(len(a), np.nan), where=sizes > 0)
+    return found
 
 
 def ranks(values: Table) -> Table:

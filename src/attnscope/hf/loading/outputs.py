@@ -92,6 +92,12 @@ def entries(loaded: Loaded, output: Tensor) -> Entries:
     return Entries(kind, size, token_axis, labels if kind == "classes" else {}, loaded.tokenizer)
 
 
+def fills_masks(loaded: Loaded) -> bool:
+    """Whether this is a masked language model with its head: what it says of a token that it is shown is little."""
+    ask = getattr(loaded.model, "get_output_embeddings", None)
+    return loaded.kind == "masked" and callable(ask) and ask() is not None
+
+
 def _projects_to_vocabulary(model: nn.Module, size: int) -> bool:
     ask = getattr(model, "get_output_embeddings", None)
     last = ask() if callable(ask) else None

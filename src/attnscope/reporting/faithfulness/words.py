@@ -6,7 +6,7 @@ import math
 
 from attnscope.core.numerals import numeral
 from attnscope.core.words import count, percent
-from attnscope.records.faithfulness import ENOUGH_DOCUMENTS, By, Estimate, Faithfulness, Judged
+from attnscope.records.faithfulness import By, Estimate, Faithfulness, Judged
 from attnscope.reporting.verdict import Verdict
 
 # Columns of two tables: all in one is wider than paper.
@@ -18,7 +18,11 @@ FEW_TEXTS = 10
 def verdict(found: Faithfulness) -> Verdict:
     """The method with the widest gap, and who cannot be told from it."""
     first = next((one for one in found.methods if one.group != "floor"), found.methods[0])
-    if not first.gap.sure or first.gap.mean <= 0:
+    floor = next((one for one in found.methods if one.group == "floor" and one is not first), None)
+    if found.too_few_documents:
+        return Verdict("warning", _untold(found))
+    # Of many methods one is above 0 by chance: a winner must be surely better than random numbers, all compared.
+    if not (first.gap.sure and first.gap.mean > 0 if floor is None else found.real(first.name, floor.name)):
         return Verdict("warning", f"No method is better than chance on {count(found.texts, 'text')} of this model.")
     as_good = equals(found, first)
     also = f"; {_listed(as_good)} cannot be told from it" if as_good else ""
@@ -44,10 +48,11 @@ def sentences(found: Faithfulness) -> tuple[str, ...]:
     said += [_real(found), _soft(found), _judged_on(found)]
     if found.accuracy is not None:
         said.append(f"The model names the true class of {_percent(found.accuracy)} of these texts.")
-    documents = len(set(found.documents))
-    if documents < min(ENOUGH_DOCUMENTS, found.texts):
-        cut_from = count(documents, "document")
-        said.append(f"All texts are cut from {cut_from}: intervals hold for more of the same, not for others.")
+    if found.texts > 1 and len(set(found.documents)) == 1:
+        said.append(
+            "All texts are cut from one document: what is said here is of other stretches of this document, and not of "
+            "others."
+        )
     if found.texts < FEW_TEXTS:
         said.append(f"{count(found.texts, 'text').capitalize()} are few: intervals are too narrow below {FEW_TEXTS}.")
     return tuple(filter(None, said))
@@ -58,12 +63,20 @@ def _real(found: Faithfulness) -> str:
     if not pairs:
         return ""
     if any(math.isinf(each.high) for each in pairs):
-        return f"From {count(found.texts, 'text')} no difference can be told from chance: give six documents or more."
+        return "" if found.too_few_documents else _untold(found)  # the verdict says it then
     sure = sum(each.real for each in pairs)
     return (
         f"{sure} of {count(len(pairs), 'difference')} between methods are real: with 95% certainty all of them, since "
         "intervals are widened for their number. A rank is between the methods that are surely better and those that "
         "are surely worse."
+    )
+
+
+def _untold(found: Faithfulness) -> str:
+    documents = len(set(found.documents))
+    where = f" of {count(documents, 'document')}" if documents < found.texts else ""
+    return (
+        f"From {count(found.texts, 'text')}{where} no difference can be told from chance: give six documents or more."
     )
 
 

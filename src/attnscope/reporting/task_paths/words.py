@@ -11,6 +11,7 @@ from attnscope.stats.spread import Correlation
 
 HEADING = ("head", "value", "standard error", "95% interval", "sure", "when removed")
 FEW_PROMPTS = 10
+FEWEST_FOR_SIGNS = 6  # of five, all speak for one sign in more than 5 of 100 draws
 NAMED = 4  # heads that a sentence can name
 SHOWN = 24  # heads that a chart and a table show
 OF = {"values": "Shapley values", "paths": "all paths through a head"}
@@ -23,6 +24,9 @@ def verdict(task: TaskPaths) -> Verdict:
     what = f"{target_words(task)} of {count(len(task.prompts), 'prompt')}"
     if len(task.prompts) < 2:
         return Verdict("warning", "One prompt has no error bar: give two or more to learn which heads carry a task.")
+    if len(task.prompts) < FEWEST_FOR_SIGNS:
+        few = count(len(task.prompts), "prompt")
+        return Verdict("warning", f"From {few} no sign of a head can be told from chance: give six or more.")
     if not sure:
         return Verdict("warning", f"No head of {len(task.places)} can be told from zero in {what}.")
     adds, takes = ([one for one in sure if side * one.value > 0] for side in (1, -1))
@@ -55,7 +59,7 @@ def sentences(task: TaskPaths) -> tuple[str, ...]:
         f"On average over prompts the target is {numeral(value)}; paths through no head give {signed(alone)}, and the "
         f"{len(task.places)} heads together {signed(value - alone)}."
     )
-    if len(task.prompts) > 1:
+    if len(task.prompts) >= FEWEST_FOR_SIGNS:
         sure = sum(one.sure for one in task.heads)
         said.append(
             f"The sign of {count(sure, 'head')} of {len(task.places)} is known, with 95% confidence for all heads "
@@ -74,7 +78,14 @@ def agreement_words(one: Agreement) -> str:
     what = f"{OF[one.of][0].upper()}{OF[one.of][1:]} and {AGAINST[one.against]} when a head is really removed"
     if one.pearson is None or one.spearman is None:
         return f"{what} cannot be correlated: one of them is the same for all heads."
-    return f"{what} correlate over heads with {_near(one.spearman)} (Spearman) and {_near(one.pearson)} (Pearson)."
+    said = f"{what} correlate over heads with {_near(one.spearman)} (Spearman) and {_near(one.pearson)} (Pearson)."
+    if one.spearman.reliable is None or one.spearman.most is None:
+        return said
+    first, second = (f"{one:.2f}" for one in one.spearman.reliable)
+    return (
+        f"{said} Noise between prompts makes this smaller: the reliabilities of the two are {first} and {second}, so "
+        f"that about {one.spearman.most:.2f} is the most there could be."
+    )
 
 
 def _near(found: Correlation) -> str:
