@@ -222,7 +222,7 @@ def localise2024(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
 def figures(
     rows: Sequence[Mapping[str, Any]], heads: Sequence[Mapping[str, Any]], params: Params
 ) -> tuple[Figure, ...]:
-    words = {SMALL: "a quarter as large", PLAIN: "as in the paper's table", LARGE: "four times as large"}
+    words = {SMALL: "a quarter as large", PLAIN: "as in the table", LARGE: "four times as large"}
     own = [p for size in words for p in curve(of(rows, "table", size=size), "eta", "own", words[size])]
     own += [Point(eta, value, "measured before", dashed=True) for eta, value in BEFORE.items()]
     left = [p for size in words for p in curve(of(rows, "table", size=size), "eta", "left", words[size])]
@@ -235,7 +235,11 @@ def figures(
         for strength in params.strengths
         for what in ("loss", "loss_to_choose_by", "own", "entropy", "eta")
     ]
-    spread = tuple(Point(head["eta"], head["own"], f"layer {head['layer']}") for head in heads)
+    spread = [
+        Point(place, head[what], words_of)
+        for what, words_of in (("eta", "eta"), ("own", "attention to oneself"))
+        for place, head in enumerate(sorted(heads, key=lambda head: head["eta"]), start=1)
+    ]
     return (
         Figure(
             "own_token",
@@ -266,11 +270,10 @@ def figures(
         Figure(
             "pocket",
             "Heads of the embedded model",
-            "Every head's eta, from its weights, and what its tokens give to themselves, on text.",
-            "eta",
-            "attention to oneself",
-            tuple(sorted(spread, key=lambda point: (point.series, point.x))),
-            kind="tracks",
+            "Every head's eta, from its weights, and what its tokens give to themselves on text: do both rise?",
+            "head, by its eta",
+            "",
+            tuple(spread),
         ),
     )
 
