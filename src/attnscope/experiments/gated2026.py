@@ -38,16 +38,16 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Params:
-    samples: tuple[int, ...] = (100, 3200)  # a point in the middle would say nothing of the slope
+    samples: tuple[int, ...] = (100, 1600)  # a point in the middle would say nothing of the slope
     starts: int = 2
-    iterations: int = 150
+    iterations: int = 120
     noise: float = 0.1
     tokens: int = 12
     width: int = 16
     heads: int = 4
 
 
-FULL = replace(Params(), samples=(1000, 4000, 16000), starts=4)
+FULL = replace(Params(), samples=(1000, 4000, 16000), starts=4, iterations=150)
 
 
 def rates(params: Params, seed: int, desk: Desk) -> list[dict[str, Any]]:
