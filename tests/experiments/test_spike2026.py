@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 import pytest
+import torch
+from torch import nn
 
 from attnscope.core.experiment import Bare, Result, median
-from attnscope.experiments.spike2026 import CLAIMS, spike2026
-from attnscope.trials.remedy_arms import PLAIN, REMEDIES, above_half, key
+from attnscope.experiments.spike2026 import CLAIMS, other_seeds, spike2026
+from attnscope.trials.remedy_arms import OTHERS, PLAIN, REMEDIES, above_half, ends, key
+from attnscope.trials.spike_forms import STRENGTHS, planted, spread
 
 QUICK, FULL = spike2026.presets["quick"], spike2026.presets["paper"]
 TINY = replace(
@@ -69,3 +72,39 @@ def test_a_limit_that_is_not_the_papers_says_so() -> None:
         trained = any(f"_{key(arm)}" in bound.quantity for bound in claim.holds for arm in REMEDIES)
         assert not trained or "direction only" in claim.expected, claim.name
     assert PLAIN in REMEDIES
+
+
+def test_whether_there_is_anything_to_compare_is_asked_of_other_runs(found: Result) -> None:
+    """A condition on the control that is compared keeps the runs in which it was large by chance."""
+    compared = [claim for claim in CLAIMS if any("_of_other_seeds" in bound.quantity for bound in claim.given)]
+    assert len(compared) == 7
+    for claim in CLAIMS:
+        asked = {bound.quantity for bound in claim.given if not bound.quantity.startswith("excess_loss_")}
+        assert asked <= {f"{what}_of_{key(OTHERS)}" for what in ("sink_rate", "spike_over_median")} | {
+            "larger_sink_rate_of_both_widths"
+        }, claim.name
+    grown = [one for one in found.records if one["part"] == "grown"]
+    seeds = {arm: {one["seed"] for one in grown if one["arm"] == arm} for arm in (PLAIN, OTHERS)}
+    assert len(seeds[OTHERS]) == TINY.others
+    assert seeds[PLAIN].isdisjoint(seeds[OTHERS])
+    assert other_seeds((0, 7, 3), 2) == [8, 9, 10, 11, 12, 13]
+
+
+def test_one_seed_against_it_is_enough_to_miss_a_claim() -> None:
+    claim = next(claim for claim in CLAIMS if claim.name == "dynamic_tanh_has_more_sinks")
+    name = "sink_rate_added_by_dynamictanh"
+    stands = {bound.quantity: [bound.limit] for bound in claim.given}
+    for rates, verdict in (([0.2, 0.3, 0.4], "reproduced"), ([-0.1, 0.3, 0.4], "not reproduced")):
+        assert claim.judged({name: rates, **ends({name: rates}), **stands}).verdict == verdict
+
+
+def test_it_is_the_norm_that_makes_tokens_equal() -> None:
+    """A cosine would say the same with a norm and without."""
+    tokens = torch.randn(5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pairs = [(a - b).square().sum() for k, a in enumerate(tokens) for b in tokens[:k]]
+    assert spread(tokens) == pytest.approx(float(torch.stack(pairs).mean().sqrt()), rel=1e-12)
+    with_norm, without = (
+        planted(64, torch.Generator().manual_seed(1), norm)["planted_spreads"] for norm in (None, nn.Identity())
+    )
+    assert without == [1.0] * len(STRENGTHS)
+    assert with_norm[-1] < 0.02

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from attnscope.core.finding import Finding, Severity
+from attnscope.core.finding import SEVERITIES, Finding, Severity
 from attnscope.records.chance import without_heads
 from attnscope.records.decoding import FieldError
 from attnscope.records.intervals import paired_interval
 from attnscope.records.outcomes import Outcome, outcomes_of
+from attnscope.records.paired_findings import status
 from attnscope.records.treatment import Treatment
 from tests.records.sample_treatment import sample_pruning, sample_treatment
 
@@ -111,6 +112,10 @@ def only(found_in: dict[str, list[Finding]], baseline: str = "control") -> Outco
         (found(value=0.9), found(value=0.5), "helped"),  # the number came closer to its threshold
         (found(value=0.5), found(value=0.9), "harmed"),
         (found(value=0.50), found(value=0.52), "no effect"),
+        (found(heads=20, severity="warning"), found(heads=18, severity="critical"), "harmed"),  # severity goes first
+        (found(heads=20, severity="critical"), found(heads=40, severity="warning"), "helped"),
+        (found(heads=20, value=0.9), found(heads=21, value=3.0), "harmed"),  # one of twenty hides no number
+        (found(heads=20, value=0.9), found(heads=15, value=3.0), "helped"),
     ],
 )
 def test_outcomes_are_judged_against_the_control(
@@ -120,6 +125,18 @@ def test_outcomes_are_judged_against_the_control(
     outcome = only({"before": [found(heads=40)], **arms})
     assert outcome.judgement == judgement
     assert outcome.answered
+
+
+@given(*(st.tuples(st.integers(1, 40), st.sampled_from(SEVERITIES), st.floats(0.31, 5.0)) for _ in range(2)))
+def test_what_helped_or_harmed_is_what_a_comparison_calls_better_or_worse(
+    one: tuple[int, Severity, float], other: tuple[int, Severity, float]
+) -> None:
+    """Each of its own rule: only a count that moved by less than a tenth may be passed over, for the number."""
+    control, treated = (found("sink", heads, severity, value) for heads, severity, value in (one, other))
+    judgement = only({"before": [], "control": [control], "treated": [treated]}).judgement
+    small = 0 < abs(other[0] - one[0]) < max(1.0, 0.1 * one[0]) and one[1] == other[1]
+    words = {"worse": "harmed", "better": "helped", "same": "no effect", "changed": "no effect"}
+    assert small or judgement == words[status(control, treated)]
 
 
 def test_what_training_alone_did_is_not_counted_for_the_remedy() -> None:

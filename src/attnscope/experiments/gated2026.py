@@ -8,8 +8,9 @@ The set-up of the rates is ours (`trials/gated_experts.py`): one output, one que
 error of every fitted expert. The paper's theorem is asymptotic and in the worst case; a curve at one truth can miss it
 in either direction, so that no verdict here contradicts it. Up to 16,000 samples are drawn, which takes minutes. The
 way the error is measured is the third one: the first two were mostly noise (4 and 6 of 10 claims held), and the claim
-on the mean pools all kinds since then. A rate is judged only where every fit came at least as low as the truth itself.
-The paper's own simulation was not at hand.
+on the mean pools all kinds since then. A power of n differs by some tenths from seed to seed, so a claim on one is on
+its 95% interval over seeds (Student's), and judged only where that is narrow enough to tell flat from n^(-1/4) and
+where every fit came at least as low as the truth itself. The paper's own simulation was not at hand.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Result, experiment, median
+from attnscope.core.experiment import Bound, Claim, Desk, Figure, Result, experiment
+from attnscope.records.intervals import paired_interval
 from attnscope.trials.curves import by_seed, curve, power_of
 from attnscope.trials.gated_experts import KINDS, algebra, fitted
 
@@ -36,16 +38,16 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Params:
-    samples: tuple[int, ...] = (300, 1000, 3000)
-    starts: int = 4
-    iterations: int = 150
+    samples: tuple[int, ...] = (100, 1600)  # a point in the middle would say nothing of the slope
+    starts: int = 2
+    iterations: int = 120
     noise: float = 0.1
     tokens: int = 12
     width: int = 16
     heads: int = 4
 
 
-FULL = replace(Params(), samples=(1000, 4000, 16000))
+FULL = replace(Params(), samples=(1000, 4000, 16000), starts=4, iterations=150)
 
 
 def rates(params: Params, seed: int, desk: Desk) -> list[dict[str, Any]]:
@@ -72,12 +74,32 @@ def numbers_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return numbers
 
 
-FLAT, FALLING = -0.1, -0.2
+RATE = 0.25  # the paper's n^(-1/4) with one head too many; nearly flat is what is surely slower, and does not rise so
+
+
+def over_seeds(powers: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """Of every power, the ends of the 95% interval of its mean over seeds, and how far they are from it: infinite with
+    one seed."""
+    found: dict[str, list[float]] = {}
+    for name, values in powers.items():
+        if name.startswith("power_of_n_"):
+            told = paired_interval([0.0] * len(values), values)
+            found |= {f"{name}_low": [told.low], f"{name}_high": [told.high], f"{name}_off": [told.high - told.mean]}
+    return found
 
 
 def arrived(kind: str) -> tuple[Bound, ...]:
-    """Where a fit is worse than the truth itself, least squares has not been done: nothing is said of its rate."""
-    return (Bound(f"loss_over_truth_{kind}", "<=", 1.0),)
+    """Where a fit is worse than the truth itself, least squares has not been done, and where seeds leave the power
+    open, nothing can be said of it."""
+    return (Bound(f"loss_over_truth_{kind}", "<=", 1.0), Bound(f"power_of_n_{kind}_off", "<=", RATE))
+
+
+def flat(kind: str) -> tuple[Bound, ...]:
+    return (Bound(f"power_of_n_{kind}_low", ">", -RATE), Bound(f"power_of_n_{kind}_high", "<", RATE))
+
+
+def falling(kind: str) -> tuple[Bound, ...]:
+    return (Bound(f"power_of_n_{kind}_high", "<", 0.0),)
 
 
 CLAIMS = (
@@ -108,8 +130,8 @@ CLAIMS = (
         "without_a_gate_experts_are_not_found",
         PAPER,
         "Without a gate the error of the experts hardly falls with the number of samples.",
-        f"power of n at least {FLAT} (our limit for nearly flat)",
-        holds=(Bound("power_of_n_none", ">=", FLAT),),
+        "the 95% interval of the power of n over seeds is inside -.25 to .25 (our limits for nearly flat)",
+        holds=flat("none"),
         given=arrived("none"),
     ),
     *(
@@ -117,8 +139,8 @@ CLAIMS = (
             f"gated_{place}_finds_experts",
             PAPER,
             f"With the {WORDS[place]} the error of the experts falls as a power of n.",
-            f"power of n at most {FALLING} (our limit for clearly falling; n^(-1/4) for one head too many)",
-            holds=(Bound(f"power_of_n_{place}", "<=", FALLING),),
+            "the 95% interval of the power of n over seeds is below 0 (the paper: -1/4 for one head too many)",
+            holds=falling(place),
             given=arrived(place),
         )
         for place in ("output", "value")
@@ -128,8 +150,8 @@ CLAIMS = (
             f"gate_on_{place}_does_not_help",
             PAPER,
             f"A {WORDS[place]} does not help.",
-            f"power of n at least {FLAT} (our limit for nearly flat)",
-            holds=(Bound(f"power_of_n_{place}", ">=", FLAT),),
+            "the 95% interval of the power of n over seeds is inside -.25 to .25 (our limits for nearly flat)",
+            holds=flat(place),
             given=arrived(place),
         )
         for place in ("key", "layer")
@@ -138,17 +160,17 @@ CLAIMS = (
         "experts_that_are_not_linear_are_found",
         PAPER,
         "Where the gate reads what it gates, so that experts are not linear in their weights, they are found.",
-        f"power of n at most {FALLING} (derived: -1/4 or faster)",
-        holds=(Bound("power_of_n_self", "<=", FALLING),),
+        "the 95% interval of the power of n over seeds is below 0 (derived: -1/4 or faster)",
+        holds=falling("self"),
         given=arrived("self"),
     ),
     Claim(
         "the_mean_of_experts_is_found_by_all",
         PAPER,
         "The mean of the experts that share a cell is found at the usual rate, with and without gates (derived).",
-        "power of n at most -.35, all kinds together (derived: -1/2)",
-        holds=(Bound("power_of_n_of_mean", "<=", -0.35),),
-        given=(Bound("largest_loss_over_truth", "<=", 1.0),),
+        "the 95% interval of the power of n over seeds, all kinds together, is below -.25 (derived: -1/2)",
+        holds=(Bound("power_of_n_of_mean_high", "<", -RATE),),
+        given=(Bound("largest_loss_over_truth", "<=", 1.0), Bound("power_of_n_of_mean_off", "<=", RATE)),
     ),
 )
 
@@ -158,8 +180,8 @@ CLAIMS = (
     paper=PAPER,
     summary="Attention as a triple sum of experts, and how fast they are found from samples, by where a gate stands.",
     presets={"quick": Params(), "paper": FULL},
-    takes={"quick": "40 s", "paper": "10 min"},
-    seeds={"quick": 1, "paper": 2},
+    takes={"quick": "50 s", "paper": "25 min"},
+    seeds={"quick": 6, "paper": 6},
     claims=CLAIMS,
 )
 def gated2026(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
@@ -172,6 +194,7 @@ def gated2026(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
     for some in by_seed(rows, seeds):
         for name, value in numbers_of(some).items():
             measured.setdefault(name, []).append(value)
+    measured |= over_seeds(measured)
     figures = tuple(
         Figure(
             number,
@@ -196,9 +219,13 @@ def gated2026(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
 
 
 def remarks(measured: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
-    powers = ", ".join(f"{median(measured[f'power_of_n_{kind}']):.2f} ({WORDS[kind]})" for kind in KINDS)
+    powers = ", ".join(
+        f"{measured[f'power_of_n_{kind}_low'][0]:.2f} to {measured[f'power_of_n_{kind}_high'][0]:.2f} ({WORDS[kind]})"
+        for kind in KINDS
+    )
     return (
-        f"What follows: powers of n were {powers}. A gate sigmoid(x W) that multiplies leaves the answer linear in the "
+        f"What follows: powers of n are, by 95% intervals over {len(measured['power_of_n_none'])} seeds, {powers}. "
+        "A gate sigmoid(x W) that multiplies leaves the answer linear in the "
         "values: two heads that share logits and gates can split one expert between them in any way, so in this "
         "set-up more data do not tell them apart. A gate that reads what it gates takes that freedom away by "
         "derivation; its power differs much between seeds. For models in use the predictions are as good either way: "

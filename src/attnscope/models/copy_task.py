@@ -69,13 +69,18 @@ def copying(task: CopyTask, rows: int, seed: int) -> Text:
     return Text(ids, task.symbols + 1, float(surprise[:, 1:].mean()))
 
 
-def characters(tokens: int, rows: int, seed: int, *, bos: bool = True, held_out: bool = False) -> Text:
-    """Windows of the embedded book, letter by letter; the last tenth of it is held out."""
+def characters(
+    tokens: int, rows: int, seed: int, *, bos: bool = True, held_out: bool = False, half: int | None = None
+) -> Text:
+    """Windows of the embedded book, letter by letter; the last tenth of it is held out. `half` 0 or 1: only that half
+    of what is taken, so that what was chosen on the one can be judged on the other."""
     book = "".join(read().documents)
     letters = {letter: place for place, letter in enumerate(sorted(set(book)), start=1)}
     stream = torch.tensor([letters[letter] for letter in book])
     cut = len(stream) * 9 // 10
     stream = stream[cut:] if held_out else stream[:cut]
+    if half is not None:
+        stream = stream[: len(stream) // 2] if half == 0 else stream[len(stream) // 2 :]
     length = tokens + 1 - bos
     starts = torch.randint(0, len(stream) - length, (rows,), generator=torch.Generator().manual_seed(seed))
     ids = stream[starts[:, None] + torch.arange(length)]

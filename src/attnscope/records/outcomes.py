@@ -1,8 +1,9 @@
 """What became of every finding under a remedy: helped, no effect, or harmed, against the same training without it.
 
 A finding is followed through the arms by what it is about (`paired_findings.identity`). The remedy helped where, beside
-the baseline, the finding is gone or less severe, concerns noticeably fewer heads or places (a tenth of them, and at
-least one), or its number came noticeably closer to its threshold; harmed where the opposite is true. A difference that
+the baseline, the finding is gone or less severe; as severe, but concerns noticeably fewer heads or places (a tenth of
+them, and at least one); or as severe and as wide, and its number came noticeably closer to its threshold; harmed where
+the opposite is true. That order is the one of `paired_findings.status`. A difference that
 other text of the same kind might have made (`chance`) is no effect, however large it looks; where there are too few
 texts to say what chance makes, the verdict is unknown. What training alone did stands in the control and is not counted
 for the remedy.
@@ -111,14 +112,18 @@ def judged(pair: FindingChange, base: Reading | None = None, treated: Reading | 
 def _moved(pair: FindingChange) -> tuple[int, Callable[[Finding, Reading, Reading], Difference]]:
     """1 where it is noticeably worse, -1 where it is better, 0 where neither; and what of it must be told from chance:
     how many heads it concerns, whether it is there at all, or its number."""
-    was, now = (0 if one is None else concerned(one) for one in (pair.before, pair.after))
     if pair.before is None or pair.after is None:
         return (1 if pair.before is None else -1), (of_counts if pair.either.heads else of_findings)
-    if was != now:
-        noticeable = abs(now - was) >= max(1.0, NOTICEABLE * was)
-        return (0 if not noticeable else 1 if now > was else -1), of_counts
-    steps = SEVERITIES.index(pair.after.severity) - SEVERITIES.index(pair.before.severity)
-    return (steps > 0) - (steps < 0) or moved_beyond(pair.before, pair.after), of_numbers
+    was, now = concerned(pair.before), concerned(pair.after)
+    grew = _sign(now - was) if abs(now - was) >= max(1.0, NOTICEABLE * was) else 0
+    steps = _sign(SEVERITIES.index(pair.after.severity) - SEVERITIES.index(pair.before.severity))
+    if steps:  # many rules call what concerns most heads more severe: then it is their number that chance may move
+        return steps, (of_counts if grew == steps else of_numbers)
+    return (grew, of_counts) if grew else (moved_beyond(pair.before, pair.after), of_numbers)
+
+
+def _sign(number: int) -> int:
+    return (number > 0) - (number < 0)
 
 
 def _nearest(finding: Finding, among: Sequence[Finding]) -> Finding | None:

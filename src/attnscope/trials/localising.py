@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.core.experiment import Desk
+from attnscope.models.copy_task import Text, characters
 from attnscope.models.decoder import Attention, Decoder
 from attnscope.models.train import Recipe, train
 from attnscope.scanning.scan import scan
@@ -91,8 +92,15 @@ def locater(model: nn.Module, held: float) -> Tensor:
 
 
 def localised(growth: Growth, strength: float, held: float, seed: int, desk: Desk) -> dict[str, Any]:
-    """A small language model trained with so much of the penalty; 0 is without."""
-    text, unseen = growth.text(growth.rows, seed, False), growth.text(growth.held, seed + HELD, True)
+    """A small language model of a book's letters, trained with so much of the penalty; 0 is without.
+
+    `loss_to_choose_by` is on one half of what was held out: which penalty is best is asked of it alone, so that `loss`,
+    on the other half, is not the luckiest of several.
+    """
+    text = characters(growth.tokens, growth.rows, seed, bos=growth.bos)
+    unseen, to_choose = (
+        characters(growth.tokens, growth.held, seed + HELD, bos=growth.bos, held_out=True, half=half) for half in (1, 0)
+    )
     model = Decoder(growth.shape(text.vocabulary), seed)
 
     def loss(model: nn.Module, rng: torch.Generator) -> Tensor:
@@ -111,11 +119,17 @@ def localised(growth: Growth, strength: float, held: float, seed: int, desk: Des
         "strength": strength,
         "seed": seed,
         "loss": float(F.cross_entropy(seen.logits.flatten(0, 1), unseen.ids[:, 1:].flatten())),
+        "loss_to_choose_by": loss_on(model, to_choose),
         "chance": math.log(text.vocabulary),
         "own": sum(float(own(pattern)) for pattern in patterns) / len(patterns),
         "entropy": sum(map(relative_entropy, patterns)) / len(patterns),
         "eta": float((trace / (weights.shape[-1] ** 0.5 * weights.norm(dim=(-2, -1)))).mean()),
     }
+
+
+@torch.no_grad()
+def loss_on(model: Decoder, text: Text) -> float:
+    return float(F.cross_entropy(model(text.ids[:, :-1]).flatten(0, 1), text.ids[:, 1:].flatten()))
 
 
 def own(pattern: Float[Tensor, "batch head token token"]) -> Float[Tensor, ""]:

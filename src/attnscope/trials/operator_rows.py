@@ -10,8 +10,8 @@ every channel c gives all of T_ij. Tokens are then taken away in the order of ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -43,7 +43,9 @@ from attnscope.records.explanation import Asked
 MAPS = ("norm", "input", "output", "contribution")
 BASELINES = ("rollout", "raw_attention")
 FLOOR = "random"
-METHODS = (*MAPS, *BASELINES, FLOOR)
+COMPARED = (*MAPS, *BASELINES)
+METHODS = (*COMPARED, FLOOR)
+ORDERS = 4  # random ones, of which the mean is taken
 
 
 @dataclass(frozen=True)
@@ -120,16 +122,22 @@ def rows_of_maps(run: Run) -> dict[str, Float[Tensor, " token"]]:
 
 
 def judged(run: Run) -> dict[str, float]:
-    """For every method, how far the two areas are apart on one text."""
+    """For every method, how far the two areas are apart on one text; of random orders, the mean of some."""
     (stack,) = run.captured.embedding
     scores = {name: {stack: row} for name, row in rows_of_maps(run).items()}
-    scores |= {name: run.explained_by(explanations()[name]) for name in (*BASELINES, FLOOR)}
+    scores |= {name: run.explained_by(explanations()[name]) for name in BASELINES}
+    blind = [
+        replace(run, seed=ORDERS * run.seed + number).explained_by(explanations()[FLOOR]) for number in range(ORDERS)
+    ]
 
     def ask(given: dict[str, Tensor]) -> Tensor:
         return asked_with(run.loaded.model, run.read.batch, run.places, run.aim.chance, given)
 
-    found = {name: perturbed(ask, run.captured.embedding, run.baseline(), one) for name, one in scores.items()}
-    return {name: one.negative - one.positive for name, one in found.items()}
+    def gap(order: Mapping[str, Tensor]) -> float:
+        found = perturbed(ask, run.captured.embedding, run.baseline(), dict(order))
+        return found.negative - found.positive
+
+    return {name: gap(one) for name, one in scores.items()} | {FLOOR: sum(map(gap, blind)) / ORDERS}
 
 
 def classifier_runs(model: Nano, words: Words, texts: int, seed: int) -> Iterator[Run]:
@@ -176,12 +184,20 @@ def _aim_at(label: int, output: Float[Tensor, "batch token out"]) -> Aim:
 
 
 def checked(run: Run, probes: int, seed: int) -> dict[str, float]:
-    """Is the operator the model on this text, what does the offset carry, and how far is the Jacobian?"""
+    """Is the operator the model on this text, what does the offset carry, and how far is the Jacobian?
+
+    That `float64` and `float32` are small is what `freeze` makes sure of, or refuses. `untouched` is the test: T x + b
+    beside a run of the model as it is, with its own fused attention and nothing hooked in.
+    """
     wide = loaded_for(run.loaded, None, Loading("float64", "cpu", False, seed, False, False))
     exact, narrow = (_whole(freeze(one.model, run.read.batch, run.found)) for one in (wide, run.loaded))
     made = exact.times(exact.enters[None])[0]
     apart = beside_jacobian(exact, probes, seed)
     return {
+        "untouched_float64": relative_difference(made + exact.offset, untouched(wide, run)),
+        "untouched_float32": relative_difference(
+            narrow.times(narrow.enters[None])[0] + narrow.offset, untouched(run.loaded, run)
+        ),
         "float64": relative_difference(made + exact.offset, exact.leaves),
         "float32": relative_difference(narrow.times(narrow.enters[None])[0] + narrow.offset, narrow.leaves),
         "without_offset": relative_difference(made, exact.leaves),
@@ -189,6 +205,14 @@ def checked(run: Run, probes: int, seed: int) -> dict[str, float]:
         "jacobian_distance": apart.distance,
         "jacobian_cosine": apart.cosine,
     }
+
+
+@torch.no_grad()
+def untouched(loaded: Loaded, run: Run) -> Float[Tensor, "token out"]:
+    """What the model gives when it is simply called."""
+    given = loaded.model(**run.read.batch)
+    answer: Tensor = given if isinstance(given, Tensor) else given[0]
+    return answer[0]
 
 
 def _whole(network: Network) -> Affine:

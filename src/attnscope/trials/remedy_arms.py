@@ -11,6 +11,7 @@ from attnscope.trials.sinks_and_spikes import over_seeds
 
 Record = Mapping[str, Any]
 PLAIN = "pre-norm"
+OTHERS = "pre-norm of other seeds"  # says whether sinks and spikes grow here at all; compared with nothing
 REMEDIES: Mapping[str, dict[str, Any]] = {
     PLAIN: {},
     "sandwich norm": {"parts": ("sandwich_norm",)},
@@ -78,7 +79,19 @@ def numbers_of(needed: Sequence[str], widths: Sequence[int], grew: Sequence[Reco
     numbers["larger_sink_rate_of_both_widths"] = [max(rates) for rates in zip(*two, strict=True)]
     numbers["sink_rate_added_by_wide_heads"] = less(grew, wide, "sink_rate", narrow)
     numbers["spike_ratio_of_qk_norm_beside_sandwich"] = ratio(grew, "sandwich + QK norm", "spike", "sandwich norm")
-    return numbers
+    return numbers | ends(numbers)
+
+
+def ends(numbers: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """The least and the largest of all seeds, of what compares two arms: a claim on its sign asks every seed. NaN where
+    one seed has none."""
+    found: dict[str, list[float]] = {}
+    for name, values in numbers.items():
+        if any(word in name for word in ("_added_by_", "_ratio_of_", "_lost_with_")):
+            broken = any(map(math.isnan, values))
+            found[f"least_{name}"] = [math.nan if broken else min(values)]
+            found[f"largest_{name}"] = [math.nan if broken else max(values)]
+    return found
 
 
 def remedies_figure(grew: Sequence[Record]) -> Figure:

@@ -3,8 +3,9 @@
 quadratic   SwiGLU without SiLU is h^T S_k h in every channel
 bound       no entry of an RMSNorm's output is above sqrt(width): |x_k| / sqrt(sum x^2 / d) <= sqrt(d), and the square
             of the entry over d is the channel's share of the token: near 1 the token is that channel and little else
-planted     tokens x = s e_c + noise of variance 1: any two have, before and after RMSNorm, a cosine of about
-            s^2 / (s^2 + d), because the norm changes lengths and no directions
+planted     tokens x = s e_c + noise of variance 1 are sqrt(2 d) apart whatever s. RMSNorm gives all of them the length
+            sqrt(d) and keeps their directions, of cosine s^2 / (s^2 + d) or so: they are then sqrt(2 d d / (s^2 + d))
+            apart, which is sqrt(d / (s^2 + d)) of what it was
 metric      all weight on the first key: alpha_0 = 1; uniform causal attention: alpha_0 = H_n / n
 """
 
@@ -16,14 +17,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnscope.core.experiment import Figure, Point
 from attnscope.corpus.read import read
 from attnscope.hf.loading.load import load
 from attnscope.matrix.quadratic_form import dominance, form_norms, quadratic_form, without_silu
-from attnscope.matrix.similarity import token_cosine
 from attnscope.measures.sink_mass import sink_mass
 from attnscope.models.decoder import Block, Decoder, Seen, Shape
 from attnscope.trials.sinks_and_spikes import attention_of, sink_rate, stream_of
@@ -53,23 +53,29 @@ def quadratic(width: int, rng: torch.Generator) -> dict[str, float]:
     }
 
 
-def planted(width: int, rng: torch.Generator) -> dict[str, Any]:
-    """Mean cosine of tokens after RMSNorm, by the strength of the channel that all of them have."""
-    noise = torch.randn(1, 64, width, generator=rng, dtype=torch.float64)
-    norm = nn.RMSNorm(width, eps=1e-6, dtype=torch.float64, elementwise_affine=False)
-    cosines = []
+def planted(width: int, rng: torch.Generator, norm: nn.Module | None = None) -> dict[str, Any]:
+    """How far tokens are apart after the norm (RMSNorm) over how far before it, by the strength of the channel that all
+    of them have. Without a norm that is 1, whatever the channel."""
+    noise = torch.randn(64, width, generator=rng, dtype=torch.float64)
+    norm = norm or nn.RMSNorm(width, eps=1e-6, dtype=torch.float64, elementwise_affine=False)
+    spreads = []
     for strength in STRENGTHS:
         spiked = noise.clone()
-        spiked[..., width // 3] += strength * width**0.5
-        everyone = torch.ones(1, 64, dtype=torch.bool)
-        cosines.append(float(token_cosine(norm(spiked), everyone)))
-    apart = [abs(cosine - predicted(strength)) for cosine, strength in zip(cosines, STRENGTHS, strict=True)]
-    return {"planted_cosines": cosines, "planted_cosine": cosines[-1], "planted_difference": max(apart)}
+        spiked[:, width // 3] += strength * width**0.5
+        spreads.append(spread(norm(spiked)) / spread(spiked))
+    apart = [abs(one - predicted(strength)) for one, strength in zip(spreads, STRENGTHS, strict=True)]
+    return {"planted_spreads": spreads, "planted_spread": spreads[-1], "planted_difference": max(apart)}
+
+
+def spread(tokens: Float[Tensor, "token width"]) -> float:
+    """The root mean square of |x_i - x_j| over all pairs: sqrt(2 n / (n - 1)) times that of |x_i - mean|."""
+    count = len(tokens)
+    return float((tokens - tokens.mean(0)).norm() * (2 / (count - 1)) ** 0.5)
 
 
 def predicted(strength: float) -> float:
-    """s^2 / (s^2 + d) with s = strength sqrt(d)."""
-    return strength**2 / (strength**2 + 1)
+    """sqrt(d / (s^2 + d)) with s = strength sqrt(d)."""
+    return float((strength**2 + 1) ** -0.5)
 
 
 def metric(tokens: int) -> dict[str, float]:
@@ -186,13 +192,14 @@ def step_up(model: Decoder, seen: Seen) -> dict[str, Any]:
 
 def planted_figure(found: Sequence[Record]) -> Figure:
     rows = [
-        Point.over([one["planted_cosines"][place] for one in found], strength, "measured")
+        Point.over([one["planted_spreads"][place] for one in found], strength, "measured")
         for place, strength in enumerate(STRENGTHS)
     ]
-    rows += [Point(strength, predicted(strength), "s² / (s² + d)", dashed=True) for strength in STRENGTHS]
-    caption = "Tokens of noise that share one planted channel, after RMSNorm: they become one and the same token."
-    axes = ("strength of the channel / sqrt(width)", "mean cosine of tokens")
-    return Figure("planted-spike", "A planted spike makes tokens equal", caption, *axes, tuple(rows), log_x=True)
+    rows += [Point(strength, predicted(strength), "sqrt(d / (s² + d))", dashed=True) for strength in STRENGTHS]
+    caption = "Tokens of noise that share one planted channel: |x_i - x_j| after RMSNorm over that before it."
+    axes = ("strength of the channel / sqrt(width)", "distance of tokens, after / before")
+    title = "A planted spike makes tokens equal"
+    return Figure("planted-spike", title, caption, *axes, tuple(rows), log=True, log_x=True)
 
 
 def channels_figure(found: Sequence[Record]) -> Figure:
