@@ -98,6 +98,10 @@ def _compared(
 
 def _asked(record: Any) -> Callable[[Tensor], Tensor]:
     """The number that was explained, written anew from what the record says of it."""
+    if record.asked.kind == "match":
+        return lambda output: output.diagonal()
+    if record.asked.kind == "norm" and record.asked.of == "state of [CLS]":
+        return lambda output: output[:, 0].norm(dim=-1)
     if record.asked.kind == "norm":
         return lambda output: (output.mean(1) if output.ndim == 3 else output).norm(dim=-1)
     word = record.asked.word
