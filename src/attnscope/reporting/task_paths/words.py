@@ -83,8 +83,8 @@ def agreement_words(one: Agreement) -> str:
         return said
     first, second = (f"{side:.2f}" for side in one.spearman.reliable)
     return (
-        f"{said} The reliabilities of the two over prompts are {first} and {second}: noise makes a correlation smaller, "
-        "or larger where both share it."
+        f"{said} The reliabilities of the two over prompts are {first} and {second}: noise makes a "
+        "correlation smaller, or larger where both share it."
     )
 
 
