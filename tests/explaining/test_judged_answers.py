@@ -12,7 +12,7 @@ from torch import Tensor
 
 import attnscope
 from attnscope.explaining import evaluate as judging
-from attnscope.explaining.aiming import Aim, Question, of_terms
+from attnscope.explaining.aiming import Aim, Question, aim, of_terms
 from attnscope.explaining.embedding_aim import of_two_towers
 from attnscope.explaining.perturbing import NoAnswerError, perturbed
 from attnscope.hf.loading.given import loaded_for
@@ -76,6 +76,7 @@ def test_masked_models_are_asked_at_a_hidden_token() -> None:
         assert int(ids[0, place]) not in tokenizer.all_special_ids
         places.add(place)
     assert len(places) > 1
+    assert one.read.ids is not None
     again = judging._run(loaded, {"input_ids": one.read.ids[None]}, 0, None, None)  # hidden already: as it is
     assert torch.equal(again.read.batch["input_ids"][0], one.read.ids)
     found = attnscope.evaluate(model, ["a plain text of letters"], methods="random", tokenizer=tokenizer, max_tokens=12)
@@ -115,7 +116,7 @@ def test_an_answer_that_is_nothing_is_left_out_and_said(monkeypatch: pytest.Monk
     ids, _, _ = texts(3, 5)
     batches = [{"input_ids": row[None]} for row in ids]
     whole = attnscope.evaluate(trained(), batches, methods="random")
-    real, calls = judging.aim, []
+    real, calls = aim, []
 
     def sometimes(*args: Any, **kwargs: Any) -> Aim:
         calls.append(1)

@@ -205,7 +205,7 @@ def test_rows_equal_maps_where_a_stack_goes_on_after_it_was_read(begins: tuple[s
     rng = torch.Generator().manual_seed(3)
     sizes = {"e": 4, "d": 3, "f": 2}
     order = ["ee", "dd", "de", "ee", "ff", "dd", "de", "fd", "fe", "ee", "dd", "ff"]
-    calls = [by_hand(torch.randn(sizes[s], sizes[k], generator=rng), s, k) for s, k in order]
+    calls = [by_hand(torch.randn(sizes[s], sizes[k], generator=rng), s, k) for s, k in map(tuple, order)]
     assert not read_each_other(calls)
     start = {stack: torch.rand(sizes[stack], generator=rng).double() for stack in (*begins, "f")}
     expected = of_two_streams(calls, start)

@@ -207,9 +207,9 @@ class LowRank(Affine):
     """A map from one token to 40 rows, each of which reads it along a single direction of its own: rank one."""
 
     weights = torch.randn(40, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    enters = torch.zeros(1, 24, dtype=torch.float64)  # type: ignore[assignment]
-    leaves = torch.zeros(40, 1, dtype=torch.float64)  # type: ignore[assignment]
-    at_once = 1000  # type: ignore[assignment]
+    enters = torch.zeros(1, 24, dtype=torch.float64)
+    leaves = torch.zeros(40, 1, dtype=torch.float64)
+    at_once = 1000
 
     def __init__(self) -> None:
         pass

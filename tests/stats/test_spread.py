@@ -81,7 +81,7 @@ def test_intervals_of_correlations_hold_what_they_say() -> None:
     b = 0.8 * a + 0.6 * rng.normal(size=40)
     found = []
     for seed in range(150):
-        pearson, _ = correlations(*(true + 2 * rng.normal(size=(8, 40)) for true in (a, b)), seed)
+        pearson, _ = correlations(a + 2 * rng.normal(size=(8, 40)), b + 2 * rng.normal(size=(8, 40)), seed)
         assert pearson is not None
         assert pearson.low < pearson.value < pearson.high
         found.append(pearson)
@@ -98,7 +98,8 @@ def test_reliability_is_what_other_prompts_would_repeat() -> None:
     """Of true variance 1 and noise of variance 4 over 16 prompts it is 1 / (1 + 4/16) = 0.8."""
     rng = np.random.default_rng(6)
     true = rng.normal(size=4000)
-    pearson, spearman = correlations(*(true + 2 * rng.normal(size=(16, 4000)) for _ in range(2)))
+    one, other = (true + 2 * rng.normal(size=(16, 4000)) for _ in range(2))
+    pearson, spearman = correlations(one, other)
     assert pearson is not None
     assert spearman is not None
     assert pearson.reliable == pytest.approx((0.8, 0.8), abs=0.03)

@@ -16,8 +16,9 @@ interval is by leaving out one prompt at a time (the jackknife), on z = artanh r
 
     z -+ t_{n-1} se,    se^2 = (n - 1) / n sum_i (z_i - mean z)^2,    z_i without prompt i
 
-It is an interval for the correlation of means over *this many* prompts. That of the true means is farther from zero: r
-is about sqrt(rel_a rel_b) times it (Spearman 1904), rel the reliability of each side, which is given too: the
+It is an interval for the correlation of means over *this many* prompts. Where the noise of one side is not that of the
+other, that of the true means is farther from zero: r is about sqrt(rel_a rel_b) times it (Spearman 1904); noise that
+both share (they are of the same prompts) adds to r instead. rel, the reliability of each side, is given too: the
 correlation of the means over two halves of the prompts, over many ways to halve them, stepped up to all prompts by
 2 h / (1 + h) (Spearman and Brown 1910).
 """
@@ -76,7 +77,7 @@ class Correlation:
 
     @property
     def most(self) -> float | None:
-        """About the largest correlation that noise of this size lets any two numbers have."""
+        """About the largest correlation that two numbers with this much noise can have, if they do not share it."""
         return None if self.reliable is None else float(np.sqrt(np.prod(np.clip(self.reliable, 0.0, 1.0))))
 
 

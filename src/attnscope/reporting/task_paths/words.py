@@ -79,12 +79,12 @@ def agreement_words(one: Agreement) -> str:
     if one.pearson is None or one.spearman is None:
         return f"{what} cannot be correlated: one of them is the same for all heads."
     said = f"{what} correlate over heads with {_near(one.spearman)} (Spearman) and {_near(one.pearson)} (Pearson)."
-    if one.spearman.reliable is None or one.spearman.most is None:
+    if one.spearman.reliable is None:
         return said
-    first, second = (f"{one:.2f}" for one in one.spearman.reliable)
+    first, second = (f"{side:.2f}" for side in one.spearman.reliable)
     return (
-        f"{said} Noise between prompts makes this smaller: the reliabilities of the two are {first} and {second}, so "
-        f"that about {one.spearman.most:.2f} is the most there could be."
+        f"{said} The reliabilities of the two over prompts are {first} and {second}: noise makes a "
+        "correlation smaller, or larger where both share it."
     )
 
 
