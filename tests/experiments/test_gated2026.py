@@ -9,6 +9,8 @@ from attnscope.experiments.gated2026 import WORDS, gated2026, over_seeds
 
 TINY = replace(gated2026.presets["quick"], samples=(20, 40), starts=2, iterations=2, tokens=4, width=4, heads=2)
 
+OF_ALL_SEEDS = r"^power_of_n_\w+_(low|high|off)$"
+
 
 def test_a_curve_for_every_place_of_a_gate() -> None:
     found = gated2026.run(TINY, (0,), Bare())

@@ -22,6 +22,8 @@ TINY = replace(
     pocket=(1, 16),
 )
 
+OF_ALL_SEEDS = r"^(least|largest)_(sink_rate|spike_ratio|loss)_|_of_pre_norm_of_other_seeds$"
+
 
 @pytest.fixture(scope="module")
 def found() -> Result:
