@@ -160,7 +160,9 @@ def start_of(captured: Captured, found: Anatomy) -> dict[str, Float[Tensor, " to
         raise RefusalError(f"{found.model_class} has no self-attention: there is no relevance to carry.")
     if any(call.crosses and call.keys_from not in own for call in captured.calls):
         own = dict([max(own.items(), key=lambda one: one[1][0])])
-    read_at = {call.keys_from: place for place, call in enumerate(captured.calls) if call.crosses}
+    # A pooling that takes no part in the answer reads nothing of it.
+    crossing = [(place, call) for place, call in enumerate(captured.calls) if call.crosses]
+    read_at = {call.keys_from: place for place, call in crossing if bool(call.gradient.any())}
     starts = {}
     for stack, (place, last) in own.items():
         sizes = last.gradient[0].flatten(1).norm(dim=-1)
