@@ -274,9 +274,11 @@ def test_models_without_attention_are_refused_by_name(name: str) -> None:
 
 
 def test_attention_that_is_only_partly_seen_is_refused() -> None:
-    config = hf.LongT5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)
-    with pytest.raises(RefusalError, match="LongT5Model mixes values in"):
-        anatomy(hf.LongT5Model(config))
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    widths = {"d_model": 32, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 64}
+    config = hf.PegasusXConfig(vocab_size=64, num_global_tokens=2, block_size=4, **sizes, **widths)
+    with pytest.raises(RefusalError, match="PegasusXModel mixes values in"):
+        anatomy(hf.PegasusXModel(config))
 
 
 def test_a_probe_input_that_does_not_fit_is_said_so() -> None:

@@ -70,7 +70,8 @@ def test_every_keyword_is_explained_and_the_start_gives_the_tensors(one: Variant
     keywords = {name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY}
     if card.kind in ("pattern", "logits"):
         assert set(CALL) <= keywords
-    assert free or keywords - set(CALL) == explained
+    of_start = {*card.settings} & {*inspect.signature(one.start).parameters} - keywords  # which shape its tensors have
+    assert free or keywords - set(CALL) == explained - of_start
     begun = started(one, call_of(one).given)
     assert free or set(begun) <= {*card.parameters, *card.drawn}
     assert bool(begun) == bool(card.parameters or card.drawn)

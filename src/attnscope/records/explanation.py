@@ -229,6 +229,8 @@ class Explanation(Record):
             )
             if not fits:
                 raise FieldError(f"methods[{number}].scores: a number for every token of every input is needed")
+            if not all(math.isfinite(score) for row in one.scores for score in row):
+                raise FieldError(f"methods[{number}].scores: one of its numbers is not finite")
         if (split := found.lengths) is not None:
             words = next((one.tokens for one in found.inputs if one.name == split.input), ())
             if len(words) != len(split.tokens) or any(len(row) != len(split.constants) for row in split.tokens):
@@ -246,6 +248,8 @@ class Explanation(Record):
             )
             if not whole or step.methods != found.steps[0].methods:
                 raise FieldError(f"steps[{number}].scores: a number for every token of every input is needed")
+            if not all(math.isfinite(score) for rows in step.scores for row in rows for score in row):
+                raise FieldError(f"steps[{number}].scores: one of its numbers is not finite")
         if not found.methods or not found.inputs or not any(one.tokens for one in found.inputs):
             raise FieldError("methods: one method at least and one token at least are needed")
         if len(set(found.names)) < len(found.names):

@@ -10,6 +10,7 @@ Values of single prompts are kept: error bars are computed from them, the same i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -168,6 +169,9 @@ class TaskPaths(Record):
                 raise FieldError(f"prompts[{number}]: as many heads in every block as in the first prompt are needed")
             if (one.removal is None) != (found.removal is None):
                 raise FieldError(f"prompts[{number}].removal: either every prompt has it or none")
+            numbers = [one.value, one.alone, *(value for values in every for row in values for value in row)]
+            if not all(map(math.isfinite, numbers)):
+                raise FieldError(f"prompts[{number}]: one of its numbers is not finite")
         return found
 
     def table(self) -> pandas.DataFrame:

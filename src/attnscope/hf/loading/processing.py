@@ -24,6 +24,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.corpus.medium import Picture, Sound
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.one_text import Scene
+from attnscope.hf.loading.permission import pretrained
 from attnscope.hf.loading.quiet import quiet
 
 PIXELS = "pixel_values"
@@ -118,7 +119,7 @@ def _stored(loaded: Loaded, reader: Any) -> Any | None:
         return None
     try:
         with quiet():
-            return reader.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+            return pretrained(reader, folder, trust_remote_code=False)
     except Exception as error:
         raise RefusalError(
             f"{_SETTINGS} of {loaded.name} cannot be used ({type(error).__name__}): check it, or in Python pass "
