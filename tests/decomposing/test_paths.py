@@ -358,7 +358,7 @@ for text, options in (
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    said = ("not of a list", "not of a Tensor", "-1 is the last one", "one token or class")
+    said = ("this is of type list", "this is of type Tensor", "-1 is the last one", "one token or class")
     lines = done.stdout.splitlines()
     assert len(lines) == 4
     assert all(words in line for words, line in zip(said, lines, strict=True))
