@@ -178,7 +178,9 @@ def explain(
         kept = f"interrupted; {clean(str(saved))} is written, the page is not"
         typer.echo(f"attnscope: {unfinished if saved is None else kept}.", err=True)
         raise typer.Exit(130) from None
-    _finish(found, {"data": place / data, "page": place / page, "chart": chart}, as_json, verbose)
+    from attnscope.cli.output import tell
+
+    tell(found, data=place / data, page=place / page, chart=chart, as_json=as_json, verbose=verbose)
 
 
 def _refuse_what_one_answer_needs(*given: object) -> None:
@@ -189,21 +191,3 @@ def _refuse_what_one_answer_needs(*given: object) -> None:
             "--evaluate follows what the model itself says of every text: leave --target, --against and --position out"
             ", and --generate, --head and a second input too."
         )
-
-
-def _finish(found: Record, places: dict[str, Path | None], as_json: bool, verbose: bool) -> None:
-    """JSON is printed before the chart is drawn, because a drawing can fail."""
-    if as_json:
-        from attnscope.cli.output import print_json
-
-        files = {name: None if path is None else str(path) for name, path in places.items()}
-        print_json({**found.to_json(), "sentences": list(found.sentences()), "files": files})
-    if places["chart"] is not None:
-        from attnscope.charts.export import save
-
-        save(found.chart(), places["chart"])
-    if not as_json:
-        from attnscope.reporting.terminal import print_record
-
-        written = {"Page": places["page"], "Record": places["data"], "Chart": places["chart"]}
-        print_record(found, files=written, verbose=verbose)

@@ -7,17 +7,20 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from attnscope.core.errors import RefusalError
 
+if TYPE_CHECKING:
+    from attnscope.records.record import Record
+
 WRITTEN = (
     *("survey.json", "survey.partial.json", "report.html"),  # by a scan
     *("collapse.json", "collapse.html", "paths.json", "paths.html", "results.json", "page.html"),
     *("treatment.json", "treatment.html", "explanation.json", "explanation.html"),
-    *("faithfulness.json", "faithfulness.html"),
+    *("faithfulness.json", "faithfulness.html", "view.json", "view.html"),
     *("task_paths.json", "task_paths.partial.jsonl", "task_paths.html"),
     *("head.safetensors", "head.html", "capacity.json", "capacity.html"),
 )
@@ -60,3 +63,20 @@ def print_json(data: Any) -> None:
     from attnscope.core.plain import plain
 
     typer.echo(json.dumps(plain(data), indent=2))
+
+
+def tell(found: Record, *, data: Path, page: Path, chart: Path | None, as_json: bool, verbose: bool) -> None:
+    """What was found, on the screen or as JSON, and where it is kept. JSON is printed before a chart is drawn, because
+    drawing can fail."""
+    if as_json:
+        places = {"data": data, "page": page, "chart": chart}
+        files = {name: None if path is None else str(path) for name, path in places.items()}
+        print_json({**found.to_json(), "sentences": list(found.sentences()), "files": files})
+    if chart is not None:
+        from attnscope.charts.export import save
+
+        save(found.chart(), chart)
+    if not as_json:
+        from attnscope.reporting.terminal import print_record
+
+        print_record(found, files={"Page": page, "Record": data, "Chart": chart}, verbose=verbose)

@@ -24,7 +24,7 @@ from attnscope.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from attnscope.records.paths import PathReport
+    pass
 
 DATA, PAGE = "paths.json", "paths.html"
 
@@ -152,7 +152,9 @@ def paths(
         kept = f"interrupted; {clean(str(saved))} is written, the page is not"
         typer.echo(f"attnscope: {unfinished if saved is None else kept}.", err=True)
         raise typer.Exit(130) from None
-    _finish(report, place, chart, as_json, verbose)
+    from attnscope.cli.output import tell
+
+    tell(report, data=place / DATA, page=place / PAGE, chart=chart, as_json=as_json, verbose=verbose)
 
 
 def _refuse_what_does_not_go_together(
@@ -167,22 +169,3 @@ def _refuse_what_does_not_go_together(
             "The prompts of a task have targets of their own: leave out --target, --against and --position, and write "
             "them into the file."
         )
-
-
-def _finish(report: PathReport, folder: Path, chart: Path | None, as_json: bool, verbose: bool) -> None:
-    """JSON is printed before the chart is drawn, because a drawing can fail."""
-    if as_json:
-        from attnscope.cli.output import print_json
-
-        places = {"data": folder / DATA, "page": folder / PAGE, "chart": chart}
-        files = {name: None if path is None else str(path) for name, path in places.items()}
-        print_json({**report.to_json(), "sentences": list(report.sentences()), "files": files})
-    if chart is not None:
-        from attnscope.charts.export import save
-
-        save(report.chart(), chart)
-    if not as_json:
-        from attnscope.reporting.terminal import print_record
-
-        written = {"Page": folder / PAGE, "Record": folder / DATA, "Chart": chart}
-        print_record(report, files=written, verbose=verbose)

@@ -55,20 +55,9 @@ def task_paths(
         kept = f"{done} of {len(task)} prompts are kept: go on with --resume" if done else "no prompt was done yet"
         _echo(clean(f"interrupted; {kept}."))
         raise typer.Exit(130) from None
-    if as_json:
-        from attnscope.cli.output import print_json
+    from attnscope.cli.output import tell
 
-        places = {"data": place / DATA, "page": place / PAGE, "chart": chart}
-        files = {name: None if path is None else str(path) for name, path in places.items()}
-        print_json({**found.to_json(), "sentences": list(found.sentences()), "files": files})
-    if chart is not None:
-        from attnscope.charts.export import save
-
-        save(found.chart(), chart)
-    if not as_json:
-        from attnscope.reporting.terminal import print_record
-
-        print_record(found, files={"Page": place / PAGE, "Record": place / DATA, "Chart": chart}, verbose=verbose)
+    tell(found, data=place / DATA, page=place / PAGE, chart=chart, as_json=as_json, verbose=verbose)
 
 
 def _echo(sentence: str) -> None:

@@ -23,7 +23,7 @@ from attnscope.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from attnscope.records.view import View
+    pass
 
 DATA, PAGE = "view.json", "view.html"
 
@@ -114,7 +114,9 @@ def view(
         said = f"interrupted; {clean(str(saved))} is written, the page is not"
         typer.echo(f"attnscope: {unfinished if saved is None else said}.", err=True)
         raise typer.Exit(130) from None
-    _finish(found, {"data": place / DATA, "page": place / PAGE, "chart": chart}, as_json, verbose)
+    from attnscope.cli.output import tell
+
+    tell(found, data=place / DATA, page=place / PAGE, chart=chart, as_json=as_json, verbose=verbose)
 
 
 def _checked_survey(words: str | None, survey: Path | None, sample: int | None) -> Path | None:
@@ -131,21 +133,3 @@ def _checked_survey(words: str | None, survey: Path | None, sample: int | None) 
 
     Survey.load(survey)
     return survey
-
-
-def _finish(found: View, places: dict[str, Path | None], as_json: bool, verbose: bool) -> None:
-    """JSON is printed before the chart is drawn, because a drawing can fail."""
-    if as_json:
-        from attnscope.cli.output import print_json
-
-        files = {name: None if path is None else str(path) for name, path in places.items()}
-        print_json({**found.to_json(), "sentences": list(found.sentences()), "files": files})
-    if places["chart"] is not None:
-        from attnscope.charts.export import save
-
-        save(found.chart(), places["chart"])
-    if not as_json:
-        from attnscope.reporting.terminal import print_record
-
-        written = {"Page": places["page"], "Record": places["data"], "Chart": places["chart"]}
-        print_record(found, files=written, verbose=verbose)
