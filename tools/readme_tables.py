@@ -16,6 +16,7 @@ from attnscope.core.registry import measures
 README = Path(__file__).resolve().parents[1] / "README.md"
 FIRST, LAST = "<!-- measures: written by tools/readme_tables.py -->", "<!-- end of measures -->"
 SCOPES = {"stream": "residual stream", "attention": "attention", "weights": "weights"}
+TRAINING = "training (`attnscope.watch`)"
 
 
 def measures_table(cards: Iterable[Card]) -> str:
@@ -28,6 +29,8 @@ def measures_table(cards: Iterable[Card]) -> str:
             for group in ("default", "deep")
         )
         rows.append(f"| {words} | {' | '.join(cells)} |")
+    training = " ".join(f"`{card.name}`" for card in known if card.scope == "training")
+    rows.append(f"| {TRAINING} | {training} | |")
     return "\n".join(rows)
 
 

@@ -68,7 +68,7 @@ def dinov2() -> Any:
         hidden_size=384, num_hidden_layers=12, num_attention_heads=6, image_size=518, patch_size=14
     )
     model = Dinov2WithRegistersModel(config)
-    model.load_state_dict(_renamed(split, _DINOV2_NAMES), strict=True)
+    model.load_state_dict(renamed(split, _DINOV2_NAMES), strict=True)
     return model.eval().requires_grad_(False)
 
 
@@ -95,7 +95,7 @@ def whisper() -> Any:
         pad_token_id=START - 1,
     )
     model = WhisperForConditionalGeneration(config)
-    weights = _renamed(stored["model_state_dict"], _WHISPER_NAMES)
+    weights = renamed(stored["model_state_dict"], _WHISPER_NAMES)
     weights["proj_out.weight"] = weights["model.decoder.embed_tokens.weight"]  # tied
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, strict=True)
     model.generation_config.no_timestamps_token_id = NO_TIMESTAMPS
@@ -142,7 +142,7 @@ def _byte_letters() -> dict[int, str]:
     return {**{byte: chr(byte) for byte in printed}, **{byte: chr(256 + n) for n, byte in enumerate(others)}}
 
 
-def _renamed(stored: dict[str, Tensor], names: tuple[tuple[str, Any], ...]) -> dict[str, Tensor]:
+def renamed(stored: dict[str, Tensor], names: tuple[tuple[str, Any], ...]) -> dict[str, Tensor]:
     renamed = {}
     for old, tensor in stored.items():
         new = old

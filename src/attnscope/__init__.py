@@ -19,6 +19,8 @@ _HOMES = {
     "report": "attnscope.reporting.report:report",
     "load": "attnscope.records.load:load",
     "compare": "attnscope.records.comparison:compare",
+    "export": "attnscope.records.export:export",
+    "merge": "attnscope.records.survey.merge:merge",
     "collapse": "attnscope.collapsing.collapse:collapse",
     "paths": "attnscope.decomposing.paths:paths",
     "task_paths": "attnscope.decomposing.task_paths:task_paths",
@@ -26,6 +28,8 @@ _HOMES = {
     "explain": "attnscope.explaining.explain:explain",
     "view": "attnscope.viewing.view:view",
     "evaluate": "attnscope.explaining.evaluate:evaluate",
+    "timeline": "attnscope.following.timeline:timeline",
+    "watch": "attnscope.watching.ways:watch",
     "treat": "attnscope.treating.treat:treat",
     "reproduce": "attnscope.reproducing.reproduce:reproduce",
     "compile": "attnscope.compiling.compile:compile",
@@ -58,6 +62,7 @@ _HOMES = {
     "Faithfulness": "attnscope.records.faithfulness:Faithfulness",
     "OperatorMap": "attnscope.records.operator_map:OperatorMap",
     "Treatment": "attnscope.records.treatment:Treatment",
+    "Timeline": "attnscope.records.timeline.timeline:Timeline",
     "Reproduction": "attnscope.records.reproduction:Reproduction",
     "RefusalError": "attnscope.core.errors:RefusalError",
 }
@@ -82,6 +87,7 @@ if TYPE_CHECKING:
     from attnscope.exchanging.save_treated import save_treated as save_treated
     from attnscope.explaining.evaluate import evaluate as evaluate
     from attnscope.explaining.explain import explain as explain
+    from attnscope.following.timeline import timeline as timeline
     from attnscope.hf.editing.graft import planted as planted
     from attnscope.patterns.generate import generate as generate
     from attnscope.patterns.pattern import Pattern as Pattern
@@ -92,6 +98,7 @@ if TYPE_CHECKING:
     from attnscope.records.comparison import compare as compare
     from attnscope.records.compiled import Compiled as Compiled
     from attnscope.records.explanation import Explanation as Explanation
+    from attnscope.records.export import export as export
     from attnscope.records.faithfulness import Faithfulness as Faithfulness
     from attnscope.records.load import load as load
     from attnscope.records.operator_map import OperatorMap as OperatorMap
@@ -99,9 +106,11 @@ if TYPE_CHECKING:
     from attnscope.records.record import Record as Record
     from attnscope.records.reproduction import Reproduction as Reproduction
     from attnscope.records.survey.diagnose import diagnose as diagnose
+    from attnscope.records.survey.merge import merge as merge
     from attnscope.records.survey.survey import Survey as Survey
     from attnscope.records.survey.thresholds import Thresholds as Thresholds
     from attnscope.records.task_paths import TaskPaths as TaskPaths
+    from attnscope.records.timeline.timeline import Timeline as Timeline
     from attnscope.records.treatment import Treatment as Treatment
     from attnscope.records.view import View as View
     from attnscope.reporting.report import report as report
@@ -109,6 +118,7 @@ if TYPE_CHECKING:
     from attnscope.scanning.scan import scan as scan
     from attnscope.treating.treat import treat as treat
     from attnscope.viewing.view import view as view
+    from attnscope.watching.ways import watch as watch
 
     variants = variant_catalog  # called like the room beside this file, which is called as well
 

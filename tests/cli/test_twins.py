@@ -22,6 +22,8 @@ OTHERWISE = {
     "treat": {"setting"},  # NAME=VALUE, where the twin takes a mapping
     "explain": {"evaluate", "labels", "samples", "max_tokens"},  # another twin: attnscope.evaluate
     "paths": {"removal", "resume"},  # another twin: attnscope.task_paths
+    "watch": {"run", "refresh", "once"},  # the screen of a run, where the twin writes one
+    "timeline": {"runs"},  # any number of them
     "report": {"keep_text"},  # an option of the page of a survey, which the twin hands on
 }
 RENAMED = {("capacity", "no_cache"): "no_use_cache"}
@@ -61,7 +63,7 @@ def test_defaults_are_those_of_the_twin(name: str) -> None:
             assert (mine is required) == (other is required), f"{name}: {option}"
             assert mine == other, f"{name}: {option} is {mine} on the command line and {other} in Python"
         compared += 1
-    assert compared or name in ("compare", "report")
+    assert compared or name in ("compare", "report", "watch")
 
 
 def test_defaults_of_evaluating_are_those_of_its_own_twin() -> None:

@@ -18,7 +18,7 @@ from attnscope.core.registry import constructions
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.certificate import certify
 from attnscope.heads.export import load_head
-from attnscope.patterns.generate import permutation, union_of_permutations, window
+from attnscope.patterns.generate import block, permutation, union_of_permutations, window
 from attnscope.patterns.pattern import Pattern
 from attnscope.reporting.compiled.words import certificate_lines, row_words
 from tests.compiling.stand_in import exact_construction, registered
@@ -102,7 +102,50 @@ def test_universal_keys_stop_at_the_curve_where_it_meets_the_bound(
     curve = exact_construction("moment_curve", universal=True, fixed=True)
     with registered(monkeypatch, exact_construction("margin", universal=True), curve):
         compiled = run(small, universal=True)
-    assert (compiled.method, compiled.proved_minimal, len(compiled.tried)) == ("moment_curve", True, 1)
+    assert (compiled.method, compiled.certificate.d, len(compiled.tried)) == (
+        "moment_curve",
+        compiled.bounds.best.width,
+        1,
+    )
+    assert not compiled.proved_minimal  # that its keys serve all patterns was tried, and is not proved by that
+    assert (compiled.served, compiled.served_of) == (8, 8)
+
+
+def test_universal_keys_that_fail_others_are_made_wider() -> None:
+    """At n = 256 the curve of width 4 has a window of two in float32, and none of eight random patterns."""
+    pattern = window(256, 2)
+    compiled = run(pattern, universal=True)
+    assert compiled.certificate.d > 4
+    assert compiled.served == compiled.served_of == 8
+    assert "served 8 of 8 other patterns" in " ".join(compiled.sentences())
+    assert compiled.verdict == "smallest found"
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("make", "width"), [(window, 2), (block, 2), (union_of_permutations, 3)])
+def test_answers_do_not_depend_on_how_keys_are_numbered(make: Any, width: int, seed: int) -> None:
+    pattern, rng = make(64, 2), np.random.default_rng(seed)
+    rows, keys = rng.permutation(64), rng.permutation(64)
+    other = Pattern.of(rows[pattern.rows], keys[pattern.columns], pattern.weights, n=64, normalise=True)
+    for one in (pattern, other):
+        compiled = run(one)
+        assert (compiled.certificate.d, compiled.verdict) == (width, "proved minimal")
+
+
+def test_a_sink_beside_a_permutation_costs_one_coordinate() -> None:
+    """The key in every row is taken off, the rest is a circle."""
+    rng = np.random.default_rng(0)
+    n, shares = 48, rng.uniform(0.2, 0.8, 48)
+    others = np.concatenate([[5], 1 + rng.permutation(n - 1)])
+    pattern = Pattern.of(
+        np.repeat(np.arange(n), 2),
+        np.stack([np.zeros(n, dtype=np.int64), others], axis=1).ravel(),
+        np.stack([shares, 1 - shares], axis=1).ravel(),
+        n=n,
+    )
+    compiled = run(pattern)
+    assert (compiled.reached, compiled.certificate.d) == (True, 3)
+    assert compiled.notes["reduced"][0] == "key 0 stands in every row"
 
 
 def test_universal_keys_of_a_window_are_as_wide_as_all_patterns_need() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from attnscope.core.construction import Auto, Construction
 from attnscope.core.errors import RefusalError
-from attnscope.core.registry import constructions, for_auto
+from attnscope.core.registry import ceilings, constructions, for_auto
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.bounds import lower_bounds
 from attnscope.heads.certificate import certify
@@ -59,6 +59,10 @@ def run(build: Construction, pattern: Pattern, width: int, seed: int = 0) -> Fac
 @every_construction
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda p: p.name + ("-causal" if p.causal else ""))
 def test_a_small_pattern_is_certified_from_its_first_width_upwards(build: Construction, pattern: Pattern) -> None:
+    if not build.takes(pattern):
+        with pytest.raises(RefusalError, match=r"^[A-Z].*: .*\.$"):
+            run(build, pattern, widths(build, pattern)[0])
+        return
     for width in widths(build, pattern):
         factors = run(build, pattern, width)
         assert factors.queries.shape == (pattern.n, width)
@@ -125,9 +129,10 @@ def test_no_width_is_refused_in_a_sentence_that_says_what_to_do(build: Construct
         run(build, PATTERNS[0], 0)
 
 
-def test_auto_finds_one_construction_for_each_purpose() -> None:
-    offered = [one.auto for one in constructions().values() if one.auto is not None]
-    assert sorted(offered) == sorted(get_args(Auto))
+def test_auto_finds_a_construction_for_each_purpose() -> None:
+    offered = [one.auto for one in constructions().values() if one.auto not in (None, "ceiling")]
+    assert sorted([*offered, "ceiling"]) == sorted(get_args(Auto))
+    assert all(one.auto == "ceiling" and one.fixed_width for one in ceilings())
     for purpose in get_args(Auto):
         taken = for_auto(purpose)
         assert taken is not None

@@ -6,6 +6,7 @@ import re
 
 from attnscope.core.registry import experiments, findings, measures
 from tests.docs.lists import ROOT, section, undocumented
+from tools import papers_page
 from tools.readme_tables import README, measures_table, with_table
 
 TEXT = README.read_text("utf-8")
@@ -25,6 +26,22 @@ def test_papers_stand_beside_their_numbers_and_none_is_gone() -> None:
     assert {name for name, _ in rows} == set(experiments())
     for name, paper in rows:
         assert paper in {experiments()[name].paper, *(claim.paper for claim in experiments()[name].claims)}
+
+
+def test_the_page_of_papers_and_its_table_are_what_the_tool_writes() -> None:
+    """Cards as they are now: where an experiment has changed, its file and not the written card is asked."""
+    every = [one.card for one in experiments().values()]
+    said = papers_page.page(every)
+    assert papers_page.PAGE.read_text("utf-8") == said, "write it anew with `make tables`"
+    assert papers_page.with_table(TEXT, papers_page.table(every)) == TEXT, "write it anew with `make tables`"
+    for name, words in papers_page._drawn().items():
+        assert words.endswith(").")
+        assert (papers_page.PICTURES / f"{name}.png").exists()
+
+
+def test_every_experiment_says_what_to_do_with_it() -> None:
+    silent = [name for name, one in experiments().items() if not one.advice.endswith(".")]
+    assert not silent, "give them `advice=...`: a paragraph for someone who trains or changes models"
 
 
 def test_contributing_shows_the_ladder_that_is_checked_and_every_leaf_room() -> None:

@@ -9,7 +9,7 @@ from attnscope.experiments.likhosherstov2021 import likhosherstov2021
 
 TINY = replace(
     likhosherstov2021.presets["quick"],
-    sizes=(8, 16),
+    sizes=(8, 16, 32),
     counts=(1, 2),
     count_n=8,
     draws=2,
@@ -18,7 +18,10 @@ TINY = replace(
     many=2,
     many_n=16,
     many_k=2,
+    many_width=32,
+    narrow_width=2,
 )
+OF_ALL_SEEDS = "^nats_of_logarithm_over_"
 
 
 def test_the_width_of_the_theorem_is_the_dashed_line() -> None:

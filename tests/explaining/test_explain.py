@@ -9,6 +9,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
 import attnscope
+from attnscope.core.errors import RefusalError
 from attnscope.explanations.integrated_gradients import NEAR
 from attnscope.records.explanation import Explanation
 from tests.specimens import byte_tokenizer, tiny_llama, tiny_t5
@@ -150,7 +151,7 @@ def test_a_pair_of_source_and_target() -> None:
 @pytest.mark.parametrize(
     ("text", "options", "says"),
     [
-        (TEXT, {"target": "☃"}, "is 3 tokens"),
+        (TEXT, {"target": "☃", "against": "a"}, "A continuation is explained as a whole"),
         (TEXT, {"target": 9999}, "entries 0 to 256, not 9999"),
         (TEXT, {"target": "a", "against": "a"}, "choose two that differ"),
         (TEXT, {"position": 99}, "position 99 is not among them"),
@@ -212,3 +213,32 @@ def test_memory_that_runs_out_halves_what_is_asked_at_once(monkeypatch: pytest.M
     monkeypatch.setattr(running, "asked_with", never)
     with pytest.raises(attnscope.RefusalError, match="does not fit into memory: give a text of 5 tokens"):
         explain(llama, methods="occlusion")
+
+
+def test_one_word_of_several_tokens_is_a_continuation() -> None:
+    """The logits of its pieces, each where the model predicts it."""
+    model = tiny_llama()
+    found = explain(model, target="☃")
+    assert found.asked is not None
+    assert found.asked.kind == "continuation"
+    pieces = byte_tokenizer()("☃", add_special_tokens=False)["input_ids"]
+    assert len(pieces) == len(found.steps) == 3
+    ids = torch.tensor([[*byte_tokenizer()(TEXT)["input_ids"], *pieces]])
+    with torch.no_grad():
+        logits = model(input_ids=ids[:, :-1]).logits[0, -3:]
+    # Sums of three logits in float32.
+    assert found.value == pytest.approx(sum(float(logits[n, piece]) for n, piece in enumerate(pieces)), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "says"),
+    [
+        (" ", {}, "The text is empty"),
+        ("nowhere.png", {}, "There is no file"),
+        (TEXT, {"generate": 0}, "takes 1 to 256"),
+        (TEXT, {"generate": 2, "target": "a"}, "leave one out"),
+    ],
+)
+def test_what_needs_no_model_is_refused_before_one_is_loaded(text: str, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(RefusalError, match=says):
+        attnscope.explain("a model that is nowhere", text, **options)

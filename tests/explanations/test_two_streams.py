@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,40 +10,14 @@ import transformers as hf
 from torch import Tensor, nn
 
 import attnscope
+from attnscope.core.errors import RefusalError
 from attnscope.explanations.relevance import relevance
 from attnscope.matrix.attention_call import AttentionCall
 from attnscope.matrix.relevance_maps import of_two_streams, read_each_other, relevance_maps
 from attnscope.matrix.scores import Scores
+from tests.explanations.two_way import abar, normalised, row_of, written_out
 
 WORDS, THINGS, LAYERS = 7, 5, 2
-
-
-@contextmanager
-def written_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
-    """Every map that a softmax makes, in order, with its gradient kept."""
-    maps: list[Tensor] = []
-    original = nn.functional.softmax
-
-    def softmax(*args: Any, **kwargs: Any) -> Tensor:
-        made = original(*args, **kwargs)
-        made.retain_grad()
-        maps.append(made)
-        return made
-
-    with monkeypatch.context() as patch:
-        patch.setattr(nn.functional, "softmax", softmax)
-        yield maps
-
-
-def abar(pattern: Tensor) -> Tensor:
-    assert pattern.grad is not None
-    return (pattern.detach() * pattern.grad)[0].clamp_min(0).mean(0)
-
-
-def normalised(R: Tensor) -> Tensor:
-    own = torch.eye(len(R), dtype=R.dtype)
-    sums = (R - own).sum(-1, keepdim=True)
-    return own + torch.where(sums > 0, (R - own) / sums.where(sums > 0, torch.ones_like(sums)), 0.0)
 
 
 def lxmert() -> Any:
@@ -228,3 +200,100 @@ def test_nothing_is_negative_and_zero_rows_are_no_nan() -> None:
     for numbers in found.values():
         assert bool((numbers >= 0).all())
         assert bool(numbers.isfinite().all())
+
+
+SAM_LAYERS, SAM_SIDE = 2, 6
+
+
+def sam() -> Any:
+    """SAM with an encoder that attends within windows, and two blocks of a two-way decoder."""
+    torch.manual_seed(0)
+    width, heads = 32, 4
+    config = hf.SamConfig(
+        vision_config={
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": 16 * SAM_SIDE,
+            "patch_size": 16,
+            "output_channels": width,
+            "window_size": 3,
+            "global_attn_indexes": [1],
+            "num_pos_feats": width // 2,
+            "mlp_dim": 16,
+        },
+        prompt_encoder_config={"hidden_size": width, "image_size": 16 * SAM_SIDE, "patch_size": 16},
+        mask_decoder_config={
+            "hidden_size": width,
+            "mlp_dim": 48,
+            "num_hidden_layers": SAM_LAYERS,
+            "num_attention_heads": heads,
+            "iou_head_hidden_dim": width,
+        },
+    )
+    model = hf.SamModel(config).eval().double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.requires_grad_(False)
+
+
+@pytest.mark.parametrize("score", [0, 2])
+def test_a_two_way_decoder_follows_all_equations(score: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SAM: tokens attend to themselves, to the picture, the picture to them; the score is read from the first token.
+    Its encoder attends within windows, and is left out: relevance is of what the decoder is given."""
+    model = sam()
+    rng = torch.Generator().manual_seed(1)
+    side = 16 * SAM_SIDE
+    batch = {
+        "pixel_values": torch.randn(1, 3, side, side, generator=rng).double(),
+        "input_points": torch.rand(1, 1, 2, 2, generator=rng).double() * side,
+    }
+    value, to_tokens, to_picture = row_of(
+        model, lambda: model(**batch).iou_scores[0, 0, score], 0, SAM_LAYERS, monkeypatch
+    )
+    found = attnscope.explain(model, batch, target=score, methods="relevance", dtype="float64")
+    assert found.value == pytest.approx(value, rel=1e-10)
+    assert found.target == f"entry {score} of the mean state"
+    image, prompt = found.inputs
+    assert (image.name, image.grid, prompt.name) == ("image", (SAM_SIDE, SAM_SIDE), "prompt")
+    assert len(prompt.tokens) == 5 + 2 + 1  # the decoder's own, the points, and the one that says there is no box
+    # Sums of terms that are 0 or more, with a few thousand roundings each.
+    for row, expected in zip(found.methods[0].scores, (to_picture, to_tokens), strict=True):
+        assert row == pytest.approx(expected.tolist(), abs=1e-10 * float(expected.max()))
+        assert float(expected.max()) > 0
+
+
+def test_a_two_way_decoder_is_judged_by_what_the_picture_sends() -> None:
+    """Embeddings of pictures go in too, and what enters is what the other methods take away."""
+    model = sam()
+    rng = torch.Generator().manual_seed(1)
+    given = torch.randn(1, 32, SAM_SIDE, SAM_SIDE, generator=rng).double()
+    batch = {"image_embeddings": given, "input_points": torch.tensor([[[[40.0, 20.0]]]]).double()}
+    found = attnscope.explain(model, batch, target=1, methods="gradient_input,occlusion", dtype="float64")
+    by_gradient, by_occlusion = (method.scores[0] for method in found.methods)
+    assert found.inputs[0].grid == (SAM_SIDE, SAM_SIDE)
+    moved = given.clone().requires_grad_()
+    with torch.enable_grad():
+        answer = model(image_embeddings=moved, input_points=batch["input_points"]).iou_scores[0, 0, 1]
+        answer.backward()
+    # What enters the decoder is the embedding and a vector of the prompt, the same at every place.
+    entered = given + model.prompt_encoder.no_mask_embed.weight[0][:, None, None]
+    assert moved.grad is not None
+    expected = (moved.grad * entered).sum(1).flatten()
+    assert by_gradient == pytest.approx(expected.tolist(), abs=1e-10 * float(expected.abs().max()))
+    blank = given.clone()
+    blank[0, :, 2, 3] = 0  # an embedding that says nothing
+    lost = float(
+        answer.detach() - model(image_embeddings=blank, input_points=batch["input_points"]).iou_scores[0, 0, 1]
+    )
+    assert by_occlusion[2 * SAM_SIDE + 3] == pytest.approx(lost, rel=1e-6)
+
+
+def test_an_entry_of_a_state_that_there_is_not() -> None:
+    batch = {
+        "image_embeddings": torch.zeros(1, 32, SAM_SIDE, SAM_SIDE).double(),
+        "input_points": torch.ones(1, 1, 1, 2),
+    }
+    with pytest.raises(RefusalError, match="entries 0 to 2, not 7"):
+        attnscope.explain(sam(), batch, target=7, methods="relevance")

@@ -63,7 +63,7 @@ def test_what_will_be_replaced_is_said_first_and_then_replaced(specimen: Path, f
 @pytest.mark.parametrize(
     ("step", "said"),
     [
-        ("text_of", "nothing was done yet, and the scan that was interrupted before is still there."),
+        ("text_or_stream", "nothing was done yet, and the scan that was interrupted before is still there."),
         ("provenance", "nothing was done yet."),
     ],
 )

@@ -20,7 +20,7 @@ from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.bounds import _log_supports, bounds_for, dichotomies, lower_bounds, separated_rows
 from attnscope.heads.certificate import certify
 from attnscope.heads.head import Head
-from attnscope.heads.signs import DENSE_UP_TO, sign_rank, spectral_norm
+from attnscope.heads.signs import DENSE_UP_TO, PROVED_UP_TO, _start, proved_norm, sign_rank, spectral_norm
 from attnscope.patterns.generate import union_of_permutations, window
 from attnscope.patterns.pattern import Pattern
 
@@ -147,10 +147,12 @@ def test_the_universal_bound_proves_only_where_universal_keys_are_asked_for() ->
 
 
 def test_sign_rank_of_hadamard_and_of_regular_patterns() -> None:
-    assert sign_rank(csr_array((hadamard(16) > 0).astype(float))) == pytest.approx(4)
+    found = sign_rank(csr_array((hadamard(16) > 0).astype(float)))
+    assert found.least == pytest.approx(4)
+    assert found.proved
     ones = (union_of_permutations(60, 6, 1).dense() > 0).astype(float)
     second = np.linalg.svd(ones, compute_uv=False)[1]
-    assert sign_rank(csr_array(ones)) >= 6 / second - 1e-9
+    assert sign_rank(csr_array(ones)).least >= 6 / second * (1 - 2e-9)
     bounds = lower_bounds(from_mask(hadamard(64) > 0), Accuracy())
     assert bounds["signs"].width == 7
     assert bounds.best.width >= 7
@@ -210,6 +212,23 @@ def test_large_matrices_have_the_norm_of_small_ones() -> None:
     assert norm >= np.linalg.norm(matrix, 2)
     turn = np.random.default_rng(1).permutation(DENSE_UP_TO + 9)  # all singular values are one
     assert spectral_norm(lambda x: x[turn], lambda y: y[np.argsort(turn)], (len(turn),) * 2) == pytest.approx(1)
+
+
+def test_a_norm_that_products_do_not_show_is_not_proved() -> None:
+    """One direction of norm 10, hidden from the start of every Krylov space: Lanczos says 1, and is not believed."""
+    size = DENSE_UP_TO + 88
+    start = _start(size)
+    hidden = np.eye(size)[0] - start[0] * start
+    hidden /= np.linalg.norm(hidden)
+
+    def forward(x: np.ndarray) -> np.ndarray:
+        return np.asarray(x + 9 * np.multiply.outer(hidden, hidden @ x).reshape(x.shape))
+
+    guess = spectral_norm(forward, forward, (size, size))
+    assert guess == pytest.approx(1, rel=1e-3)
+    assert proved_norm(guess, forward, (size, size)) is None
+    assert proved_norm(10.0, forward, (size, size)) == pytest.approx(10, rel=2e-5)
+    assert proved_norm(10.0, forward, (PROVED_UP_TO + 1, size)) is None
 
 
 def test_bounds_read_as_json_and_refuse_nonsense() -> None:

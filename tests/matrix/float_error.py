@@ -33,17 +33,30 @@ KERNEL_EXP, EXP = 40.0, 2.0  # units: 20 in the last place, and 1
 
 def relative_error(scores: Scores) -> Tensor:
     """By how much each A_ij may be off, as a share of itself: of float32 arithmetic on a plain dot product."""
-    logits, pattern = dense_logits(scores), dense_pattern(scores)
+    logits, pattern, logit = dense_logits(scores), dense_pattern(scores), logit_error(scores)
     seen = torch.isfinite(logits)
-    dim, keys = scores.query.shape[-1], scores.key.shape[2]
-    key = scores.key.double().abs().repeat_interleave(scores.sharing, 1)
-    terms = abs(scores.scale) * scores.query.double().abs() @ key.mT
-    logit = (dim + 1) ** 0.5 * terms
+    keys = scores.key.shape[2]
     lse = logits.logsumexp(-1, keepdim=True)
     spread = (logits.amax(-1, keepdim=True) - logits).masked_fill(~seen, 0.0).amax(-1, keepdim=True)
     lse_error = (pattern * logit).sum(-1, keepdim=True) + KERNEL_EXP + spread + keys**0.5 + 2 * lse.abs()
     log_error = logit + lse_error + logits.abs() + (logits - lse).abs()
     return UNIT * (log_error + EXP).masked_fill(~seen, 0.0)
+
+
+def logit_error(scores: Scores) -> Tensor:
+    """By how many units each dot product may be off."""
+    key = scores.key.double().abs().repeat_interleave(scores.sharing, 1)
+    terms = abs(scores.scale) * scores.query.double().abs() @ key.mT
+    return (scores.query.shape[-1] + 1) ** 0.5 * terms
+
+
+def top_error(scores: Scores) -> Tensor:
+    """A largest logit is off by no more than the worst logit of its row, which was rounded itself, and in s - lse, and
+    in (s - lse) + lse."""
+    logits = dense_logits(scores)
+    seen = torch.isfinite(logits)
+    rounded = 2 * logits.abs() + (logits - logits.logsumexp(-1, keepdim=True)).abs()
+    return UNIT * (logit_error(scores) + rounded).masked_fill(~seen, 0.0).amax(-1)
 
 
 def promised(scores: Scores) -> dict[str, Tensor]:
@@ -61,6 +74,7 @@ def promised(scores: Scores) -> dict[str, Tensor]:
         "row_sum_squares": (pattern.square() * (2 * off + sums)).sum(-1),
         "row_mass": (mass + pattern * sums).sum(-1),
         "row_peak": mass.amax(-1),
+        "row_top_logit": top_error(scores),
         "first_key_mass": mass[..., 0],
         "self_mass": mass.diagonal(0, -2, -1),
         "previous_mass": torch.nn.functional.pad(mass.diagonal(-1, -2, -1), (1, 0)),

@@ -5,7 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.matrix.rank import GRAM_LIMIT, effective_rank, numerical_rank, singular_values, stable_rank
+from attnscope.matrix.rank import (
+    GRAM_LIMIT,
+    effective_rank,
+    gram_stable_rank,
+    numerical_rank,
+    singular_values,
+    stable_rank,
+)
 
 
 def _random(seed: int, *shape: int) -> torch.Tensor:
@@ -36,7 +43,7 @@ def test_solved_by_hand():
 
 def test_zeros_have_rank_zero():
     zeros = torch.zeros(2, 4, 3)
-    for rank in (stable_rank, effective_rank, numerical_rank):
+    for rank in (stable_rank, gram_stable_rank, effective_rank, numerical_rank):
         assert rank(zeros).tolist() == [0, 0]
 
 
@@ -78,6 +85,10 @@ def test_long_and_wide_streams_take_the_other_route_to_the_same_number():
     balanced = torch.cat([flat[:, : size // 2], -flat[:, : size // 2]], dim=1)  # the mean token is zero
     tokens = torch.cat([mean_heavy, balanced, flat]).float()
     expected = _by_svd(tokens)[0]
+    fourth = torch.linalg.svdvals(tokens.double()).pow(4)
+    torch.testing.assert_close(
+        gram_stable_rank(tokens[:1]).double(), fourth[:1].sum(-1) / fourth[:1, 0], rtol=1e-5, atol=0.0
+    )
     error = stable_rank(tokens).double() / expected - 1
     assert error[0].abs() < 1e-5
     assert ((error > -1e-5) & (error < 1e-2)).all()

@@ -29,6 +29,7 @@ def _statistics(pattern: Tensor, query_mask: Tensor | None = None, key_mask: Ten
         "row_sum_squares": rows.square().sum(dim=-1),
         "row_mass": rows.sum(dim=-1),
         "row_peak": rows.amax(dim=-1),
+        "row_top_logit": rows.log().amax(dim=-1).masked_fill(rows.sum(dim=-1) == 0, 0.0),  # of logits ln A
         "first_key_mass": torch.stack([row[..., key] for row, key in zip(rows, first, strict=True)]),
         "self_mass": (rows * (place == other)).sum(dim=-1),
         "previous_mass": (rows * (place - 1 == other)).sum(dim=-1),

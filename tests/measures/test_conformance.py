@@ -23,12 +23,13 @@ from attnscope.records.decoding import decode, encode
 
 BATCH, TOKENS, HEADS, DIM, WIDTH = 4, 14, 3, 5, 8
 Fields = dict[str, Any]
+PROJECTIONS = ("query", "key", "value", "output")
 
 every_measure = pytest.mark.parametrize("measure", measures().values(), ids=measures())
 of_sequences = pytest.mark.parametrize(
     "measure",
-    [m for m in measures().values() if m.card.scope != "weights"],
-    ids=[n for n, m in measures().items() if m.card.scope != "weights"],
+    [m for m in measures().values() if m.card.scope in ("stream", "attention")],
+    ids=[n for n, m in measures().items() if m.card.scope in ("stream", "attention")],
 )
 NOT_BATCHED = {"output_weight", "query_weight", "key_weight", "value_weight", "scale"}
 PADDED_DIMS = {  # where a field has tokens: everything else in an attention frame has queries or keys last
@@ -38,6 +39,8 @@ PADDED_DIMS = {  # where a field has tokens: everything else in an attention fra
     "query_mask": (1,),
     "key_mask": (1,),
     "media": (1,),
+    "tokens": (1,),
+    "gate": (1,),
     "mixed": (1,),
     "head_overlap": (),
 }
@@ -65,13 +68,18 @@ def fields(statistics: Callable[..., Fields]) -> Fields:
         "scores": Scores(query=query, key=key, scale=1 / math.sqrt(DIM), causal=True),
         "causal": True,
         "media": (torch.arange(TOKENS) % 5 < 2).expand(BATCH, TOKENS).clone(),
+        "tokens": torch.randint(0, 5, (BATCH, TOKENS), generator=torch.Generator().manual_seed(9)),
         "value": value,
+        "gate": _noise(10, BATCH, TOKENS, HEADS, DIM).abs(),
         "mixed": (pattern @ value).transpose(1, 2).bfloat16().double(),
         "output_weight": _noise(5, HEADS, DIM, WIDTH),
         "query_weight": _noise(6, HEADS, WIDTH, DIM),
         "key_weight": _noise(7, HEADS, WIDTH, DIM),
         "value_weight": _noise(8, HEADS, WIDTH, DIM),
         "scale": 0.5,
+        "weight": {part: _noise(9, WIDTH, DIM) for part in PROJECTIONS},
+        "weight_before": {part: _noise(10, WIDTH, DIM) for part in PROJECTIONS},
+        "gradient": {part: _noise(11, WIDTH, DIM) for part in PROJECTIONS},
     }
 
 
@@ -130,7 +138,7 @@ def test_the_card_explains_the_measure(measure: Measure):
 def test_shape_parts_and_range(measure: Measure, fields: Fields):
     answer = _ask(measure, fields)
     assert tuple(answer) == measure.card.parts
-    shape = {"stream": (BATCH,), "attention": (BATCH, HEADS), "weights": (HEADS,)}[measure.card.scope]
+    shape = {"stream": (BATCH,), "attention": (BATCH, HEADS), "weights": (HEADS,), "training": ()}[measure.card.scope]
     for located in answer.values():
         assert located.value.shape == shape
         assert located.value.dtype in (torch.float32, torch.float64)

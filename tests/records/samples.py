@@ -13,6 +13,7 @@ from attnscope.records.record import Record
 from attnscope.records.reproduction import Reproduction
 from tests.records.sample_treatment import sample_treatment
 from tests.records.survey.sample import sample_survey
+from tests.records.timeline.sample import sample_timeline
 from tests.reporting.sample_explanation import sample_explanation
 from tests.reporting.sample_faithfulness import sample_faithfulness
 from tests.reporting.sample_operator_map import sample_operator_map
@@ -37,6 +38,7 @@ def sample(kind: str) -> Record:
         "capacity": lambda: attnscope.capacity(64, 2, budget=0.0),
         "treatment": sample_treatment,
         "reproduction": sample_reproduction,
+        "timeline": sample_timeline,
     }[kind]()
     return made
 

@@ -123,6 +123,7 @@ def test_an_edited_file_is_read_or_refused_and_never_breaks_what_is_made_of_it(k
         "survey",
         "comparison",
         "treatment",
+        "timeline",
     )  # their pages are the largest: fewer of them keep the suite short
 
     @settings(max_examples=8 if few else 40, suppress_health_check=[HealthCheck.function_scoped_fixture])

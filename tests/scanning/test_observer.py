@@ -34,7 +34,7 @@ def test_a_resumed_scan_gives_the_same_reasons(tmp_path: Path, monkeypatch: pyte
 
         return (replace(frame, query_weight=None) for frame in whole_weights(*args))
 
-    monkeypatch.setattr("attnscope.scanning.shard.weights", without_queries)
+    monkeypatch.setattr("attnscope.scanning.shard.weights_in_turn", without_queries)
     options: dict[str, Any] = {"tokenizer": byte_tokenizer(), "samples": 4, "max_tokens": 12, "batch_size": 2}
     unbroken = scan(tiny_llama(), [TEXT], **options)
     assert "query_weight" in unbroken.provenance["not_measured"]["qk_spectrum"]

@@ -22,6 +22,7 @@ from attnscope.scanning.scan import scan
 from attnscope.scanning.shard import Shard, scan_shard
 from attnscope.scanning.subject import Subject
 from attnscope.trace.batches import Batches
+from attnscope.trace.cut import InMemory
 from tests.specimens import TEXT, byte_tokenizer, tiny_llama
 
 SAMPLING = Sampling(samples=6, max_tokens=24, batch_size=2)
@@ -31,7 +32,7 @@ def _planned() -> tuple[Plan, Subject, Batches]:
     loaded = in_memory(tiny_llama(), byte_tokenizer())
     prepared = batches_for(loaded, [TEXT], SAMPLING)
     measured = tuple(m for m in choose(["default"]) if "media" not in m.reads)  # there are no pictures in this text
-    plan = Plan.of(loaded, prepared, measured, SAMPLING, torch.float32)
+    plan = Plan.of(loaded, InMemory(prepared), measured, SAMPLING, torch.float32)
     with torch.inference_mode():
         subject = Subject.of(loaded.model, prepared.batches[0].inputs, {"use_cache": False})
     return plan, subject, prepared

@@ -124,6 +124,7 @@ def explain(
     from attnscope.cli.names import check_corpus, check_methods, check_model
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
+    from attnscope.core.errors import RefusalError
 
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
@@ -132,11 +133,11 @@ def explain(
         _refuse_what_one_answer_needs(target, against, position, beside, generate, head)
         check_corpus(text)
     elif labels is not None:
-        from attnscope.core.errors import RefusalError
-
         raise RefusalError("--labels belongs to --evaluate: add it, or name one class with --target.")
     words = text if evaluate else text_or_medium(text)
     second = None if beside is None else text_or_medium(beside)
+    if not evaluate:
+        _refuse_before_loading(words, second, generate)
     check_model(
         model, dtype=dtype, random_init=random_init, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
     )
@@ -181,6 +182,17 @@ def explain(
     from attnscope.cli.output import tell
 
     tell(found, data=place / data, page=place / page, chart=chart, as_json=as_json, verbose=verbose)
+
+
+def _refuse_before_loading(text: str | Path, beside: str | Path | None, generate: int | None) -> None:
+    """What no model is needed for to know, and no torch."""
+    from attnscope.core.errors import RefusalError
+    from attnscope.core.explanation import LONGEST_CONTINUATION as MOST
+    from attnscope.corpus.medium import refuse_unreadable
+
+    refuse_unreadable(*(side for side in (text, beside) if side is not None))
+    if generate is not None and not 1 <= generate <= MOST:
+        raise RefusalError(f"--generate takes 1 to {MOST} tokens, not {generate}: choose such a number.")
 
 
 def _refuse_what_one_answer_needs(*given: object) -> None:

@@ -17,13 +17,22 @@ from attnscope.core.visible import clean
 
 UsageError: Any = typer.BadParameter.__base__  # which typer does not give a name of its own
 
-# Two for each command. In this order they all work in an empty folder, without a network.
+# Two for each command. In this order they all work in an empty folder, without a network; those of watch and timeline
+# need a run, which a training writes (docs/watch.md).
 EXAMPLES: dict[str, tuple[str, str]] = {
     "scan": ("attnscope scan pocket", "attnscope scan pocket --random-init --samples 16"),
     "report": ("attnscope report attnscope-pocket", "attnscope report attnscope-pocket --charts charts"),
     "compare": (
         "attnscope compare attnscope-pocket attnscope-pocket-random",
         "attnscope compare attnscope-pocket attnscope-pocket-random --out both.html",
+    ),
+    "export": (
+        "attnscope export attnscope-pocket --format csv",
+        "attnscope export attnscope-pocket --out pocket.parquet",
+    ),
+    "merge": (
+        "attnscope merge attnscope-pocket/survey.json --out merged",
+        "attnscope merge attnscope-pocket merged --out twice",
     ),
     "measures": ("attnscope measures", "attnscope measures entropy"),
     "collapse": (
@@ -52,14 +61,16 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "attnscope treat pocket --remedy gated_output --steps 20 --max-tokens 48",
         "attnscope treat pocket --remedy prune --heads 4 --samples 8 --max-tokens 48",
     ),
+    "watch": ("attnscope watch run", "attnscope watch run --once"),
+    "timeline": ("attnscope timeline run", "attnscope timeline run --verbose"),
     "reproduce": ("attnscope reproduce", "attnscope reproduce noci2022 --seeds 1"),
 }
 
 WHAT_IS_WRITTEN = (
-    "What is written: scan, collapse, paths, explain, view, treat, compile, capacity and reproduce keep what they find "
-    "(the record) and its page in the folder attnscope-NAME, named after the model, the pattern or the paper, or in "
-    "the folder that --out names, and say where. report writes its page beside the record. compare, measures and "
-    "variants write nothing unless asked."
+    "What is written: scan, merge, collapse, paths, explain, view, treat, compile, capacity and reproduce keep what "
+    "they find (the record) and its page in the folder attnscope-NAME, named after the model, the pattern or the "
+    "paper, or in the folder that --out names, and say where. report, timeline and export write beside what they read. "
+    "compare, measures, variants and watch write nothing unless asked."
 )
 
 

@@ -12,9 +12,11 @@ from attnscope.cli.collapse import collapse
 from attnscope.cli.compare import compare
 from attnscope.cli.compile import compile
 from attnscope.cli.explain import explain
+from attnscope.cli.export import export
 from attnscope.cli.given_paths import PathCheckingCommand
 from attnscope.cli.help import WHAT_IS_WRITTEN, WholeHelpGroup
 from attnscope.cli.measures import measures
+from attnscope.cli.merge import merge
 from attnscope.cli.paths import paths
 from attnscope.cli.report import report
 from attnscope.cli.reproduce import reproduce
@@ -29,9 +31,11 @@ from attnscope.cli.streams import (
     open_closed_streams,
     say,
 )
+from attnscope.cli.timeline import timeline
 from attnscope.cli.treat import treat
 from attnscope.cli.variants import variants
 from attnscope.cli.view import view
+from attnscope.cli.watch import watch
 from attnscope.core.errors import RefusalError
 from attnscope.core.interrupts import exit_code, leave_in_peace, stoppable
 
@@ -55,6 +59,8 @@ for command in (
     scan,
     report,
     compare,
+    export,
+    merge,
     measures,
     collapse,
     paths,
@@ -64,6 +70,8 @@ for command in (
     capacity,
     variants,
     treat,
+    watch,
+    timeline,
     reproduce,
 ):
     app.command(cls=PathCheckingCommand)(command)

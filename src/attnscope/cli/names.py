@@ -35,11 +35,20 @@ def check_model(
         raise typer.Exit(130) from None
 
 
-def check_corpus(corpus: str | None) -> None:
-    from attnscope.corpus.read import corpus_path
+def check_corpus(corpus: str | None, *, drawn: bool = False) -> None:
+    """`drawn`: whether the command lets a model draw sequences itself."""
+    from attnscope.core.places import is_address
+    from attnscope.corpus.read import corpus_path, repeated
 
-    if corpus is not None and corpus != "-":
+    if corpus is not None and corpus != "-" and not is_address(corpus) and not (drawn and repeated(corpus)):
         corpus_path(corpus)
+
+
+def check_device_map(device_map: str | None) -> None:
+    from attnscope.hf.loading.device_map import read_device_map
+
+    if device_map is not None:
+        read_device_map(device_map)
 
 
 def check_measures(measures: str) -> None:

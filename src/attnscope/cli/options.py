@@ -33,6 +33,14 @@ Corpus = Annotated[
         "Default: a public-domain text inside the package; random tokens without a tokenizer."
     ),
 ]
+ScanCorpus = Annotated[
+    str | None,
+    typer.Argument(
+        help="Text: a .txt, .jsonl, .gz or .parquet file, a folder, or - for standard input; or 'repeated': random "
+        "tokens twice over, which show induction heads. "
+        "Default: a public-domain text inside the package; random tokens without a tokenizer."
+    ),
+]
 FailOn = Literal["note", "info", "warning", "critical"]
 """Severities as screens call them; records call a note `info`."""
 
@@ -73,6 +81,20 @@ def stack_option(default: str) -> Any:
 
 LoadedDtype = Annotated[str, typer.Option(help="float64, float32, bfloat16, float16, or auto for the stored one.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(
+        help="Spread the model over devices, memory and disk: auto, or a JSON file: parts of it to cpu, disk, cuda:0.",
+        metavar="auto|FILE",
+    ),
+]
+StreamWeights = Annotated[
+    bool,
+    typer.Option(
+        "--stream-weights",
+        help="Take all sequences through one block after the other, its weights alone in memory.",
+    ),
+]
 AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Accept pytorch_model.bin weights (tensors only).")]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run model code that comes with the weights.")

@@ -22,6 +22,7 @@ WRITTEN = (
     *("treatment.json", "treatment.html", "explanation.json", "explanation.html"),
     *("faithfulness.json", "faithfulness.html", "view.json", "view.html"),
     *("task_paths.json", "task_paths.partial.jsonl", "task_paths.html"),
+    *("timeline.json", "timeline.html"),
     *("head.safetensors", "head.html", "capacity.json", "capacity.html"),
 )
 

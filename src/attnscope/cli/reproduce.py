@@ -97,6 +97,7 @@ def _described(one: ExperimentCard) -> dict[str, Any]:
         "title": one.title,
         "paper": one.paper,
         "summary": one.summary,
+        "advice": one.advice,
         "takes": dict(one.takes),
         "seeds": dict(one.seeds),
         "claims": [{"name": c.name, "statement": c.statement, "expected": c.expected} for c in one.claims],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,14 +12,16 @@ from attnscope.cli.options import (
     AllowPickle,
     BatchSize,
     Bos,
-    Corpus,
     Device,
+    DeviceMap,
     FailOn,
     Field,
     KeepText,
     LoadedDtype,
     Model,
     RandomInit,
+    ScanCorpus,
+    StreamWeights,
     Threshold,
     TrustRemoteCode,
     Verbose,
@@ -30,6 +33,7 @@ from attnscope.cli.options import (
     seed_option,
     severity_of,
 )
+from attnscope.core.errors import RefusalError
 from attnscope.core.visible import clean
 
 if TYPE_CHECKING:
@@ -38,12 +42,12 @@ if TYPE_CHECKING:
     from attnscope.records.survey.survey import Survey
     from attnscope.records.survey.thresholds import Thresholds
 
-PARTIAL = "survey.partial.json"
+PARTIAL, SHARDS = "survey.partial.json", "survey.partial.shards"
 
 
 def scan(
     model: Model,
-    corpus: Corpus = None,
+    corpus: ScanCorpus = None,
     out: Annotated[Path | None, out_option("survey.json and report.html", "MODEL")] = None,
     measures: Annotated[
         str, typer.Option(help="Sets (default, deep, all) and names, separated by commas.", metavar="LIST")
@@ -54,6 +58,8 @@ def scan(
     seed: Annotated[int, seed_option("random weights and for drawing sequences")] = 0,
     dtype: LoadedDtype = "float32",
     device: Device = "cpu",
+    device_map: DeviceMap = None,
+    stream_weights: StreamWeights = False,
     field: Field = "text",
     bos: Bos = "auto",
     keep_text: KeepText = True,
@@ -67,6 +73,22 @@ def scan(
         typer.Option(help="Exit with code 1 when a finding is this severe or worse (for CI gates)."),
     ] = None,
     resume: Annotated[bool, resume_option("an interrupted scan in --out")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that share the work, each with the model; or tasks of --engine ray.")
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder or address where finished shards gather; those there are not done again.", metavar="S"
+        ),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(help="Do part i of n (3/64, or env: from the environment) into --store.", metavar="I/N"),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster. Default: a new one here.")] = None,
+    gpus_per_worker: Annotated[float, typer.Option(help="GPUs of each Ray task, such as 0.5.")] = 0.0,
     random_init: RandomInit = False,
     allow_pickle: AllowPickle = False,
     trust_remote_code: TrustRemoteCode = False,
@@ -75,22 +97,27 @@ def scan(
 ) -> None:
     """Look at every head of MODEL as it reads CORPUS, and say what is wrong; write a survey and its page."""
     from attnscope.cli.default_folder import model_folder
-    from attnscope.cli.names import check_corpus, check_measures, check_model
+    from attnscope.cli.names import check_corpus, check_device_map, check_measures, check_model
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
+    from attnscope.records.survey.store import remove_store
     from attnscope.records.survey.thresholds import Thresholds
 
     thresholds = Thresholds.parse(threshold or [])
     check_measures(measures)
-    check_corpus(corpus)
+    check_corpus(corpus, drawn=True)
+    check_device_map(device_map)
     check_model(
         model, dtype=dtype, random_init=random_init, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
     )
     place = model_folder(model, random_init) if out is None else out
-    earlier = None if resume else _state(place / PARTIAL)
+    if shard is not None:
+        _refuse_what_parts_lack(store, view, fail_on, out)
+        place = Path()
+    earlier = None if resume else _state(place)
     try:
         with output_folder(place) as folder, showing("sequences") as progress:
-            if resume and _state(folder / PARTIAL) is None:
+            if resume and _state(folder) is None and store is None:
                 _echo(f"there is no interrupted scan in {folder}: this one begins at the beginning.")
             if earlier is not None:  # it goes when the new scan has its model and its corpus, and not for a typo
                 _echo(f"the interrupted scan in {folder} will be replaced; --resume would go on with it.")
@@ -107,27 +134,41 @@ def scan(
                 seed=seed,
                 dtype=dtype,
                 device=device,
+                device_map=device_map,
+                stream_weights=stream_weights,
                 field=field,
                 bos=bos,
                 keep_text=keep_text,
                 random_init=random_init,
                 allow_pickle=allow_pickle,
                 trust_remote_code=trust_remote_code,
-                checkpoint=folder / PARTIAL,
+                checkpoint=folder / PARTIAL if shard is None else None,
                 resume=resume,
+                workers=workers,
+                store=store,
+                shard=shard,
+                engine=engine,
+                address=address,
+                gpus_per_worker=gpus_per_worker,
                 progress=progress,
             )
+            if shard is not None:
+                _say_part(survey, shard, str(store), as_json)
+                return
             survey.save(folder / "survey.json")
             views: tuple[int, ...] = ()
             if view:
                 loading = (dtype, device, random_init, seed, allow_pickle, trust_remote_code)
-                views = _views(model, survey, folder, thresholds, loading, progress)
+                spread = (None, device_map, stream_weights)
+                views = _views(model, survey, folder, thresholds, (*loading, *spread), progress)
             progress("drawing the report", 0, 0, 0)
-            findings = _write(survey, folder, place, thresholds, views)
+            findings = write(survey, folder, place, thresholds, views)
+            (folder / PARTIAL).unlink(missing_ok=True)
+            remove_store(folder / SHARDS)
     except KeyboardInterrupt:  # the bar is gone by now, and the line is free
-        _echo(f"interrupted; {_what_is_kept(_state(place / PARTIAL), earlier)}.")
+        _echo(f"interrupted; {_what_is_kept(_state(place), earlier, store)}.")
         raise typer.Exit(130) from None
-    _say(survey, findings, place, thresholds, as_json, verbose)
+    say(survey, findings, place, thresholds, as_json, verbose)
     if views:
         from attnscope.records.survey.evidence import view_name
 
@@ -136,21 +177,50 @@ def scan(
         raise typer.Exit(1)
 
 
-def _state(path: Path) -> tuple[int, int] | None:
-    """What tells a file from one that is written in its place; None where there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
+def _state(folder: Path) -> tuple[int, ...] | None:
+    """What tells unfinished work from what is done in its place; None where there is none."""
+    from attnscope.records.survey.store import PLAN
+
+    found: list[int] = []
+    for path in (folder / PARTIAL, folder / SHARDS / PLAN, folder / SHARDS):
+        with contextlib.suppress(OSError):
+            found += [(there := path.stat()).st_ino, there.st_mtime_ns]
+    return tuple(found) or None
 
 
-def _what_is_kept(now: tuple[int, int] | None, earlier: tuple[int, int] | None) -> str:
+def _what_is_kept(now: tuple[int, ...] | None, earlier: tuple[int, ...] | None, store: str | None) -> str:
+    if store is not None:
+        return f"finished shards are kept in {store}: run the same command again"
     if now is None:
         return "nothing was done yet"
     if now == earlier:
         return "nothing was done yet, and the scan that was interrupted before is still there"
     return "what is done is kept: run the same command with --resume"
+
+
+def _refuse_what_parts_lack(store: str | None, view: bool, fail_on: FailOn | None, out: Path | None) -> None:
+    if store is None:
+        raise RefusalError("The parts of a job array meet in a store: name its folder with --store.")
+    if view or fail_on or out is not None:
+        raise RefusalError(
+            "A part of a job array writes shards into --store and nothing else: leave --out, --view and --fail-on to "
+            "`attnscope merge`."
+        )
+
+
+def _say_part(survey: Survey, shard: str, store: str, as_json: bool) -> None:
+    read = survey.provenance["corpus"]
+    if as_json:
+        from attnscope.cli.output import print_json
+
+        print_json({"store": store, "shard": shard, "sequences": read["sequences"], "tokens": read["tokens"]})
+    else:
+        typer.echo(
+            clean(
+                f"Part {shard} is in {store}: {read['sequences']:,} sequences, {read['tokens']:,} tokens. "
+                f"When all parts are done: attnscope merge {store} --out FOLDER"
+            )
+        )
 
 
 def _echo(sentence: str) -> None:
@@ -166,7 +236,6 @@ def _views(
     progress: Listener,
 ) -> tuple[int, ...]:
     """The pages of the sequences that findings point at; a sequence that cannot be viewed is said and left out."""
-    from attnscope.core.errors import RefusalError
     from attnscope.hf.loading.load import load_as
     from attnscope.hf.loading.options import Loading
     from attnscope.records.survey.diagnose import diagnose
@@ -188,8 +257,8 @@ def _views(
     return tuple(made)
 
 
-def _write(
-    survey: Survey, folder: Path, place: Path, thresholds: Thresholds, views: tuple[int, ...]
+def write(
+    survey: Survey, folder: Path, place: Path, thresholds: Thresholds, views: tuple[int, ...] = ()
 ) -> tuple[Finding, ...]:
     from attnscope.records.survey.diagnose import diagnose
 
@@ -201,11 +270,10 @@ def _write(
         kept_in=str(place / "survey.json"),
         views=views,
     )
-    (folder / PARTIAL).unlink(missing_ok=True)
     return findings
 
 
-def _say(
+def say(
     survey: Survey,
     findings: tuple[Finding, ...],
     folder: Path,

@@ -32,7 +32,10 @@ def view(
     model: Model,
     text: Annotated[
         str | None,
-        typer.Argument(help="What the model reads: a text, a file of one, or - for standard input; or see --from."),
+        typer.Argument(
+            help="What the model reads: a text, a file of one, - for standard input, or a picture (photo.png); or see "
+            "--from."
+        ),
     ] = None,
     layer: Annotated[
         str | None,
@@ -68,14 +71,14 @@ def view(
 ) -> None:
     """Which head of MODEL looks where in TEXT? Every map on one page, as lines or grids, in 8 bits a weight."""
     from attnscope.cli.default_folder import model_folder
-    from attnscope.cli.files import checked_file, text_or_file
+    from attnscope.cli.files import checked_file, text_or_medium
     from attnscope.cli.names import check_model
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
 
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
-    words = None if text is None else text_or_file(text)
+    words = None if text is None else text_or_medium(text)
     kept = _checked_survey(words, survey, sample)
     check_model(
         model, dtype=dtype, random_init=random_init, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
@@ -119,7 +122,7 @@ def view(
     tell(found, data=place / DATA, page=place / PAGE, chart=chart, as_json=as_json, verbose=verbose)
 
 
-def _checked_survey(words: str | None, survey: Path | None, sample: int | None) -> Path | None:
+def _checked_survey(words: str | Path | None, survey: Path | None, sample: int | None) -> Path | None:
     """What cannot be viewed is refused before torch is imported."""
     from attnscope.core.errors import RefusalError
 

@@ -12,7 +12,9 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.certified import Certified, certified
+from attnscope.heads.factors import Factors
 from attnscope.patterns.pattern import Pattern
+from attnscope.patterns.reduction import Reduction, unreduced
 
 LARGEST_FACTORS = 2**26  # numbers in queries and keys together: half a gigabyte
 
@@ -27,29 +29,40 @@ def narrowest_by(
     seed: int = 0,
     budget: SearchBudget = UNLIMITED,
     advance: Advance = silent,
+    reduction: Reduction | None = None,
 ) -> Found:
-    """The smallest width of a construction; with `below`, only widths under that one are of interest."""
-    build = building(construction, pattern, accuracy)
+    """The smallest width of a construction; with `below`, only widths under that one are of interest. With a
+    `reduction` of the pattern the construction is given the smaller one, and its answer is lifted and certified."""
+    build = building(construction, pattern, accuracy, reduction)
+    asked = reduction or unreduced(pattern, accuracy.leak)
     if construction.fixed_width:
         # Where keys for all patterns are asked for, the bound may lie above what this one pattern needs.
-        width = max(construction.fixed_width(pattern), lowest)
+        width = max(construction.fixed_width(asked.pattern) + asked.extra, lowest)
         return at_width(build, width, seed=seed, budget=replace(budget, restarts=1), advance=advance)
     return smallest(
         build,
-        first=construction.first_width(pattern),
-        lowest=lowest,
-        highest=widest(construction, pattern) if below is None else below - 1,
+        first=construction.first_width(asked.pattern) + asked.extra,
+        lowest=max(lowest, 1 + asked.extra),
+        highest=widest(construction, asked.pattern) + asked.extra if below is None else below - 1,
         seed=seed,
         budget=budget,
         advance=advance,
     )
 
 
-def building(construction: Construction, pattern: Pattern, accuracy: Accuracy) -> Build:
-    """A construction as the search wants it."""
+def building(
+    construction: Construction, pattern: Pattern, accuracy: Accuracy, reduction: Reduction | None = None
+) -> Build:
+    """A construction as the search wants it: what it is asked for is the width of the whole head."""
+    asked = reduction or unreduced(pattern, accuracy.leak)
+    stricter = replace(accuracy, leak=asked.leak)
 
     def build(width: int, seed: int, advance: Advance) -> Certified:
-        factors = construction(pattern, width, accuracy, np.random.default_rng(seed), advance)
+        if width <= asked.extra:
+            raise RefusalError(f"A head of width {width} has no room for this pattern: ask for {asked.extra + 1}.")
+        found = construction(asked.pattern, width - asked.extra, stricter, np.random.default_rng(seed), advance)
+        notes = {**found.notes, **({"reduced": list(asked.words)} if asked.steps else {})}
+        factors = Factors(*asked.lifted(found.queries, found.keys), notes)
         return certified(factors, pattern, accuracy, construction.name)
 
     return build

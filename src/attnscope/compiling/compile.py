@@ -12,23 +12,26 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from attnscope.compiling.by_method import building, narrowest_by, refuse_too_wide
+from attnscope.compiling.by_method import building, narrowest_by, refuse_too_wide, widest
 from attnscope.compiling.search import RESTARTS, Binds, Ending, Found, SearchBudget, at_width, badness
+from attnscope.compiling.serving import Served, served
 from attnscope.core.construction import Construction
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.plain import plain
 from attnscope.core.progress import Advance, silent
-from attnscope.core.registry import constructions, for_auto
+from attnscope.core.registry import ceilings, constructions, for_auto
 from attnscope.heads.accuracy import Accuracy, asked
 from attnscope.heads.bounds import lower_bounds
 from attnscope.patterns.pattern import Pattern
+from attnscope.patterns.reduction import reduced, unreduced
 from attnscope.patterns.seeds import refuse_negative
 from attnscope.patterns.sources import read_pattern
 from attnscope.records.compiled import Compiled
 
 AUTO = "auto"
-CURVE_PAIRS = 2**22  # beyond it the curve's logits outgrow every precision, but for circles
+CURVE_PAIRS = 2**22  # beyond it the logits of curves that serve all patterns outgrow every precision, but for circles
 FORCED_RESTARTS = 4  # a width that was asked for is worth more draws than one of a search
+WIDER = 4  # universal keys that fail another pattern are made wider by one part in so many
 BUDGET = 300.0  # seconds after which a search that has found something ends
 
 
@@ -65,13 +68,25 @@ def compile(
     if width is not None:
         refuse_too_wide(width, pattern)
     bounds = lower_bounds(pattern, accuracy, universal)
-    work = _Work(pattern, accuracy, bounds.best.width, seed, start + budget, progress)
+    work = _Work(
+        pattern,
+        accuracy,
+        bounds.best.width,
+        seed,
+        start + budget,
+        progress,
+        universal,
+        method == AUTO and not universal,
+    )
+    others = Served(None, None)
     if width is not None:
         found, why = work.forced(chosen, width, method)
     elif method == AUTO:
         found, why = work.narrowest(chosen, universal)
     else:
         found, why = work.search(chosen), f"{chosen.name} was asked for."
+    if universal and width is None:
+        found, why, others = work.serving(found, why, chosen)
     queries, keys = found.head.arrays()
     return Compiled(
         queries=queries,
@@ -89,6 +104,8 @@ def compile(
         interrupted=found.interrupted,
         out_of_time=found.ending == "out of time",
         notes=plain(found.head.notes),
+        served=others.realised,
+        served_of=others.tried,
     )
 
 
@@ -113,11 +130,22 @@ class _Work:
     """One compilation: every search of it shares pattern, accuracy, bounds, seed, time and progress."""
 
     def __init__(
-        self, pattern: Pattern, accuracy: Accuracy, lowest: int, seed: int, deadline: float, progress: Advance
+        self,
+        pattern: Pattern,
+        accuracy: Accuracy,
+        lowest: int,
+        seed: int,
+        deadline: float,
+        progress: Advance,
+        universal: bool,
+        reducing: bool,
     ) -> None:
         self.pattern, self.accuracy, self.lowest, self.seed, self.progress = pattern, accuracy, lowest, seed, progress
         self.deadline = deadline
-        self.fixed = for_auto("ceiling")
+        self.reduction = (reduced if reducing else unreduced)(pattern, accuracy.leak)
+        self.fixed = [
+            one for one in ceilings() if (one.universal or not universal) and one.takes(self.reduction.pattern)
+        ]
 
     def search(self, construction: Construction, below: int | None = None) -> Found:
         return narrowest_by(
@@ -129,27 +157,30 @@ class _Work:
             seed=self.seed,
             budget=self._budget("once reached"),
             advance=self._named(construction),
+            reduction=self.reduction,
         )
 
     def _budget(self, binds: Binds, restarts: int = RESTARTS) -> SearchBudget:
         return SearchBudget(self.deadline - time.monotonic(), binds, restarts)
 
     def forced(self, construction: Construction, width: int, method: str) -> tuple[Found, str]:
-        """The best of several draws at a width that was asked for; under `auto` the curve too, if those all miss."""
+        """The best of several draws at a width that was asked for; under `auto` heads of known width if it misses."""
         found = self._at(construction, width, FORCED_RESTARTS)
         why = f"{construction.name}, at the width that was asked for."
-        if method == AUTO and self.fixed and not found.certificate.reached and not found.interrupted:
-            with contextlib.suppress(RefusalError):  # it is wider than that
-                curve = self._at(self.fixed, width, 1)
-                if badness(curve.certificate) < badness(found.certificate):
-                    found = _joined(curve, found)
-                    why = f"{self.fixed.name}, which is better there than {construction.name}."
+        for one in self.fixed if method == AUTO else ():
+            if found.certificate.reached or found.interrupted:
+                break
+            with contextlib.suppress(RefusalError):  # it is wider than that, or not for this pattern
+                other = self._at(one, width, 1)
+                if badness(other.certificate) < badness(found.certificate):
+                    found = _joined(other, found)
+                    why = f"{one.name}, which is better there than {construction.name}."
                 else:
-                    found = _joined(found, curve)
+                    found = _joined(found, other)
         return found, why
 
     def _at(self, construction: Construction, width: int, restarts: int) -> Found:
-        build = building(construction, self.pattern, self.accuracy)
+        build = building(construction, self.pattern, self.accuracy, self.reduction)
         return at_width(
             build,
             width,
@@ -161,50 +192,73 @@ class _Work:
     def narrowest(self, construction: Construction, universal: bool) -> tuple[Found, str]:
         """Which construction `auto` takes, and why.
 
-        The moment curve has one width, at most 2 k, and costs next to nothing to try. Where its logits fit the
-        precision it is a ceiling: the search has to look no higher, and universal keys not at all where it meets 2 k.
+        A construction of known width costs next to nothing to try. Where its logits fit the precision it is a ceiling:
+        the search has to look no higher, and not at all where it meets what is proved.
         """
         reason = (
             "keys that serve every pattern were asked for, and its queries keep the largest margin on them"
             if universal
             else "queries and keys may both be fitted to this one pattern"
         )
-        fixed, curve = self._curve(), self.fixed.name if self.fixed else ""
+        fixed = self._ceiling()
+        name = fixed.head.method if fixed else ""
         if fixed is None or not fixed.certificate.reached:
             try:
                 only = self.search(construction)
             except KeyboardInterrupt:
                 if fixed is None:
                     raise
-                return _interrupted(fixed), f"{curve}, the only head that was built before the interruption."
+                return _interrupted(fixed), f"{name}, the only head that was built before the interruption."
             return _joined(only, fixed), f"{construction.name}, because {reason}."
         width, dtype = fixed.certificate.d, self.accuracy.dtype
-        if universal and width <= self.lowest:
-            return (
-                fixed,
-                f"{curve}, because it holds in {dtype} at width {width}, and narrower keys serve not all patterns.",
-            )
+        holds = f"{name}, because it holds in {dtype} at width {width}"
+        if width <= self.lowest and (universal or self.pattern.k > 1):
+            no_less = "narrower keys serve not all patterns" if universal else "no narrower head has this pattern"
+            return fixed, f"{holds}, and {no_less}."
         try:  # also at that width: the logits of what is found there are far smaller
             found: Found | None = self.search(construction, below=width + 1)
         except KeyboardInterrupt:
-            return _interrupted(fixed), f"{curve}, the only head that was built before the interruption."
+            return _interrupted(fixed), f"{name}, the only head that was built before the interruption."
         except RefusalError:  # it has no head that narrow
             found = None
         if found and found.certificate.reached:
-            return _joined(found, fixed), f"{construction.name}, because {reason}; {curve} needs width {width}."
-        why = f"{curve}, because it holds in {dtype} at width {width}, where {construction.name} found nothing."
-        return _joined(fixed, found), why
+            return _joined(found, fixed), f"{construction.name}, because {reason}; {name} needs width {width}."
+        return _joined(fixed, found), f"{holds}, where {construction.name} found nothing."
 
-    def _curve(self) -> Found | None:
-        """The moment curve, or None where it cannot take the pattern or would take long to fail on it."""
-        if self.fixed is None or self.fixed.fixed_width is None:
-            return None
-        try:
-            if self.pattern.n * self.pattern.n_keys > CURVE_PAIRS and self.fixed.fixed_width(self.pattern) > 2:
-                return None
-            return self.search(self.fixed)
-        except RefusalError:
-            return None
+    def serving(self, found: Found, why: str, construction: Construction) -> tuple[Found, str, Served]:
+        """Keys for all patterns are tried on others; while some of those fail, wider ones are sought."""
+        others, width = self._served(found), found.head.width
+        while others.tried and others.realised != others.tried and time.monotonic() < self.deadline:
+            width += max(1, width // WIDER)
+            if width > widest(construction, self.pattern):
+                break
+            wider = self._at(construction, width, RESTARTS)
+            then = self._served(wider)
+            if then.realised is not None and then.realised > (others.realised or 0):
+                found, others = _joined(wider, found), then
+                why = f"{construction.name}, because narrower keys failed other patterns that were tried."
+        return found, why, others
+
+    def _served(self, found: Found) -> Served:
+        if not found.certificate.reached or found.ending != "finished":
+            return Served(None, None)
+        taken = constructions()[found.head.method]
+        return served(taken, self.pattern, self.accuracy, found.head.width, found.seed, self._named(taken))
+
+    def _ceiling(self) -> Found | None:
+        """The narrowest head of known width, or the nearest miss; None where none can take the pattern, or would take
+        long to fail on it."""
+        best: Found | None = None
+        smaller = self.reduction.pattern
+        for one in self.fixed:
+            with contextlib.suppress(RefusalError):
+                width = one.fixed_width(smaller) if one.fixed_width else 0
+                if one.universal and smaller.n * smaller.n_keys > CURVE_PAIRS and width > 2:
+                    continue
+                found = self.search(one)
+                better = best is None or badness(found.certificate) < badness(best.certificate)
+                best = _joined(found, best) if better or best is None else _joined(best, found)
+        return best
 
     def _named(self, construction: Construction) -> Advance:
         def advance(stage: str, done: int, total: int) -> None:

@@ -33,6 +33,7 @@ from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.factors import Factors
 from attnscope.patterns.pattern import Pattern
+from attnscope.solvers.exact_tails import exact_tail_width
 from attnscope.solvers.projection import (
     Pair,
     Target,
@@ -46,7 +47,7 @@ from attnscope.solvers.theorem import Theorem, theorem_width
 
 LARGEST_BLOCK = 4096  # a dense decomposition takes about a minute here, and grows with the cube
 
-__all__ = ["Theorem", "random_projection", "success_rate", "theorem_for", "theorem_width"]
+__all__ = ["Drawing", "Theorem", "random_projection", "success_rate", "theorem_for", "theorem_width"]
 
 
 def theorem_for(pattern: Pattern, accuracy: Accuracy) -> Theorem:
@@ -74,18 +75,38 @@ def random_projection(
     factors, facts = redraw(split.project, split.rank, pattern, width, accuracy, rng, advance)
     theorem = theorem_for(pattern, accuracy)
     notes = {**facts, **theorem_notes(theorem, wanted, pattern, accuracy), "spectral_norm": split.norm}
-    return Factors(factors.queries, factors.keys, {**notes, "rank": split.rank})
+    exact = exact_tail_width(*split.project(np.eye(split.rank)), math.log1p(accuracy.ratio_error) / 2)
+    return Factors(factors.queries, factors.keys, {**notes, "rank": split.rank, "exact_tail_width": exact})
 
 
 def success_rate(pattern: Pattern, width: int, accuracy: Accuracy, draws: int, rng: np.random.Generator) -> float:
     """Share of draws that meet the theorem's two conditions as drawn: e1 on the support, e2 for the zeros."""
-    wanted = target(pattern, accuracy)
-    split = Split(wanted)
-    good = 0
-    for _ in range(draws):
-        drawn = as_drawn(split.project(gaussian(split.rank, width, rng)), pattern, accuracy)
-        good += drawn.ratio_error <= accuracy.ratio_error and drawn.zero_ratio <= wanted.zero_ratio
-    return good / draws
+    drawing = Drawing(pattern, accuracy)
+    return sum(drawing.succeeds(width, rng) for _ in range(draws)) / draws
+
+
+class Drawing:
+    """Draws for one pattern, at any width: the decomposition, which takes longest, is made once."""
+
+    def __init__(self, pattern: Pattern, accuracy: Accuracy) -> None:
+        self.pattern, self.accuracy, self.wanted = pattern, accuracy, target(pattern, accuracy)
+        self.split = Split(self.wanted)
+
+    def succeeds(self, width: int, rng: np.random.Generator) -> bool:
+        """Whether a fresh draw meets both conditions."""
+        pair = self.split.project(gaussian(self.split.rank, width, rng))
+        drawn = as_drawn(pair, self.pattern, self.accuracy)
+        return drawn.ratio_error <= self.accuracy.ratio_error and drawn.zero_ratio <= self.wanted.zero_ratio
+
+    def half_succeed(self, width: int, draws: int, rng: np.random.Generator) -> bool:
+        """Whether at least half of so many draws succeed: no further draw is made once that is decided."""
+        good = bad = 0
+        while 2 * good < draws and 2 * bad <= draws:
+            if self.succeeds(width, rng):
+                good += 1
+            else:
+                bad += 1
+        return 2 * good >= draws
 
 
 class Split:

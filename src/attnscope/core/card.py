@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Scope = Literal["stream", "attention", "weights"]
-Group = Literal["default", "deep"]
+Scope = Literal["stream", "attention", "weights", "training"]
+Group = Literal["default", "deep", "training"]
 Bound = Literal["entropy", "keys", "distance"]
 
 

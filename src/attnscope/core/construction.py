@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 Auto = Literal["one pattern", "any pattern", "ceiling"]
 """What `compile` takes a construction for when nobody names one: to fit queries and keys to one pattern, to give keys
-that serve any pattern, or as a head of known width that costs next to nothing and tells the search where to end."""
+that serve any pattern, or as a head of known width that costs next to nothing and tells the search where to end (of
+these there may be several, the others are one each)."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Construction:
     first_width: Callable[[Any], int]
     fixed_width: Callable[[Any], int] | None = None
     auto: Auto | None = None
+    takes: Callable[[Any], bool] = lambda _: True
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self.function(*args, **options)
@@ -45,12 +47,13 @@ def construction(
     first_width: Callable[[Any], int] | None = None,
     fixed_width: Callable[[Any], int] | None = None,
     auto: Auto | None = None,
+    takes: Callable[[Any], bool] = lambda _: True,
 ) -> Callable[[Callable[..., Any]], Construction]:
     """Turn a function into a construction named like the function, which is named like its file.
 
     `first_width(pattern)` is where a search over widths begins (it goes up and down from there); `fixed_width(pattern)`
-    belongs to a construction that has one width only. `auto` says what `compile --method auto` takes it for; one
-    construction at most for each purpose.
+    belongs to a construction that has one width only. `auto` says what `compile --method auto` takes it for, and
+    `takes(pattern)` whether a construction for some patterns only is for this one; others it refuses.
     """
 
     def register(function: Callable[..., Any]) -> Construction:
@@ -64,6 +67,7 @@ def construction(
             first_width=first_width or fixed_width or (lambda pattern: 2 * pattern.k),
             fixed_width=fixed_width,
             auto=auto,
+            takes=takes,
         )
 
     return register

@@ -4,8 +4,9 @@
         Claim("sort_learned", "2103.03404", "...", "accuracy >= 0.95", holds=(Bound("sort_accuracy", ">=", 0.95),)),
     )
 
-    @experiment(title=..., paper="2103.03404", summary=..., presets={"quick": Params(), "paper": Params(...)},
-                takes={"quick": "40 s", "paper": "1 h"}, seeds={"quick": 1, "paper": 5}, claims=CLAIMS)
+    @experiment(title=..., paper="2103.03404", summary=..., advice=...,
+                presets={"quick": Params(), "paper": Params(...)}, takes={"quick": "40 s", "paper": "1 h"},
+                seeds={"quick": 1, "paper": 5}, claims=CLAIMS)
     def dong2021(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
 
 A verdict is never written down: it follows from the numbers. Each quantity is measured once for every seed, and a bound
@@ -209,11 +210,15 @@ class ExperimentCard:
     takes: Mapping[str, str]
     seeds: Mapping[str, int]
     claims: tuple[Claim, ...]
+    advice: str = ""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A registered experiment. For each preset, `takes` says how long one core takes, `seeds` how many are usual."""
+    """A registered experiment. For each preset, `takes` says how long one core takes, `seeds` how many are usual.
+
+    `advice` is for someone who trains or changes models: what follows from the verdicts that are on record.
+    """
 
     name: str
     title: str
@@ -224,10 +229,12 @@ class Experiment:
     claims: tuple[Claim, ...]
     seeds: Mapping[str, int]
     function: Callable[[Any, tuple[int, ...], Desk], Result]
+    advice: str = ""
 
     @property
     def card(self) -> ExperimentCard:
-        return ExperimentCard(self.name, self.title, self.paper, self.summary, self.takes, self.seeds, self.claims)
+        words = self.name, self.title, self.paper, self.summary
+        return ExperimentCard(*words, self.takes, self.seeds, self.claims, self.advice)
 
     def run(self, params: Any, seeds: tuple[int, ...], desk: Desk) -> Result:
         return self.function(params, seeds, desk)
@@ -245,12 +252,13 @@ def experiment(
     takes: Mapping[str, str],
     claims: tuple[Claim, ...],
     seeds: Mapping[str, int],
+    advice: str = "",
 ) -> Callable[[Callable[[Any, tuple[int, ...], Desk], Result]], Experiment]:
     """Turn a function into an experiment named like the function, which is named like its file."""
 
     def register(function: Callable[[Any, tuple[int, ...], Desk], Result]) -> Experiment:
         if any(tuple(given) != PRESETS for given in (presets, takes, seeds)):
             raise TypeError(f"{function.__name__} must say for the presets {PRESETS} how long and with how many seeds")
-        return Experiment(function.__name__, title, paper, summary, presets, takes, claims, seeds, function)
+        return Experiment(function.__name__, title, paper, summary, presets, takes, claims, seeds, function, advice)
 
     return register

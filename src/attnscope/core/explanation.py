@@ -36,6 +36,9 @@ from typing import Any, Literal
 Group = Literal["default", "slow", "floor"]
 """`default`: computed unless others are named; `slow`: a run of the model for every token; `floor`: knows nothing."""
 
+LONGEST_CONTINUATION = 256
+"""Tokens of a continuation that are explained, at most: each is a pass of its own."""
+
 READABLE = (
     *("calls", "start", "embedding", "embedding_gradient", "baseline", "ask", "gradient_under", "zeroed"),
     *("contributions", "made_of", "seed"),

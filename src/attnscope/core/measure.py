@@ -4,8 +4,8 @@
     def entropy(row_entropy: Float[Tensor, "batch head query"], query_mask: ...) -> Float[Tensor, "batch head"]:
 
 One call sees one layer of one batch and returns one number per sequence: `[batch]` for stream measures,
-`[batch, head]` for attention, `[head]` for weights. Several numbers come back as a mapping from part to tensor,
-and a number that was found somewhere (a token, a channel, a key) comes back as `Located`.
+`[batch, head]` for attention, `[head]` for weights, `[]` for training (one step of it). Several numbers come back as a
+mapping from part to tensor, and a number that was found somewhere (a token, a channel, a key) comes back as `Located`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,20 @@ _DEFAULT_SITES: Mapping[Scope, tuple[str, ...]] = {
     "stream": ("stream",),
     "attention": ("self", "cross"),
     "weights": ("self", "cross"),
+    "training": ("self", "cross"),
 }
 
 
 @dataclass(frozen=True)
 class Located:
-    """A value per sequence (and head) together with where it was found: `Located(v, {"token": t})`."""
+    """A value per sequence (and head) together with where it was found: `Located(v, {"token": t})`.
+
+    `counted`, `[batch]`, is False for sequences that have no such value (no token occurs twice, say).
+    """
 
     value: Any
     where: Mapping[str, Any] = field(default_factory=dict)
+    counted: Any = None
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,11 @@ def for_auto(purpose: Auto) -> Construction | None:
     return next((one for one in constructions().values() if one.auto == purpose), None)
 
 
+def ceilings() -> tuple[Construction, ...]:
+    """The constructions of known width that `compile --method auto` tries before it searches."""
+    return tuple(one for one in constructions().values() if one.auto == "ceiling")
+
+
 @cache
 def variants() -> dict[str, Variant]:
     """Every attention that can be exchanged, by name. Imports the leaf files, and so torch, on first use."""
@@ -126,13 +131,16 @@ def chosen_methods(words: Iterable[str]) -> tuple[Method, ...]:
     return tuple(known[name] for name in order)
 
 
-def choose(words: Iterable[str]) -> tuple[Measure, ...]:
-    """The measures that a list of names and set names (`default`, `deep`, `all`) stands for, in catalog order."""
+def choose(words: Iterable[str], *, training: bool = False) -> tuple[Measure, ...]:
+    """The measures that a list of names and set names (`default`, `deep`, `all`) stands for, in catalog order; those of
+    gradients and updates only where a model is being trained."""
     known = measures()
     chosen: set[str] = set()
     for word in words:
         if word in SETS:
-            chosen |= {n for n, m in known.items() if word in (m.card.group, "all")}
+            chosen |= {n for n, m in known.items() if word in (m.card.group, "all") and m.card.scope != "training"}
+        elif word in known and known[word].card.scope == "training" and not training:
+            raise RefusalError(f"{word} is a number of a model in training: ask for it with attnscope.watch.")
         elif word in known:
             chosen.add(word)
         else:

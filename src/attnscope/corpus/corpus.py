@@ -15,7 +15,8 @@ Document = str | tuple[str, str]
 @dataclass(frozen=True)
 class Corpus:
     """Documents in order. `files` names what was read; `skipped` what a `folder` held that is not text. In a corpus of
-    pairs documents are the sources, and `targets` has one for each."""
+    pairs documents are the sources, and `targets` has one for each. A `drawn` corpus has no documents: its sequences
+    are drawn from a model's own vocabulary."""
 
     name: str
     documents: tuple[str, ...]
@@ -24,6 +25,7 @@ class Corpus:
     skipped: tuple[str, ...] = ()
     folder: bool = False
     targets: tuple[str, ...] | None = None
+    drawn: bool = False
 
     @classmethod
     def of(

@@ -10,6 +10,8 @@ from __future__ import annotations
 import io
 import json
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from attnscope.core.bounded import LARGEST, too_large, unpacked
@@ -29,7 +31,7 @@ def documents(data: bytes, name: str, suffixes: list[str], field: str) -> list[D
         return documents(_gunzip(data, name), name, kinds[:-1], field)
     if kinds[-1:] == [".parquet"]:
         return _parquet(data, name, field)
-    text = _text(data, name)
+    text = plain_text(data, name)
     return _json_lines(text, name, field) if kinds[-1:] and kinds[-1] in JSON_LINES else [text]
 
 
@@ -42,7 +44,7 @@ def _gunzip(data: bytes, name: str) -> bytes:
         ) from error
 
 
-def _text(data: bytes, name: str) -> str:
+def plain_text(data: bytes, name: str) -> str:
     """UTF-8 with or without a byte order mark; line ends become newlines, as in Python's text files."""
     if (zero := data.find(b"\0")) >= 0:
         raise RefusalError(
@@ -61,13 +63,13 @@ def _text(data: bytes, name: str) -> str:
 def _json_lines(text: str, name: str, field: str) -> list[Document]:
     # Only a newline ends a record: JSON strings may hold the other separators that splitlines() knows.
     return [
-        _record(line, f"{name}, line {number},", field)
+        json_record(line, f"{name}, line {number},", field)
         for number, line in enumerate(text.split("\n"), start=1)
         if line.strip()
     ]
 
 
-def _record(line: str, place: str, field: str) -> Document:
+def json_record(line: str, place: str, field: str) -> Document:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -106,6 +108,12 @@ def _pick(fields: Any) -> str:
 
 
 def _parquet(data: bytes, name: str, field: str) -> list[Document]:
+    with _whole_parquet(name):
+        return _rows(opened_parquet(io.BytesIO(data), name, field), name, field)
+
+
+def opened_parquet(source: Any, name: str, field: str) -> Any:
+    """A parquet file whose `field` is a column of text."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -113,8 +121,8 @@ def _parquet(data: bytes, name: str, field: str) -> list[Document]:
         raise RefusalError(
             f"Reading {name} needs pyarrow: pip install 'attnscope[parquet]', or convert it to .jsonl."
         ) from error
-    try:
-        file = pyarrow.parquet.ParquetFile(io.BytesIO(data))
+    with _whole_parquet(name):
+        file = pyarrow.parquet.ParquetFile(source)
         columns = file.schema_arrow
         if field not in columns.names:
             raise RefusalError(f"{name} has no column '{field}'; {_pick(columns.names)}.")
@@ -123,8 +131,21 @@ def _parquet(data: bytes, name: str, field: str) -> list[Document]:
         kind = columns.field(field).type
         if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
             raise RefusalError(f"The column '{field}' of {name} holds {kind}, not text: choose another with --field.")
-        return _rows(file, name, field)
-    except (pyarrow.ArrowException, OSError, KeyError, ValueError) as error:
+        return file
+
+
+@contextmanager
+def _whole_parquet(name: str) -> Iterator[None]:
+    damaged: tuple[type[Exception], ...] = (OSError, KeyError, ValueError)
+    try:
+        import pyarrow
+
+        damaged += (pyarrow.ArrowException,)
+    except ImportError:  # which is said where the file is opened
+        pass
+    try:
+        yield
+    except damaged as error:
         raise RefusalError(
             f"{name} is not a whole parquet file ({error}): it may be cut short or damaged; fetch it again."
         ) from error

@@ -75,6 +75,15 @@ def medium(given: Any) -> Medium | None:
     return None
 
 
+def refuse_unreadable(*given: Any) -> None:
+    """Texts without a word, and files that are not there or no pictures: known before a model is loaded."""
+    for side in given:
+        if isinstance(side, str) and not side.strip():
+            raise RefusalError("The text is empty: give at least two tokens of it.")
+        if isinstance(side, str | Path):
+            medium(side)
+
+
 def names_medium(text: str) -> bool:
     """Whether a string is the name of a picture or a sound rather than a text."""
     if not text.strip() or len(text) >= _LONGEST_NAME or "\n" in text or "\0" in text:

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from hashlib import sha256
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from attnscope.core.bounded import LARGEST, read_all, too_large
 from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import named_path, neighbour_meant, shortened
+from attnscope.core.places import filesystem, is_address
 from attnscope.corpus.corpus import Corpus, Document
 from attnscope.corpus.formats import KNOWN, documents, refuse_half_characters
 
+REPEATED = "repeated"  # no text: random tokens, twice over
 EMBEDDED = "Alice's Adventures in Wonderland (embedded)"
 
 
@@ -36,7 +39,16 @@ def read(source: str | Path | Iterable[Document] | None = None, *, field: str = 
         return Corpus.of(
             "standard input", documents(read_all(sys.stdin.buffer, "Standard input"), "Standard input", [], field)
         )
+    if is_address(source):
+        return _from_elsewhere(str(source), field)
     return _from_path(str(source), field)
+
+
+def repeated(source: object) -> Corpus | None:
+    """The corpus called `repeated`, for commands that let a model draw its own; a file of that name comes first."""
+    if str(source) != REPEATED or not isinstance(source, str) or Path(source).exists():
+        return None
+    return Corpus("random tokens, twice over", (), sha256(REPEATED.encode()).hexdigest(), drawn=True)
 
 
 def _strings(texts: Iterable[Document]) -> list[Document]:
@@ -67,6 +79,20 @@ def corpus_path(source: str) -> Path:
             f"or in Python give texts in a list.{hint}"
         )
     return path
+
+
+def _from_elsewhere(address: str, field: str) -> Corpus:
+    """One object that fsspec opens, or all below an address."""
+    system, path = filesystem(address)
+    names = [path] if system.isfile(path) else sorted(system.find(path))
+    if not names:
+        raise RefusalError(f"There is nothing at {address}: check the address.")
+    found: list[Document] = []
+    for name in names:
+        with system.open(name, "rb") as opened:
+            found += documents(read_all(opened, name), name, PurePosixPath(name).suffixes, field)
+    files = tuple(PurePosixPath(name).name for name in names)
+    return Corpus.of(address, found, files, folder=names != [path])
 
 
 def _from_path(source: str, field: str) -> Corpus:

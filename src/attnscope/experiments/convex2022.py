@@ -142,6 +142,13 @@ CLAIMS = (
     title="The convex floor under heads",
     paper=PAPER,
     summary="Heads without softmax have a convex twin: its optimum, certified, is what training can reach at best.",
+    advice=(
+        "For attention without softmax (linear, or with fixed ReLU gates) training can be judged, not only "
+        "compared: the convex twin gives the best loss there is, with a certificate, and its rank says how many "
+        "heads are needed. If training stays above it, add heads up to that rank or restart; beyond it more heads "
+        "are waste. Use it as an oracle on small problems, such as probes on frozen tokens; it does not speak of "
+        "softmax attention."
+    ),
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "50 s", "paper": "8 min"},
     seeds={"quick": 1, "paper": 3},

@@ -210,6 +210,13 @@ CLAIMS = (
     title="Attention is not all you need",
     paper=PAPER,
     summary="Pure attention loses rank doubly exponentially with depth; skips stop it, and short paths do the work.",
+    advice=(
+        "Attention without skips forgets which token is which within three layers, so never take skips out of a "
+        "stack, and look at `attnscope collapse` before training a new shape from scratch: it shows what is left at"
+        " every depth. That short paths do the work is true of some tasks (sorting, memorising) and false of others"
+        " (the convex hull needs its longest paths): measure with `attnscope paths` on your own task before cutting"
+        " depth."
+    ),
     presets={"quick": QUICK, "paper": FULL},
     takes={"quick": "a minute", "paper": "about an hour of one core: figure 2 of three models, memorisation"},
     seeds={"quick": 1, "paper": 3},

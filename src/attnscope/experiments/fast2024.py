@@ -193,6 +193,12 @@ CLAIMS = (
     title="FAST: factorisable attention",
     paper=PAPER,
     summary="A polynomial in the place of the exponential: exact, positive, linear in n; what it can learn and cannot.",
+    advice=(
+        "A polynomial in place of the exponential is exact in linear time and can stand in for softmax in small "
+        "tasks; take order 2, whose weights are never negative, and bound q . k if you must use order 1. Do not "
+        "expect it to find a needle: a matching key gets about a tenth of the weight that softmax gives it, so "
+        "tasks of retrieval should keep softmax in some layers."
+    ),
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "40 s", "paper": "15 min"},
     seeds={"quick": 1, "paper": 3},

@@ -179,6 +179,12 @@ CLAIMS = (
     title="Gated attention as a mixture of experts",
     paper=PAPER,
     summary="Attention as a triple sum of experts, and how fast they are found from samples, by where a gate stands.",
+    advice=(
+        "Do not add gates for the sake of heads that can be told apart: gates that multiply linearly leave two "
+        "heads with equal logits free to share an expert in any way, and more data did not settle it in our fits; "
+        "only a gate that reads what it gates did. Predictions are as good either way. Add gates against sinks, and"
+        " measure them with `attnscope treat`."
+    ),
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "50 s", "paper": "25 min"},
     seeds={"quick": 6, "paper": 6},

@@ -201,6 +201,12 @@ CLAIMS = (
     title="When attention stays with its own token",
     paper=PAPER,
     summary="Own-token attention, entropy and rank against the spectrum of W_Q W_K^T, and a penalty that shapes it.",
+    advice=(
+        "Whether a head looks at its own token can be read from its weights: eta, the share of W_Q W_K^T that is a "
+        "multiple of the identity (`qk_spectrum` in a scan). A penalty that concentrates the spectrum moves "
+        "attention to the token itself and keeps tokens apart. It did not lower the loss of our small language "
+        "model, so use it as a remedy for collapse and not as a free improvement."
+    ),
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "50 s", "paper": "15 min"},
     seeds={"quick": 1, "paper": 3},

@@ -231,6 +231,13 @@ CLAIMS = (
     title="Mind the gap: rank collapse in width",
     paper=PAPER,
     summary="One singular value of random attention is 1, the rest vanish with n: rank goes, but not without the mean.",
+    advice=(
+        "Longer contexts make collapse worse, not only deeper stacks: at the start of training one direction "
+        "survives a layer of random attention, and the rest fade as the number of tokens grows. If a model is "
+        "trained from scratch on long sequences and its stable rank falls to one in the first layers, subtract the "
+        "mean of attention (`minus_uniform`) or scale branches down. Growing gradients come with tokens and "
+        "coordinates together; at a fixed width a longer text alone does not make them grow."
+    ),
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "25 s", "paper": "15 min"},
     seeds={"quick": 3, "paper": 5},

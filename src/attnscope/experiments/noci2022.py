@@ -210,7 +210,7 @@ CLAIMS = (
     Claim(
         "gradient_is_linear_in_misalignment",
         PAPER,
-        "Near alignment the gradient of W_Q is proportional to 1 - cosine.",
+        "Near alignment the gradient of W_Q is proportional to 1 - cosine (our derivation, above; not in the paper).",
         "power between .9 and 1.1 below a misalignment of .1",
         holds=(
             Bound("query_gradient_power_of_misalignment", ">=", 0.9),
@@ -248,6 +248,12 @@ CLAIMS = (
     title="Aligned tokens stop queries and keys from learning",
     paper=PAPER,
     summary="Gradients of W_Q and W_K vanish as tokens align; scaling branches by 1/sqrt(L) keeps tokens apart.",
+    advice=(
+        "If queries and keys stop learning early, look at how alike the tokens are that enter the layer: their "
+        "gradients shrink in proportion to what is left of the differences. Scale residual branches by "
+        "1/sqrt(layers) at the start of training, or use another remedy that keeps tokens apart; values go on "
+        "learning either way, so a falling loss does not tell that queries and keys are dead."
+    ),
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "10 s", "paper": "2 min"},
     seeds={"quick": 3, "paper": 5},

@@ -195,6 +195,12 @@ CLAIMS = (
     title="What the rank of a head is good for",
     paper=PAPER,
     summary="Heads of rank 1 as voters by formula, one head of full rank by hand, and layers of every rank trained.",
+    advice=(
+        "At equal size, one head of full rank solves a task of nearest or farthest points that many heads of low "
+        "rank cannot, and adding heads does not make up for it. When you choose between more heads and wider ones, "
+        "keep head_dim near the number of features that a comparison needs, and ask `attnscope capacity` for sparse"
+        " patterns, where narrow heads do suffice: the two results are about different tasks."
+    ),
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "40 s", "paper": "25 min"},
     seeds={"quick": 1, "paper": 2},

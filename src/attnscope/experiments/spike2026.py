@@ -270,6 +270,13 @@ CLAIMS = (
     title="The spike, the sparse and the sink",
     paper=PAPER,
     summary="Where massive activations come from, what small models need for sinks, and which remedy removes which.",
+    advice=(
+        "Spikes and sinks are two things: a second norm behind each branch left the sinks of our small decoders "
+        "where they were. If quantisation suffers from spikes, change norms; if sinks hurt, change attention, and "
+        "measure both with `attnscope scan` before and after. In our small models a gate that reads the token did "
+        "not remove sinks, though it does so in published large ones: try it with `attnscope treat` beside a "
+        "control and do not take it on trust."
+    ),
     presets={"quick": QUICK, "paper": FULL},
     takes={"quick": "40 s", "paper": "about 9 minutes of one core"},
     seeds={"quick": 1, "paper": 3},

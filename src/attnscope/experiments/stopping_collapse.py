@@ -2,37 +2,34 @@
 
 The stack is that of arXiv:2103.03404: attention alone, no skip, LayerNorm behind every layer, random weights, random
 tokens, float64. One thing is changed at a time: the mask, the pattern, the norm, the weights; or the skip comes back,
-with or without the scaling 1/sqrt(L). The number is the relative residual ||X - 1 mean^T|| / ||X|| in the paper's norm
-after the last layer: 0 when all tokens are one, about 1 when they are independent.
+with or without the scaling 1/sqrt(L). Where the norm stands decides what a skip is worth, so skips are shown with
+LayerNorm behind (the one thing changed) and before, and LayerNorm before without skips; these also at four times the
+depth, which tells stopping from slowing. The number is the relative residual ||X - 1 mean^T|| / ||X|| in the paper's
+norm after the last layer: 0 when all tokens are one, about 1 when they are independent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment, median
 from attnscope.matrix.residual import relative_residual
-from attnscope.models.nano import Block, Config, Nano
+from attnscope.models.nano import Nano
 from attnscope.models.nano_network import network_of
-from attnscope.models.nano_parts import exchanged
-from attnscope.variants.attn_scale import attn_scale
-from attnscope.variants.contra_norm import contra_norm
-from attnscope.variants.local import local
-from attnscope.variants.minus_uniform import minus_uniform
-from attnscope.variants.shaped import shaped
-from attnscope.variants.sigma_reparam import sigma_reparam
+from attnscope.trials.remedied_stacks import SKIPS, bare, deep, remedied, with_skips
 
 
 @dataclass(frozen=True)
 class Params:
     layers: int = 12
+    deep: int = 48
     width: int = 64
     heads: int = 2
     tokens: int = 64
@@ -47,78 +44,27 @@ OTHER = "as here from small weights"
 FULL = replace(Params(), width=256, heads=4, tokens=128, sequences=4)
 
 
-class Contrasted(nn.Module):
-    """Attention, then ContraNorm."""
-
-    def __init__(self, attention: nn.Module, strength: float) -> None:
-        super().__init__()
-        self.attention, self.strength = attention, strength
-
-    def forward(self, stream: Float[Tensor, "batch token width"], mask: Tensor | None = None) -> Tensor:
-        write: Tensor = self.attention(stream, mask)
-        apart: Tensor = contra_norm(write, strength=torch.full((1,), self.strength, dtype=write.dtype), visible=mask)
-        return apart
-
-
-@torch.no_grad()
-def with_unit_spectral_norm(model: nn.Module) -> None:
-    """Sigma-reparametrisation at its start: every linear map has spectral norm 1."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            changed = sigma_reparam({"weight": module.weight}, weight_gain=torch.ones((), dtype=module.weight.dtype))
-            module.weight.copy_(changed["weight"])
+FLOOR = 1e-13  # rounding in float64 leaves some 1e-15 where all tokens are one: a hundred times that is a number
+DEEP = " (deep)"
 
 
 def stacks(params: Params, gain: float, seed: int) -> Mapping[str, Nano]:
-    """Every stack of the table, by the name it has there. All share their weights."""
-    plain = Config(
-        inputs=params.width,
-        out=1,
-        width=params.width,
-        heads=params.heads,
-        layers=params.layers,
-        norm="post",
-        positions="none",
-        skip=0,
-        biases=False,
-        initial=gain * params.width**-0.5,
-    )
-    make: Callable[..., Nano] = lambda config=plain, **more: Nano(config, seed, **more).double()  # noqa: E731
-    contrasted, normed = make(), make()
-    for block in contrasted.blocks:
-        assert isinstance(block, Block)
-        block.attention = Contrasted(block.attention, params.contra_norm)  # type: ignore[assignment]
-    with_unit_spectral_norm(normed)
-    ones = torch.ones(params.heads)
-    without_mean = exchanged(minus_uniform)
-    exact = make(attention=without_mean)
-    for module in exact.modules():
-        if isinstance(module, nn.LayerNorm):
-            module.eps = 0.0
-    small = params.layers**-0.5
-    return {
-        "attention alone": make(),
-        "causal mask": make(replace(plain, causal=True)),
-        "local mask": make(attention=exchanged(local, window=params.window)),
-        "A - J": make(attention=without_mean),
-        "A - J, no epsilon": exact,
-        "shaped I + A - J": make(attention=exchanged(shaped, alpha=ones, beta=ones, gamma=ones)),
-        "AttnScale": make(attention=exchanged(attn_scale, weight=params.attn_scale * ones)),
-        "ContraNorm": contrasted,
-        "sigma-reparam": normed,
-        "no LayerNorm": make(replace(plain, norm="none")),
-        "causal, no LayerNorm": make(replace(plain, norm="none", causal=True)),
-        "skip": make(replace(plain, norm="pre", skip=1)),
-        "skip, branch / sqrt(L)": make(replace(plain, norm="pre", skip=1, branch=small)),
-    }
+    """Every stack of the table, by the name it has there."""
+    plain = bare(params.width, params.heads, params.layers, gain)
+    deeper = deep(replace(plain, layers=params.deep), seed)
+    changed = remedied(plain, seed, window=params.window, scale=params.attn_scale, contrast=params.contra_norm)
+    return {**changed, **with_skips(plain, seed), **{f"{name}{DEEP}": stack for name, stack in deeper.items()}}
 
 
 PANELS = {
     "masks": ("attention alone", "causal mask", "local mask"),
     "changed attention": ("A - J", "A - J, no epsilon", "shaped I + A - J", "AttnScale", "ContraNorm"),
-    "norms, weights, skips": (
-        *("sigma-reparam", "no LayerNorm", "causal, no LayerNorm", "skip", "skip, branch / sqrt(L)"),
-    ),
+    "norms and weights": ("sigma-reparam", "no LayerNorm", "causal, no LayerNorm", "norm before"),
+    "skips": tuple(name for name in SKIPS if "skip" in name),
+}
+DEEP_PANELS = {
+    "norm behind": tuple(f"{name}{DEEP}" for name in ("causal mask", "skip", "skip, branch / sqrt(L)")),
+    "norm before": tuple(f"{name}{DEEP}" for name in SKIPS if "norm before" in name),
 }
 
 
@@ -141,21 +87,22 @@ def residuals(params: Params, gain: float, seed: int, desk: Desk) -> list[dict[s
 def key_of(stack: str, gain: float = 1.0) -> str:
     """`residual_a_minus_j`, `residual_a_minus_j_at_gain_0.25`: what the claims call the number of a stack."""
     words = stack.lower().replace(" - ", " minus ").replace(" + ", " plus ").replace(" / sqrt(l)", " scaled")
+    words = words.replace("(", "").replace(")", "")
     key = "residual_" + words.replace(",", "").replace("-", "_").replace(" ", "_")
     return key if gain == 1 else f"{key}_at_gain_{gain:g}"
 
 
-def figure(found: Sequence[Mapping[str, Any]], gain: float) -> Figure:
+def figure(found: Sequence[Mapping[str, Any]], gain: float, panels: Mapping[str, Sequence[str]], name: str) -> Figure:
     rows = []
-    for panel, names in PANELS.items():
-        for name in names:
-            seeds = [one["residual"] for one in found if one["stack"] == name and one["gain"] == gain]
+    for panel, stacked in panels.items():
+        for stack in stacked:
+            seeds = [one["residual"] for one in found if one["stack"] == stack and one["gain"] == gain]
             for depth in range(len(seeds[0])):
                 values = [residual[depth] for residual in seeds]
-                rows.append(Point.over(values, depth, name, panel))
+                rows.append(Point.over(values, depth, stack.removesuffix(DEEP), panel))
     caption = "Relative residual against depth; median and range over seeds. float64: below 1e-15 is rounding."
-    title = f"What stops it, weights of {gain:g} / sqrt(width)"
-    return Figure(f"remedies-{gain:g}", title, caption, "depth", "relative residual", tuple(rows), log=True)
+    title = f"What {'stops' if name == 'remedies' else 'still stops'} it, weights of {gain:g} / sqrt(width)"
+    return Figure(f"{name}-{gain:g}", title, caption, "depth", "relative residual", tuple(rows), log=True)
 
 
 def stopping(
@@ -180,9 +127,18 @@ CLAIMS = (
     Claim(
         "causal_mask_slows",
         "2405.18781",
-        "A causal mask slows the collapse but does not stop it.",
-        "between 1e-4 and .1 after twelve layers (measured before: 5e-3)",
-        holds=(Bound(key_of("causal mask"), ">=", 1e-4), Bound(key_of("causal mask"), "<=", 0.1)),
+        "A causal mask slows the collapse.",
+        "at least a thousand times what attention alone leaves after twelve layers",
+        holds=(Bound("causal_mask_over_attention_alone", ">=", 1e3),),
+        fails=(Bound("causal_mask_over_attention_alone", "<=", 1.0),),
+    ),
+    Claim(
+        "causal_mask_does_not_stop",
+        "2405.18781",
+        "A causal mask does not stop the collapse.",
+        "at most 1e-3 after 48 layers",
+        holds=(Bound(key_of(f"causal mask{DEEP}"), "<=", 1e-3),),
+        fails=(Bound(key_of(f"causal mask{DEEP}"), ">=", 0.1),),
     ),
     Claim(
         "local_mask_slows",
@@ -228,10 +184,11 @@ CLAIMS = (
     Claim(
         "layer_norm_plays_no_role",
         "2103.03404",
-        "LayerNorm plays no role in whether tokens collapse.",
-        "with and without it the residual after the last layer agrees within a factor 10, causal mask or none",
-        holds=(Bound("layer_norm_decades_at_last_depth", "<=", 1.0),),
-        fails=(Bound("layer_norm_decades_at_last_depth", ">=", 2.0),),
+        "LayerNorm plays no role in the collapse.",
+        "with and without it the residual agrees within a factor 10, causal mask or none, at the last depth where both "
+        "are above rounding (1e-13)",
+        holds=(Bound("layer_norm_decades_above_rounding", "<=", 1.0),),
+        fails=(Bound("layer_norm_decades_above_rounding", ">=", 2.0),),
     ),
     Claim(
         "layer_norm_changes_the_speed",
@@ -241,14 +198,45 @@ CLAIMS = (
         holds=(Bound("layer_norm_decades_at_depth_3", ">=", 1.0),),
         fails=(Bound("layer_norm_decades_at_depth_3", "<=", 0.1),),
     ),
-    stopping("skips_stop", "skip", "2103.03404", "Skips stop the collapse.", "at least .1"),
-    stopping(
-        "scaled_skips_stop",
-        "skip, branch / sqrt(L)",
-        "2206.03126",
-        "With branches scaled by 1/sqrt(L), the residual stays near its start.",
-        "at least .5",
-        least=0.5,
+    Claim(
+        "skips_slow",
+        "2103.03404",
+        "Skips slow the collapse where LayerNorm stays behind every layer: one thing changed.",
+        "at least a thousand times what attention alone leaves after twelve layers",
+        holds=(Bound("skip_over_attention_alone", ">=", 1e3),),
+        fails=(Bound("skip_over_attention_alone", "<=", 1.0),),
+    ),
+    Claim(
+        "norm_before_alone_does_not_stop",
+        "2103.03404",
+        "LayerNorm before every layer instead of behind does not stop the collapse by itself (our control).",
+        "at most 1e-3 after twelve layers",
+        holds=(Bound(key_of("norm before"), "<=", 1e-3),),
+        fails=(Bound(key_of("norm before"), ">=", 0.1),),
+    ),
+    *(
+        stopping(
+            f"skips_stop_with_norm_{place}",
+            f"{stack}{DEEP}",
+            "2103.03404",
+            f"Skips stop the collapse where LayerNorm stands {place} every layer (random weights are our question).",
+            "at least .1 after 48 layers",
+        )
+        for place, stack in (("behind", "skip"), ("before", "norm before, skip"))
+    ),
+    *(
+        stopping(
+            f"scaled_skips_stop_with_norm_{place}",
+            f"{stack}{DEEP}",
+            "2206.03126",
+            f"With branches scaled by 1/sqrt(L) the residual stays near its start, LayerNorm {place} every layer.",
+            "at least .5 after 48 layers",
+            least=0.5,
+        )
+        for place, stack in (
+            ("behind", "skip, branch / sqrt(L)"),
+            ("before", "norm before, skip, branch / sqrt(L)"),
+        )
     ),
 )
 
@@ -257,8 +245,16 @@ CLAIMS = (
     title="What stops rank collapse",
     paper="2405.18781",
     summary="Masks, changed patterns, norms, weights and skips, side by side on deep random stacks of attention.",
+    advice=(
+        "Where LayerNorm stands matters as much as the skip itself: at random weights of usual size, skips past a "
+        "norm that stays behind every layer only slow the collapse, and 48 layers are one token again, while skips "
+        "past a norm in front still leave a tenth of the differences there. For deep stacks scale branches by "
+        "1/sqrt(layers), which keeps tokens apart with either norm, or else use pre-norm. Removing the mean of "
+        "attention or adding the identity works without skips; a fixed amplifying factor does so only while weights"
+        " are large."
+    ),
     presets={"quick": Params(), "paper": FULL},
-    takes={"quick": "10 s", "paper": "2 min"},
+    takes={"quick": "15 s", "paper": "4 min"},
     seeds={"quick": 3, "paper": 5},
     claims=CLAIMS,
 )
@@ -273,15 +269,33 @@ def stopping_collapse(params: Params, seeds: tuple[int, ...], desk: Desk) -> Res
             for stack, values in residual.items():
                 measured.setdefault(key_of(stack, gain), []).append(values[-1])
             if gain == 1:
-                ratio = residual["local mask"][-1] / max(residual["attention alone"][-1], 1e-300)
-                measured.setdefault("local_mask_over_attention_alone", []).append(ratio)
-                pairs = (("attention alone", "no LayerNorm"), ("causal mask", "causal, no LayerNorm"))
-                for place, depth in (("depth_3", 3), ("last_depth", -1)):
-                    apart = max(abs(_decades(residual[one][depth], residual[other][depth])) for one, other in pairs)
-                    measured.setdefault(f"layer_norm_decades_at_{place}", []).append(apart)
-    return Result(
-        measured, tuple(records), tuple(figure(records, gain) for gain in params.gains), remarks(measured, params)
+                for name, value in comparisons(residual).items():
+                    measured.setdefault(name, []).append(value)
+    figures = tuple(
+        figure(records, gain, panels, name)
+        for gain in params.gains
+        for name, panels in (("remedies", PANELS), ("deep", DEEP_PANELS))
     )
+    return Result(measured, tuple(records), figures, remarks(measured, params))
+
+
+def comparisons(residual: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """What claims ask of two stacks of one seed, side by side. Where attention alone is down at rounding, what the
+    others have over it is a lower bound."""
+    alone = max(residual["attention alone"][-1], 1e-300)
+    over = {
+        f"{key}_over_attention_alone": residual[stack][-1] / alone
+        for key, stack in (("local_mask", "local mask"), ("causal_mask", "causal mask"), ("skip", "skip"))
+    }
+    pairs = [
+        (residual[one], residual[f"{other}no LayerNorm"])
+        for one, other in (("attention alone", ""), ("causal mask", "causal, "))
+    ]
+    above = [[_decades(*both) for both in zip(*pair, strict=True) if min(both) > FLOOR] for pair in pairs]
+    return over | {
+        "layer_norm_decades_at_depth_3": max(_decades(one[3], other[3]) for one, other in pairs),
+        "layer_norm_decades_above_rounding": max(apart[-1] for apart in above),
+    }
 
 
 def remarks(measured: Mapping[str, Sequence[float]], params: Params) -> tuple[str, ...]:
@@ -300,4 +314,4 @@ def remarks(measured: Mapping[str, Sequence[float]], params: Params) -> tuple[st
 
 def _decades(one: float, other: float) -> float:
     """Powers of ten between two residuals."""
-    return float(torch.tensor([max(one, 1e-300), max(other, 1e-300)], dtype=torch.float64).log10().diff())
+    return abs(math.log10(max(one, 1e-300) / max(other, 1e-300)))

@@ -181,6 +181,13 @@ CLAIMS = (
     title="The transformer as one operator",
     paper=PAPER,
     summary="One operator and an offset are the model; whether the operator's maps are truer than rollout.",
+    advice=(
+        "With everything frozen at one input a transformer is one linear operator and an offset, exactly; it is not"
+        " the derivative, so do not read it as sensitivity. To attribute an answer, use the map that takes input "
+        "and output into account and not the norms of the operator alone, and check it on your model with "
+        "`attnscope explain`, which tests how faithful each method is: in our language model no map of the operator"
+        " was surely truer than raw attention."
+    ),
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "40 s", "paper": "20 min"},
     seeds={"quick": 1, "paper": 3},

@@ -191,6 +191,13 @@ CLAIMS = (
     title="Attention alone approximates any function",
     paper=PAPER,
     summary="Heads that clip, built exactly; ReLU networks made of heads; error against anchors, sharpness and heads.",
+    advice=(
+        "Attention alone, without an MLP, can compute what ReLU networks compute: one head clips to within half a "
+        "step of its anchors, and twice the anchors halve the error. This is of use to builders of hand-made "
+        "models, and says that attention-only models fail for reasons of training, not of expressiveness. In "
+        "practice an MLP does it cheaper; heads in its place are for proofs and for hardware that has nothing but "
+        "attention."
+    ),
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "40 s", "paper": "5 min"},
     seeds={"quick": 1, "paper": 3},

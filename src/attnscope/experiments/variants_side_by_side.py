@@ -235,6 +235,13 @@ CLAIMS = (
     title="Every attention pattern, trained alike",
     paper=PAPER,
     summary="Loss, sinks, spikes, entropy and speed of every causal pattern of the catalog beside softmax; one table.",
+    advice=(
+        "Attention whose weights need not sum to one (sigmoid, softpick) grows fewer sinks at nearly the same loss "
+        "once it is trained long enough; one more in the denominator or a learned sink did not replace the sink "
+        "here. Short trainings turn verdicts round, so compare variants at the length of training that you mean to "
+        "use. Shaped attention and attention without its mean need other rates or other tasks than copying: do not "
+        "drop them in blindly."
+    ),
     presets={"quick": QUICK, "paper": FULL},
     takes={"quick": "a minute", "paper": "about 6 minutes of one core"},
     seeds={"quick": 1, "paper": 3},

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.explanation import LONGEST_CONTINUATION as MOST
 from attnscope.core.explanation import Method
 from attnscope.core.progress import Advance
 from attnscope.explaining.aiming import Question, of_terms
@@ -28,9 +29,14 @@ from attnscope.hf.seeing.intact import evaluating, without_cache
 from attnscope.hf.tapping.capture import capture, first_output
 from attnscope.records.explanation import Scored, Step
 
-MOST = 256  # tokens of a continuation: each is a pass of its own
 CHEAP = ("one backward pass", "one forward pass")  # methods that are asked for every token
 FEWEST = 2
+
+
+def refuse_unusable(question: Question) -> None:
+    """What no model is needed for to know."""
+    if _count(question) is not None and question.target is not None:
+        raise RefusalError("A continuation is either given (--target) or written (--generate): leave one out.")
 
 
 def continued(loaded: Loaded, read: Reading, question: Question) -> Reading:
@@ -38,8 +44,6 @@ def continued(loaded: Loaded, read: Reading, question: Question) -> Reading:
     generate = _count(question)
     # A sound that was read here; of a ready batch the next token is asked for, as of every other.
     speaks = any(scene.seconds is not None for scene in read.scenes) and "decoder_input_ids" in read.batch
-    if generate is not None and question.target is not None:
-        raise RefusalError("A continuation is either given (--target) or written (--generate): leave one out.")
     if generate is not None:
         if loaded.kind == "causal":
             return _behind(loaded, read, _written(loaded, read, generate))
@@ -93,8 +97,8 @@ def _several(loaded: Loaded, target: str) -> tuple[int, ...] | None:
         ids = tuple(int(i) for i in tokenizer(target, add_special_tokens=False)["input_ids"])
     except (UnicodeEncodeError, TypeError):
         return None
-    if len(ids) < FEWEST or len(target.split()) < FEWEST or tokenizer.unk_token_id in ids:
-        return None  # a single word in pieces is refused with its pieces: it was most likely meant as one token
+    if len(ids) < FEWEST or tokenizer.unk_token_id in ids:
+        return None
     if len(ids) > MOST:
         raise RefusalError(f"The target has {len(ids)} tokens, and {MOST} are explained at most: shorten it.")
     return ids

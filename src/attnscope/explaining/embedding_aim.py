@@ -75,12 +75,15 @@ def of_states(loaded: Loaded, read: Reading, output: Tensor, question: Question)
     if question.head is not None:
         return _of_head(linear_head(question.head), loaded, output, question, (pooled, spread, what))
     target, against = asked("target", question.target), question.against
+    own = pooled(output)[0]
+    if isinstance(target, int) or (target is not None and target.isdecimal()):
+        return _of_entry(int(target), pooled, spread, what, own)
     if target not in (None, NORM):
         raise RefusalError(
             f"{loaded.class_name} gives states and no logits: leave --target out (the norm of the {what} is "
-            "explained), give --against another of its kind to explain how alike they are, or a linear --head."
+            "explained), give the number of an entry of it, --against another of its kind to explain how alike they "
+            "are, or a linear --head."
         )
-    own = pooled(output)[0]
     if against is None:
         given = "one state for the whole input" if output.ndim == 2 else "states"
         said = f"{loaded.class_name} gives {given} and no logits: explained is the norm of the {what}."
@@ -108,6 +111,20 @@ def of_states(loaded: Loaded, read: Reading, output: Tensor, question: Question)
 
     goal = Asked("similarity", other=name)
     return Aim(likeness, spread(unit), goal, None, lambda given: likeness(given).clamp_min(0), (said,))
+
+
+def _of_entry(entry: int, pooled: Pooled, spread: Callable[[Tensor], Tensor], what: str, own: Tensor) -> Aim:
+    """One number of the embedding: a channel, or where a model gives scores in place of states, one of these."""
+    if not 0 <= entry < len(own):
+        raise RefusalError(f"The {what} has entries 0 to {len(own) - 1}, not {entry}: choose one of them.")
+    unit = torch.zeros_like(own)
+    unit[entry] = 1
+
+    def number(given: Tensor) -> Tensor:
+        return pooled(given)[:, entry]
+
+    goal = Asked("entry", str(entry), of=what)
+    return Aim(number, spread(unit), goal, None, lambda given: number(given).clamp_min(0))
 
 
 def _of_head(

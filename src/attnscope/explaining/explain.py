@@ -27,9 +27,10 @@ from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import METHOD_SETS, chosen_methods
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
+from attnscope.corpus.medium import refuse_unreadable
 from attnscope.explaining.aiming import Aim, Question, aimed
 from attnscope.explaining.comparing import of_both, two_to_compare
-from attnscope.explaining.continuing import continued, steps_of
+from attnscope.explaining.continuing import continued, refuse_unusable, steps_of
 from attnscope.explaining.running import Run, baseline_words, start_of
 from attnscope.explaining.showing import inputs_of
 from attnscope.explaining.streaming import in_streams
@@ -97,12 +98,14 @@ def explain(
     refuse_unusable_seed(seed)
     words = [one.strip() for one in (methods.split(",") if isinstance(methods, str) else methods) if one.strip()]
     chosen = Chosen(chosen_methods(words), frozenset(words) - frozenset(METHOD_SETS))
+    question = Question(target, against, position, bos, head, processor, generate)
+    refuse_unusable(question)
+    given = text if beside is None else (text, beside)
+    refuse_unreadable(*(given if isinstance(given, tuple) else (given,)))
     progress("loading", 0, 0)
     loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
     loaded = loaded_for(model, tokenizer, loading)
     refuse_broken_weights(loaded)
-    given = text if beside is None else (text, beside)
-    question = Question(target, against, position, bos, head, processor, generate)
     one = partial(_explained, loaded, chosen=chosen, seed=seed, progress=progress)
     if isinstance(given, tuple) and two_to_compare(loaded, given):
         return of_both(loaded, given, question, one)

@@ -30,6 +30,7 @@ from attnscope.pathways.affine import Affine
 from attnscope.pathways.network import Network
 from attnscope.pathways.operator_maps import directions
 
+ROUNDINGS = 16  # of a number, below which nothing is told from rounding
 ROWS = 4096  # of a table of vectors, looked up at a time
 
 
@@ -154,7 +155,8 @@ def _halves(rows: int) -> tuple[slice, slice]:
 def start_of(captured: Captured, found: Anatomy) -> dict[str, Float[Tensor, " token"]]:
     """From which tokens the number is read: those at which a gradient reaches the last self-attention, weighed by its
     norm. For a logit that is the one token that predicts; for a mean over tokens it is all of them. Two towers are each
-    read by themselves; a stack that others read (an encoder) is reached through them."""
+    read by themselves; a stack that others read (an encoder) is reached through them. A stream that attends to another
+    after it was read itself (the prompt of a two-way decoder) begins there."""
     own = {call.stack: (place, call) for place, call in enumerate(captured.calls) if not call.crosses}
     if not own:
         raise RefusalError(f"{found.model_class} has no self-attention: there is no relevance to carry.")
@@ -163,6 +165,9 @@ def start_of(captured: Captured, found: Anatomy) -> dict[str, Float[Tensor, " to
     # A pooling that takes no part in the answer reads nothing of it.
     crossing = [(place, call) for place, call in enumerate(captured.calls) if call.crosses]
     read_at = {call.keys_from: place for place, call in crossing if bool(call.gradient.any())}
+    for stack in own:
+        if own[stack][0] < read_at.get(stack, -1):
+            own[stack] = [one for one in enumerate(captured.calls) if one[1].stack == stack][-1]
     starts = {}
     for stack, (place, last) in own.items():
         sizes = last.gradient[0].flatten(1).norm(dim=-1)
@@ -172,9 +177,21 @@ def start_of(captured: Captured, found: Anatomy) -> dict[str, Float[Tensor, " to
         raise RefusalError(
             f"No gradient reaches any attention of {found.model_class}: the answer does not depend on it here."
         )
+    _refuse_noise(captured, found)
     for stack in starts:
         _refuse_other_tokens(captured, found, stack)
     return starts
+
+
+def _refuse_noise(captured: Captured, found: Anatomy) -> None:
+    """By how much the number moves with what attention writes: the gradient there times the largest value. Where this
+    is a few roundings, gradients are made of rounding too (the norm of a state that was just normalised)."""
+    most = sum(float(call.gradient.norm()) * float(call.value.abs().max()) for call in captured.calls)
+    if most <= ROUNDINGS * torch.finfo(captured.output.dtype).eps * abs(captured.value):
+        raise RefusalError(
+            f"The answer of {found.model_class} depends on its attention by less than rounding, and relevance would be "
+            "noise: ask for another number, or try --dtype float64."
+        )
 
 
 def _refuse_other_tokens(captured: Captured, found: Anatomy, stack: str) -> None:

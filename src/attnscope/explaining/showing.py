@@ -8,6 +8,7 @@ from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.one_text import Reading, Scene
 from attnscope.hf.loading.outputs import word
 from attnscope.hf.tapping.entrances import Entrance
+from attnscope.hf.tapping.two_way import PROMPT
 from attnscope.records.explanation import Input
 
 
@@ -22,6 +23,8 @@ def _input(loaded: Loaded, read: Reading, place: Entrance, length: int, several:
     if place.looks_up:
         words = tuple(word(loaded.tokenizer, int(i)) for i in read.batch[place.argument][0])
         return Input("text" if read.scenes and several else place.stack, words)
+    if place.argument == PROMPT:
+        return Input(PROMPT, tuple(f"[{number}]" for number in range(length)))
     scene = next((one for one in read.scenes if one.argument == place.argument), None)
     if scene is None:
         return Input("features", tuple(f"feature {number}" for number in range(length)))

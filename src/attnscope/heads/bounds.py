@@ -28,8 +28,9 @@ from jaxtyping import Bool, Int
 
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.cycles import cycle_and_row
 from attnscope.heads.floor import logit_floor, typical_logit_floor
-from attnscope.heads.signs import sign_rank
+from attnscope.heads.signs import SignRank, sign_rank
 from attnscope.patterns.pattern import Pattern
 from attnscope.records.bounds import Bound, Bounds
 
@@ -53,6 +54,7 @@ def lower_bounds(pattern: Pattern, accuracy: Accuracy, universal: bool = False) 
         _cuts(rectangles),
         _signs(rectangles),
         _ratios(pattern, accuracy),
+        cycle_and_row(pattern, kept),
         _radon(int(pattern.visible.max()), max(least, 0), accuracy, universal),
         _typical(pattern.visible[kept], pattern.counts[kept], pattern.n_keys),
     ]
@@ -157,10 +159,13 @@ def _cuts(rectangles: list[csr_array]) -> Bound:
 def _signs(rectangles: list[csr_array]) -> Bound:
     """[s_ij - tau_i] has rank d + 1 and the signs of the pattern, so d >= sign rank - 1 (see heads/signs.py)."""
     largest = sorted(rectangles, key=lambda r: r.shape[0] * r.shape[1])[-LARGEST:]
-    rank = max((sign_rank(rectangle) for rectangle in largest), default=1.0)
-    width = max(math.ceil(rank - 1e-6) - 1, 1)
-    statement = f"The support's sign matrix has sign rank at least {rank:.2f}, and thresholds cost one."
-    return Bound("signs", width, True, statement, "J. Forster, JCSS 65 (2002) 612-625; arXiv:1503.07648")
+    rank = max((sign_rank(rectangle) for rectangle in largest), default=SignRank(1.0, True))
+    width = max(math.ceil(rank.least - 1e-6) - 1, 1)
+    statement = f"The support's sign matrix has sign rank at least {rank.least:.2f}, and thresholds cost one."
+    if not rank.proved:
+        statement += " (By an estimate of a norm: no proof.)"
+    proves = rank.proved or width == 1
+    return Bound("signs", width, proves, statement, "J. Forster, JCSS 65 (2002) 612-625; arXiv:1503.07648")
 
 
 def _ratios(pattern: Pattern, accuracy: Accuracy) -> Bound:

@@ -29,7 +29,7 @@ import math
 import numpy as np
 
 from attnscope.heads.accuracy import Accuracy
-from attnscope.heads.signs import spectral_norm
+from attnscope.heads.signs import proved_norm, spectral_norm
 from attnscope.patterns.pattern import Pattern
 
 
@@ -49,16 +49,24 @@ def logit_floor(pattern: Pattern, accuracy: Accuracy) -> float:
     lifted = csr_array((on[pattern.rows], pattern.columns, pattern.starts), (pattern.n, pattern.n_keys))
 
     def forward(x: np.ndarray) -> np.ndarray:
-        x = x.ravel()
-        return np.asarray(lifted @ x - off * np.cumsum(x)[pattern.visible - 1])
+        return np.asarray(lifted @ x - (off * np.cumsum(x, axis=0)[pattern.visible - 1].T).T)
 
     def backward(y: np.ndarray) -> np.ndarray:
-        y = y.ravel()
         ends = np.bincount(pattern.visible - 1, weights=off * y, minlength=pattern.n_keys)
         return np.asarray(lifted.T @ y - ends[::-1].cumsum()[::-1])
 
-    norm = spectral_norm(forward, backward, (pattern.n, pattern.n_keys))
+    shape = pattern.n, pattern.n_keys
+    norm = proved_norm(spectral_norm(forward, backward, shape), forward, shape) or _by_sums(pattern, on, off, used)
     return math.sqrt(int(used.sum()) / pattern.n_keys) / norm
+
+
+def _by_sums(pattern: Pattern, on: np.ndarray, off: np.ndarray, used: np.ndarray) -> float:
+    """||C||_2^2 <= ||C||_1 ||C||_inf: the largest sum of a row's sizes is 2 / g, that of a column is added up."""
+    sizes = np.where(used, on - off, 0.0)  # 1 / (|S| g) on the support
+    zeros = np.bincount(pattern.visible - 1, weights=off, minlength=pattern.n_keys)[::-1].cumsum()[::-1]
+    columns = zeros + np.bincount(pattern.columns, weights=(sizes - off)[pattern.rows], minlength=pattern.n_keys)
+    rows = sizes * pattern.counts + off * (pattern.visible - pattern.counts)
+    return math.sqrt(float(rows.max()) * float(columns.max()))
 
 
 def typical_logit_floor(n: int, k: int, accuracy: Accuracy) -> float:

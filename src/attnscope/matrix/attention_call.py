@@ -26,6 +26,7 @@ class AttentionCall:
     value: Float[Tensor, "batch kv_heads key value_dim"]
     gradient: Float[Tensor, "batch query heads value_dim"]  # of the number, at A V
     sees_last: bool = True  # whether what the call before this one gave had a part in what this one reads
+    of_old_states: bool = False  # whether it reads another stream as it was before the last call that changed that one
 
     @property
     def crosses(self) -> bool:

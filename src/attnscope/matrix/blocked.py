@@ -15,14 +15,15 @@ from torch import Tensor
 
 from attnscope.matrix.overlap import head_overlap, mean_cosines, sample_rows
 from attnscope.matrix.scores import Scores
-from attnscope.matrix.tiles import VANISHING, pattern_strips, sees_any
-from attnscope.matrix.tiling import cut, tile_shape, width
+from attnscope.matrix.tiles import FLOOR, FORBIDDEN, VANISHING, pattern_strips, sees_any
+from attnscope.matrix.tiling import Strip, cut, tile_shape, width
 
 ROW_STATISTICS = (
     "row_entropy",
     "row_sum_squares",
     "row_mass",
     "row_peak",
+    "row_top_logit",
     "first_key_mass",
     "self_mass",
     "previous_mass",
@@ -41,24 +42,26 @@ def blocked_statistics(
 ) -> dict[str, Float[Tensor, " ..."]]:
     """The wanted statistics (any of ROW_STATISTICS, `received`, `head_overlap`), added up tile by tile."""
     batch, heads, rows, _ = scores.query.shape
-    device = scores.query.device
     # The log-sum-exp is what makes rows sum to 1; only beside a learned sink is their mass not known with it.
     known = lse is not None and scores.sinks is None and scores.pattern is None
     mass = sees_any(lse, query_mask).to(dtype) if lse is not None and known else None
-    names = [name for name in ROW_STATISTICS if name in want and not (known and name == "row_mass")]
-    table = torch.zeros(len(names), batch, heads, rows, dtype=dtype, device=device)
+    # A pattern tells differences of logits, and no logit.
+    top = _TopLogits(scores, dtype) if "row_top_logit" in want and scores.pattern is None else None
+    apart = ("row_top_logit", "row_mass" if known else "")
+    names = [name for name in ROW_STATISTICS if name in want and name not in apart]
+    table = torch.zeros(len(names), batch, heads, rows, dtype=dtype, device=scores.query.device)
     # A column is a sum of as many parts as there are strips: float64 keeps that sum as good as its parts.
-    received = torch.zeros(batch, heads, key_mask.shape[1], dtype=torch.float64, device=device)
+    received = torch.zeros(batch, heads, key_mask.shape[1], dtype=torch.float64, device=table.device)
     first_key = key_mask.to(torch.int8).argmax(-1).tolist()
     distances = _Distances(scores, dtype)
     # A tile that holds whole sequences has the sampled rows of all heads in it; else they are computed apart.
     whole = tile_shape(scores, dtype)[1:] == (heads, rows, key_mask.shape[1])
     compare = _Comparison(query_mask, heads, dtype) if "head_overlap" in want and whole else None
-    every = slice(0, len(names))
-    for strip, tiles in pattern_strips(scores, dtype, lse=lse, query_mask=query_mask):
+    looks = {"lse": lse, "query_mask": query_mask, "noted": None if top is None else top.subtracted}
+    for strip, tiles in pattern_strips(scores, dtype, **looks):
         # One cut through the table a strip: slicing for every statistic and tile would cost more than the
         # sums.
-        columns = cut(table, every, strip.batch, strip.head, strip.row).unbind(0)
+        columns = cut(table, slice(0, len(names)), strip.batch, strip.head, strip.row).unbind(0)
         row = dict(zip(names, columns, strict=True))
         for key, pattern, log in tiles:
             if "row_entropy" in row:
@@ -71,10 +74,10 @@ def blocked_statistics(
                 row["row_mass"].add_(pattern.sum(-1))
             if "row_peak" in row:
                 row["row_peak"].copy_(torch.maximum(row["row_peak"], pattern.amax(-1)))
+            if top is not None:
+                top.add(log, strip)
             if "first_key_mass" in row:
-                for place, first in enumerate(first_key[strip.batch]):
-                    if key.start <= first < key.stop:
-                        row["first_key_mass"][place].add_(pattern[place, ..., first - key.start])
+                _add_column(row["first_key_mass"], pattern, first_key[strip.batch], key)
             if "self_mass" in row:
                 _add_diagonal(row["self_mass"], pattern, strip.row.start - key.start)
             if "previous_mass" in row:
@@ -91,6 +94,8 @@ def blocked_statistics(
     if "received" in want:
         found["received"] = received.to(dtype)
     found = {name: torch.where(value <= VANISHING, 0.0, value) for name, value in found.items()}  # NaN stays
+    if top is not None:
+        found["row_top_logit"] = top.logits()
     if compare is not None:
         found["head_overlap"] = mean_cosines(compare.gram, compare.real)
     elif "head_overlap" in want:
@@ -107,6 +112,18 @@ def row_dot(
     return (a * b).sum(-1)
 
 
+def _add_column(
+    total: Float[Tensor, "batch heads rows"],
+    pattern: Float[Tensor, "batch heads rows keys"],
+    columns: list[int],
+    key: slice,
+) -> None:
+    """Add to every row the mass on its sequence's column, where the tile has it."""
+    for place, column in enumerate(columns):
+        if key.start <= column < key.stop:
+            total[place].add_(pattern[place, ..., column - key.start])
+
+
 def _add_diagonal(
     total: Float[Tensor, "batch heads rows"], pattern: Float[Tensor, "batch heads rows keys"], shift: int
 ) -> None:
@@ -115,6 +132,24 @@ def _add_diagonal(
     if skip < pattern.shape[2] and shift < pattern.shape[3]:
         mass = pattern.diagonal(shift, -2, -1)
         total[..., skip : skip + mass.shape[-1]].add_(mass)
+
+
+class _TopLogits:
+    """The largest logit of every row: the largest ln A, and what was subtracted from the logits to get there.
+
+    The two give the logit back also where a poor log-sum-exp was subtracted.
+    """
+
+    def __init__(self, scores: Scores, dtype: torch.dtype) -> None:
+        self._log = torch.full(scores.query.shape[:3], FLOOR, dtype=dtype, device=scores.query.device)
+        self.subtracted = torch.full_like(self._log, -FORBIDDEN)
+
+    def add(self, log: Float[Tensor, "some_batch some_heads rows keys"], strip: Strip) -> None:
+        rows = cut(self._log, strip.batch, strip.head, strip.row)
+        torch.maximum(rows, log.amax(-1), out=rows)
+
+    def logits(self) -> Float[Tensor, "batch heads query"]:
+        return torch.where(self.subtracted >= -FORBIDDEN / 10, 0.0, self._log + self.subtracted)
 
 
 class _Comparison:

@@ -61,6 +61,7 @@ def dense_statistics(
         "row_sum_squares": lambda: (A * A).sum(-1),
         "row_mass": lambda: A.sum(-1),
         "row_peak": lambda: A.amax(-1),
+        "row_top_logit": lambda: _top_logit(scores, query_mask),
         "first_key_mass": lambda: (A * (j == first)).sum(-1),
         "self_mass": lambda: (A * (j == i)).sum(-1),
         "previous_mass": lambda: (A * (j == i - 1)).sum(-1),
@@ -68,7 +69,14 @@ def dense_statistics(
         "received": lambda: A.sum(-2),
         "head_overlap": lambda: _overlap(A, query_mask),
     }
-    return {name: definitions[name]() for name in want}
+    told = [name for name in want if name != "row_top_logit" or scores.pattern is None]
+    return {name: definitions[name]() for name in told}
+
+
+def _top_logit(scores: Scores, query_mask: Bool[Tensor, "batch query"]) -> Float[Tensor, "batch heads query"]:
+    """max_j s_ij; 0 for rows that are padding or see nothing."""
+    top = dense_logits(scores).amax(-1)
+    return top.masked_fill(top.isneginf() | ~query_mask[:, None], 0.0)
 
 
 def _overlap(A: Float[Tensor, "batch heads query key"], query_mask: Bool[Tensor, "batch query"]) -> Tensor:

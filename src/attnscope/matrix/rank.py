@@ -34,14 +34,27 @@ def singular_values(stream: Stream, token_mask: Mask | None = None) -> Float[Ten
 
 
 def stable_rank(stream: Stream, token_mask: Mask | None = None) -> Float[Tensor, " batch"]:
-    """||X||_F^2 / ||X||_2^2 (arXiv:2410.07799): 1 for rank one, at most min(n, d); zero for zeros."""
+    """||X||_F^2 / ||X||_2^2 (arXiv:1501.01571): 1 for rank one, at most min(n, d); zero for zeros."""
     parts = []
     for some in sequences(stream, token_mask):
-        small = min(some.tokens.shape[1:]) <= GRAM_LIMIT
-        largest = _gram_values(some.tokens)[:, 0] if small else _largest_singular_value(some)
+        largest = _largest(some)
         # In float32 a massive activation would swallow entries: how many, the order of the sum decides.
         energy = torch.linalg.vector_norm(some.tokens, dim=(-2, -1), dtype=largest.dtype)
         parts.append((energy / largest.clamp_min(torch.finfo(largest.dtype).tiny)).square())
+    return torch.cat(parts)
+
+
+def gram_stable_rank(stream: Stream, token_mask: Mask | None = None) -> Float[Tensor, " batch"]:
+    """||X X^T||_F^2 / ||X X^T||_2^2 = sum_i s_i^4 / s_1^4, the stable rank of the tokens' Gram matrix; zero for zeros.
+
+    This is what arXiv:2410.07799 follows through depth. s_i^4 / s_1^4 <= s_i^2 / s_1^2, so it never exceeds
+    `stable_rank`, and is the nearer to 1 of the two.
+    """
+    parts = []
+    for some in sequences(stream, token_mask):
+        largest = _largest(some)
+        energy = torch.linalg.matrix_norm(_gram(some.tokens)).to(largest.dtype)
+        parts.append((energy / largest.square().clamp_min(torch.finfo(largest.dtype).tiny)).square())
     return torch.cat(parts)
 
 
@@ -69,9 +82,19 @@ def numerical_rank(
     return torch.cat(parts)
 
 
-def _gram_values(tokens: Stream) -> Float[Tensor, "batch value"]:
+def _largest(some: Sequences) -> Float[Tensor, " batch"]:
+    small = min(some.tokens.shape[1:]) <= GRAM_LIMIT
+    return _gram_values(some.tokens)[:, 0] if small else _largest_singular_value(some)
+
+
+def _gram(tokens: Stream) -> Float[Tensor, "batch side side"]:
+    """X X^T or X^T X, whichever is smaller: they have the same eigenvalues, but for zeros."""
     wide = tokens if tokens.device.type == "mps" else tokens.double()  # that device has no float64
-    gram = wide @ wide.mT if wide.shape[-2] <= wide.shape[-1] else wide.mT @ wide
+    return wide @ wide.mT if wide.shape[-2] <= wide.shape[-1] else wide.mT @ wide
+
+
+def _gram_values(tokens: Stream) -> Float[Tensor, "batch value"]:
+    gram = _gram(tokens)
     sick = ~torch.isfinite(gram).all(dim=-1).all(dim=-1)
     squares = torch.linalg.eigvalsh(gram.masked_fill(sick[:, None, None], 0.0)).flip(-1)
     # What rounding leaves of a zero eigenvalue is up to n eps of the largest, and its root would count as

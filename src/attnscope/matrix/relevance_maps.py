@@ -60,6 +60,11 @@ def relevance_maps(calls: Sequence[AttentionCall]) -> dict[tuple[str, str], Map]
             f"Streams that read each other need a map of all tokens, and {sum(sizes.values())} are too many for it: "
             f"give an input of {int(MOST_NUMBERS**0.5)} tokens at most."
         )
+    if any(call.of_old_states for call in calls):
+        raise RefusalError(
+            "One of two streams that read each other reads the other as it was some calls before, and the rule knows "
+            "streams as they are: choose another method, attention_lrp for one."
+        )
     like = calls[0].gradient
     maps: dict[tuple[str, str], Tensor] = {}
     for one, rows in sizes.items():

@@ -54,10 +54,10 @@ def attention_statistics(
 ) -> dict[str, Float[Tensor, " ..."]]:
     """The wanted statistics by name.
 
-    `[batch head query]`: row_entropy (nats), row_sum_squares, row_mass, row_peak, first_key_mass (on the
-    first real key), self_mass (key j = i), previous_mass (key j = i - 1), mean_distance (sum_j A_ij |i - j|);
-    `[batch head key]`: received (sum over real rows); `[batch head head]`: head_overlap (cosine of patterns
-    on sampled rows).
+    `[batch head query]`: row_entropy (nats), row_sum_squares, row_mass, row_peak, row_top_logit (max_j s_ij; left out
+    where a pattern is all that is known), first_key_mass (on the first real key), self_mass (key j = i),
+    previous_mass (key j = i - 1), mean_distance (sum_j A_ij |i - j|); `[batch head key]`: received (sum over real
+    rows); `[batch head head]`: head_overlap (cosine of patterns on sampled rows).
 
     `accumulate` is the precision of the arithmetic. None chooses float32 where it is good to 1e-6 on masses
     and 1e-5 on entropies, float64 elsewhere; torch.float32 is faster, believes the log-sum-exp that came with
@@ -164,4 +164,6 @@ def _cleaned(name: str, value: Tensor, key_mask: Bool[Tensor, "batch key"]) -> T
         rows, back = value.shape[-1], int(name == "previous_mass")
         real = F.pad(key_mask, (back, max(0, rows - back - key_mask.shape[1])))[:, :rows]
         return torch.where(real[:, None], value, 0.0)
+    if name == "row_top_logit":
+        return value
     return value.clamp_min(0.0) + 0.0

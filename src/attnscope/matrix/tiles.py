@@ -41,6 +41,7 @@ class LogPattern:
         self._buffers: dict[str, Tensor] = {}
         self._zero = torch.zeros((), dtype=dtype, device=self.query.device)
         self._edges: dict[tuple[int, int, int], Tensor] = {}
+        self.lse: Float[Tensor, "batch heads query"] | None = None  # where what is subtracted from rows is noted
 
     def logits(
         self, tile: Tile, lse: Float[Tensor, "some_batch some_heads rows"] | None
@@ -83,9 +84,15 @@ class LogPattern:
         top = log.amax(-1)
         pattern = self.exponential(log.sub_(top[..., None]))
         lse = self.complete(top + pattern.sum(-1).log_(), strip, live)
+        self.note(lse, strip)
         above = (lse - top)[..., None]
         log.sub_(above)
         return pattern.mul_(torch.exp(-above))
+
+    def note(self, lse: Float[Tensor, "some_batch some_heads rows"], strip: Strip) -> None:
+        """Keep what was subtracted from a strip's logits, where somebody has given room for it."""
+        if self.lse is not None:
+            cut(self.lse, strip.batch, strip.head, strip.row).copy_(lse)
 
     def _buffer(self, name: str, shape: torch.Size) -> Tensor:
         """Room for a tile: the same as for the tile before, which is most often of the same shape."""
@@ -186,13 +193,16 @@ def pattern_strips(
     *,
     lse: Float[Tensor, "batch heads query"] | None,
     query_mask: Bool[Tensor, "batch query"] | None = None,
+    noted: Float[Tensor, "batch heads query"] | None = None,
 ) -> Iterator[tuple[Strip, Iterator[tuple[slice, Tensor, Tensor]]]]:
     """The pattern strip by strip, and in each strip tile by tile as (keys, A, ln A), leaving out empty tiles.
 
     A and ln A are buffers: read or spoil them before the next tile. `lse`, sinks included, is used if given.
-    Rows whose `query_mask` is False are 0 in A (to within `VANISHING`).
+    Rows whose `query_mask` is False are 0 in A (to within `VANISHING`). What was subtracted from each row's logits is
+    written to `noted`, if given: huge for rows that see nothing or are not wanted.
     """
     source = LogPattern(scores, dtype)
+    source.lse = noted
     if lse is not None:
         lse = complete_lse(lse.detach().to(dtype), None, query_mask)
     for strip in strips(scores, dtype):
@@ -209,6 +219,8 @@ def _computed_tiles(
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     if lse is None and len(strip.keys) > 1:
         lse = source.complete(source.strip_lse(strip), strip, live)
+    if lse is not None:
+        source.note(lse, strip)
     for key in strip.keys:
         log = source.logits(Tile(strip.batch, strip.head, strip.row, key), lse)
         if log is not None:

@@ -14,7 +14,7 @@ from attnscope.matrix import rank
     title="Stable rank",
     summary="The stream's energy over that of its strongest direction: one when a single direction rules.",
     unit="directions",
-    citation="arXiv:2410.07799",
+    citation="arXiv:1501.01571",
     scope="stream",
     group="deep",
     alarm=Alarm("<", 1.05, "one direction carries the stream"),
@@ -23,5 +23,5 @@ from attnscope.matrix import rank
 def stable_rank(
     stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"]
 ) -> Float[Tensor, " batch"]:
-    # ||X||_F^2 / ||X||_2^2 lies in [1, min(n, d)].
+    # ||X||_F^2 / ||X||_2^2 lies in [1, min(n, d)]. Of X X^T it is another number: see `gram_stable_rank`.
     return rank.stable_rank(stream, token_mask)

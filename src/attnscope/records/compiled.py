@@ -40,7 +40,7 @@ Kind = TypeVar("Kind", bound="Compiled")
 WIDTH_AS_ASKED = "width as asked"
 # Fields that stand in the file under their own names, and what is said there although it follows from others.
 _OWN = ("method", "why", "seed", "seconds", "tried", "universal", "forced", "interrupted", "out_of_time", "notes",
-        "attnscope")  # fmt: skip
+        "attnscope", "served", "served_of")  # fmt: skip
 _DERIVED = ("reached", "proved_minimal", "verdict", "lower_bound", "lower_bound_reason")
 
 
@@ -81,6 +81,8 @@ class Compiled(Record):
     out_of_time: bool = False
     notes: dict[str, Any] = field(default_factory=dict)  # what the construction says of itself, as plain JSON
     attnscope: str = __version__  # which made it
+    served: int | None = None  # universal keys: how many patterns of this size that they were not sought for ...
+    served_of: int | None = None  # ... of so many tried they realise as well
 
     @property
     def reached(self) -> bool:
@@ -88,8 +90,11 @@ class Compiled(Record):
 
     @property
     def proved_minimal(self) -> bool:
-        """Whether no narrower head can exist: a bound that is a proof says so. All else is `smallest found`."""
-        return self.reached and self.certificate.d == self.bounds.best.width
+        """Whether no narrower head can exist: a bound that is a proof says so. All else is `smallest found`.
+
+        Of universal keys it is never said: that they serve *all* patterns is not proved by the ones that were tried.
+        """
+        return self.reached and not self.universal and self.certificate.d == self.bounds.best.width
 
     @property
     def verdict(self) -> str:
@@ -233,6 +238,8 @@ class _Flat:
     tried: tuple[Try, ...]
     attnscope: str
     forced: bool | None = None  # missing in older files, whose verdict says it where it matters
+    served: int | None = None
+    served_of: int | None = None
 
 
 def _agree(compiled: Compiled, flat: _Flat, stored: HeadFile) -> None:

@@ -29,16 +29,18 @@ if TYPE_CHECKING:
 class Asked:
     """The target by its parts, where `Explanation.target` is a sentence."""
 
-    kind: Literal["logit", "difference", "continuation", "norm", "similarity", "match"]
+    kind: Literal["logit", "difference", "continuation", "norm", "entry", "similarity", "match"]
     word: str | None = None  # the token or class whose logit it is
     other: str | None = None  # the one whose logit is taken away, or the other text
     where: str = ""  # "after the last token"; empty where the answer is of the whole text
-    of: str = "mean state"  # what a norm is of
+    of: str = "mean state"  # what a norm or an entry is of
 
     @property
     def words(self) -> str:
         if self.kind == "norm":
             return f"norm of the {self.of}"
+        if self.kind == "entry":
+            return f"entry {self.word} of the {self.of}"
         if self.kind == "match":
             return f"likeness of picture and text, {self.where}"
         if self.kind == "continuation":

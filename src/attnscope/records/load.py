@@ -34,6 +34,7 @@ KINDS = MappingProxyType(
         "capacity": ("attnscope.records.capacity:Capacity", "capacity.json"),
         "treatment": ("attnscope.records.treatment:Treatment", "treatment.json"),
         "reproduction": ("attnscope.records.reproduction:Reproduction", "results.json"),
+        "timeline": ("attnscope.records.timeline.timeline:Timeline", "timeline.json"),
     }
 )
 _HEADS = ".safetensors"

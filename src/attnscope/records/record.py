@@ -14,9 +14,10 @@ a file here and a folder there.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from attnscope.core.errors import RefusalError
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     import pandas
 
 Kind = TypeVar("Kind", bound="Record")
+Step = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""From the document of one version to that of the next."""
 BESIDE = (
     "format",
     "version",
@@ -43,6 +46,7 @@ class Record:
     KIND: ClassVar[str]
     COMMAND: ClassVar[str]  # what to run to make one: a refusal says so
     VERSION: ClassVar[int] = 1
+    STEPS: ClassVar[Mapping[int, Step]] = MappingProxyType({})  # from every earlier version to the next
     INDENT: ClassVar[int | None] = 1  # None: one line, for documents of thousands of numbers
 
     @classmethod
@@ -124,6 +128,11 @@ class Record:
 
 def read_record(kind: type[Record], data: Mapping[str, Any], path: Path) -> Record:
     """The record in a document of its kind, or one sentence about what is wrong with it."""
+    try:
+        while isinstance(version := data.get("version"), int) and version < kind.VERSION and version in kind.STEPS:
+            data = {**kind.STEPS[version](data), "version": version + 1}
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise RefusalError(f"{path} is damaged inside ({error}): run {kind.made_by()} again.") from error
     if data.get("version") != kind.VERSION:
         raise RefusalError(
             f"{path} is a {kind.KIND} of version {data.get('version')} and this attnscope reads version {kind.VERSION}:"

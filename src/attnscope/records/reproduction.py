@@ -49,6 +49,7 @@ class Reproduction(Record):
     measured: dict[str, tuple[float, ...]] = field(default_factory=dict)
     records: tuple[dict[str, Any], ...] = ()  # every number behind `measured`, as the experiment names them
     figures: tuple[Figure, ...] = ()
+    advice: str = ""  # what follows, for someone who trains or changes models
 
     @property
     def counts(self) -> dict[str, int]:
@@ -143,6 +144,7 @@ class _Document:
     measured: dict[str, tuple[float, ...]]
     records: tuple[dict[str, Any], ...]
     figures: tuple[Figure, ...]
+    advice: str = ""  # files have not always had it
 
 
 def claim_document(claim: Claim) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class TaskHead:
     low: float  # the bootstrap interval of this head alone
     high: float
     band: float  # half the width of the interval that holds all heads together
-    removed: float | None  # mean change of the target when it is really removed
+    removed: float | None  # what the target loses, on average, when it is really removed
     removed_error: float | None
 
     @property

@@ -42,6 +42,7 @@ class Paper:
     on_record: tuple[str, ...]  # in full, a line for each run
     brief: str  # the quickest of them in a few words
     claims: tuple[tuple[Verdict, str], ...]
+    advice: str = ""
 
 
 def show_papers(papers: Iterable[Paper]) -> RenderableType:
@@ -72,6 +73,7 @@ def show_claims(papers: Iterable[Paper]) -> RenderableType:
             Text(one.takes, style="dim"),
             *(Text(f"on record: {words}", style="dim") for words in one.on_record),
             table,
+            *([Text(f"What to do with it: {one.advice}")] if one.advice else []),
         ]
     return Group(*parts, Text("\nRun one with: attnscope reproduce NAME", style="dim"))
 

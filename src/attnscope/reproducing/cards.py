@@ -62,6 +62,7 @@ def _document(card: ExperimentCard) -> dict[str, Any]:
         "title": card.title,
         "paper": card.paper,
         "summary": card.summary,
+        "advice": card.advice,
         "takes": dict(card.takes),
         "seeds": dict(card.seeds),
         "claims": [
@@ -92,5 +93,5 @@ def _read(name: str, written: Mapping[str, Any]) -> ExperimentCard:
         )
         for claim in written["claims"]
     )
-    words = {key: written[key] for key in ("title", "paper", "summary", "takes", "seeds")}
+    words = {key: written[key] for key in ("title", "paper", "summary", "advice", "takes", "seeds")}
     return ExperimentCard(name=name, claims=tuple(claims), **words)

@@ -52,6 +52,7 @@ class Known:
     seeds: int
     verdicts: Mapping[str, Verdict]
     claims: int  # that the experiment has now; those that changed since are not among the verdicts
+    medians: Mapping[str, Mapping[str, float]]  # by claim and quantity, over the seeds
 
     @property
     def words(self) -> str:
@@ -78,19 +79,21 @@ class Known:
 def known(experiment: ExperimentCard) -> tuple[Known, ...]:
     """Runs that are on record, quick ones first; only claims that are still what they were then."""
     runs = _all().get(experiment.name, {})
-    return tuple(
-        Known(
-            preset=preset,
-            seeds=len(runs[preset]["seeds"]),
-            claims=len(experiment.claims),
-            verdicts={
-                claim.name: before["verdict"]
-                for claim in experiment.claims
-                if (before := runs[preset]["claims"].get(claim.name)) is not None and before["rule"] == _rule(claim)
-            },
-        )
-        for preset in PRESETS
-        if preset in runs
+    return tuple(_as_now(preset, runs[preset], experiment) for preset in PRESETS if preset in runs)
+
+
+def _as_now(preset: str, run: Mapping[str, Any], experiment: ExperimentCard) -> Known:
+    same = {
+        claim.name: before
+        for claim in experiment.claims
+        if (before := run["claims"].get(claim.name)) is not None and before["rule"] == _rule(claim)
+    }
+    return Known(
+        preset=preset,
+        seeds=len(run["seeds"]),
+        claims=len(experiment.claims),
+        verdicts={name: before["verdict"] for name, before in same.items()},
+        medians={name: before["median"] for name, before in same.items()},
     )
 
 
@@ -113,6 +116,7 @@ def listed(experiment: ExperimentCard) -> Paper:
         on_record=tuple(run.words for run in runs),
         brief=runs[0].brief if runs else NOT_RUN,
         claims=tuple((before.get(claim.name, "not run"), claim.statement) for claim in experiment.claims),
+        advice=experiment.advice,
     )
 
 

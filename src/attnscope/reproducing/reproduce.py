@@ -105,6 +105,7 @@ def recorded(chosen: Experiment, preset: str, seeds: tuple[int, ...], result: Re
         measured=measured,
         records=tuple(plain(result.records)),
         figures=result.figures,
+        advice=chosen.advice,
     )
 
 

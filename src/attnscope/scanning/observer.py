@@ -10,9 +10,9 @@ interrupted half-way leaves no trace and can be run again.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,12 +21,11 @@ from torch import Tensor
 from attnscope.core.measure import Measure
 from attnscope.core.variant import OF_DISTRIBUTIONS
 from attnscope.matrix.statistics import STATISTICS, attention_statistics
-from attnscope.records.survey.ledger import Ledger
-from attnscope.trace.frame import AttentionFrame, StreamFrame, WeightsFrame
+from attnscope.trace.frame import AttentionFrame, StreamFrame, TrainingFrame, WeightsFrame
 
-Frame = AttentionFrame | StreamFrame | WeightsFrame
+Frame = AttentionFrame | StreamFrame | WeightsFrame | TrainingFrame
 Place = tuple[str, str, str, str, int]  # measure, part, stack, site, layer
-_SCOPE = {StreamFrame: "stream", AttentionFrame: "attention", WeightsFrame: "weights"}
+_SCOPE = {StreamFrame: "stream", AttentionFrame: "attention", WeightsFrame: "weights", TrainingFrame: "training"}
 _FEWEST_TOKENS = 2  # one token has nobody to attend to and no residual: its numbers would only mislead
 
 
@@ -35,12 +34,30 @@ class _Observation:
     place: Place
     values: np.ndarray
     where: Mapping[str, np.ndarray]
+    counted: np.ndarray | None = None  # sequences that have such a value; None: all
+
+
+@runtime_checkable
+class Book(Protocol):
+    """Where observations are entered: the ledger of a survey, or the page of one look."""
+
+    def observe(
+        self,
+        measure: str,
+        part: str,
+        stack: str,
+        site: str,
+        layer: int,
+        values: np.ndarray,
+        where: Mapping[str, np.ndarray] | None = None,
+        samples: np.ndarray | None = None,
+    ) -> None: ...
 
 
 class Observer:
     """Receives frames, one batch at a time, and enters what the measures say into a ledger."""
 
-    def __init__(self, measures: Iterable[Measure], ledger: Ledger, accumulate: torch.dtype | None) -> None:
+    def __init__(self, measures: Iterable[Measure], ledger: Book, accumulate: torch.dtype | None) -> None:
         self._measures = tuple(measures)
         self._ledger = ledger
         self._accumulate = accumulate
@@ -74,13 +91,20 @@ class Observer:
             for part, located in measure(**arguments).items():
                 place = (measure.card.name, part, frame.stack, frame.site, frame.layer)
                 where = {label: _numbers(index).astype(np.int64) for label, index in located.where.items()}
-                self._running.append(_Observation(place, _numbers(located.value), where))
+                counted = None if located.counted is None else _numbers(located.counted).astype(bool)
+                self._running.append(_Observation(place, _numbers(located.value), where, counted))
 
-    def finish(self, samples: Iterable[int] | None) -> None:
-        """A forward pass is over: its observations belong to these sequences, or to the model itself (None)."""
+    def finish(self, samples: Iterable[int] | None, counted: Collection[str] = ()) -> frozenset[str]:
+        """A forward pass is over: its observations belong to these sequences, or to the model itself (None).
+
+        Tokens of stacks in `counted` were counted by an earlier pass over the same sequences. The stacks seen now.
+        """
         numbers = None if samples is None else tuple(samples)
-        self._waiting.append((numbers, self._running, self._running_tokens))
+        seen = frozenset(self._running_tokens)
+        new = Counter({stack: count for stack, count in self._running_tokens.items() if stack not in counted})
+        self._waiting.append((numbers, self._running, new))
         self._running, self._running_tokens = [], Counter()
+        return seen
 
     def forget(self) -> None:
         """Drop a forward pass that did not finish."""
@@ -101,9 +125,16 @@ class Observer:
                     self._ledger.observe(*one.place, one.values[None], where)
                 else:
                     each = _one_for_each_sequence(one, len(rows))
-                    self._ledger.observe(*each.place, each.values, each.where, rows[: len(each.values)])
+                    self._enter(each, rows[: len(each.values)])
             self.tokens += tokens
         self._waiting.clear()
+
+    def _enter(self, one: _Observation, rows: np.ndarray) -> None:
+        if one.counted is None or one.counted.all():
+            self._ledger.observe(*one.place, one.values, one.where, rows)
+        elif one.counted.any():
+            where = {name: index[one.counted] for name, index in one.where.items()}
+            self._ledger.observe(*one.place, one.values[one.counted], where, rows[one.counted])
 
     def _loses_meaning(self, measure: Measure, frame: AttentionFrame) -> bool:
         """Of an exchanged pattern: whether the measure reads what means nothing there. Products with a pattern, which
@@ -125,7 +156,8 @@ class Observer:
             key_mask=frame.key_mask,
             accumulate=self._accumulate,
         )
-        return {**vars(frame), "causal": frame.scores.causal, **statistics}
+        # What a given pattern cannot tell (its logits) is None, and named among what is lacking.
+        return {**vars(frame), "causal": frame.scores.causal, **dict.fromkeys(wanted), **statistics}
 
 
 def _one_for_each_place(observations: list[_Observation]) -> Iterator[_Observation]:
@@ -149,7 +181,10 @@ def _one_for_each_sequence(one: _Observation, sequences: int) -> _Observation:
         return one
     folded = one.values.reshape(sequences, rows // sequences, *one.values.shape[1:])
     parts = [replace(one, values=folded[:, i], where=_part(one, sequences, i)) for i in range(folded.shape[1])]
-    return replace(one, values=_mean(parts), where=_where_largest(parts))
+    counted: np.ndarray | None = None
+    if one.counted is not None:
+        counted = np.logical_and.reduce(one.counted.reshape(sequences, -1), axis=1)
+    return replace(one, values=_mean(parts), where=_where_largest(parts), counted=counted)
 
 
 def _part(one: _Observation, sequences: int, index: int) -> dict[str, np.ndarray]:
@@ -169,7 +204,7 @@ def _where_largest(several: list[_Observation]) -> dict[str, np.ndarray]:
 
 
 def _too_short(frame: Frame) -> bool:
-    if isinstance(frame, WeightsFrame):
+    if isinstance(frame, WeightsFrame | TrainingFrame):
         return False
     mask = frame.token_mask if isinstance(frame, StreamFrame) else frame.query_mask
     return mask.shape[1] < _FEWEST_TOKENS or int(mask.sum(dim=1).max()) < _FEWEST_TOKENS

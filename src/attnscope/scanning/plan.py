@@ -6,6 +6,8 @@ what is done only where the plans are equal.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -18,7 +20,7 @@ from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import precision_and_place
 from attnscope.hf.loading.options import Sampling
 from attnscope.records.decoding import decode, encode
-from attnscope.trace.batches import Batches
+from attnscope.trace.cut import SHARD_TOKENS, Cut
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,14 @@ class Plan:
     device: str
     accumulate: str  # precision of statistics; "None" where it follows the logits
     version: str
+    shards: int = 1  # into which the sequences are cut, whoever does them
+    shard_tokens: int = SHARD_TOKENS
 
     @classmethod
     def of(
         cls,
         loaded: Loaded,
-        prepared: Batches,
+        cut: Cut,
         chosen: tuple[Measure, ...],
         sampling: Sampling,
         accumulate: torch.dtype | None,
@@ -48,10 +52,10 @@ class Plan:
         precision, place = precision_and_place(loaded.model)
         return cls(
             model=loaded.sha256,
-            corpus=prepared.sha256,
-            tokens=prepared.fingerprint(),
+            corpus=cut.head.sha256,
+            tokens=cut.fingerprint(),
             measures=tuple(measure.card.name for measure in chosen),
-            samples=prepared.samples,
+            samples=sum(cut.sizes),
             max_tokens=sampling.max_tokens,
             batch_size=sampling.batch_size,
             seed=sampling.seed,
@@ -59,6 +63,8 @@ class Plan:
             device=str(place),
             accumulate=str(accumulate).removeprefix("torch."),
             version=attnscope.__version__,
+            shards=len(cut.sizes),
+            shard_tokens=SHARD_TOKENS,
         )
 
     @property
@@ -69,6 +75,11 @@ class Plan:
     def accumulation(self) -> torch.dtype | None:
         found: torch.dtype | None = None if self.accumulate == "None" else getattr(torch, self.accumulate)
         return found
+
+    @property
+    def digest(self) -> str:
+        """A hash of all of it: what names shards."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
     def differences(self, other: Plan) -> tuple[str, ...]:
         """Names of what differs."""

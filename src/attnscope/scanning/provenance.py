@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.stamp import Stamp
-from attnscope.core.words import blocks
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.placeholders import notes_on_placeholders
 from attnscope.hf.loading.sound import broken_weights
 from attnscope.hf.seeing.intact import ExchangedModulesError, keeping_its_modules
 from attnscope.hf.tapping.verify import Verification, verify
-from attnscope.records.survey.survey import Survey
+from attnscope.records.survey.missing import Missing
 from attnscope.scanning.bos_loss import bos_loss
 from attnscope.scanning.observer import Observer
 from attnscope.scanning.plan import Plan
@@ -65,46 +63,17 @@ def provenance(
     }
 
 
-def counted(origin: dict[str, Any], sequences: int, tokens: int, by_stack: Mapping[str, int]) -> dict[str, Any]:
-    """Provenance with what has been read so far."""
-    stacks = [{**stack, "tokens": by_stack.get(stack["name"], 0)} for stack in origin["model"]["stacks"]]
-    return {
-        **origin,
-        "model": {**origin["model"], "stacks": stacks},
-        "corpus": {**origin["corpus"], "sequences": sequences, "tokens": tokens},
-    }
-
-
-def with_what_is_missing(survey: Survey, observer: Observer, told: Mapping[str, str]) -> Survey:
-    """Say which of the chosen measures this model does not allow, and why; refuse a survey of nothing. `told` is what
-    an earlier part of the same scan said of them."""
-    measured = {key.measure for key in survey.cells}
-    missing = {name: _why_missing(name, observer, told) for name in survey.cards if name not in measured}
-    partly = [
-        f"{survey.cards[name].title} was not measured everywhere: {_without_meaning(lost)}"
-        for name, lost in observer.without_meaning.items()
-        if lost and name in measured
-    ]
-    if not survey.cells:
-        reasons = "; ".join(f"{name}: {why}" for name, why in missing.items())
-        raise RefusalError(f"Nothing that was asked for can be measured in this model ({reasons}): choose others.")
-    said: dict[str, Any] = {"not_measured": missing} if missing else {}
-    if partly:
-        said["notes"] = [*survey.provenance.get("notes", ()), *partly]
-    return replace(survey, provenance={**survey.provenance, **said}) if said else survey
-
-
-def _why_missing(name: str, observer: Observer, told: Mapping[str, str]) -> str:
-    if observer.lacking[name]:
-        return f"{', '.join(sorted(observer.lacking[name]))} not found"
-    if observer.without_meaning[name]:
-        return _without_meaning(observer.without_meaning[name])
-    return told.get(name, "no place for it")
-
-
-def _without_meaning(lost: Mapping[str, set[int]]) -> str:
-    where = blocks(number for layers in lost.values() for number in layers)
-    return f"{', '.join(sorted(lost))} of the exchanged attention in {where} does not mean what it means for softmax"
+def missing(observer: Observer, told: Mapping[str, str] | None = None) -> Missing:
+    """What the observer learned of measures that this model does not allow. `told` is what an earlier part of the same
+    scan said of them."""
+    return Missing(
+        {name: frozenset(fields) for name, fields in observer.lacking.items()},
+        {
+            name: {what: frozenset(layers) for what, layers in lost.items()}
+            for name, lost in observer.without_meaning.items()
+        },
+        told or {},
+    )
 
 
 def verified(subject: Subject, prepared: Batches) -> dict[str, Any]:

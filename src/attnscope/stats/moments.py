@@ -57,6 +57,19 @@ class Moments:
     def shape(self) -> Shape:
         return self.count.shape
 
+    def part(self, number: int) -> Moments:
+        """One entry along the first axis."""
+        shape = self.shape[1:]
+        one = slice(number, number + 1)
+        return Moments(
+            count=self.count[one].reshape(shape),
+            nonfinite=self.nonfinite[one].reshape(shape),
+            total=self.total[one].reshape(shape),
+            squares=self.squares[one].reshape(shape),
+            minimum=self.minimum[one].reshape(shape),
+            maximum=self.maximum[one].reshape(shape),
+        )
+
     def merge(self, other: Moments) -> Moments:
         return Moments(
             count=np.asarray(self.count + other.count),

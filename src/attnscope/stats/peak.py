@@ -61,6 +61,13 @@ class Peak:
     def shape(self) -> Shape:
         return self.value.shape
 
+    def part(self, number: int) -> Peak:
+        """One entry along the first axis."""
+        one, shape = slice(number, number + 1), self.shape[1:]
+        return Peak(
+            self.value[one].reshape(shape), {name: label[one].reshape(shape) for name, label in self.where.items()}
+        )
+
     def merge(self, other: Peak) -> Peak:
         """A name that one side lacks counts as -1 there."""
         if self.shape != other.shape:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from attnscope.stats.moments import Shape
 
 # A (cell, label) pair is one sortable int64: 23 bits of cell, 40 bits of signed label.
-_LABEL_BITS = 40
-_OFFSET = 1 << (_LABEL_BITS - 1)
+LABEL_BITS = 40
+OFFSET = 1 << (LABEL_BITS - 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +40,12 @@ class Tally:
         """Count labels; where `keep` is False they are left out."""
         shape = labels.shape[1:]
         flat = labels.astype(np.int64).reshape(len(labels), math.prod(shape))
-        codes = (np.arange(flat.shape[1], dtype=np.int64) << _LABEL_BITS) + (flat + _OFFSET)
+        codes = (np.arange(flat.shape[1], dtype=np.int64) << LABEL_BITS) + (flat + OFFSET)
         chosen, labelled = codes.ravel(), flat.ravel()
         if keep is not None and not keep.all():
             chosen, labelled = chosen[keep.ravel()], labelled[keep.ravel()]
-        if labelled.size and (labelled.min() < -_OFFSET or labelled.max() >= _OFFSET):
-            raise ValueError(f"labels must fit in {_LABEL_BITS} bits")
+        if labelled.size and (labelled.min() < -OFFSET or labelled.max() >= OFFSET):
+            raise ValueError(f"labels must fit in {LABEL_BITS} bits")
         chosen.sort()  # what np.unique does, with less ado: a scan makes hundreds of small tallies
         first = np.flatnonzero(np.diff(chosen, prepend=chosen[:1] - 1))
         return cls(shape, chosen[first], np.diff(first, append=len(chosen)))
@@ -58,11 +58,18 @@ class Tally:
         np.add.at(counts, place, np.concatenate([self.counts, other.counts]))
         return Tally(self.shape, codes, counts)
 
+    def part(self, number: int) -> Tally:
+        """One entry along the first axis."""
+        shape = self.shape[1:]
+        first = (number * math.prod(shape)) << LABEL_BITS
+        start, stop = np.searchsorted(self.codes, [first, first + (math.prod(shape) << LABEL_BITS)])
+        return Tally(shape, self.codes[start:stop] - first, self.counts[start:stop].copy())
+
     def cells(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Per cell, in flat order: its labels in rising order, and their counts."""
-        edges = np.arange(math.prod(self.shape) + 1, dtype=np.int64) << _LABEL_BITS
+        edges = np.arange(math.prod(self.shape) + 1, dtype=np.int64) << LABEL_BITS
         starts = np.searchsorted(self.codes, edges)
-        labels = (self.codes & ((1 << _LABEL_BITS) - 1)) - _OFFSET
+        labels = (self.codes & ((1 << LABEL_BITS) - 1)) - OFFSET
         return [(labels[a:b], self.counts[a:b]) for a, b in pairwise(starts)]
 
     def most_common(self) -> list[tuple[int, float] | None]:
@@ -99,6 +106,6 @@ class Tally:
             pairs = np.asarray(row, dtype=np.int64).reshape(-1, 2)
             if (pairs[1:, 0] <= 0).any() or (pairs[:, 1] <= 0).any():
                 raise ValueError("labels rise and counts are positive")
-            codes.append((cell << _LABEL_BITS) + np.cumsum(pairs[:, 0]) + _OFFSET)
+            codes.append((cell << LABEL_BITS) + np.cumsum(pairs[:, 0]) + OFFSET)
             counts.append(pairs[:, 1])
         return cls(shape, np.concatenate(codes), np.concatenate(counts))

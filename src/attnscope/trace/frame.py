@@ -1,19 +1,20 @@
 """A frame: one place of one layer during one batch, as named tensors.
 
-Measures ask for fields by name. Three kinds of frame are handed out:
+Measures ask for fields by name. Four kinds of frame are handed out:
 
     StreamFrame      at site `stream`, the residual stream entering block `layer` (layer L: leaving the last block), or
                      at site `middle`, after the attention write inside it
     AttentionFrame   one attention call in block `layer`, at site `self` or `cross`
     WeightsFrame     the projections of that call, once per model
+    TrainingFrame    the same projections after a step of training: their gradients, and what they were before it
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnscope.matrix.scores import Scores
@@ -65,6 +66,8 @@ class AttentionFrame:
     sums_to_one: bool = True
     passed_on: PassedOn | None = None  # where a gradient can be asked for
     media: Bool[Tensor, "batch key"] | None = None  # tokens of pictures or sound, where they stand among words
+    gate: Float[Tensor, "batch token gated_heads gates"] | None = None  # of what heads give or of values, where gated
+    tokens: Int[Tensor, "batch key"] | None = None  # numbers of the tokens that queries and keys stand for, if known
 
 
 @dataclass(frozen=True)
@@ -79,3 +82,16 @@ class WeightsFrame:
     key_weight: Float[Tensor, "heads key_width dim"] | None
     value_weight: Float[Tensor, "heads key_width value_dim"] | None
     output_weight: Float[Tensor, "heads value_dim width"] | None
+
+
+@dataclass(frozen=True)
+class TrainingFrame:
+    """One attention module at one step of training. Tensors are by projection: query, key, value, output; one that was
+    not recognised in the model is not there. None: there is no gradient, or nobody knows the weights of before."""
+
+    stack: str
+    site: str
+    layer: int
+    weight: Mapping[str, Float[Tensor, "inner outer"]]
+    gradient: Mapping[str, Float[Tensor, "inner outer"]] | None = None
+    weight_before: Mapping[str, Float[Tensor, "inner outer"]] | None = None

@@ -130,14 +130,9 @@ def random_windows(
 ) -> Windows:
     """Uniformly drawn tokens, for a model without a tokenizer; `first` (a BOS token) opens each sequence."""
     limit = window_length(max_tokens, positions)
-    _refuse_fewer_than_one(samples)
     if vocab_size < 1:
         raise RefusalError("A model with no tokens cannot read random ones: give ready batches in Python.")
-    if samples * limit > _MOST_RANDOM:
-        raise RefusalError(
-            f"{samples:,} sequences of {limit:,} random tokens are {samples * limit:,} to draw and keep: ask for "
-            f"--samples {max(1, _MOST_RANDOM // limit)} or fewer, or for shorter ones with --max-tokens."
-        )
+    refuse_too_much_chance(samples, limit)
     draw = random.Random(seed)
     opening = () if first is None else (first,)
     found = tuple(
@@ -145,6 +140,16 @@ def random_windows(
     )
     digest = hashlib.sha256(repr([window.ids for window in found]).encode()).hexdigest()
     return Windows(f"random tokens (seed {seed})", digest, found, limit)
+
+
+def refuse_too_much_chance(samples: int, limit: int) -> None:
+    """Of sequences that are drawn: none, or more than memory is for."""
+    _refuse_fewer_than_one(samples)
+    if samples * limit > _MOST_RANDOM:
+        raise RefusalError(
+            f"{samples:,} sequences of {limit:,} random tokens are {samples * limit:,} to draw and keep: ask for "
+            f"--samples {max(1, _MOST_RANDOM // limit)} or fewer, or for shorter ones with --max-tokens."
+        )
 
 
 def window_length(max_tokens: int | None, positions: int | None) -> int:

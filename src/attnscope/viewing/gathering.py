@@ -22,6 +22,7 @@ from attnscope.viewing.maps import layer_maps
 # Bytes of a page for one weight, deflated and in base64. SmolLM2 needs 0.65 on 128 tokens and 0.33 on 512 (bench.view):
 # rows grow longer, and most of their weights are nothing.
 BYTES = 0.5
+MOST_BEFORE = 16  # [CLS], registers
 
 
 @dataclass(frozen=True)
@@ -156,5 +157,14 @@ def _words(loaded: Loaded, read: Reading, stack: str, tokens: int) -> tuple[str,
     if not own and stack != "decoder":
         own = [name for name in ids if name == "input_ids"]
     if not own:
-        return tuple(str(place) for place in range(tokens))
+        return _places(read, tokens)
     return tuple(word(loaded.tokenizer, int(number)) for number in ids[own[0]])
+
+
+def _places(read: Reading, tokens: int) -> tuple[str, ...]:
+    """Patches by row and column, behind what stands before them; without a known grid the numbers of tokens."""
+    grid = next((scene.grid for scene in read.scenes if scene.grid is not None), None)
+    if grid is None or not 0 <= tokens - grid[0] * grid[1] <= MOST_BEFORE:
+        return tuple(str(place) for place in range(tokens))
+    before = tuple(f"[{place}]" for place in range(tokens - grid[0] * grid[1]))
+    return (*before, *(f"{row},{column}" for row in range(grid[0]) for column in range(grid[1])))

@@ -23,6 +23,7 @@ from attnscope.core.progress import Advance, silent
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
 from attnscope.core.words import ranges
+from attnscope.corpus.medium import refuse_unreadable
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.anatomy.example import cut_down, run
 from attnscope.hf.loading.load import Loaded
@@ -32,7 +33,8 @@ from attnscope.hf.loading.material import (
     precision_and_place,
     refusing_what_does_not_run,
 )
-from attnscope.hf.loading.one_text import Reading, reading
+from attnscope.hf.loading.one_input import reading_of
+from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.options import Loading, refuse_unknown_bos
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
@@ -51,7 +53,7 @@ from attnscope.viewing.gathering import Gathered, inputs_of, parts_of
 
 VERIFIED_TOKENS = 256  # the verifier is dense in float64; of a longer text it is given the beginning
 
-Text = str | tuple[str, str] | Mapping[str, Any]
+Text = str | Path | tuple[Any, Any] | Mapping[str, Any]
 
 
 def view(
@@ -69,11 +71,13 @@ def view(
     random_init: bool = False,
     seed: int = 0,
     tokenizer: Tokenizer | None = None,
+    processor: Any | None = None,
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
     progress: Advance = silent,
 ) -> View:
-    """The attention of `model` on `text` (or on a ready batch of one sequence). An encoder-decoder takes a pair of
+    """The attention of `model` on `text` (or on a ready batch of one sequence, a picture or a sound, as `explain` reads
+    them, also as one of a pair with a text). An encoder-decoder takes a pair of
     source and target too; given the source alone, it writes the target itself.
 
     A single `layer` or `head` is where the page opens; several (`"0-3"`, `[0, 5]`) are all that is kept. Instead of a
@@ -83,12 +87,13 @@ def view(
     refuse_unknown_bos(bos)
     refuse_unusable_seed(seed)
     given, behind = _asked(text, survey, sample)
+    refuse_unreadable(*(given if isinstance(given, tuple) else (given,)))
     if behind is not None and layer is None and head is None:
         layer, head = behind.layer, behind.head
     progress("loading", 0, 0)
     loaded = loaded_model(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
     refuse_broken_weights(loaded)
-    read = reading(loaded, given, bos, what="Views")
+    read = reading_of(loaded, given, bos, processor=processor, what="Views")
     _refuse_single(read)
     with looking_at(loaded.model), quiet(), _fitting(len(read.words)), without_gradients():
         progress("probing", 0, 0)
@@ -112,7 +117,7 @@ def view(
     return View(
         model=loaded.name,
         class_name=loaded.class_name,
-        text=given if isinstance(given, str) else given[0] if isinstance(given, tuple) else "",
+        text=_said(given, read),
         dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
         inputs=inputs_of(gathered, loaded, read),
         parts=parts,
@@ -141,6 +146,13 @@ def _asked(text: Text | None, survey: Survey | str | Path | None, sample: int | 
     behind = behind_finding(opened(survey, Survey), sample)
     kept = opened(survey, Survey).sequences[behind.sample]
     return {name: torch.tensor([ids]) for name, ids in kept.items()}, behind
+
+
+def _said(given: Any, read: Reading) -> str:
+    """What a record keeps of the input: the text, or the name of the file."""
+    if read.scenes:
+        return read.scenes[0].name
+    return given if isinstance(given, str) else given[0] if isinstance(given, tuple) else ""
 
 
 def _refuse_single(read: Reading) -> None:

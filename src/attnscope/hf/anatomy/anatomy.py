@@ -11,7 +11,7 @@ MLP, where norms stand, and which parameters project queries, keys, values and o
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
@@ -159,9 +159,13 @@ def anatomy(model: nn.Module, example_inputs: Batch | None = None) -> Anatomy:
 
 def weights(model: nn.Module, found: Anatomy) -> tuple[WeightsFrame, ...]:
     """The projections of every attention call, split by head: parameters as they are now."""
-    return tuple(
-        weights_frame(model, s.projections, s.heads, stack=s.stack, site=s.site, layer=s.layer) for s in found.sites
-    )
+    return tuple(weights_in_turn(model, found))
+
+
+def weights_in_turn(model: nn.Module, found: Anatomy) -> Iterator[WeightsFrame]:
+    """The same, one call after the other: those of grouped heads are copies, and all at once a second model."""
+    for s in found.sites:
+        yield weights_frame(model, s.projections, s.heads, stack=s.stack, site=s.site, layer=s.layer)
 
 
 def _on_a_small_batch(model: nn.Module, given: Batch) -> tuple[Batch, Census]:

@@ -7,7 +7,7 @@ probe needs the memory of one block, whatever the depth.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from attnscope.hf.anatomy.stacks import BlockSeen, Placement
 from attnscope.hf.anatomy.tape import Change, LinearMap, Place, StreamRecord, Tape, parameter_matrix
 from attnscope.hf.anatomy.witness import Witness
 from attnscope.hf.anatomy.writes import Writes, find_writes
+from attnscope.hf.seeing.offloaded import is_offloaded
 from attnscope.hf.seeing.sighting import Sighting
 from attnscope.hf.seeing.tensors import arguments, at, float_tensors, same_numbers
 
@@ -72,7 +73,8 @@ class _Dissection(Witness):
     def __init__(self, model: nn.Module, placement: Placement) -> None:
         super().__init__(model, placement.sites)
         parameters = dict(model.named_parameters(remove_duplicate=True))
-        self.owners = {p.untyped_storage().data_ptr(): (name, p) for name, p in parameters.items()}
+        self.owners = _by_memory(parameters)
+        self.modules = {path: module for module, path in self.paths.items()} if is_offloaded(model) else {}
         weight = next((p for p in parameters.values() if p.is_floating_point()), None)
         self.eps = float(torch.finfo(torch.float32 if weight is None else weight.dtype).eps)
         self.blocks: dict[tuple[str, int], BlockSeen] = {(b.path, b.nth): b for b in placement.blocks}
@@ -134,11 +136,19 @@ class _Dissection(Witness):
             tape.changes.extend(Change(path, a.clone(), b.clone()) for a, b in pairs)
 
     def multiplied(self, weight: Any, out_in: bool, taken: Tensor, given: Tensor) -> None:
-        matrix = parameter_matrix(weight, self.owners, out_in) if self.tapes else None
+        matrix = parameter_matrix(weight, self._owners(), out_in) if self.tapes else None
         if matrix is not None:
             tape = self.tapes[-1]
             pairs = zip(tape.first_token(taken), tape.first_token(given), strict=False)
             tape.maps.extend(LinearMap(matrix, a.clone(), b.clone()) for a, b in pairs)
+
+    def _owners(self) -> Mapping[int, tuple[str, Tensor]]:
+        """Weights that are out of memory have a place in it only while their module runs."""
+        if not self.modules or not self.open:
+            return self.owners
+        path = self.open[-1][0]
+        inside = self.modules[path].named_parameters(prefix=path)
+        return {**self.owners, **_by_memory(dict(inside))}
 
     def under_way(self) -> list[tuple[str, int]]:
         return [(path, number) for path, _, number in self.open]
@@ -165,6 +175,10 @@ class _Dissection(Witness):
     def settle(self, tape: Tape) -> None:
         for index, _, sighting in tape.sightings:
             self.projections[index] = find_projections(sighting, tape, self.eps)
+
+
+def _by_memory(parameters: Mapping[str, Tensor]) -> dict[int, tuple[str, Tensor]]:
+    return {p.untyped_storage().data_ptr(): (name, p) for name, p in parameters.items() if not p.is_meta}
 
 
 def dissect(model: nn.Module, batch: Batch, placement: Placement, fast_path: bool) -> Dissected:

@@ -24,6 +24,7 @@ from attnscope.hf.anatomy.projections import Columns, Projections, tolerance_of
 from attnscope.hf.anatomy.stacks import Placed
 from attnscope.hf.anatomy.tape import Matrix
 from attnscope.hf.anatomy.witness import Witness
+from attnscope.hf.seeing.offloaded import in_reach
 from attnscope.hf.seeing.sighting import Sighting
 from attnscope.hf.seeing.tensors import arguments, float_tensors
 
@@ -59,7 +60,8 @@ class _Search(Witness):
         self.found = list(found)
         containers = (nn.ModuleList, nn.ModuleDict)
         self.called = {path for module, path in self.paths.items() if not isinstance(module, containers)}
-        self.parameters = {n: p for n, p in model.named_parameters() if p.is_floating_point() and p.ndim in (2, 3)}
+        self.parameters = in_reach(model)
+        self.names = tuple(n for n, p in model.named_parameters() if p.is_floating_point() and p.ndim in (2, 3))
         self.tolerance = tolerance_of(model)
         homes = ((i, self._home(p)) for i, p in enumerate(placed) if not _complete(found[i]))
         self.homes = {index: home for index, home in homes if any(self._of(home))}
@@ -75,8 +77,8 @@ class _Search(Witness):
         around = (".".join([block, *inside[: depth + 1]]) for depth in range(len(inside)))
         return next((path for path in around if path in self.called), owner)
 
-    def _of(self, path: str) -> Iterator[tuple[str, Tensor]]:
-        return ((n, p) for n, p in self.parameters.items() if not path or n.startswith(f"{path}."))
+    def _of(self, path: str) -> Iterator[str]:
+        return (name for name in self.names if not path or name.startswith(f"{path}."))
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         call = _Call(self.paths[module], self.started)
@@ -108,7 +110,7 @@ class _Search(Witness):
             home.sightings.append((index, sighting))
 
     def _tried(self, known: Projections, index: int, sighting: Sighting, call: _Call) -> Projections:
-        weights = dict(self._of(call.path))
+        weights = {name: self.parameters[name] for name in self._of(call.path)}
         scores, block = sighting.scores, self.placed[index].block
         flipped = block is not None and block.sequence_first
         batch, _, queries, _ = scores.query.shape

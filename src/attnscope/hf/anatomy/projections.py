@@ -8,7 +8,7 @@ gain is kept. The output projection is the linear map that takes the mixed heads
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.hf.anatomy.tape import Change, LinearMap, Matrix, Tape
+from attnscope.hf.seeing.offloaded import in_reach
 from attnscope.hf.seeing.sighting import Sighting
 from attnscope.trace.frame import WeightsFrame
 
@@ -202,22 +203,40 @@ def output_weight(
     return whole.view(heads, whole.shape[0] // heads, whole.shape[1])
 
 
-def parameters_in_effect(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter by name; where something below a module changes its weight at every forward, as changed."""
-    parameters: dict[str, Tensor] = dict(model.named_parameters())
-    for path, module in model.named_modules():
-        for child in module.children():
+class ParametersInEffect(Mapping[str, Tensor]):
+    """Every parameter by name, looked up when it is asked for: where something below its module changes a weight at
+    every forward, as changed; where it is out of memory, read from where it lies."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._reach: Mapping[str, Tensor] | None = None
+
+    def __getitem__(self, name: str) -> Tensor:
+        path, _, last = name.rpartition(".")
+        owner = self._model.get_submodule(path)
+        for child in owner.children() if last == "weight" else ():
             changed = getattr(child, "weight_in_effect", None)
             if changed is not None:
-                parameters[f"{path}.weight"] = changed(module)
-    return parameters
+                found: Tensor = changed(owner)
+                return found
+        parameter = self._model.get_parameter(name)
+        if not parameter.is_meta:
+            return parameter
+        self._reach = in_reach(self._model) if self._reach is None else self._reach
+        return self._reach[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self._model.named_parameters())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def weights_frame(
     model: nn.Module, found: Projections, heads: int, *, stack: str, site: str, layer: int
 ) -> WeightsFrame:
     """The projections of one attention call, read from the model now."""
-    parameters = parameters_in_effect(model)
+    parameters = ParametersInEffect(model)
     return WeightsFrame(
         stack=stack,
         site=site,

@@ -19,7 +19,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.exchanging.call import Call, read_call
 from attnscope.hf.exchanging.part import Part
 from attnscope.hf.exchanging.telling_of import tell_of_exchange
-from attnscope.hf.seeing.telling import Told, tell
+from attnscope.hf.seeing.telling import Told, somebody_listens, tell
+from attnscope.matrix.gate import gate
 from attnscope.matrix.plain_attention import plain_attention
 from attnscope.matrix.visibility import for_every_head, mix
 
@@ -50,11 +51,13 @@ def answer(
         mixed, weights = original(module, query, key, value, mask, **asked)
         shape = mixed.shape
         heads = mixed.reshape(*mixed.shape[:2], query.shape[1], -1)
-        tell(Told(attended=heads))
-        return _on_heads(part, heads, stream_of(part, module, heads.shape[1])).reshape(shape), weights
+        stream = stream_of(part, module, heads.shape[1])
+        tell(Told(attended=heads, gate=_gates(part, heads, stream)))
+        return _on_heads(part, heads, stream).reshape(shape), weights
     if takes == ("value", "stream"):
-        changed = _on_heads(part, value.transpose(1, 2), stream_of(part, module, value.shape[2])).transpose(1, 2)
-        tell(Told(value=changed))
+        stream, offered = stream_of(part, module, value.shape[2]), value.transpose(1, 2)
+        changed = _on_heads(part, offered, stream).transpose(1, 2)
+        tell(Told(value=changed, gate=_gates(part, offered, stream)))
         return original(module, query, key, changed, mask, **asked)
     if part.role == "sees":
         call = read_call(module, tensors, mask, asked, fused=fused)
@@ -142,6 +145,22 @@ def _on_heads(part: Part, heads: Tensor, stream: Tensor) -> Tensor:
         return changed
     mine = torch.tensor(part.heads, device=heads.device)
     return heads.index_copy(2, mine, part.variant(heads[:, :, mine], stream, **part.arguments))
+
+
+def _gates(part: Part, heads: Tensor, stream: Tensor) -> Tensor | None:
+    """`[batch, token, head, 1 or dim]`, 1 for heads that are not treated; None where the variant is no gate, or nobody
+    listens."""
+    if "gate_weight" not in part.arguments or not somebody_listens():
+        return None
+    with torch.no_grad():
+        treated = heads.shape[2] if part.heads is None else len(part.heads)
+        own = part.arguments
+        gates = gate(stream, own["gate_weight"], own["gate_bias"], own.get("gain", 2.0))
+        gates = gates.reshape(*heads.shape[:2], treated, -1)
+        if part.heads is None:
+            return gates
+        mine = torch.tensor(part.heads, device=gates.device)
+        return gates.new_ones(*heads.shape[:3], gates.shape[-1]).index_copy(2, mine, gates)
 
 
 def _with_first(part: Part, module: nn.Module, value: Tensor) -> Tensor:

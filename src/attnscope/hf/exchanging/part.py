@@ -118,3 +118,8 @@ def _is_drawn(name: str, drawn: Mapping[str, str]) -> bool:
     return name in drawn or any(
         name == f"{kind}_{one}" for kind, other in variants().items() for one in other.card.drawn
     )
+
+
+def gated(model: nn.Module) -> bool:
+    """Whether a gate on heads or values is installed anywhere in a model."""
+    return any(isinstance(module, Part) and "gate_weight" in module.arguments for module in model.modules())

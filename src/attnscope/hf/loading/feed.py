@@ -14,6 +14,7 @@ from attnscope.hf.loading.options import Sampling
 from attnscope.hf.loading.targets import with_targets
 from attnscope.trace.batches import Batches, batches
 from attnscope.trace.pairs import pair_windows
+from attnscope.trace.repeated import repeated_windows
 from attnscope.trace.windows import random_windows, windows
 
 SAMPLES = 64  # random sequences, where no number is asked for
@@ -31,7 +32,16 @@ def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
         )
     beginning = beginning_of(loaded, sampling.bos)
     notes: tuple[str, ...] = ()
-    if loaded.tokenizer is not None:
+    if corpus is not None and corpus.drawn:
+        sequences = repeated_windows(
+            _ordinary_tokens(loaded),
+            max_tokens=sampling.max_tokens,
+            positions=loaded.positions,
+            samples=SAMPLES if sampling.samples is None else sampling.samples,
+            seed=sampling.seed,
+            first=beginning.token if beginning.begins else None,
+        )
+    elif loaded.tokenizer is not None:
         text = read() if corpus is None else corpus
         how: dict[str, Any] = {
             "max_tokens": sampling.max_tokens,
@@ -76,6 +86,19 @@ def feed(loaded: Loaded, corpus: Corpus | None, sampling: Sampling) -> Batches:
         accepts=loaded.accepts,
     )
     return replace(made, beginning=beginning, notes=notes)
+
+
+def _ordinary_tokens(loaded: Loaded) -> list[int]:
+    """What a text can be made of: tokens that model and tokenizer both know, without those that mark something."""
+    known = [size for size in (loaded.vocab_size, _length(loaded.tokenizer)) if size]
+    if not known:
+        raise RefusalError(f"How many tokens {loaded.name} knows is not known: give ready batches in Python.")
+    special = set(getattr(loaded.tokenizer, "all_special_ids", ()))
+    return [token for token in range(min(known)) if token not in special]
+
+
+def _length(tokenizer: Any) -> int | None:
+    return len(tokenizer) if hasattr(type(tokenizer), "__len__") else None
 
 
 def _refuse_pairs_without_a_decoder(loaded: Loaded, pairs: Corpus) -> None:

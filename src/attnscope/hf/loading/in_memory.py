@@ -13,6 +13,7 @@ from attnscope.hf.exchanging.part import recipe_of
 from attnscope.hf.loading import classes
 from attnscope.hf.loading.hashing import described, hash_of_json
 from attnscope.hf.loading.load import Loaded
+from attnscope.hf.seeing.offloaded import in_reach
 from attnscope.hf.seeing.uncompiled import note_on, uncompiled
 
 
@@ -74,11 +75,13 @@ def hash_of_parameters(model: nn.Module) -> str:
     """SHA-256 of every named parameter and buffer that is saved with the model, in order of name."""
     digest = hashlib.sha256()
     saved: dict[str, Any] = model.state_dict()
+    reach = in_reach(model)
     for name, tensor in sorted(saved.items()):
         if not isinstance(tensor, torch.Tensor):  # what a module of its own making saves beside its tensors
             digest.update(f"{name} {tensor!r}".encode())
             continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        tensor = reach[name] if tensor.is_meta else tensor  # noqa: PLW2901
         flat = tensor.detach().cpu().contiguous().flatten()
         if flat.numel():
             content: Any = flat.view(torch.uint8).numpy()

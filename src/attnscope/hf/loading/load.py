@@ -13,7 +13,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,20 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.hf.exchanging.recipe import PREFIX
 from attnscope.hf.loading import classes
+from attnscope.hf.loading.casting import cast
+from attnscope.hf.loading.device_map import DeviceMap
 from attnscope.hf.loading.devices import device_named, dtype_named
-from attnscope.hf.loading.experts import with_plain_experts
 from attnscope.hf.loading.gguf_file import Header, open_gguf
 from attnscope.hf.loading.hashing import described, hash_of_files, hash_of_json
 from attnscope.hf.loading.options import Loading
 from attnscope.hf.loading.permission import pretrained, refuse_foreign_kernels
+from attnscope.hf.loading.placing import (
+    is_spread,
+    keep_while_used,
+    placed_where,
+    refuse_what_cannot_be_spread,
+    spread_options,
+)
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.room import refuse_what_memory_cannot_hold
 from attnscope.hf.loading.settings import refuse_impossible_settings, without_broken_packing
@@ -73,9 +81,12 @@ def load(
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
     revision: str | None = None,
+    device_map: DeviceMap | None = None,
+    stream_weights: bool = False,
 ) -> Loaded:
     """The model that `source` names, or a sentence (`RefusalError`) that says why not and what to do."""
-    return load_as(source, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code, revision))
+    asked = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code, revision)
+    return load_as(source, replace(asked, device_map=device_map, stream_weights=stream_weights))
 
 
 def load_as(source: str | Path, loading: Loading) -> Loaded:
@@ -83,9 +94,11 @@ def load_as(source: str | Path, loading: Loading) -> Loaded:
     precision, place = dtype_named(loading.dtype), device_named(loading.device)
     refuse_unusable_seed(loading.seed)
     found = find(source, loading)
+    if is_spread(loading):
+        refuse_what_cannot_be_spread(found, loading)
     with quiet(), _refusing(found), _open(found) as header:
         config = _config(found, loading)
-        if not _uses_remote_code(found, loading):
+        if not _uses_remote_code(found, loading) and not is_spread(loading):
             refuse_what_memory_cannot_hold(_choices(config, found)[0], config, precision, found.name)
         if loading.random_init:
             model, notes = _with_random_weights(config, found, precision, loading)
@@ -94,9 +107,11 @@ def load_as(source: str | Path, loading: Loading) -> Loaded:
         if found.treated is not None:
             put_back(model, found.folder, found.treated)
             notes["treated"] = found.treated.note()
-        _cast(model, precision)
+        cast(model, precision)
         tokenizer = _tokenizer(found, config, loading)
-    model = _placed(model.eval().requires_grad_(False), place, found.name)
+    model = model.eval().requires_grad_(False)
+    if not is_spread(loading):
+        model = _placed(model, place, found.name)
     name = f"{found.name} (random weights, seed {loading.seed})" if loading.random_init else found.name
     sha256 = notes.pop("sha256")
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -111,6 +126,7 @@ def load_as(source: str | Path, loading: Loading) -> Loaded:
         "parameters": parameters,
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "device": str(place),
+        **({"placed": placed_where(model)} if is_spread(loading) else {}),
         "tokenizer": tokenizer is not None,
         "transformers": transformers.__version__,
         "torch": torch.__version__,
@@ -244,7 +260,10 @@ def _with_weights(
     left_off: list[str] = []
     missing: dict[str, tuple[int, ...]] = {}
     for cls in [classes.remote_class(found.config)] if remote else _choices(config, found):
-        model, info = pretrained(cls, found.folder, **options)
+        spread = spread_options(cls, config, precision, loading, found.name) if is_spread(loading) else {}
+        model, info = pretrained(cls, found.folder, **options, **spread)
+        if spread:
+            keep_while_used(model, spread["offload_folder"])
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         missing = {name: shapes.get(name, ()) for name in sorted(info["missing_keys"])}
         if all(classes.is_pooler(name, shape) for name, shape in missing.items()):
@@ -257,6 +276,7 @@ def _with_weights(
                 "random_parameters": list(missing),
                 "unused_weights": sorted(name for name in info["unexpected_keys"] if f".{PREFIX}" not in name)[:20],
                 "classes_without_weights": left_off,
+                **({"dequantised": True} if found.form == "gguf" else {}),
             }
             return model, notes
         left_off.append(cls.__name__)
@@ -294,28 +314,6 @@ def _tokenizer(found: Source, config: Any, loading: Loading) -> Any | None:
     )
     tokenizer.model_max_length = 1 << 60  # windows are cut later; no word about long text is needed
     return tokenizer
-
-
-def _cast(model: Any, precision: torch.dtype | None) -> None:
-    """Parameters that a model makes in float32 whatever is asked for (XLNet's projections), in what was asked for.
-
-    Those that it keeps in float32 beside half precision on purpose, and says so, stay; so do buffers (rotary
-    frequencies), which are no weights, except that float64 is meant for all numbers and costs them nothing.
-    """
-    if precision is None:
-        return
-    if precision == torch.float64:
-        model.to(precision)
-        with_plain_experts(model)
-        return
-    kept: set[str] = set()
-    if precision == torch.float16:
-        kept |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
-    if precision in (torch.float16, torch.bfloat16):
-        kept |= set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
-    for name, parameter in model.named_parameters():
-        if parameter.is_floating_point() and not any(f".{word}." in f".{name}." for word in kept):
-            parameter.data = parameter.data.to(precision)
 
 
 def _placed(model: Any, place: torch.device, name: str) -> Any:

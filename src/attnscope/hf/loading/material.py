@@ -13,8 +13,11 @@ import torch
 from torch import nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.places import is_address
+from attnscope.corpus import stream as stream_module
 from attnscope.corpus.corpus import Corpus, Document
-from attnscope.corpus.read import read
+from attnscope.corpus.read import corpus_path, read, repeated
+from attnscope.corpus.stream import Stream, stored_bytes
 from attnscope.hf.loading.autocast import refuse_autocast
 from attnscope.hf.loading.bos import beginning_of_ready
 from attnscope.hf.loading.feed import feed
@@ -22,14 +25,18 @@ from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.load import Loaded, load_as
 from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.streamed import Streamed
 from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.tensors import every_tensor
 from attnscope.hf.seeing.uncompiled import note_on, uncompiled
 from attnscope.trace.batches import Batches
+from attnscope.trace.cut import Cut, InMemory
 from attnscope.trace.windows import Tokenizer
 
+_BLOCK = 1 << 16  # characters, and more for long windows
+_BLOCK_PER_TOKEN = 64
 Text = str | Path | Iterable[Document]
 Ready = Batches | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
@@ -47,15 +54,29 @@ def loaded_model(model: str | Path | nn.Module | Loaded, tokenizer: Tokenizer | 
 
 
 def text_of(corpus: Text | Ready | None, sampling: Sampling) -> Corpus | Text | Ready | None:
-    """The corpus that a path names; anything else as it is."""
+    """The corpus that a path names, or `repeated`; anything else as it is."""
+    drawn = repeated(corpus)
+    if drawn is not None:
+        return drawn
     return read(corpus, field=sampling.field) if isinstance(corpus, str | Path) else corpus
+
+
+def text_or_stream(corpus: Text | Ready | None, sampling: Sampling) -> Corpus | Stream | Text | Ready | None:
+    """What `text_of` gives; a corpus too large for that as a stream of which a block at a time is in memory."""
+    if isinstance(corpus, str | Path) and str(corpus) != "-" and not repeated(corpus):
+        here = corpus if is_address(corpus) else corpus_path(str(corpus))
+        if stored_bytes(here) > stream_module.LARGE:
+            return stream_module.stream(
+                here, sampling.field, max(_BLOCK, _BLOCK_PER_TOKEN * (sampling.max_tokens or 0))
+            )
+    return text_of(corpus, sampling)
 
 
 def files_of(corpus: object) -> dict[str, int]:
     """How many files a folder gave and how many were left out because they are not text; nothing for other corpora."""
-    if not isinstance(corpus, Corpus) or not corpus.folder:
+    if not isinstance(corpus, Corpus | Stream) or not corpus.folder:
         return {}
-    return {"files_read": len(corpus.files), "files_skipped": len(corpus.skipped)}
+    return {"files_read": len(corpus.files), "files_skipped": len(getattr(corpus, "skipped", ()))}
 
 
 def batches_for(loaded: Loaded, corpus: Corpus | Text | Ready | None, sampling: Sampling) -> Batches:
@@ -67,11 +88,18 @@ def batches_for(loaded: Loaded, corpus: Corpus | Text | Ready | None, sampling: 
     if isinstance(corpus, Mapping):
         return _as_they_are(loaded, Batches.of([corpus]), sampling)
     if isinstance(corpus, str | Path):
-        return feed(loaded, read(corpus, field=sampling.field), sampling)
+        return feed(loaded, repeated(corpus) or read(corpus, field=sampling.field), sampling)
     things: list[Any] = list(corpus)
     if things and isinstance(things[0], Mapping):
         return _as_they_are(loaded, Batches.of(things), sampling)
     return feed(loaded, read(things), sampling)
+
+
+def cut_for(loaded: Loaded, corpus: Corpus | Stream | Text | Ready | None, sampling: Sampling) -> Cut:
+    """The same batches, in shards."""
+    if isinstance(corpus, Stream):
+        return Streamed(loaded, corpus, sampling)
+    return InMemory(batches_for(loaded, corpus, sampling))
 
 
 def _as_they_are(loaded: Loaded, ready: Batches, sampling: Sampling) -> Batches:
@@ -111,11 +139,12 @@ def why_it_does_not_run(loaded: Loaded, inputs: Mapping[str, Any]) -> str | None
 
 def precision_and_place(model: nn.Module) -> tuple[torch.dtype, torch.device]:
     # Heads built by hand keep their weights as buffers, which no optimiser touches.
-    weights = itertools.chain(model.parameters(), model.buffers())
-    first = next((weight for weight in weights if weight.is_floating_point()), None)
+    weights = (w for w in itertools.chain(model.parameters(), model.buffers()) if w.is_floating_point())
+    first = next(weights, None)
     if first is None:
         raise RefusalError(f"{type(model).__name__} has no parameters: there is nothing to measure.")
-    return first.dtype, first.device
+    here = itertools.chain((first,), weights)  # what is out of memory has no place of its own
+    return first.dtype, next((weight.device for weight in here if not weight.is_meta), torch.device("cpu"))
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -27,6 +27,7 @@ from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.seeing.intact import evaluating
 
 LONGEST = 128  # tokens that a model writes of a sound, at most
+EMBEDDED = "image_embeddings"  # a picture behind its encoder: channels, rows, columns
 OBJECTS = "visual_feats"  # things that a detector found in a picture
 NOT_TIMED = "<|notimestamps|>"
 
@@ -93,11 +94,14 @@ def _with_words(loaded: Loaded, read: Reading, ids: Tensor) -> Reading:
 def _with_scenes(loaded: Loaded, read: Reading) -> Reading:
     """A ready batch with a picture or a sound in it: shown without the picture, since its colours are not known."""
     scenes = []
-    for name in (PIXELS, OBJECTS, *HEARD):
+    for name in (PIXELS, EMBEDDED, OBJECTS, *HEARD):
         tensor = read.batch.get(name)
         if isinstance(tensor, Tensor):
             kind: Any = "sound" if name in HEARD else "image"
-            scenes.append(Scene(name, kind, name, grid=grid_of(loaded, tensor) if name == PIXELS else None))
+            grid = grid_of(loaded, tensor) if name == PIXELS else None
+            if name == EMBEDDED and tensor.ndim == 4:
+                grid = int(tensor.shape[2]), int(tensor.shape[3])
+            scenes.append(Scene(name, kind, name, grid=grid))
     return replace(read, scenes=tuple(scenes)) if scenes else read
 
 

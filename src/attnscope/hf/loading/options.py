@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attnscope.core.errors import RefusalError, meant
+from attnscope.hf.loading.device_map import DeviceMap
 
 BOS = ("auto", "yes", "no")
 DTYPES = ("float32", "float64", "bfloat16", "float16", "auto")
@@ -24,6 +25,8 @@ class Loading:
     allow_pickle: bool = False
     trust_remote_code: bool = False
     revision: str | None = None
+    device_map: DeviceMap | None = None  # parts of a model on several devices, in memory and on disk
+    stream_weights: bool = False  # every block on disk, read when its turn comes
 
 
 @dataclass(frozen=True)

@@ -46,14 +46,18 @@ _CHANGING = Lock()
 def _silenced() -> Iterator[None]:
     verbosity, bars, hub_bars = notes.get_verbosity(), notes.is_progress_bar_enabled(), _hub_bars()
     gguf_bar = gguf_reader.tqdm
+    placing = logging.getLogger("accelerate")
+    level = placing.level
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             notes.set_verbosity(logging.CRITICAL)
+            placing.setLevel(logging.CRITICAL)
             notes.disable_progress_bar()
             gguf_reader.tqdm = _no_bar
             yield
         finally:
+            placing.setLevel(level)
             gguf_reader.tqdm = gguf_bar
             if bars:
                 notes.enable_progress_bar()

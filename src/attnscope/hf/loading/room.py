@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import transformers
+from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from transformers.initialization import no_init_weights
 
@@ -131,9 +132,16 @@ def _count(cls: Any, config: Any) -> int:
 
     watch = register_module_module_registration_hook(counted)
     try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta"), no_init_weights():
-            model = cls._from_config(deepcopy(config))
-            model.tie_weights()  # a table that is read at both ends counts once
+        model = skeleton(cls, config)
     finally:
         watch.remove()
     return sum(int(parameter.numel()) for parameter in model.parameters())
+
+
+def skeleton(cls: Any, config: Any) -> nn.Module:
+    """The model without numbers: every part of it, with shapes."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"), no_init_weights():
+        model: Any = cls._from_config(deepcopy(config))
+        model.tie_weights()  # a table that is read at both ends counts once
+    assert isinstance(model, nn.Module)
+    return model

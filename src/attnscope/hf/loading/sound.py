@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.loading.load import Loaded
+from attnscope.hf.seeing.offloaded import in_reach
 
 _MOST_NAMED = 5
 
@@ -18,7 +19,7 @@ def broken_weights(model: nn.Module) -> tuple[str, ...]:
     """Names of the first parameters that hold NaN or infinite numbers."""
     found: list[str] = []
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in in_reach(model).items():
             if len(found) < _MOST_NAMED and not _finite(parameter):
                 found.append(name)
     return tuple(found)

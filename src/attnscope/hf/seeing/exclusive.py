@@ -44,7 +44,8 @@ def looking_at(model: nn.Module) -> Iterator[None]:
 
 
 def _refuse_deadly_products(model: nn.Module) -> None:
-    narrow = (p for p in model.parameters() if p.dtype in (torch.bfloat16, torch.float16) and p.device.type == "cpu")
+    here = (p for p in model.parameters() if p.device.type in ("cpu", "meta"))
+    narrow = (p for p in here if p.dtype in (torch.bfloat16, torch.float16))
     if next(narrow, None) is not None and narrow_products_are_deadly():
         raise RefusalError(
             "This processor announces AMX and stops the program at the first product in bfloat16 (a virtual machine "

@@ -31,6 +31,7 @@ class Sighting:
     holds: frozenset[str] | None = None  # statistics that mean what they mean for softmax; None: all
     sums_to_one: bool = True
     passed_on: PassedOn | None = None  # A V as the model made it, gradients and all
+    gate: Float[Tensor, "batch token gated_heads gates"] | None = None  # of heads or values, where there are gates
     rows: Bool[Tensor, "batch query"] | None = None  # queries that this call answers, where another answers the rest
 
 

@@ -34,6 +34,7 @@ class Told:
 
     value: Float[Tensor, "batch kv_head key value_dim"] | None = None  # the values that were mixed
     attended: Float[Tensor, "batch query head value_dim"] | None = None  # A V, of which something else was made
+    gate: Float[Tensor, "batch token head gates"] | None = None  # what heads, or values, were multiplied by
     weights: Weights | None = None
     logits_of: tuple[int, ...] | None = None  # heads whose queries and keys are those of the last fused call
     unseen: str | None = None  # a sentence: why nobody can look at this attention

@@ -26,6 +26,8 @@ def as_told(seen: Sighting, told: Told, calls: Sequence[FusedCall], masks: MaskR
     attended = None if told.attended is None else told.attended.detach()
     if told.attended is not None:
         seen = replace(seen, passed_on=PassedOn(told.attended, lambda output: output))
+    if told.gate is not None:
+        seen = replace(seen, gate=told.gate.detach())
     scores = seen.scores
     if told.logits_of is not None:
         scores = _with_queries_of(calls, scores, told.logits_of)

@@ -53,21 +53,23 @@ def capture(
     leaves: dict[str, Tensor] = {}
 
     def receive(frame: Frame) -> None:
-        if isinstance(frame, AttentionFrame):
+        if isinstance(frame, AttentionFrame) and (leaves or not places):  # what came before is no part of it
             frames.append(frame)
 
     with explaining(model), tap(model, found, receive), entering(model, places, _leaf(leaves)):
         output = first_output(run(model, batch))
+        leaves = {place.stack: leaves[place.stack] for place in places if place.stack in leaves}
         value = number(output).sum()
         _refuse_without_gradient(found, value)
         live = [_live(frame) for frame in frames]
         blind = _blind_to_the_last(frames, live)
+        old = _of_old_states(frames, live, blind)
         wanted = [*leaves.values(), *(one for one in live if one.requires_grad)]
         found_gradients = iter(torch.autograd.grad(value, wanted, allow_unused=True))
     at_embedding = {stack: _or_zero(next(found_gradients), leaf)[0] for stack, leaf in leaves.items()}
     at_output = [_or_zero(next(found_gradients) if one.requires_grad else None, one) for one in live]
     calls = tuple(
-        replace(_call(found, frame, gradient), sees_last=place not in blind)
+        replace(_call(found, frame, gradient), sees_last=place not in blind, of_old_states=place in old)
         for place, (frame, gradient) in enumerate(zip(frames, at_output, strict=True))
     )
     _refuse_not_finite(found, calls, at_embedding)
@@ -142,6 +144,25 @@ def _blind_to_the_last(frames: list[AttentionFrame], live: list[Tensor]) -> froz
         both = before.site == after.site == "cross" and before.stack != after.stack
         if both and live[place].requires_grad and live[place - 1].requires_grad:
             (reached,) = torch.autograd.grad(live[place].sum(), [live[place - 1]], allow_unused=True, retain_graph=True)
+            found += [place] if reached is None else []
+    return frozenset(found)
+
+
+def _of_old_states(frames: list[AttentionFrame], live: list[Tensor], blind: frozenset[int]) -> frozenset[int]:
+    """Cross-attention between streams that read each other, to states as they were before the last call that changed
+    them (and not right behind that call, which is `blind`). Streams are told apart by how many tokens they have."""
+    sizes = [(frame.scores.query.shape[2], frame.scores.key.shape[2]) for frame in frames]
+    crossing = {size for frame, size in zip(frames, sizes, strict=True) if frame.site == "cross"}
+    found: list[int] = []
+    for place, frame in enumerate(frames):
+        queries, keys = sizes[place]
+        if frame.site != "cross" or (keys, queries) not in crossing or place in blind or not live[place].requires_grad:
+            continue
+        changed = [n for n in range(place) if sizes[n][0] == keys and live[n].requires_grad]
+        if changed:
+            (reached,) = torch.autograd.grad(
+                live[place].sum(), [live[changed[-1]]], allow_unused=True, retain_graph=True
+            )
             found += [place] if reached is None else []
     return frozenset(found)
 

@@ -7,7 +7,7 @@
 No names are known: a table is whatever `nn.Embedding` is given the very numbers that the batch holds. The table that
 the model calls its own (`get_input_embeddings`) is preferred, then the largest: positions and token types are looked up
 too. Patches of a picture and moments of a sound have no table: their vectors are those that enter the first block of
-the stack that reads them (`streams_in`).
+the stack that reads them (`streams_in`), or where a decoder that reads a picture both ways is given them (`two_way`).
 """
 
 from __future__ import annotations
@@ -57,6 +57,11 @@ def entrances(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tup
     """One for each argument of token numbers, in the order of the stacks; refused where one is not looked up. One for
     each stack that reads a picture or a sound, before them."""
     wanted = {name: batch[name] for name in (ENCODED, DECODED) if isinstance(batch.get(name), Tensor)}
+    if not wanted:
+        from attnscope.hf.tapping.two_way import two_way
+
+        if both := two_way(model, batch, found):
+            return both
     if any(isinstance(batch.get(name), Tensor) for name in MEDIA):
         from attnscope.hf.tapping.streams_in import with_streams
 
@@ -175,6 +180,8 @@ def entering(
     def given(place: Entrance, vectors: Tensor) -> Tensor:
         if place.sequence_first:
             return give(place.stack, vectors.transpose(0, 1)).transpose(0, 1)
+        if vectors.ndim == 4:  # one prompt of one picture
+            return give(place.stack, vectors.squeeze(1)).unsqueeze(1)
         return give(place.stack, vectors)
 
     def watch(path: str) -> Callable[..., Any]:

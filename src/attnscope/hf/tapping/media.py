@@ -23,7 +23,7 @@ class Media:
 
     def __init__(self, model: nn.Module, found: Anatomy) -> None:
         self._tokens = tuple(placeholder_tokens(model).values())
-        self._stacks = _reading_words(model, found) if self._tokens else frozenset[str]()
+        self._stacks = reading_words(model, found) if self._tokens else frozenset[str]()
         self.begin({})
 
     def begin(self, arguments: Mapping[str, Any]) -> None:
@@ -42,7 +42,8 @@ class Media:
         return mask.to(real.device) if bool(both.all()) else None
 
 
-def _reading_words(model: Any, found: Anatomy) -> frozenset[str]:
+def reading_words(model: Any, found: Anatomy) -> frozenset[str]:
+    """The stacks beside the table of words."""
     try:
         table = model.get_input_embeddings()
     except (AttributeError, NotImplementedError):

@@ -58,7 +58,7 @@ def with_streams(
                 "relevance is carried from token to token, so choose another model."
             )
         first = stack.blocks[0]
-        streams.append(Entrance(stack.name, argument, first.path, first.nth, False, first.enters))
+        streams.append(Entrance(stack.name, argument, first.path, first.nth, stack.sequence_first, first.enters))
     return (*streams, *placed)
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site, Stack
-from attnscope.hf.anatomy.projections import output_weight, parameters_in_effect
+from attnscope.hf.anatomy.projections import ParametersInEffect, output_weight
 from attnscope.hf.seeing.fast_path import without_fast_path
 from attnscope.hf.seeing.interface import watched_interface
 from attnscope.hf.seeing.masks import MaskReader
@@ -35,6 +35,7 @@ from attnscope.hf.seeing.sighting import Sighting, sight_fused, sight_written_ou
 from attnscope.hf.seeing.tensors import arguments, at
 from attnscope.hf.tapping.media import Media
 from attnscope.hf.tapping.padding import Padding, TokenMasks
+from attnscope.hf.tapping.tokens import Tokens
 from attnscope.trace.frame import AttentionFrame, StreamFrame
 
 Frame = StreamFrame | AttentionFrame
@@ -78,14 +79,12 @@ class _Tap:
         self.receive = receive
         self.padding = Padding(found, token_masks)
         self.media = Media(model, found)
+        self.tokens = Tokens(model, found)
         self.paths = {module: path for path, module in model.named_modules()}
         self.sites = {(s.path, s.nth): s for s in found.sites}
         self.patterned = {s.path for s in found.sites if not s.rebuilt}
         self.repeating = repeating_paths(found)
-        parameters = parameters_in_effect(model)
-        self.output_weights = {
-            (s.path, s.nth): output_weight(s.projections.output, s.heads, parameters) for s in found.sites
-        }
+        self.parameters = ParametersInEffect(model)
         self.signature = inspect.signature(model.forward)
         self.masks = MaskReader()
         self.running = False  # inside a forward pass of the whole model
@@ -99,6 +98,7 @@ class _Tap:
         self.waiting: dict[str, list[StreamFrame]] = {}  # by stack, until attention shows what is padding
         self.padding.begin({})
         self.media.begin({})
+        self.tokens.begin({})
         self.masks.forget()
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -106,6 +106,7 @@ class _Tap:
         named = self.signature.bind_partial(*args).arguments
         self.padding.begin({**named, **kwargs})
         self.media.begin({**named, **kwargs})
+        self.tokens.begin({**named, **kwargs})
         self.running = True
 
     def finish(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -282,12 +283,14 @@ class _Tap:
                 query_mask=query_mask,
                 key_mask=key_mask,
                 route=sighting.route,
-                output_weight=self.output_weights[site.path, site.nth],
+                output_weight=output_weight(site.projections.output, site.heads, self.parameters),
                 attended=sighting.attended,
                 holds=sighting.holds,
                 sums_to_one=sighting.sums_to_one,
                 passed_on=sighting.passed_on,
+                gate=sighting.gate,
                 media=self.media.of(site.stack, key_mask) if site.site == "self" else None,
+                tokens=self.tokens.of(site.stack, key_mask) if site.site == "self" else None,
             )
         )
 

@@ -6,7 +6,7 @@ every statistic merges exactly, when they are summed up cannot be seen in the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from attnscope.records.survey.survey import Survey
 Each = Callable[[Key, NDArray[np.float64], NDArray[np.int64]], None]
 """Told of a place, its numbers, one row for each sequence, and which sequences those are."""
 
+_TOGETHER = 64  # places that are summed up in one call
 HELD_VALUES = 4096  # numbers held per place before they are summed up: 32 kB
 
 
@@ -33,6 +34,29 @@ class _Held:
     where: list[dict[str, NDArray[np.int64]]] = field(default_factory=list)
     samples: list[NDArray[np.int64] | None] = field(default_factory=list)
     size: int = 0
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """What a place holds, in one piece."""
+
+    values: NDArray[np.float64]
+    where: dict[str, NDArray[np.int64]]
+    samples: NDArray[np.int64] | None
+
+    @classmethod
+    def of(cls, held: _Held) -> _Whole:
+        names = sorted({name for labels in held.where for name in labels})
+        known = [s for s in held.samples if s is not None]
+        return cls(
+            np.concatenate(held.values),
+            {name: np.concatenate([labels[name] for labels in held.where]) for name in names},
+            np.concatenate(known) if len(known) == len(held.samples) else None,
+        )
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        return self.values.shape, tuple(self.where), None if self.samples is None else self.samples.tobytes()
 
 
 class Ledger:
@@ -78,21 +102,26 @@ class Ledger:
             self._each(key, held.values[-1], np.asarray(held.samples[-1]))
         # Weights count once, however often they are read.
         if held.size >= HELD_VALUES or card.scope == "weights":
-            self._sum_up(key)
+            self._sum_up([key])
 
     def survey(self, provenance: Mapping[str, Any]) -> Survey:
         """Everything observed so far. The ledger can go on afterwards."""
-        for key in list(self._held):
-            self._sum_up(key)
+        self._sum_up(list(self._held))
         return Survey(plain(provenance), dict(self._cards), dict(sorted(self._cells.items())))
 
-    def _sum_up(self, key: Key) -> None:
-        held = self._held.pop(key)
-        card = self._cards[key.measure]
-        values = np.concatenate(held.values)
-        names = sorted({name for labels in held.where for name in labels})
-        where = {name: np.concatenate([labels[name] for labels in held.where]) for name in names}
-        known = [s for s in held.samples if s is not None]
-        fresh = Cell.of(values, where, np.concatenate(known) if len(known) == len(held.samples) else None)
-        before = self._cells.get(key)
-        self._cells[key] = fresh if before is None else join(card, before, fresh)
+    def _sum_up(self, keys: Sequence[Key]) -> None:
+        """Places that hold numbers of the same sequences, heads and labels together."""
+        alike: dict[Any, list[tuple[Key, _Whole]]] = {}
+        for key in keys:
+            whole = _Whole.of(self._held.pop(key))
+            alike.setdefault(whole.kind, []).append((key, whole))
+        for group in alike.values():
+            for start in range(0, len(group), _TOGETHER):
+                self._enter(group[start : start + _TOGETHER])
+
+    def _enter(self, group: Sequence[tuple[Key, _Whole]]) -> None:
+        wholes = [whole for _, whole in group]
+        fresh = Cell.of_many([w.values for w in wholes], [w.where for w in wholes], wholes[0].samples)
+        for (key, _), cell in zip(group, fresh, strict=True):
+            before = self._cells.get(key)
+            self._cells[key] = cell if before is None else join(self._cards[key.measure], before, cell)

@@ -52,6 +52,16 @@ def merge_provenance(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
+def counted(origin: Mapping[str, Any], sequences: int, tokens: int, by_stack: Mapping[str, int]) -> dict[str, Any]:
+    """Provenance with what has been read so far."""
+    stacks = [{**stack, "tokens": by_stack.get(stack["name"], 0)} for stack in origin["model"]["stacks"]]
+    return {
+        **origin,
+        "model": {**origin["model"], "stacks": stacks},
+        "corpus": {**origin["corpus"], "sequences": sequences, "tokens": tokens},
+    }
+
+
 def _merge_models(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
     """The weights are the same; the folder they were read from may not be, and every stack read more tokens."""
     merged = {**_either(a, b), "name": min(str(m.get("name")) for m in (a, b))}

@@ -23,10 +23,11 @@ from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.plain import plain
 from attnscope.core.words import blocks, count
-from attnscope.records.record import Record
+from attnscope.records.record import Record, Step
 from attnscope.records.survey.cell import Cell, Key, join
 from attnscope.records.survey.evidence import Excerpts, Sequences
 from attnscope.records.survey.provenance import merge_provenance, refuse_strangers
+from attnscope.records.survey.schema import STEPS, VERSION
 from attnscope.stats import Histogram
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Survey(Record):
 
     KIND: ClassVar[str] = "survey"
     COMMAND: ClassVar[str] = "scan"
+    VERSION: ClassVar[int] = VERSION
+    STEPS: ClassVar[Mapping[int, Step]] = STEPS
     INDENT: ClassVar[int | None] = None
 
     provenance: dict[str, Any]

@@ -47,6 +47,11 @@ class Thresholds:
     duplicate_overlap: float = _share(0.95)  # cosine between the patterns of two heads
     most_heads: float = _share(0.5)  # the share of heads or layers that counts as most of them
     bos_loss: float = _size(0.5)  # nats that the next-token loss falls when BOS is put first: Gemma 3 2.4, others 0.05
+    frozen_logits: float = _factor(1.0)  # spread of logits beside what freezes a row (arXiv:2505.24333)
+    induction: float = _share(0.3)  # mean attention on the token after the last occurrence (arXiv:2209.11895)
+    max_logit: float = _size(100.0)  # the largest logit at which QK-Clip steps in (arXiv:2507.20534)
+    value_drain: float = _share(0.3)  # norm of the sink's value beside the mean of the head (arXiv:2410.13835)
+    inactive_heads: float = _share(0.25)  # a head's output beside the mean of its layer (arXiv:2504.03889)
     media_share: float = _share(0.25)  # of what even attention would give pictures or sound (arXiv:2403.06764)
     norm_growth: float = _size(10.0)  # the factor by which one block lengthens a typical token
     head_contribution: float = _share(0.005)  # below, a head writes next to nothing into the stream

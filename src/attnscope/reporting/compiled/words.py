@@ -27,8 +27,9 @@ def sentences(compiled: Compiled) -> tuple[str, ...]:
         proof = lowest.statement[:1].lower() + lowest.statement[1:]
         first = f"A head of width {certificate.d:,} realises {subject}, and no narrower one can: {proof}"
     else:
+        whose = " for keys that serve all patterns" * compiled.universal
         below = (
-            f"widths below {lowest.width:,} are proved impossible"
+            f"widths below {lowest.width:,} are proved impossible{whose}"
             if lowest.width > 1
             else "whether a narrower one exists is not proved either way"
         )
@@ -38,7 +39,15 @@ def sentences(compiled: Compiled) -> tuple[str, ...]:
         f"for) and the ratio error {number(certificate.ratio_error)} (at most "
         f"{numeral(certificate.asked_ratio_error)})."
     )
-    return first, worst, f"Construction: {compiled.why}"
+    served = (_served(compiled),) if compiled.served_of else ()
+    return first, *served, worst, f"Construction: {compiled.why}"
+
+
+def _served(compiled: Compiled) -> str:
+    """Universality is a claim about all patterns, and this is what there is to say for it."""
+    others = f"{compiled.served:,} of {count(compiled.served_of or 0, 'other pattern')}"
+    sure = "" if compiled.served == compiled.served_of else " Wider keys serve more."
+    return f"Its keys do not depend on the pattern, and served {others} of this size that were tried.{sure}"
 
 
 def _worst(compiled: Compiled) -> str:

@@ -49,6 +49,11 @@ class Matrix:
     cells: tuple[Place, ...]
     said: str
 
+    @property
+    def against(self) -> bool:
+        """Whether anything in it speaks against its row."""
+        return any(cell.side == "against" for cell in self.cells)
+
 
 def matrices(found: Explanation, method: str) -> tuple[Matrix, ...]:
     """One for each input that the method speaks of; none where there is no continuation, or the method has none."""

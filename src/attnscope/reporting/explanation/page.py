@@ -20,7 +20,15 @@ from attnscope.reporting.document import page, rows
 from attnscope.reporting.drawing import drawn_to_fit
 from attnscope.reporting.explanation.matrix import Matrix, matrices
 from attnscope.reporting.explanation.shading import ShadedInput, shaded, two_sided
-from attnscope.reporting.explanation.words import decides, named_by, read_words, sentences, token_words, verdict
+from attnscope.reporting.explanation.words import (
+    decides,
+    last_written,
+    named_by,
+    read_words,
+    sentences,
+    token_words,
+    verdict,
+)
 
 TOP = 10
 _HEADINGS = {"picture": "Which part of the picture decided?", "sound": "Which moments decided?"}
@@ -93,6 +101,7 @@ def render(found: Explanation) -> str:
         panels=[_panel(found, one, several) for one in found.methods],
         several=several,
         read_words=read_words(found),
+        written=last_written(found),
         heading_words=_HEADINGS.get(read_words(found), "Which tokens decided?"),
         how_words=_HOW.get(read_words(found), "The darker a token, the more it did"),
         often=_often(found, several),

@@ -15,7 +15,15 @@ from attnscope.records.explanation import Explanation, Scored, Token
 from attnscope.reporting.beginning import beginning_words
 from attnscope.reporting.explanation.blocks import bar_lines, patch_lines
 from attnscope.reporting.explanation.shading import shaded
-from attnscope.reporting.explanation.words import decides, in_words, read_words, sentences, token_words, verdict
+from attnscope.reporting.explanation.words import (
+    decides,
+    in_words,
+    last_written,
+    read_words,
+    sentences,
+    token_words,
+    verdict,
+)
 from attnscope.reporting.terminal import BLOCKS, opening, section
 
 TOP, FEW_SENTENCES, FEW_NOTES, MOST_TOKENS = 10, 2, 2, 400
@@ -65,6 +73,8 @@ def _text(found: Explanation, method: Scored) -> list[RenderableType]:
             line.append(clean(token.text.replace("\n", "⏎")), style=style)
         if len(read.tokens) > MOST_TOKENS:
             line.append(f" ... and {len(read.tokens) - MOST_TOKENS} more", style="dim")
+        elif read.name == found.inputs[-1].name:
+            line.append(clean(last_written(found)), style="dim underline")
         lines.append(line)
     return lines
 

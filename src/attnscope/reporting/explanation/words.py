@@ -232,3 +232,8 @@ def _listed(words: Sequence[str]) -> str:
 def token_words(token: Token, several: bool) -> str:
     """A token as lists name it."""
     return f"{f'{token.input} ' if several else ''}{token.place}"
+
+
+def last_written(found: Explanation) -> str:
+    """The last token of a continuation: it is predicted and not read, so that no method has a number for it."""
+    return visible(found.steps[-1].word) if found.steps else ""

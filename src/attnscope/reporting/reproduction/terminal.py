@@ -16,10 +16,11 @@ from attnscope.reporting.terminal import OUTCOMES, opening
 def show(found: Reproduction, *, verbose: bool = False) -> RenderableType:
     """What a console prints."""
     first = opening(verdict(found), f"{found.title}, {run_words(found)}")
+    last = [Text(f"\nWhat to do with it: {clean(found.advice)}")] if found.advice else []
     if not verbose:
-        return Group(*first, Text(""), _claims(found))
+        return Group(*first, Text(""), _claims(found), *last)
     remarks = (Text(f"· {clean(remark)}") for remark in found.remarks)
-    return Group(*first, _numbers(found), *remarks)
+    return Group(*first, _numbers(found), *remarks, *last)
 
 
 def _claims(found: Reproduction) -> Table:

@@ -9,7 +9,7 @@ from attnscope.records.task_paths import Agreement, TaskHead, TaskPaths
 from attnscope.reporting.verdict import Verdict
 from attnscope.stats.spread import Correlation
 
-HEADING = ("head", "value", "standard error", "95% interval", "sure", "when removed")
+HEADING = ("head", "value", "standard error", "95% interval", "sure", "lost when removed")
 FEW_PROMPTS = 10
 FEWEST_FOR_SIGNS = 6  # of five, all speak for one sign in more than 5 of 100 draws
 NAMED = 4  # heads that a sentence can name
@@ -101,7 +101,7 @@ def parting(task: TaskPaths) -> str:
     assert worst.removed is not None
     return (
         f"They part most at {head_name(worst.block, worst.head)}: its value is {signed(worst.value)}, all paths "
-        f"through it carry {signed(worst.paths)}, and without it the target changes by {signed(-worst.removed)}. "
+        f"through it carry {signed(worst.paths)}, and without it the target loses {signed(worst.removed)}. "
         "Between the first two, paths are shared with other heads; between the last two, what stands behind the head "
         "recomputes."
     )
@@ -118,7 +118,7 @@ def lines(task: TaskPaths, most: int = SHOWN) -> list[tuple[str, ...]]:
     made: list[tuple[str, ...]] = []
     for one in task.heads[:most]:
         error = "unknown" if one.error == float("inf") else numeral(one.error, 2)
-        gone = "" if one.removed is None else signed(-one.removed)
+        gone = "" if one.removed is None else signed(one.removed)
         made.append(
             (head_name(one.block, one.head), signed(one.value), error, interval(one), "yes" if one.sure else "no", gone)
         )

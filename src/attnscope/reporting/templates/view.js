@@ -119,7 +119,8 @@
     const longest = (side) => Math.ceil(Math.max(...tokens(side).map((word) => context.measureText(short(word)).width))) + 6;
     let left = longest("queries"), above = longest("keys");
     let size = (width - left) / shown.columns;
-    if (size < 13) [left, above, size] = [0, 0, width / shown.columns];
+    if (size < 3) [left, above, size] = [0, 0, width / shown.columns];
+    const every = Math.ceil(13 / size); /* of cells that are smaller than a word is high, every second or third is named */
     size = Math.min(size, 30, 1600 / shown.rows + width / shown.columns);
     const height = above + size * shown.rows;
     sheet.width = Math.round(width * ratio);
@@ -133,9 +134,10 @@
       context.fillStyle = paper ? "#1b2430" : getComputedStyle(document.documentElement).getPropertyValue("--ink") || style.color;
       context.textBaseline = "middle";
       context.textAlign = "right";
-      tokens("queries").forEach((word, i) => context.fillText(short(word), left - 4, above + (i + 0.5) * size));
+      tokens("queries").forEach((word, i) => i % every || context.fillText(short(word), left - 4, above + (i + 0.5) * size));
       context.textAlign = "left";
       tokens("keys").forEach((word, j) => {
+        if (j % every) return;
         context.save();
         context.translate(left + (j + 0.5) * size, above - 4);
         context.rotate(-Math.PI / 2);

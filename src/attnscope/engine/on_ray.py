@@ -1,0 +1,178 @@
+"""A crew on a Ray cluster: tasks with retries, and nothing in a worker that a restart would lose.
+
+A worker process opens the job when its first task comes and keeps it open for the next ones: that is a cache, and a new
+process fills its own. Results are small, since shards are files in the store, and only a few tasks are under way at a
+time, so that the driver holds next to nothing. Ray gives a task whose worker or node died to another one by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import islice
+from typing import Any
+
+import attnscope
+from attnscope.core.errors import RefusalError
+from attnscope.engine.crew import RETRIES, Job, failed, lost, refuse_disagreement, refused
+from attnscope.engine.processes import cores
+
+HELLO = "hello"  # the task that only opens the job
+ANSWERS_WITHIN = 10.0  # seconds that an address has to answer
+_OBJECT_STORE = 80 << 20  # bytes of a cluster that is started here: results are small
+
+_opened: dict[bytes, tuple[ExitStack, Any]] = {}  # in a worker: the job that is open there
+
+
+def _do(pickled: bytes, task: Any) -> tuple[str, Any, str]:
+    """In a worker: what came of a task, and with which version."""
+    version = attnscope.__version__
+    try:
+        if pickled not in _opened:
+            while _opened:
+                _opened.popitem()[1][0].close()
+            with ExitStack() as stack:
+                found = stack.enter_context(pickle.loads(pickled).open())
+                _opened[pickled] = (stack.pop_all(), found)
+        opened = _opened[pickled][1]
+        return "done", (opened.agreed, opened.hello if task == HELLO else opened.do(task)), version
+    except RefusalError as refusal:
+        return "refused", str(refusal), version
+    except Exception as error:
+        return "failed", f"{type(error).__name__}: {_first_line(error)}", version
+
+
+class OnRay:
+    """Mutable while the work runs. A cluster that was started here ends with it; any other goes on."""
+
+    def __init__(self, job: Job, workers: int | None, address: str | None, gpus: float) -> None:
+        self._job, self._workers, self._address, self._gpus = job, workers, address, gpus
+        self._pickled = pickle.dumps(job)
+        self._told: tuple[str, Any] | None = None
+        self._begun = False
+
+    def __enter__(self) -> OnRay:
+        self._ray = _ray()
+        if not self._ray.is_initialized():
+            self._begin()
+        resources = self._ray.cluster_resources()
+        slots = int(resources.get("CPU", 1))
+        if self._gpus:
+            if resources.get("GPU", 0) < self._gpus:
+                self.__exit__()
+                raise RefusalError(
+                    f"The cluster has {resources.get('GPU', 0):g} GPUs and each worker wants {self._gpus:g}: give "
+                    "--gpus-per-worker less, or leave it out."
+                )
+            slots = int(resources["GPU"] / self._gpus)
+        self._most = max(1, slots + 1 if self._workers is None or self._workers >= slots else self._workers)
+        options = {"num_cpus": 1, "num_gpus": self._gpus, "max_retries": RETRIES}
+        self._remote = self._ray.remote(**options)(_do)
+        self._job_there = self._ray.put(self._pickled)
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        if self._begun:
+            self._ray.shutdown()
+
+    @property
+    def hello(self) -> Any:
+        if self._told is None:
+            for _ in self.each([HELLO]):
+                pass
+        assert self._told is not None
+        return self._told[1]
+
+    def each(self, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        rest = iter(tasks)
+        under_way: dict[Any, Any] = {}
+        try:
+            while True:
+                for task in islice(rest, self._most - len(under_way)):
+                    under_way[self._remote.remote(self._job_there, task)] = task
+                if not under_way:
+                    return
+                finished, _ = self._ray.wait(list(under_way), num_returns=1)
+                for answer in finished:
+                    task = under_way.pop(answer)
+                    yield task, self._result(task, answer)
+        finally:
+            for answer in under_way:
+                self._ray.cancel(answer, force=True)
+
+    def _result(self, task: Any, answer: Any) -> Any:
+        called = None if task == HELLO else self._job.called(task)
+        errors = self._ray.exceptions
+        try:
+            kind, said, version = self._ray.get(answer)
+        except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError) as error:
+            raise lost(called or "loading the model", type(error).__name__) from error
+        except errors.RayError as error:
+            raise failed(called, f"{type(error).__name__}: {_first_line(error)}") from error
+        if version != attnscope.__version__:
+            raise RefusalError(
+                f"A worker has attnscope {version} and this is {attnscope.__version__}: install the same on every node."
+            )
+        if kind == "refused":
+            raise refused(called, said)
+        if kind == "failed":
+            raise failed(called, said)
+        agreed, result = said
+        if self._told is None:
+            self._told = (agreed, result)
+        refuse_disagreement(self._told[0], agreed)
+        return result
+
+    def _begin(self) -> None:
+        """Start a cluster here, or join the one at the address."""
+        quietly: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "include_dashboard": False}
+        self._begun = True
+        try:
+            if self._address is None:
+                size = {"num_cpus": self._workers or cores(), "object_store_memory": _OBJECT_STORE}
+                self._ray.init(**quietly, **size)
+            else:
+                _refuse_silence(self._address)
+                quietly.pop("include_dashboard")
+                self._ray.init(address=self._address, **quietly)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            self._ray.shutdown()
+            where = f" at {self._address}" if self._address else ""
+            raise RefusalError(
+                f"The Ray cluster{where} cannot be used ({_first_line(error)}): check the address, and that Ray "
+                "and Python have the same version on every node."
+            ) from error
+
+
+def _ray() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise RefusalError("--engine ray needs Ray: pip install 'attnscope[ray]', or use --workers.") from error
+    return ray
+
+
+def _refuse_silence(address: str) -> None:
+    """An address that nobody answers is refused at once: Ray itself would wait for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address in ("auto", "local"):
+        return
+    if not host or not port.isdecimal():
+        raise RefusalError(f"'{address}' is no address of a Ray cluster: write host:port, or auto.")
+    try:
+        socket.create_connection((host, int(port)), ANSWERS_WITHIN).close()
+    except (OSError, OverflowError) as error:
+        raise RefusalError(
+            f"Nobody answers at {address} within {ANSWERS_WITHIN:g} s ({error}): check the address, or start a cluster "
+            "there with `ray start --head`."
+        ) from None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or ["no reason given"])[0][:200]

@@ -1,0 +1,62 @@
+"""`python -m attnscope.engine.worker`: one worker. It opens a job and does tasks until its driver is gone.
+
+Messages go through the standard input and output it was started with; whatever else prints there goes to standard
+error. A thread listens: when the driver dies, the worker ends at once, in the middle of what it does, since nobody
+waits for it and the next driver wants its cores.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import sys
+import threading
+from typing import Any, BinaryIO
+
+from attnscope.core.errors import RefusalError
+from attnscope.engine.frames import receive, send
+
+
+def main() -> None:
+    inbox, outbox = _take_streams()
+    waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(inbox, waiting), daemon=True).start()
+    try:
+        job = pickle.loads(waiting.get())
+        with job.open() as opened:
+            send(outbox, ("hello", (opened.agreed, opened.hello)))
+            while True:
+                send(outbox, ("done", opened.do(waiting.get())))
+    except RefusalError as refusal:
+        send(outbox, ("refused", str(refusal)))
+    except BrokenPipeError:
+        pass
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0][:200]
+        send(outbox, ("failed", f"{type(error).__name__}: {reason}"))
+
+
+def _take_streams() -> tuple[BinaryIO, BinaryIO]:
+    """Private copies of standard input and output; the numbers themselves become harmless."""
+    inbox, outbox = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115
+    return inbox, outbox
+
+
+def _listen(inbox: BinaryIO, waiting: queue.SimpleQueue[Any]) -> None:
+    try:
+        while True:
+            waiting.put(receive(inbox))
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

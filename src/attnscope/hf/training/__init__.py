@@ -1,0 +1,1 @@
+"""Where transformers trains: its callbacks."""

@@ -1,0 +1,43 @@
+"""The events of transformers' Trainer that somebody who watches a training needs, and no others.
+
+Order of a step: step_begin, substep_end (once for every accumulated part but the last), pre_optimizer_step (gradients
+there, clipped), optimizer_step, step_end (gradients gone). The batch is never told: whoever wants it hooks the model.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from torch import nn
+from transformers import TrainerCallback
+
+
+@runtime_checkable
+class Listener(Protocol):
+    def begins(self, model: nn.Module, step: int) -> None: ...
+
+    def before_update(self) -> None: ...
+
+    def after_step(self) -> bool:
+        """Whether the training is to stop."""
+
+    def ends(self) -> None: ...
+
+
+class TrainerEvents(TrainerCallback):  # type: ignore[misc]
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.listener.begins(kwargs["model"], int(state.global_step))
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.listener.before_update()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        if self.listener.after_step():
+            control.should_training_stop = True
+        return control
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.listener.ends()

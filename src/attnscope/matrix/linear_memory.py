@@ -1,0 +1,71 @@
+"""Attention as a memory of fixed size: a matrix S that every token writes into and reads from (arXiv:2602.01763).
+
+    sum          S_t = S_(t-1) + v_t k_t^T                            linear attention without a normaliser
+    delta rule   S_t = S_(t-1) + (v_t - S_(t-1) k_t) k_t^T            what is stored under k_t is replaced by v_t
+
+and token t reads S_t q_t. Written out over tokens, the sum is (tril(Q K^T)) V. For the delta rule let u_t = v_t -
+S_(t-1) k_t, so that S_t = sum_{s<=t} u_s k_s^T and u_t = v_t - sum_{s<t} (k_s.k_t) u_s, which is
+
+    (I + tril(K K^T, -1)) U = V,     answers tril(Q K^T) U:
+
+one triangular system in place of a loop. A key shorter than 1 replaces |k|^2 of what is stored, a key of 0 nothing.
+
+How much such a memory holds. Store pairs with keys from one random orthonormal basis of width d after the other, values
+independent with mean square 1, and ask for all m of them:
+
+    up to d pairs      nothing is wrong: S k_a = v_a for orthonormal keys, in both
+    beyond, delta      mean squared error 2 (1 - d/m). With r = m mod d pairs of the newest basis, P their projection, a
+                       key of the basis before is wrong by -sum_i v_i k_i.P k_a + sum_j v_j k_j.k_a, 2 |P k_a|^2 = 2r/d
+                       in the mean; all older ones by v_a and by what is stored instead, 1 + 1; the newest by nothing:
+                       (2r + 2 (m - d - r)) / m.
+    beyond, sum        |k_j.k_a|^2 from all pairs of other bases, 1/d each: (m^2 - sum of (pairs of a basis)^2) / (md)
+    any linear map     at least 1 - d/m: S K has rank d, and m independent values lie in no smaller space
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def sum_memory(
+    query: Float[Tensor, "*batch query dim"],
+    key: Float[Tensor, "*batch key dim"],
+    value: Float[Tensor, "*batch key out"],
+    visible: Bool[Tensor, "*#batch #query key"] | None = None,
+) -> Float[Tensor, "*batch query out"]:
+    """What each query reads of the sum of the pairs it sees; None: of all."""
+    products = query @ key.mT
+    return (products if visible is None else products * visible) @ value
+
+
+def delta_memory(
+    query: Float[Tensor, "*batch query dim"],
+    key: Float[Tensor, "*batch key dim"],
+    value: Float[Tensor, "*batch key out"],
+    visible: Bool[Tensor, "*#batch #query key"] | None = None,
+) -> Float[Tensor, "*batch query out"]:
+    """The same of the delta rule. Pairs are stored in the order of the keys, and a query sees the first so many."""
+    within = (key @ key.mT).tril(-1)  # the diagonal is taken as 1
+    stored = torch.linalg.solve_triangular(within, value, upper=False, unitriangular=True)
+    return sum_memory(query, key, stored, visible)
+
+
+def bounded(key: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
+    """Keys at most 1 long: then no write of the delta rule makes anything that is stored larger."""
+    shortened: Tensor = key / key.norm(dim=-1, keepdim=True).clamp_min(1.0)
+    return shortened
+
+
+def delta_error(width: int, pairs: int) -> float:
+    return 2 * max(0.0, 1 - width / pairs)
+
+
+def sum_error(width: int, pairs: int) -> float:
+    whole, rest = divmod(pairs, width)
+    return (pairs**2 - whole * width**2 - rest**2) / (pairs * width)
+
+
+def least_error(width: int, pairs: int) -> float:
+    return max(0.0, 1 - width / pairs)

@@ -1,0 +1,28 @@
+"""How far gates let heads through: the mean gate, which says whether a head is switched off without a sink."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.core.measure import measure
+from attnscope.matrix.sequences import accumulation_dtype, row_mean
+
+
+@measure(
+    title="Mean gate",
+    summary="The mean of the gates on what a head gives, or on the values it reads, where attention is gated.",
+    unit="factor",
+    citation="arXiv:2505.06708",
+    scope="attention",
+    sites=("self",),
+)
+def gate_mean(
+    gate: Float[Tensor, "batch query gated_head gates"],
+    mixed: Float[Tensor, "batch query head value_dim"],
+    query_mask: Bool[Tensor, "batch query"],
+) -> Float[Tensor, "batch head"]:
+    # The mean over real tokens and over a head's gates, one or one for every coordinate; heads that share values share
+    # their gates. Where nothing is gated the measure is absent: a gate of 1 would say that there is one, and open.
+    gates = gate.to(accumulation_dtype(gate)).mean(dim=-1).transpose(1, 2)
+    return row_mean(gates.repeat_interleave(mixed.shape[2] // gates.shape[1], dim=1), query_mask)

@@ -1,0 +1,31 @@
+"""Whether a head gives anything: the norm of its output beside that of the layer's heads."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.core.measure import measure
+from attnscope.matrix.sequences import accumulation_dtype
+
+
+@measure(
+    title="Output beside the layer",
+    summary="The mean norm of what a head gives, before the output projection, beside the mean over the layer's heads.",
+    unit="ratio",
+    citation="arXiv:2504.03889",
+    scope="attention",
+    group="deep",
+    log=True,
+)
+def inactive_heads(
+    mixed: Float[Tensor, "batch query head value_dim"], query_mask: Bool[Tensor, "batch query"]
+) -> Float[Tensor, "batch head"]:
+    # mean_t ||z_h(t)|| / mean_g mean_t ||z_g(t)||: the mean over heads is 1, and a head near 0 can be left out. It sees
+    # heads that rest on a small value wherever that stands, and heads that cancel what they read, which the mass on the
+    # first token does not.
+    dtype = accumulation_dtype(mixed)
+    norms = torch.linalg.vector_norm(mixed.detach(), dim=-1, dtype=dtype)
+    total: Tensor = norms.masked_fill(~query_mask[:, :, None], 0.0).sum(dim=1)
+    return total / total.mean(dim=-1, keepdim=True).clamp_min(torch.finfo(dtype).tiny)

@@ -1,0 +1,55 @@
+"""Whether a head goes on where the same token was before: the second half of an induction circuit."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from attnscope.core.measure import Located, measure
+from attnscope.matrix.pointwise import mass_at
+from attnscope.matrix.products import with_lse
+from attnscope.matrix.scores import Scores
+from attnscope.matrix.sequences import accumulation_dtype
+
+
+@measure(
+    title="Induction",
+    summary="The mean attention of a token that occurred before on the token that followed it then.",
+    unit="share",
+    low=0.0,
+    high=1.0,
+    citation="arXiv:2209.11895",
+    scope="attention",
+    group="deep",
+    sites=("self",),
+)
+def induction(
+    scores: Scores,
+    tokens: Int[Tensor, "batch key"],
+    query_mask: Bool[Tensor, "batch query"],
+    key_mask: Bool[Tensor, "batch key"],
+) -> Located:
+    # Mean over rows i of A_{i, p+1}, p the last place before i with the token of i: one dot product a row, as the mass
+    # on a chosen key is exp(s_ij - lse_i). Rows without such a place do not count, nor those with p = i - 1, whose
+    # token after is the row itself; a sequence of only such rows has no value. On random tokens said twice every row
+    # of the second half counts, and nothing but induction finds the place.
+    dtype = accumulation_dtype(scores.query)
+    target = _after_last_occurrence(tokens, query_mask & key_mask)
+    counted = target >= 0
+    known = with_lse(scores, dtype)
+    mass = mass_at(known, target, dtype, known.lse if known.lse is None else known.lse.to(dtype))
+    total = mass.masked_fill(~counted[:, None], 0.0).sum(dim=-1).clamp_max(counted.sum(dim=-1)[:, None])
+    return Located(total / counted.sum(dim=-1).clamp_min(1)[:, None], counted=counted.any(dim=-1))
+
+
+def _after_last_occurrence(
+    tokens: Int[Tensor, "batch token"], real: Bool[Tensor, "batch token"]
+) -> Int[Tensor, "batch token"]:
+    """For every token the place behind its last occurrence before, -1 where there is none. O(n log n): equal tokens
+    stand together, in order, when they are sorted."""
+    place = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+    alike, order = torch.where(real, tokens, -1 - place).sort(dim=-1, stable=True)  # padding is like nothing else
+    again = alike[:, 1:] == alike[:, :-1]
+    before = torch.full_like(place, -2).scatter(-1, order[:, 1:], torch.where(again, order[:, :-1], -2))
+    return torch.where((before >= 0) & (before + 1 < place), before + 1, -1)

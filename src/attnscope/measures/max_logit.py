@@ -1,0 +1,35 @@
+"""The largest logit of a head: what grows before attention becomes one-hot and training diverges."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.core.card import Alarm
+from attnscope.core.measure import Located, measure
+
+
+@measure(
+    title="Largest logit",
+    summary="The largest logit of a head's queries and the keys they see, as softmax is given it, and its query.",
+    unit="logit",
+    low=float("-inf"),
+    citation="arXiv:2507.20534",
+    scope="attention",
+    group="deep",
+    alarm=Alarm(">", 100.0, "logits so large that QK-Clip would scale queries and keys down"),
+)
+def max_logit(
+    row_top_logit: Float[Tensor, "batch head query"],
+    row_mass: Float[Tensor, "batch head query"],
+    query_mask: Bool[Tensor, "batch query"],
+) -> Located:
+    # S_max = max_ij s_ij over real rows and the keys they see: behind soft-capping, with a bias, without a learned
+    # sink. Exact without a map: the blocked pass has ln A_ij = s_ij - lse_i of a tile at hand, so max_j s_ij is the
+    # largest of a row and lse_i. A row that sees nothing has no logit.
+    top = row_top_logit.to(torch.promote_types(row_top_logit.dtype, torch.float32))
+    counted = query_mask[:, None, :] & (row_mass != 0)
+    value, query = top.masked_fill(~counted, -torch.inf).max(dim=-1)
+    first = query_mask.to(torch.uint8).argmax(dim=-1)[:, None]  # tokens are numbered from the first real one
+    return Located(value.masked_fill(value.isneginf(), 0.0), {"token": (query - first).clamp_min(0)})

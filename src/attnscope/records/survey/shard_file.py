@@ -1,0 +1,142 @@
+"""One shard of a survey as a file: `PLAN-0000012.shard`, safetensors with arrays and one JSON document beside them.
+
+It says of itself which plan it belongs to, which of how many shards it is, and what was read, so that shards can be
+gathered from anywhere and merged where neither the model nor torch is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnscope.core.card import Card
+from attnscope.core.errors import RefusalError
+from attnscope.records.decoding import FieldError, decode, encode
+from attnscope.records.survey.cell import Cell, Key
+from attnscope.records.survey.missing import Missing
+from attnscope.records.survey.packed import SUMS, packed
+from attnscope.records.survey.survey import Survey
+
+SUFFIX = ".shard"
+FORMAT, VERSION = "attnscope-shard", 1
+_DAMAGED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError, FieldError)
+
+
+@dataclass(frozen=True)
+class Whose:
+    """A place among the shards of a plan. `plan` is plain data, `digest` its hash."""
+
+    plan: Mapping[str, Any]
+    digest: str
+    number: int
+    of: int
+
+    @property
+    def name(self) -> str:
+        return shard_name(self.digest, self.number)
+
+
+@dataclass(frozen=True, eq=False)
+class ShardFile:
+    """What a file holds. `tokens` by stack, the corpus's own under ''."""
+
+    whose: Whose
+    origin: str  # provenance without counts, as JSON
+    cards: str
+    sequences: int
+    tokens: Mapping[str, int]
+    missing: Missing
+    layout: bytes
+    arrays: Mapping[str, NDArray[Any]]
+    weights: str  # cells that count once, as JSON
+
+
+def shard_name(digest: str, number: int) -> str:
+    return f"{digest[:16]}-{number:07d}{SUFFIX}"
+
+
+def to_bytes(whose: Whose, survey: Survey, missing: Missing) -> bytes:
+    from safetensors.numpy import save
+
+    layout, arrays, weights = packed(survey)
+    provenance = survey.provenance
+    stacks, corpus = provenance["model"]["stacks"], provenance["corpus"]
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "plan": whose.plan,
+        "digest": whose.digest,
+        "number": whose.number,
+        "of": whose.of,
+        "sequences": corpus["sequences"],
+        "tokens": {"": corpus["tokens"], **{stack["name"]: stack["tokens"] for stack in stacks}},
+        "missing": missing.to_json(),
+        "weights": json.dumps([{"key": list(key), **cell.to_json()} for key, cell in sorted(weights.items())]),
+        "origin": json.dumps(uncounted(provenance), sort_keys=True, ensure_ascii=False),
+        "cards": json.dumps({name: encode(card) for name, card in survey.cards.items()}, sort_keys=True),
+    }
+    stored = {name: np.ascontiguousarray(array) for name, array in arrays.items() if not name.endswith(".limbs")}
+    for name in SUMS:
+        limbs = arrays[f"{name}.limbs"]
+        stored[f"{name}.magnitude"] = np.ascontiguousarray(np.abs(limbs).astype(np.uint32))
+        stored[f"{name}.negative"] = np.asarray((limbs < 0).any(axis=1), np.uint8)
+    for name, content in (("document", json.dumps(document).encode()), ("layout", layout.to_bytes())):
+        stored[name] = np.frombuffer(content, np.uint8)
+    data: bytes = save(stored)
+    return data
+
+
+def from_bytes(data: bytes, name: str) -> ShardFile:
+    """Read back; `name` goes into refusals."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        arrays: dict[str, NDArray[Any]] = load(data)
+        document = json.loads(arrays.pop("document").tobytes())
+        layout = arrays.pop("layout").tobytes()
+        if document["format"] != FORMAT or document["version"] != VERSION:
+            raise RefusalError(f"{name} is a shard of another version: merge it with the attnscope that wrote it.")
+        for one in SUMS:
+            signs = 1 - 2 * arrays.pop(f"{one}.negative").astype(np.int64)
+            arrays[f"{one}.limbs"] = arrays.pop(f"{one}.magnitude").astype(np.int64) * signs[:, None]
+        whose = Whose(document["plan"], str(document["digest"]), int(document["number"]), int(document["of"]))
+        return ShardFile(
+            whose,
+            document["origin"],
+            document["cards"],
+            int(document["sequences"]),
+            document["tokens"],
+            Missing.from_json(document["missing"]),
+            layout,
+            arrays,
+            document["weights"],
+        )
+    except (SafetensorError, *_DAMAGED) as error:
+        raise RefusalError(f"{name} is no whole shard ({error}): remove it and run its shard again.") from error
+
+
+def cards_of(text: str) -> dict[str, Card]:
+    cards: dict[str, Card] = decode(dict[str, Card], json.loads(text))
+    return dict(sorted(cards.items()))
+
+
+def weights_of(text: str) -> dict[Key, Cell]:
+    return {Key(*entry["key"]): Cell.from_json(entry) for entry in json.loads(text)}
+
+
+def uncounted(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """What shards of one scan have in common: where they come from, without how much was read."""
+    model, corpus = provenance["model"], provenance["corpus"]
+    stacks = [{name: value for name, value in stack.items() if name != "tokens"} for stack in model["stacks"]]
+    counts = ("sequences", "tokens")
+    return {
+        **provenance,
+        "model": {**model, "stacks": stacks},
+        "corpus": {name: value for name, value in corpus.items() if name not in counts},
+    }

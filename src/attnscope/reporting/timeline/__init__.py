@@ -1,0 +1,1 @@
+"""What a person reads of a timeline: words, terminal, page, live screen."""

@@ -1,0 +1,177 @@
+"""Maps of layers and steps for the page: numbers packed for the script, and a drawing of each that needs no script.
+
+Every place of every look is kept in one byte, a step of 1/250 of the colour scale (on a logarithmic one, of its
+logarithm), and all of a measure and run is deflated: two thousand looks of twelve layers and heads are thinned
+(`records/timeline/thinned.py`) until a page of all measures stays below two megabytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnscope.charts.palette import STEPS
+from attnscope.charts.scales import Scale, scale
+from attnscope.charts.step_curves import card_of, layer_title, of_heads, reach, worry
+from attnscope.core.card import Card
+from attnscope.records.timeline.thinned import Columns
+from attnscope.records.timeline.timeline import Key, Timeline
+from attnscope.reporting.survey.words import site_title
+from attnscope.reporting.timeline.words import title_of
+
+BUDGET = 900_000  # bytes of codes on a page before they are deflated; base64 makes 1.2 MB of them at worst
+MOST = 400  # columns that a screen can tell apart
+FEWEST = 40
+SMALL = 120  # columns of a small map
+LEVELS, BROKEN, ABSENT = 250, 254, 255
+"""Codes 0 to 250 are numbers; one that is not finite where others are, and a place that was not measured."""
+
+
+@dataclass(frozen=True)
+class StepMap:
+    """One measure at one site, in all runs: `numbers` [columns, layers, heads] of each run, thinned."""
+
+    key: Key
+    card: Card
+    scale: Scale
+    runs: tuple[Timeline, ...]
+    columns: tuple[Columns, ...]
+    numbers: tuple[np.ndarray, ...]
+
+    @property
+    def title(self) -> str:
+        return title_of(self.card, self.key)
+
+    @property
+    def place(self) -> str:
+        return site_title(self.key[2], self.key[3], alone=len(self.runs[0].header.stacks) < 2)
+
+    @property
+    def rows_of(self) -> str:
+        return worry(self.card)
+
+    @property
+    def many(self) -> bool:
+        """Whether there are numbers for each head."""
+        return any(one.ndim == 3 for one in self.numbers)
+
+    @property
+    def ramp(self) -> str:
+        return "d" if self.scale.diverging else "q"
+
+    def codes(self, numbers: np.ndarray) -> np.ndarray:
+        share = self.scale.share(numbers)
+        known = np.isfinite(numbers)
+        code = np.where(known, np.rint(np.where(known, share, 0.0) * LEVELS), ABSENT)
+        there = known.any(axis=0, keepdims=True) & known.reshape(len(known), -1).any(axis=1).reshape(
+            -1, *[1] * (numbers.ndim - 1)
+        )
+        return np.where(~known & there, BROKEN, code).astype(np.uint8)
+
+    def to_json(self) -> dict[str, Any]:
+        alarm = self.card.alarm if self.key[1] == self.card.parts[0] else None
+        return {
+            "measure": self.key[0],
+            "title": self.title,
+            "place": self.place,
+            "stack": self.key[2],
+            "site": self.key[3],
+            "unit": self.card.unit,
+            "summary": self.card.summary,
+            "rows": layer_title(self.card, self.key),
+            "rowsOf": self.rows_of,
+            "low": self.scale.low,
+            "high": self.scale.high,
+            "log": self.scale.log,
+            "ramp": self.ramp,
+            "why": self.scale.why,
+            "alarm": alarm.threshold if alarm else None,
+            "worry": "above" if alarm and alarm.relation == ">" else "below",
+            "runs": [
+                {
+                    "layers": int(numbers.shape[1]),
+                    "heads": int(numbers.shape[2]) if numbers.ndim == 3 else 0,
+                    "packed": base64.b64encode(zlib.compress(_by_place(self.codes(numbers)), 9)).decode(),
+                }
+                for numbers in self.numbers
+            ],
+        }
+
+    def drawings(self) -> tuple[str, ...]:
+        """A small picture of each run: layers downwards, steps to the right."""
+        first = min(int(run.steps[0]) for run in self.runs if run.looks)
+        last = max(int(run.steps[-1]) for run in self.runs if run.looks)
+        return tuple(
+            self._drawing(run, columns, numbers, first, last)
+            for run, columns, numbers in zip(self.runs, self.columns, self.numbers, strict=True)
+        )
+
+    def _drawing(self, run: Timeline, columns: Columns, numbers: np.ndarray, first: int, last: int) -> str:
+        again = Columns.of(len(columns), SMALL)
+        grid = again.thin(of_heads(numbers, self.rows_of))
+        codes = self.codes(grid).astype(int)
+        steps = np.where(codes <= LEVELS, np.rint(codes / LEVELS * (STEPS - 1)), np.where(codes == BROKEN, -1, -2))
+        starts, ends = reach(run.steps, columns.begins[again.begins])
+        wide = max(last - first, 1)
+        at = np.rint(1000 * (np.append(starts, ends[-1:]) - first) / wide).astype(int)
+        return _strokes(steps.astype(int), at, self.ramp)
+
+
+def step_maps(timeline: Timeline) -> tuple[StepMap, ...]:
+    """Every measure of the first run that has a finite number anywhere, in the order of the header."""
+    runs = timeline.runs
+    keys = list(dict.fromkeys(key for run in runs for key in run.keys))
+    whole = {key: tuple(run.numbers(key) for run in runs) for key in keys}
+    places = sum(int(np.prod(one.shape[1:])) for numbers in whole.values() for one in numbers)
+    most = int(np.clip(BUDGET // max(places, 1), FEWEST, MOST))
+    columns = tuple(Columns.of(len(run.looks), most) for run in runs)
+    found = []
+    for key, numbers in whole.items():
+        seen = np.concatenate([one.ravel() for one in numbers])
+        if np.isfinite(seen).any():
+            card = card_of(timeline, key)
+            thin = tuple(each.thin(one) for each, one in zip(columns, numbers, strict=True))
+            found.append(StepMap(key, card, scale(seen, card), runs, columns, thin))
+    return tuple(found)
+
+
+def thinning(maps: tuple[StepMap, ...]) -> tuple[str, ...]:
+    """What the page says of itself: how looks were thinned, and how exact a number under the pointer is."""
+    if not maps:
+        return ()
+    told = [each.words(len(run.looks)) for run, each in zip(maps[0].runs, maps[0].columns, strict=True)]
+    return (*dict.fromkeys(filter(None, told)), _EXACT)
+
+
+_EXACT = f"Numbers under the pointer are kept in {LEVELS} steps of their colour scale; the run has them to six figures."
+
+
+def _by_place(codes: np.ndarray) -> bytes:
+    """Place after place, each along the steps: neighbours in time are alike, and fold small."""
+    return np.ascontiguousarray(np.moveaxis(codes, 0, -1)).tobytes()
+
+
+def _strokes(steps: np.ndarray, at: np.ndarray, ramp: str) -> str:
+    """An SVG of [column, layer] colour steps; a run of one colour along the steps is one stroke. -1 is crossed out."""
+    columns, layers = steps.shape
+    strokes: defaultdict[int, list[str]] = defaultdict(list)
+    for layer in range(layers):
+        start = 0
+        for column in range(1, columns + 1):
+            if column == columns or steps[column, layer] != steps[start, layer]:
+                strokes[int(steps[start, layer])].append(f"M{at[start]} {layer}h{max(at[column] - at[start], 1)}")
+                start = column
+    paths = "".join(
+        f'<path class="{f"{ramp}{step}" if step >= 0 else "void"}" d="{"".join(runs)}"/>'
+        for step, runs in sorted(strokes.items())
+        if step != -2
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="map" viewBox="0 -0.5 1000 {layers}"'
+        f' preserveAspectRatio="none" aria-hidden="true" focusable="false">{paths}</svg>'
+    )

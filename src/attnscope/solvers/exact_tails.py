@@ -1,0 +1,74 @@
+"""The theorem of arXiv:2106.03764 with exact tails: the width at which one draw succeeds with probability 1/2 or more.
+
+The theorem bounds every product by its worst case, |x_i| |y_j| <= k beta, and its tail by Johnson and Lindenstrauss.
+Neither is needed for a pattern that is at hand. With G of entries N(0, 1/d), and a, b standard normal of correlation
+r = <x, y> / (|x| |y|), the product <Gx, Gy> is |x| |y| times the mean of d independent copies of ab, for which
+
+    E exp(s a b)  =  (1 - 2 r s - (1 - r^2) s^2)^(-1/2)         where the bracket is positive.
+
+Chernoff's bound, at its best s, is then for every d (not only in the limit)
+
+    P(mean - r >= t)  <=  exp(-d I_r(t)),     I_r(t) = sup_s [ s (r + t) + 1/2 ln(1 - 2 r s - (1 - r^2) s^2) ],
+
+and P(mean - r <= -t) <= exp(-d I_-r(t)), since -b has correlation -r. Writing u = r + t and q = 1 - r^2, the derivative
+vanishes where q u s^2 + (2 r u + q) s - t = 0, so with c = 2 r u + q the best s is 2 t / (c + sqrt(c^2 + 4 q u t)).
+(For r = -1 and t >= 1 there is none: the mean of -a^2 is never above 0, and I is infinite.)
+
+All logits are within delta of their target unless one of the pairs fails with t_ij = delta / (|x_i| |y_j|). The width
+is the least d for which the sum of these probabilities over all pairs is at most 1/2. Same promise, same construction,
+no constant lost: the union over pairs is the only thing that is not exact to first order in the exponent.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+BLOCK_ELEMENTS = 2**22
+WIDEST = 2**40
+
+
+def rate(r: Float[np.ndarray, "*shape"], t: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+    """I_r(t) for |r| <= 1 and t > 0."""
+    u, q = r + t, np.maximum(1 - r * r, 0.0)
+    c = 2 * r * u + q
+    with np.errstate(divide="ignore", invalid="ignore"):
+        s = 2 * t / (c + np.sqrt(np.maximum(c * c + 4 * q * u * t, 0.0)))
+        inside = 1 - 2 * r * s - q * s * s
+        found = s * u + 0.5 * np.log(inside)
+    return np.asarray(np.where((s > 0) & (inside > 0) & np.isfinite(s), np.maximum(found, 0.0), np.inf))
+
+
+def exact_tail_width(queries: Float[np.ndarray, "row rank"], keys: Float[np.ndarray, "key rank"], delta: float) -> int:
+    """The least width at which a Gaussian projection keeps all products within delta, with probability at least 1/2."""
+    rates = np.concatenate([_rates(queries[rows], keys, delta) for rows in _slices(len(queries), len(keys))])
+    if not len(rates):
+        return 1
+    high = 1
+    while _fails(rates, high) and high < WIDEST:
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _fails(rates, middle) else (low, middle)
+    return high
+
+
+def _slices(rows: int, keys: int) -> list[slice]:
+    step = max(1, BLOCK_ELEMENTS // keys)
+    return [slice(first, first + step) for first in range(0, rows, step)]
+
+
+def _rates(
+    queries: Float[np.ndarray, "some_rows rank"], keys: Float[np.ndarray, "key rank"], delta: float
+) -> Float[np.ndarray, " finite"]:
+    """Both tails of every pair; products with nothing are exact, and have none."""
+    size = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(keys, axis=1)
+    there = size > 0
+    r, t = np.clip((queries @ keys.T)[there] / size[there], -1.0, 1.0), delta / size[there]
+    both = np.concatenate([rate(r, t), rate(-r, t)])
+    return np.asarray(both[np.isfinite(both)])
+
+
+def _fails(rates: Float[np.ndarray, " pair"], width: int) -> bool:
+    return bool(np.exp(-width * rates).sum() > 0.5)

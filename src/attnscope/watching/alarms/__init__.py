@@ -1,0 +1,1 @@
+"""Rules that turn looks into alarms, one file each. None imports another, and none needs torch."""

@@ -1,0 +1,31 @@
+"""Heads that come to rest on the first token. Normal in language models, and worth knowing when it happens
+(arXiv:2410.10781): it is told of heads that passed `level` in this run, as a warning once they are most of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnscope.core.words import count, percent
+from attnscope.watching.history import History
+from attnscope.watching.rule import Limits, Ringing, rule
+
+
+@rule(
+    severity="info",
+    reads=("sink_mass",),
+    summary="Heads put much of their attention on the first token, which they did not when the run began.",
+    citation="arXiv:2410.10781",
+    advice="Normal in language models; gates or learned sinks keep heads at work where it is not wanted.",
+    thresholds={"level": 0.3, "rise": 0.15, "most": 0.5},
+)
+def sinks_forming(history: History, limits: Limits) -> Iterator[Ringing]:
+    for track in history.tracks("sink_mass"):
+        where = (track.now > limits["level"]) & (track.now - track.first > limits["rise"])
+        if not where.any():
+            continue
+        strongest = float(track.now[where].max())
+        most = where.sum() > limits["most"] * np.isfinite(track.now).sum()
+        what = f"{count(int(where.sum()), 'head')} put up to {percent(strongest)} of attention on the first token"
+        yield Ringing(track.stack, track.site, where, strongest, limits["level"], what, "warning" if most else "info")

@@ -1,0 +1,81 @@
+"""What a watch was told, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.finding import Severity
+from attnscope.core.measure import Measure
+from attnscope.core.registry import choose, refuse_unknown_measures
+from attnscope.core.rooms import names
+from attnscope.records.timeline.look import Alarm
+
+# What can be said of every step at little cost, and what the rules read.
+DEFAULT = (
+    *("entropy", "max_logit", "sink_mass", "inactive_heads", "value_drain", "gate_mean"),
+    *("spike", "relative_residual", "gradient_norm", "update_ratio"),
+)
+ROWS = 2  # sequences of a batch that are looked at
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`every` so many steps a look, at `rows` sequences of the batch (None: all) or at a `probe`.
+
+    `measures` are names and sets of `scan`; "default" is what the rules read and what costs little. `stop_on` is the
+    severity from which on an alarm ends the training; `qk_clip` the largest logit that heads may have.
+    """
+
+    every: int = 50
+    rows: int | None = ROWS
+    measures: str | Iterable[str] = "default"
+    thresholds: Mapping[str, float | int] = field(default_factory=dict)
+    stop_on: Severity | None = None
+    qk_clip: float | int | None = None
+    on_alarm: Callable[[Alarm], None] | None = None
+    name: str | None = None
+    resume_from: int | None = None
+    writers: str | Iterable[Any] = ()  # tensorboard, wandb, trackio, or writers of your own
+    framework: str = "a loop of its own"
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise RefusalError(f"A look every {self.every} steps is none: give every=1 or more.")
+        if self.rows is not None and self.rows < 1:
+            raise RefusalError(f"A look at {self.rows} sequences sees nothing: give rows=1 or more, or None for all.")
+        if self.stop_on is not None and self.stop_on not in get_args(Severity):
+            raise RefusalError(f"There is no severity '{self.stop_on}': give stop_on='warning' or stop_on='critical'.")
+        if self.resume_from is not None and self.resume_from < 0:
+            raise RefusalError(f"No run was at step {self.resume_from}: give resume_from=0 or more.")
+        if self.on_alarm is not None and not callable(self.on_alarm):
+            raise RefusalError("on_alarm is called with every alarm: give a function of one argument.")
+
+    def words(self) -> list[str]:
+        given = self.measures.split(",") if isinstance(self.measures, str) else list(self.measures)
+        return [word.strip() for word in given if word.strip()]
+
+    def chosen(self) -> tuple[Measure, ...]:
+        words = self.words()
+        refuse_unknown_measures(words)
+        there = set(names("attnscope.measures"))
+        own = [word for one in words for word in (DEFAULT if one == "default" else (one,)) if word in there]
+        return choose(own or words, training=True)
+
+    def needs_gradients(self) -> tuple[str, ...]:
+        """Measures of gradients that were asked for by name: without gradients they are refused."""
+        return tuple(m.card.name for m in self.chosen() if "gradient" in m.reads and m.card.name in self.words())
+
+    def to_json(self, limits: Mapping[str, Mapping[str, float]], looked_at: str) -> dict[str, Any]:
+        return {
+            "every": self.every,
+            "looks_at": looked_at,
+            "mode": "evaluation, without gradients, after the step",
+            "rows": self.rows,
+            "thresholds": {name: dict(own) for name, own in limits.items()},
+            "stop_on": self.stop_on,
+            "qk_clip": self.qk_clip,
+            "framework": self.framework,
+        }

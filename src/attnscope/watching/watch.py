@@ -1,0 +1,303 @@
+"""Watch: a model in training, looked at every so many steps.
+
+    with attnscope.watch(model, "run/", every=50) as watch:
+        for batch in loader:
+            loss = model(**batch).loss
+            loss.backward()
+            optimizer.step()
+            watch.step(loss=loss)                   # before optimizer.zero_grad(), so that gradients are there
+            optimizer.zero_grad()
+
+Nothing of the training changes: weights, optimiser, random state and losses are the same to the bit with and without
+the watch. The first step is looked at, and every step that `every` divides; a loss that is no number is looked at where
+it appears. What cannot be looked at is refused at the first forward pass; afterwards training comes first: a look that
+fails is left out, and said so in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+import attnscope
+from attnscope.core.errors import RefusalError
+from attnscope.hf.seeing.restoring import Restoring
+from attnscope.records.timeline.header import RunHeader, fingerprint
+from attnscope.records.timeline.log import RunLog, RunLogStopped
+from attnscope.records.timeline.look import Alarm, Look
+from attnscope.watching.broken import Broken, broken_place
+from attnscope.watching.catching import Caught, Inputs, Precision, catch, checked_probe
+from attnscope.watching.clipping import Clip, Clipped
+from attnscope.watching.eye import Eye
+from attnscope.watching.inside import compiled_in_place, inside
+from attnscope.watching.judge import Judge
+from attnscope.watching.page import Page
+from attnscope.watching.ranks import mean_of_all, of_all, writes
+from attnscope.watching.settings import Settings
+from attnscope.watching.writers.writer import Writers
+
+LOG = logging.getLogger("attnscope.watch")
+_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.CRITICAL}
+
+
+class TrainingStoppedError(Exception):
+    """Raised by `step` where `stop_on` asks for it; the `with` block of the watch ends quietly."""
+
+
+class Watch:
+    """A context manager; `alarms` are all that began or ended, `stopped` the one that ended the training."""
+
+    def __init__(
+        self, model: nn.Module, folder: str | Path, settings: Settings, probe: Mapping[str, Any] | None = None
+    ) -> None:
+        self.settings = settings
+        self._outer, self._model = model, inside(model)
+        self._folder = folder
+        self._measures = settings.chosen()
+        self._probe = checked_probe(self._model, probe)
+        self._changes = Restoring()
+        self._caught = Caught()
+        self._eye: Eye | None = None
+        self._log: RunLog | None = None
+        self._clip: Clip | None = None
+        self._judge = Judge(settings.thresholds)
+        self._writers = Writers.of(settings.writers, folder)
+        self._step = settings.resume_from or 0
+        self._begun, self._seconds, self._tokens = time.monotonic(), 0.0, 0
+        self._before: dict[str, Tensor] | None = None
+        self._page = Page()
+        self._seen_gradient = False
+        self._steps, self._said_broken, self._told_gradients = 0, False, False
+        self.raises = True  # frameworks have their own way to stop
+        self.alarms: list[Alarm] = []
+        self.clipped: list[Clipped] = []
+        self.looks = 0
+        self.stopped: Alarm | None = None
+
+    # the context
+
+    def __enter__(self) -> Watch:
+        catch(self._changes, self._outer, self._model, self._caught, self._forward_begins)
+        try:
+            if compiled_in_place(self._outer) and self._probe is None:
+                raise RefusalError(
+                    "The model was compiled in place (model.compile()), so its batches cannot be seen: give probe=, a "
+                    "batch to look at, or wrap it instead (model = torch.compile(model))."
+                )
+            if self._probe is not None:
+                self._open(self._probe)
+        except BaseException:
+            self._changes.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self.close()
+        if kind is None and not self._steps and self._caught.forwards:
+            raise RefusalError(
+                f"The model ran {self._caught.forwards} training forwards and watch.step() was never called, so "
+                "nothing was watched: call watch.step(loss=loss) after every optimizer.step()."
+            )
+        return isinstance(error, TrainingStoppedError)
+
+    def close(self) -> None:
+        """Take the hooks out and end the record. Twice does no harm."""
+        self._changes.close()
+        if self._log is not None:
+            self._log.close()
+        self._writers.close()
+
+    # what the loop tells
+
+    def before_update(self) -> None:
+        """Gradients are there, and the optimiser has not used them: frameworks that throw them away call this."""
+        if self._eye is not None and self._due(self._step + 1):
+            self._seen_gradient = self._eye.training(self._page, None)
+
+    def step(self, loss: Tensor | float | int | None = None, batch: Mapping[str, Any] | None = None) -> None:
+        """A step of the optimiser is done. `batch` is looked at in place of what the model was last given."""
+        self._steps += 1
+        self._step += 1
+        if self._eye is None and batch is None and self._caught.inputs is None:
+            raise RefusalError(
+                "The watch has seen no training forward of the model that it was given (it runs inside compiled code, "
+                "or another module is trained): give probe=, a batch to look at, or the module that is called."
+            )
+        if self._eye is None:
+            self._open(dict(batch) if batch is not None else self._caught.inputs or {})
+        if self._clip is not None:
+            if not self._clip.installed:  # the forward in which attention was found was half over
+                self._clip.first(self._probe or batch or self._caught.inputs or {}, self._precision())
+                self._clip.install(self._changes)
+            self._clipped(self._clip.after_step())
+        value = self._loss(loss)
+        lost = value is not None and not math.isfinite(value) and not self._said_broken
+        try:
+            if self._due(self._step) or lost:
+                self._look(value, batch)
+            else:
+                self._judge.told(value)
+        finally:
+            self._page, self._before, self._seen_gradient = Page(), None, False
+            self._caught.forget()
+        if self.stopped is not None and self.raises:
+            raise TrainingStoppedError(self.stopped.sentence)
+
+    # inside
+
+    def _due(self, step: int) -> bool:
+        return step % self.settings.every == 0 or step == (self.settings.resume_from or 0) + 1
+
+    def _loss(self, told: Tensor | float | int | None) -> float | None:
+        """Of a tensor on an accelerator only where it is looked at: reading it waits for the device."""
+        if told is None:
+            return self._caught.loss()
+        if isinstance(told, Tensor) and told.device.type != "cpu" and not self._due(self._step):
+            return None
+        return float(told.detach() if isinstance(told, Tensor) else told)
+
+    def _precision(self) -> Precision:
+        return self._caught.precision or Precision.now(next(self._model.parameters()).device.type)
+
+    def _forward_begins(self, inputs: Inputs) -> None:
+        """Before a training forward. The first one shows the watch where attention is."""
+        if self._eye is None:
+            self._open(inputs)
+        if self._before is None and self._due(self._step + 1) and self._eye is not None:
+            self._before = self._eye.copied_weights() if self._eye.reads("weight_before") else None
+
+    def _open(self, inputs: Inputs) -> None:
+        looked_at = "a probe batch" if self._probe is not None else "the batch that was trained on"
+        try:
+            rows = None if self._probe else self.settings.rows
+            self._eye = Eye(self._model, self._measures, inputs, rows, probed=self._probe is not None)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = (str(error).strip().splitlines() or ["no reason given"])[0][:200]
+            raise RefusalError(
+                f"{type(self._model).__name__} does not run on {looked_at} ({type(error).__name__}: {reason}): give "
+                "probe=, a batch that holds what its forward takes, within its vocabulary and its positions."
+            ) from error
+        if self.settings.qk_clip is not None:
+            self._clip = Clip(self._model, self._eye.anatomy, self.settings.qk_clip)
+        if not writes():
+            return
+        config = getattr(self._model, "config", None)
+        shapes = {name: tuple(p.shape) for name, p in self._model.named_parameters()}
+        header = RunHeader(
+            attnscope=attnscope.__version__,
+            model=self.settings.name or getattr(config, "_name_or_path", "") or type(self._model).__name__,
+            fingerprint=fingerprint(type(self._model).__name__, shapes),
+            stacks=self._eye.stacks,
+            measures={measure.card.name: measure.card for measure in self._measures},
+            settings=self.settings.to_json(self._judge.limits, looked_at),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        if self.settings.resume_from is None:
+            self._log = RunLog.create(self._folder, header)
+        else:
+            self._log = RunLog.resume(self._folder, header, self.settings.resume_from)
+            for look in self._log.kept:
+                self._judge(look)
+                self._seconds, self._tokens = look.seconds, look.tokens
+        self._writers.open(self._log.header)
+
+    def _look(self, loss: float | None, batch: Mapping[str, Any] | None) -> None:
+        assert self._eye is not None
+        begun = time.monotonic()
+        inputs = self._probe or (dict(batch) if batch is not None else self._caught.inputs)
+        precision = self._precision()
+        try:
+            had = self._eye.training(self._page, self._before) or self._seen_gradient
+            self._mind_gradients(had)
+            if inputs is not None:
+                self._eye.look(self._page, inputs, precision)
+        except (RefusalError, RuntimeError, MemoryError) as error:
+            if not self.looks:
+                raise
+            LOG.warning("The look at step %d is left out: %s", self._step, str(error).splitlines()[0])
+        self._page.tokens = self._caught.tokens
+        page = of_all(self._page, same=self._probe is not None)
+        loss = mean_of_all(loss)
+        values = page.values()
+        bare = Look(self._step, loss, self._seconds + begun - self._begun, self._tokens + page.tokens, 0.0, values)
+        broken = self._broken(bare, inputs, precision)
+        alarms = self._judge(bare, None if broken is None else str(broken))
+        cost = time.monotonic() - begun
+        self._write(Look(bare.step, _finite(loss), bare.seconds, bare.tokens, cost, values, alarms))
+        self.looks += 1
+        for alarm in alarms:
+            self._tell(alarm)
+
+    def _mind_gradients(self, had: bool) -> None:
+        if had or self._told_gradients or not self._eye or not self._eye.reads("gradient"):
+            return
+        self._told_gradients = True
+        what = ", ".join(self.settings.needs_gradients())
+        if what:
+            raise RefusalError(
+                f"{what} reads gradients, and none are there when watch.step() is called: call it after "
+                "loss.backward() and before optimizer.zero_grad(), or leave the measure out."
+            )
+        LOG.warning(
+            "There are no gradients at watch.step(): call it before optimizer.zero_grad() to have them watched."
+        )
+
+    def _broken(self, look: Look, inputs: Inputs | None, precision: Precision) -> Broken | None:
+        """Only where something is not finite, and once."""
+        first = self._judge.history.first or look
+        lost = look.loss is not None and not math.isfinite(look.loss)
+        for one in look.values:
+            before = first.find(*one.key)
+            if before is not None and before.numbers.shape == one.numbers.shape:
+                lost = lost or bool((np.isnan(one.numbers) & ~np.isnan(before.numbers)).any())
+        if not lost or self._eye is None or self._said_broken:
+            return None
+        self._said_broken = True
+        return broken_place(self._model, self._eye.anatomy, self._eye.slice(inputs) if inputs else None, precision)
+
+    def _write(self, look: Look) -> None:
+        if writes():
+            self._writers.write(look)
+        if self._log is None:
+            return
+        try:
+            self._log.append(look)
+        except RunLogStopped as error:
+            self._log = None
+            LOG.error("%s The training goes on, and alarms are still told here.", error)
+
+    def _tell(self, alarm: Alarm) -> None:
+        self.alarms.append(alarm)
+        if writes():
+            LOG.log(logging.INFO if alarm.ended else _LEVELS[alarm.severity], "%s %s", alarm.sentence, alarm.advice)
+            if self.settings.on_alarm is not None:
+                try:
+                    self.settings.on_alarm(alarm)
+                except Exception:
+                    LOG.exception("on_alarm failed; the training goes on.")
+        stop = self.settings.stop_on
+        if stop is not None and not alarm.ended and alarm.at_least(stop) and self.stopped is None:
+            self.stopped = alarm
+
+    def _clipped(self, clipped: tuple[Clipped, ...]) -> None:
+        self.clipped += clipped
+        for one in clipped if writes() else ():
+            LOG.info(
+                "Step %d: head %d of layer %d reached a logit of %.3g and was scaled by %.3g.",
+                *(self._step, one.head, one.layer, one.largest, one.factor),
+            )
+
+
+def _finite(loss: float | None) -> float | None:
+    return loss if loss is not None and math.isfinite(loss) else None

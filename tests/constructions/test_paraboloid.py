@@ -1,0 +1,67 @@
+"""Rows of two keys in width 3: the layout keeps what the derivation needs, and the head is certified."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnscope.constructions.paraboloid import laid, paraboloid
+from attnscope.core.errors import RefusalError
+from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.certified import certified
+from attnscope.patterns.chains import Chain
+from attnscope.patterns.generate import union_of_permutations, window
+
+NOBODY = np.random.default_rng(0)
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.booleans()), min_size=1, max_size=12))
+@settings(max_examples=100)
+def test_every_other_key_is_farther_from_the_middle_of_a_pair(sizes: list[tuple[int, bool]]) -> None:
+    """(x - a) . (x - b) is 1 or more on the grid, 1/2 for the triangles that close odd cycles; all distances count."""
+    numbers = itertools.count()
+    parts = [Chain(tuple(itertools.islice(numbers, size)), closed and size > 2) for size, closed in sizes]
+    n = sum(map(len, parts))
+    places = laid(parts, n)
+    assert len(np.unique(places.round(6), axis=0)) == n
+    for part in parts:
+        pairs = list(itertools.pairwise(part.keys)) + [(part.keys[-1], part.keys[0])] * part.closed
+        for one, other in pairs:
+            farther = ((places - places[one]) * (places - places[other])).sum(axis=1)
+            farther[[one, other]] = np.inf
+            assert farther.min() >= (0.5 if part.closed and len(part) % 2 else 1.0) - 1e-9
+            assert np.linalg.norm(places[one] - places[other]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("n", "seed"), [(2, 0), (9, 2), (64, 1), (256, 0), (1024, 1)])
+def test_a_union_of_two_permutations_is_certified_in_width_three(n: int, seed: int) -> None:
+    pattern = union_of_permutations(n, 2, seed)
+    factors = paraboloid(pattern, 3, Accuracy(), NOBODY)
+    certificate = certified(factors, pattern, Accuracy(), "paraboloid").certificate
+    assert certificate.reached
+    # |x|^2 <= n / 2 and some, sharpness below 10: logits grow like n, not like its square
+    assert certificate.max_logit < 16 * n + 64
+
+
+def test_many_short_chains_fill_a_square() -> None:
+    places = laid([Chain((2 * i, 2 * i + 1), False) for i in range(512)], 1024)
+    assert np.ptp(places, axis=0).max() <= 2 * 32 + 2
+
+
+def test_leaks_are_what_they_were_aimed_at() -> None:
+    pattern = window(40, 2, weights="random")
+    for leak in (0.1, 1e-4):
+        accuracy = Accuracy(leak=leak)
+        found = certified(paraboloid(pattern, 3, accuracy, NOBODY), pattern, accuracy, "paraboloid").certificate
+        assert 0.4 * leak < found.leak < 0.6 * leak or found.leak < leak / 2  # half of what is asked, where it binds
+
+
+def test_what_it_is_not_for_is_refused() -> None:
+    with pytest.raises(RefusalError, match="width 3, not 2"):
+        paraboloid(window(8, 2), 2, Accuracy(), NOBODY)
+    with pytest.raises(RefusalError, match="one or two keys"):
+        paraboloid(union_of_permutations(8, 3, 0), 3, Accuracy(), NOBODY)

@@ -1,0 +1,49 @@
+"""`3/64`, and what batch systems say."""
+
+from __future__ import annotations
+
+import pytest
+
+from attnscope.core.errors import RefusalError
+from attnscope.engine.part import Part, part
+
+
+def test_parts_share_every_shard_once() -> None:
+    dealt = [number for i in range(1, 6) for number in part(f"{i}/5").shards(23)]
+    assert sorted(dealt) == list(range(23))
+    assert list(Part(7, 8).shards(3)) == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "4"}, Part(1, 4)),
+        ({"RANK": "3", "WORLD_SIZE": "4", "SLURM_ARRAY_TASK_ID": "9"}, Part(4, 4)),
+        ({"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "8"}, Part(8, 8)),
+        (
+            {"SLURM_ARRAY_TASK_ID": "8", "SLURM_ARRAY_TASK_COUNT": "8", "SLURM_ARRAY_TASK_MIN": "1"},
+            Part(8, 8),
+        ),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, Part(2, 2)),
+    ],
+)
+def test_the_environment_is_read_when_asked(environment: dict[str, str], found: Part) -> None:
+    assert part("env", environment) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "sentence"),
+    [
+        ("65/64", {}, "There is no part 65 of 64"),
+        ("0/64", {}, "counted from 1"),
+        ("1/0", {}, "There is no part 1 of 0"),
+        ("3", {}, "is not a part"),
+        ("-1/4", {}, "is not a part"),
+        ("env", {}, "--shard env finds neither"),
+        ("env", {"RANK": "x", "WORLD_SIZE": "2"}, "which are no numbers"),
+        ("env", {"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_COUNT": "4"}, "There is no part 10 of 4"),
+    ],
+)
+def test_what_is_no_part(text: str, environment: dict[str, str], sentence: str) -> None:
+    with pytest.raises(RefusalError, match=sentence):
+        part(text, environment)

@@ -1,0 +1,110 @@
+"""Workers that die, refuse, fail and disagree; a driver that is killed. No model: the engine knows only tasks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from attnscope.core.errors import RefusalError
+from attnscope.engine.crew import one
+from attnscope.engine.hands import Hands
+from attnscope.engine.processes import Processes, cores
+from tests.engine.toy import Squares
+
+
+def test_every_task_is_done_once_and_cores_are_divided(tmp_path: Path) -> None:
+    with Processes(Squares(str(tmp_path)), 2) as crew:
+        assert crew.hello in crew.processes
+        found = dict(crew.each(range(7)))
+        assert one(crew, 9)[0] == 81
+        workers = crew.processes
+    assert {task: square for task, (square, _, _) in found.items()} == {n: n * n for n in range(7)}
+    assert {threads for _, _, threads in found.values()} == {str(max(1, min(cores() // 2, _set_threads())))}
+    assert len(list(tmp_path.glob("done-*"))) == 8
+    assert not any(_lives(worker) for worker in workers)
+
+
+def test_a_dead_worker_gives_its_task_to_another(tmp_path: Path) -> None:
+    with Processes(Squares(str(tmp_path), kills=2), 2) as crew:
+        found = dict(crew.each(range(5)))
+    assert sorted(square for square, _, _ in found.values()) == [0, 1, 4, 9, 16]
+    assert len(list(tmp_path.glob("death-*"))) == 1
+    assert len(list(tmp_path.glob("done-*"))) == 5
+
+
+def test_a_task_that_kills_every_worker_is_refused_by_name(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RefusalError, match=r"Shard 1 cost 4 workers their life \(signal 9, SIGKILL\)"),
+        Processes(Squares(str(tmp_path), kills=1, times=9), 1) as crew,
+    ):
+        list(crew.each(range(3)))
+    assert len(list(tmp_path.glob("death-*"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("ways", "sentence"),
+    [
+        ({"refuses": 1}, r"^Shard 1: the disk is full: make room\.$"),
+        ({"fails": 1}, r"^Shard 1 failed \(ValueError: seven is not a number\)"),
+        ({"unloadable": True}, r"^There is no model 'nothing': check its name\.$"),
+        ({"different": True}, r"^Workers do not agree on what to do"),
+    ],
+)
+def test_what_goes_wrong_is_one_sentence(tmp_path: Path, ways: dict[str, int], sentence: str) -> None:
+    with pytest.raises(RefusalError, match=sentence), Processes(Squares(str(tmp_path), **ways), 2) as crew:  # type: ignore[arg-type]
+        list(crew.each(range(40)))
+
+
+def test_workers_end_when_their_driver_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from attnscope.engine.processes import Processes; from tests.engine.toy import Squares\n"
+        f"crew = Processes(Squares({str(tmp_path)!r}), 2).__enter__(); crew.hello\n"
+        "print(*crew.processes, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as driver:
+        assert driver.stdout is not None
+        workers = [int(word) for word in driver.stdout.readline().split()]
+        driver.send_signal(signal.SIGKILL)
+    assert len(workers) == 2
+    for _ in range(200):
+        if not any(_lives(worker) for worker in workers):
+            return
+        time.sleep(0.05)
+    raise AssertionError("workers outlived their driver")
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"workers": 0}, "0 workers do nothing"),
+        ({"engine": "rya"}, "Did you mean 'ray'"),
+        ({"address": "a:1"}, "add --engine ray"),
+        ({"engine": "ray", "gpus_per_worker": -1.0}, "cannot be"),
+    ],
+)
+def test_hands_that_cannot_be(asked: dict[str, object], sentence: str) -> None:
+    with pytest.raises(RefusalError, match=sentence):
+        Hands(**asked)  # type: ignore[arg-type]
+
+
+def _set_threads() -> int:
+    return int(os.environ.get("OMP_NUM_THREADS", "") or cores())
+
+
+def _lives(process: int) -> bool:
+    """A zombie that nobody has waited for is dead as well."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from attnscope.matrix import rank
+from attnscope.measures.gram_stable_rank import gram_stable_rank
+from attnscope.measures.stable_rank import stable_rank
+
+
+def test_by_hand(ask, whole):
+    assert ask(gram_stable_rank, whole(torch.eye(5)[None])).item() == pytest.approx(5.0, rel=1e-6)
+    rank_one = torch.arange(1.0, 5.0)[:, None] * torch.tensor([1.0, -2.0, 4.0])
+    assert ask(gram_stable_rank, whole(rank_one[None])).item() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_bound_and_invariance(ask, whole, noise):
+    value = ask(gram_stable_rank, whole(noise))
+    assert ((value >= 1) & (value <= 6)).all()
+    turn = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
+    torch.testing.assert_close(ask(gram_stable_rank, whole(3.0 * noise @ turn)), value)
+    torch.testing.assert_close(ask(gram_stable_rank, whole(noise.flip(1))), value)
+
+
+def test_it_is_the_stable_rank_of_the_gram_matrix_and_below_that_of_the_stream(ask, whole, noise):
+    gram = noise.double() @ noise.double().mT
+    torch.testing.assert_close(ask(gram_stable_rank, whole(noise)).double(), rank.stable_rank(gram), rtol=1e-5, atol=0)
+    assert (ask(gram_stable_rank, whole(noise)) <= ask(stable_rank, whole(noise)) * (1 + 1e-6)).all()
+
+
+def test_padding_is_invisible(ask, whole, padded_stream, noise):
+    torch.testing.assert_close(ask(gram_stable_rank, padded_stream(noise)), ask(gram_stable_rank, whole(noise)))

@@ -1,0 +1,163 @@
+"""Shards as arrays: nothing is lost in packing, and adding arrays is what merging surveys is, bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attnscope
+from attnscope.core.card import Card
+from attnscope.core.errors import RefusalError
+from attnscope.core.registry import measures
+from attnscope.records.survey.cell import Cell, Key
+from attnscope.records.survey.missing import Missing
+from attnscope.records.survey.packed import pack, unpack
+from attnscope.records.survey.shard_file import Whose, from_bytes, shard_name, to_bytes
+from attnscope.records.survey.store import PLAN, Store
+from attnscope.records.survey.survey import Survey
+
+CARDS: dict[str, Card] = {
+    name: one.card for name, one in measures().items() if name in ("entropy", "spike", "qk_spectrum")
+}
+PLAN_OF = {"seed": 0, "samples": 24}
+DIGEST = "ab" * 32
+
+
+def _cells(seed: int, weights: bool) -> dict[Key, Cell]:
+    """Ties, zeros, broken numbers, the largest and the smallest floats, labels in some places only."""
+    draw = np.random.default_rng(seed)
+    odd = np.array([0.0, -0.0, 1e300, -1e-300, 5e-324, np.nan, np.inf, 1.0, 1.0])
+    cells: dict[Key, Cell] = {}
+    samples = np.arange(6) + 6 * seed
+    for layer in range(3):
+        values = np.where(draw.random((6, 4)) < 0.3, draw.choice(odd, (6, 4)), draw.normal(size=(6, 4)))
+        cells[Key("entropy", CARDS["entropy"].parts[0], "decoder", "self", layer)] = Cell.of(values, {}, samples)
+        where = {} if layer == seed else {"token": draw.integers(0, 3, (6,)), "channel": draw.integers(0, 9, (6,))}
+        cells[Key("spike", CARDS["spike"].parts[0], "decoder", "stream", layer)] = Cell.of(values[:, 0], where, samples)
+    if weights:
+        key = Key("qk_spectrum", CARDS["qk_spectrum"].parts[0], "decoder", "self", 0)
+        cells[key] = Cell.of(np.ones((1, 4)), {}, None)
+    return dict(sorted(cells.items()))
+
+
+def _survey(seed: int) -> Survey:
+    provenance: dict[str, Any] = {
+        "model": {"name": "m", "hash": "h", "stacks": [{"name": "decoder", "tokens": 60}]},
+        "corpus": {"name": "c", "hash": "x", "sequences": 6, "tokens": 60},
+        "dtype": "float32",
+    }
+    return Survey(provenance, CARDS, _cells(seed, weights=seed == 0))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store.open(tmp_path / "store", PLAN_OF, DIGEST, 4)
+    for number in range(4):
+        made.write(number, _survey(number), Missing())
+    return made
+
+
+def test_packing_loses_nothing() -> None:
+    for seed in range(3):
+        cells = _cells(seed, weights=False)
+        assert unpack(*pack(cells)) == cells
+    assert unpack(*pack({})) == {}
+
+
+def test_a_shard_file_is_the_survey(tmp_path: Path) -> None:
+    data = to_bytes(Whose(PLAN_OF, DIGEST, 3, 4), _survey(0), Missing({"entropy": frozenset({"x"})}))
+    read = from_bytes(data, "here")
+    assert (read.whose.number, read.whose.of, read.sequences, read.tokens) == (3, 4, 6, {"": 60, "decoder": 60})
+    assert read.missing.lacking == {"entropy": {"x"}}
+    for broken in (data[:-9], b"", data[:40], b"x" * 99):
+        with pytest.raises(RefusalError, match="no whole shard"):
+            from_bytes(broken, "here")
+
+
+def test_the_fold_is_the_merge_of_surveys_in_any_order(store: Store, tmp_path: Path) -> None:
+    merged = attnscope.merge(str(store.place))
+    for order in itertools.islice(itertools.permutations(range(4)), 0, 24, 7):
+        slow = _survey(order[0])
+        for number in order[1:]:
+            slow = slow | _survey(number)
+        assert merged.cells == slow.cells
+        assert merged.cards == slow.cards
+        assert merged.provenance == slow.provenance
+    files = [tmp_path / "store" / shard_name(DIGEST, number) for number in (2, 0, 3, 1)]
+    assert attnscope.merge(files).cells == merged.cells
+
+
+def test_surveys_are_merged_too(tmp_path: Path) -> None:
+    paths = [_survey(number).save(tmp_path / f"{number}.json") for number in range(2)]
+    assert attnscope.merge(paths).cells == (_survey(0) | _survey(1)).cells
+    with pytest.raises(RefusalError, match="nothing to merge"):
+        attnscope.merge([])
+
+
+def test_a_missing_shard_is_refused_or_said(store: Store) -> None:
+    store.place.remove(shard_name(DIGEST, 2))
+    with pytest.raises(RefusalError, match=r"Shard 2 of 4 \(counted from 0\) is missing"):
+        attnscope.merge(str(store.place))
+    partial = attnscope.merge(str(store.place), partial=True)
+    assert partial.provenance["corpus"]["sequences"] == 18
+    assert "Shard 2 of 4" in partial.provenance["notes"][0]
+    assert store.done() == {0, 1, 3}
+
+
+def test_a_doubled_shard_and_one_of_another_plan_are_refused(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "copy.shard").write_bytes(store.place.read(shard_name(DIGEST, 1)))
+    with pytest.raises(RefusalError, match="Shard 1 is there twice"):
+        attnscope.merge([str(store.place), tmp_path / "copy.shard"])
+    other = Store.open(tmp_path / "other", PLAN_OF | {"seed": 5}, "cd" * 32, 4)
+    other.write(0, _survey(0), Missing())
+    with pytest.raises(RefusalError, match=r"another plan .*another seed"):
+        attnscope.merge([str(store.place), str(other.place)])
+    with pytest.raises(RefusalError, match="not merged together"):
+        attnscope.merge([str(store.place), _survey(1).save(tmp_path / "survey.json")])
+
+
+def test_a_store_is_for_one_plan(store: Store, tmp_path: Path) -> None:
+    assert Store.open(tmp_path / "store", PLAN_OF, DIGEST, 4).done() == {0, 1, 2, 3}
+    with pytest.raises(RefusalError, match=r"holds shards of another plan .another samples"):
+        Store.open(tmp_path / "store", PLAN_OF | {"samples": 9}, "cd" * 32, 4)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").write_text("dear reader")
+    with pytest.raises(RefusalError, match="is not empty and holds no shards"):
+        Store.open(tmp_path / "full", PLAN_OF, DIGEST, 4)
+    (tmp_path / "store" / PLAN).write_text("{}")
+    with pytest.raises(RefusalError, match="no store of shards"):
+        Store.open(tmp_path / "store", PLAN_OF, DIGEST, 4)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RefusalError):
+        Store.open(tmp_path / "file" / "store", PLAN_OF, DIGEST, 4)
+
+
+def test_a_store_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    made = Store.open("memory://attnscope-test/shards", PLAN_OF, DIGEST, 2)
+    for number in range(2):
+        made.write(number, _survey(number), Missing())
+    assert made.done() == {0, 1}
+    assert attnscope.merge("memory://attnscope-test/shards").cells == (_survey(0) | _survey(1)).cells
+    made.place.remove(shard_name(DIGEST, 1))
+    assert made.done() == {0}
+    with pytest.raises(RefusalError, match="cannot be opened"):
+        attnscope.merge("nonsense://there")
+
+
+def test_many_shards_of_one_layout_are_one_sum(tmp_path: Path) -> None:
+    """More codes than wait to be sorted in, and the same shard many times: counts and sums grow as they should."""
+    made = Store.open(tmp_path / "many", PLAN_OF, DIGEST, 30)
+    one = replace(_survey(1), cells=_cells(1, weights=False))
+    for number in range(30):
+        made.write(number, one, Missing())
+    merged = attnscope.merge(tmp_path / "many")
+    for key, cell in one.cells.items():
+        np.testing.assert_array_equal(merged.cells[key].moments.count, 30 * cell.moments.count)
+        assert (merged.cells[key].moments.total == 30 * cell.moments.total).all()
+        np.testing.assert_array_equal(merged.cells[key].sketch.tally.counts, 30 * cell.sketch.tally.counts)

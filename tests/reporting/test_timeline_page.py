@@ -1,0 +1,121 @@
+"""The page of a timeline in a real browser: maps under pointer and keys, two runs, thinning said, size."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser
+from rich.console import Console
+
+from attnscope.records.timeline import Timeline, Values
+from attnscope.reporting.timeline import maps as drawing
+from attnscope.reporting.timeline.live import frame
+from attnscope.reporting.timeline.maps import step_maps
+from attnscope.reporting.timeline.terminal import spark
+from tests.records.timeline.sample import header, looks, sample_timeline
+from tests.reporting import looks as asking
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    both = replace(sample_timeline(40, 4, 3), beside=(sample_timeline(25, 4, 3, name="other", seed=1),))
+    return both.save(tmp_path_factory.mktemp("page") / "timeline.html")
+
+
+@pytest.mark.browser
+def test_two_runs_side_by_side_are_read_with_keys_and_pointer(two: Path, browser: Browser) -> None:
+    with asking.opened(browser, two) as page:
+        page.wait_for_selector("#runs .heat")
+        assert page.locator("#runs .run").count() == 2
+        asking.assert_looks(page)
+        asking.assert_tab_order(page)
+        heat = page.locator("#runs .picture[tabindex]").first
+        heat.focus()
+        for key in ("ArrowDown", "End"):
+            page.keyboard.press(key)
+        assert "Step 2,000, block 1" in page.locator("#tooltip").inner_text()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        page.wait_for_function("document.getElementById('layer').value === '2'")
+        page.select_option("#rows", "every")
+        page.wait_for_function("document.querySelectorAll('#runs .heat')[0].viewBox.baseVal.height === 12")
+        page.locator("#thumbnails figure").nth(0).click()
+        page.wait_for_function("document.getElementById('which').textContent === 'Relative residual'")
+
+
+@pytest.mark.browser
+def test_a_telephone_in_the_dark_and_paper(two: Path, browser: Browser) -> None:
+    with asking.opened(browser, two, width=390, scheme="dark") as page:
+        page.wait_for_selector("#runs .heat")
+        asking.assert_looks(page)
+        asking.assert_print_shows_all(page)
+
+
+def test_what_is_packed_is_within_a_step_of_what_was_measured() -> None:
+    import base64
+    import zlib
+
+    timeline = sample_timeline(30, 4, 3)
+    for one in step_maps(timeline):
+        told = one.to_json()["runs"][0]
+        raw = np.frombuffer(zlib.decompress(base64.b64decode(told["packed"])), np.uint8)
+        codes = np.moveaxis(raw.reshape(*one.numbers[0].shape[1:], 30), -1, 0)
+        assert (codes <= drawing.LEVELS).all()
+        share = one.scale.share(timeline.numbers(one.key))
+        # a code is the nearest of 250 steps
+        assert np.abs(codes / drawing.LEVELS - share).max() <= 0.5 / drawing.LEVELS + 1e-12
+
+
+def test_a_number_that_is_not_finite_is_crossed_out_and_what_was_not_measured_is_empty() -> None:
+    timeline = sample_timeline(3, 3, 2)
+    broken = timeline.looks[1].values[4].numbers.copy()
+    broken[2, 1] = np.nan
+    values = tuple(
+        Values.of(*v.key, broken) if v.measure == "entropy" else v
+        for v in timeline.looks[1].values
+        if v.measure != "sink_mass"
+    )
+    timeline = replace(
+        timeline, looks=(timeline.looks[0], replace(timeline.looks[1], values=values), timeline.looks[2])
+    )
+    found = {one.key[0]: one.codes(one.numbers[0]) for one in step_maps(timeline)}
+    assert found["entropy"][1, 2, 1] == drawing.BROKEN
+    assert (found["sink_mass"][1] == drawing.ABSENT).all()
+
+
+def test_two_thousand_looks_are_thinned_below_two_megabytes_and_the_page_says_so(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    base = looks(40, layers=12, heads=12)
+    many = tuple(
+        replace(
+            base[n % 40],
+            step=n + 1,
+            alarms=(),
+            values=tuple(Values.of(f"m{k}", "value", "model", "self", draw.normal(size=(12, 12))) for k in range(20)),
+        )
+        for n in range(2000)
+    )
+    page = Timeline("big", header(12, 12), many).save(tmp_path / "big.html").read_text()
+    assert len(page.encode()) <= 2_000_000  # white noise does not fold: a real run is smaller
+    assert re.search(r"2,000 looks are drawn as \d+: of \d+ neighbours each place shows the number farthest", page)
+
+
+def test_the_live_screen_fits_and_says_what_holds() -> None:
+    written = StringIO()
+    console = Console(width=80, height=24, file=written)
+    console.print(frame(sample_timeline(20), width=80, height=24, silent=3.0))
+    screen = written.getvalue()
+    assert "step 1,000 · loss" in screen
+    assert "25,600 tokens/s" in screen
+    assert "last 3 s ago" in screen
+    assert "step 850 Entropy collapses in layer 1, head 0" in screen
+    assert "q leaves" in screen
+    lines = screen.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert spark(np.array([0.0, 1.0, np.nan, 7.0])) == "▁▂·█"

@@ -1,0 +1,91 @@
+"""A corpus larger than memory: blocks by number, whatever file they are in, and shards that are made when wanted."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnscope.core.errors import RefusalError
+from attnscope.corpus import stream as stream_module
+from attnscope.corpus.read import read as read_whole
+from attnscope.corpus.stream import stream
+from attnscope.scanning.scan import scan
+from tests.specimens import TEXT, save_specimen
+
+TEXTS = [f"{n}: {TEXT[n % 40 :]} \u00e9" for n in range(60)]
+
+
+def _write(folder: Path, kind: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"c.{kind}"
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.table({"text": TEXTS}), path, row_group_size=7)
+    elif kind == "jsonl.gz":
+        path.write_bytes(gzip.compress(lines.encode()))
+    elif kind == "folder":
+        path.mkdir()
+        for number, text in enumerate(TEXTS):
+            (path / f"{number:02}.txt").write_text(text)
+    else:
+        path.write_text(lines if kind == "jsonl" else "\n".join(TEXTS))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet", "folder", "txt"])
+def test_blocks_are_the_whole_text_each_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "_PIECE", 300)
+    read = stream(_write(tmp_path, kind), block=500)
+    assert len(read) > 5
+    blocks = [read.block(number) for number in range(len(read))]
+    texts = [text for block in blocks for text in block]
+    assert texts == TEXTS if kind != "txt" else "".join(texts) == "\n".join(TEXTS)
+    assert [read.block(number) for number in reversed(range(len(read)))] == blocks[::-1]
+    assert stream(_write(tmp_path / "again", kind), block=900).sha256 == read.sha256
+
+
+def test_a_streamed_scan_is_the_same_alone_and_by_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "LARGE", 100)
+    model = save_specimen(tmp_path / "model")
+    corpus = _write(tmp_path, "jsonl")
+    monkeypatch.setattr("attnscope.hf.loading.material._BLOCK", 700)
+    monkeypatch.setattr("attnscope.hf.loading.material._BLOCK_PER_TOKEN", 1)
+    monkeypatch.setattr("attnscope.hf.loading.streamed.SHARD_TOKENS", 128)
+    options: dict[str, Any] = {"samples": 24, "max_tokens": 16, "batch_size": 4, "measures": "entropy,spike"}
+    whole = scan(model, corpus, **options)
+    assert whole.provenance["corpus"]["sequences"] == 24
+    for part in ("1/2", "2/2"):
+        scan(model, corpus, **options, store=tmp_path / "store", shard=part)
+    assert len(list((tmp_path / "store").glob("*.shard"))) == 3
+    merged = scan(model, corpus, **options, store=tmp_path / "store")
+    assert merged.cells == whole.cells
+    assert merged.excerpts == whole.excerpts
+
+
+def test_a_corpus_elsewhere(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    data = _write(tmp_path, "jsonl").read_bytes()
+    fsspec.filesystem("memory").pipe_file("/attnscope-corpus/c.jsonl", data)
+    read = stream("memory://attnscope-corpus/c.jsonl", block=500)
+    assert [text for number in range(len(read)) for text in read.block(number)] == TEXTS
+    assert list(read_whole("memory://attnscope-corpus/c.jsonl").documents) == TEXTS
+    with pytest.raises(RefusalError, match="There is nothing at"):
+        read_whole("memory://attnscope-nothing")
+
+
+def test_a_damaged_stream_is_refused(tmp_path: Path) -> None:
+    whole = _write(tmp_path, "jsonl.gz").read_bytes()
+    (tmp_path / "cut.jsonl.gz").write_bytes(whole[:-20])
+    with pytest.raises(RefusalError, match="not a whole gzip file"):
+        stream(tmp_path / "cut.jsonl.gz")
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    with pytest.raises(RefusalError, match="is empty"):
+        stream(tmp_path / "empty.jsonl")

@@ -1,0 +1,51 @@
+"""Under DistributedDataParallel the first process writes, and its numbers are those of the whole batch."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import attnscope
+from attnscope.records.timeline import read_run
+from tests.watching.training import batch, gpt2, numbers_of
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_two_processes_write_what_one_process_sees_of_the_whole_batch(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    source = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+    environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    words = [sys.executable, "-m", "tests.watching.two_processes"]
+    processes = [
+        subprocess.Popen([*words, str(rank), port, str(tmp_path / "both")], cwd=ROOT, env=environment)
+        for rank in (0, 1)
+    ]
+    assert [one.wait(timeout=500) for one in processes] == [0, 0]
+    model = gpt2(dropout=0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    chosen = ["entropy", "max_logit", "gradient_norm"]
+    with attnscope.watch(model, tmp_path / "one", every=1, rows=None, measures=chosen) as watch:
+        for step in range(2):
+            optimizer.zero_grad()
+            loss = model(**batch(step)).loss
+            loss.backward()
+            optimizer.step()
+            watch.step(loss=loss)
+    both, one = read_run(tmp_path / "both").looks, read_run(tmp_path / "one").looks
+    assert [look.step for look in both] == [look.step for look in one] == [1, 2]
+    for mine, theirs in zip(both, one, strict=True):
+        # Gradients are averaged in another order of sums: float32 keeps 1e-4 of them.
+        assert mine.loss == pytest.approx(theirs.loss, rel=1e-5)
+        assert mine.tokens == theirs.tokens
+        for value in theirs.values:
+            np.testing.assert_allclose(numbers_of(mine, *value.key), value.numbers, rtol=1e-4)
