@@ -91,7 +91,7 @@ def leads_table(records: Sequence[Record]) -> Figure:
     return Figure("leads", "How early the alarm was", caption, "run", "step", tuple(rows), kind="table")
 
 
-def lead(way: str, paper: str, statement: str, least: float = 20) -> Claim:
+def lead(way: str, paper: str, statement: str, least: float = 20.0) -> Claim:
     quantity = f"lead_{key_of(way)}"
     return Claim(
         f"announced_{key_of(way)}",
@@ -99,8 +99,8 @@ def lead(way: str, paper: str, statement: str, least: float = 20) -> Claim:
         statement,
         f"at least {least:g} steps before the loss shows it, at the median of the seeds",
         holds=(Bound(quantity, ">=", least),),
-        fails=(Bound(quantity, "<=", 0),),
-        given=(Bound(f"failed_{key_of(way)}", ">=", 1),),
+        fails=(Bound(quantity, "<=", 0.0),),
+        given=(Bound(f"failed_{key_of(way)}", ">=", 1.0),),
     )
 
 
