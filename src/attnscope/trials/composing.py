@@ -170,7 +170,7 @@ class Learning:
     head_width: int = 16
     queries: int = 16
     batch: int = 32
-    rate: float = 4e-3
+    rate: float = 1e-2
 
 
 def learned(
