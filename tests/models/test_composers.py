@@ -68,6 +68,7 @@ def test_attention_of_a_lookup_can_be_scanned() -> None:
     asked = task.draw(1, rng(4))
     survey = attnscope.scan(composer(task), [{"vectors": task.vectors(asked)}], measures=("entropy",))
     assert survey.values("entropy").shape == (2, 1)
+    assert survey.provenance["corpus"]["tokens"] == 32  # 16 entries and 16 queries, given as vectors
     # In layer 2 nobody but the 16 queries sees f_2 whole and has something to ask: theirs is 0, so that the mean over
     # the 32 tokens is at most half of what 16 entries that see no more than 16 tokens can have, ln 16.
     assert float(survey.values("entropy")[1, 0]) <= 0.5 * math.log(16) + 1e-4
