@@ -10,7 +10,7 @@
 
 Nothing of the training changes: weights, optimiser, random state and losses are the same to the bit with and without
 the watch. The first step is looked at, and every step that `every` divides; a loss that is no number is looked at where
-it appears. What cannot be looked at is refused at the first forward pass; afterwards training comes first: a look that
+it appears (where several processes train together, at the next look). What cannot be looked at is refused at the first forward pass; afterwards training comes first: a look that
 fails is left out, and said so in the log.
 """
 
@@ -41,7 +41,7 @@ from attnscope.watching.eye import Eye
 from attnscope.watching.inside import compiled_in_place, inside
 from attnscope.watching.judge import Judge
 from attnscope.watching.page import Page
-from attnscope.watching.ranks import mean_of_all, of_all, writes
+from attnscope.watching.ranks import mean_of_all, of_all, together, writes
 from attnscope.watching.settings import Settings
 from attnscope.watching.writers.writer import Writers
 
@@ -142,7 +142,8 @@ class Watch:
                 self._clip.install(self._changes)
             self._clipped(self._clip.after_step())
         value = self._loss(loss)
-        lost = value is not None and not math.isfinite(value) and not self._said_broken
+        # All processes look at the same steps: one that waits for the others at a step of its own waits for ever.
+        lost = value is not None and not math.isfinite(value) and not self._said_broken and not together()
         try:
             if self._due(self._step) or lost:
                 self._look(value, batch)
