@@ -30,7 +30,7 @@ class Rows(Dataset[dict[str, Any]]):
 
 
 def trained(folder: Path, callbacks: list[Any], resume: str | None = None, steps: int = 8, **more: Any) -> Any:
-    """Two epochs, gradients of two batches added up, bfloat16, checkpointed blocks, an evaluation at every other step."""
+    """Two epochs, gradients of two batches added up, bfloat16, checkpointed blocks, evaluations in between."""
     model = gpt2()
     arguments = TrainingArguments(
         output_dir=str(folder),

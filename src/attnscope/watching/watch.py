@@ -10,8 +10,8 @@
 
 Nothing of the training changes: weights, optimiser, random state and losses are the same to the bit with and without
 the watch. The first step is looked at, and every step that `every` divides; a loss that is no number is looked at where
-it appears (where several processes train together, at the next look). What cannot be looked at is refused at the first forward pass; afterwards training comes first: a look that
-fails is left out, and said so in the log.
+it appears (by several processes together, at the next look). What cannot be looked at is refused at the first forward
+pass; afterwards training comes first: a look that fails is left out, and said so in the log.
 """
 
 from __future__ import annotations
