@@ -34,7 +34,7 @@ TALLEST = 320  # pixels of a map
 
 
 def loss_chart(timeline: Timeline, width: int, *, height: int = 190, most: int = MOST) -> alt.LayerChart:
-    """The loss of every run, its alarms as triangles at the step at which they began, each with its sentence."""
+    """The loss of every run, its alarms (not notes) as triangles where they began, each with its sentence."""
     names = distinct([run.name for run in timeline.runs])
     rows = pd.DataFrame(
         [row for run, name in zip(timeline.runs, names, strict=True) for row in _losses(run, name, most)]
@@ -247,9 +247,11 @@ def _losses(run: Timeline, name: str, most: int) -> list[dict[str, Any]]:
 
 
 def _marks(run: Timeline, name: str) -> list[dict[str, Any]]:
+    """Notes are no marks: a head that comes to rest is not what a reader of the loss looks for."""
     return [
         {"run": name, "step": spell.alarm.step, "label": f"{name}, step {spell.alarm.step:,}: {spell.alarm.sentence}"}
         for spell in run.alarms
+        if spell.alarm.severity != "info"
     ]
 
 
