@@ -110,11 +110,16 @@ def lit(model: nn.Module) -> Any:
             super().__init__()
             self.model = model
             self.losses: list[float] = []
+            self.norms: list[list[float]] = []
 
         def training_step(self, part: dict[str, Any], number: int) -> Any:
             loss = self.model(**part).loss
             self.losses.append(loss.item())
             return loss
+
+        def on_before_optimizer_step(self, optimizer: Any) -> None:
+            weights = (block.attn.c_proj.weight for block in self.model.transformer.h)
+            self.norms.append([float(weight.grad.norm()) for weight in weights])
 
         def validation_step(self, part: dict[str, Any], number: int) -> None:
             self.model(**part)
@@ -139,6 +144,7 @@ def fitted(
             max_steps=steps,
             val_check_interval=4,
             accumulate_grad_batches=2,
+            gradient_clip_val=1e-3,
             accelerator="cpu",
             logger=False,
             enable_checkpointing=False,
@@ -166,7 +172,8 @@ def test_lightning_is_left_alone(tmp_path: Path) -> None:
     for look in run.looks:
         both = alone.losses[2 * look.step - 2 : 2 * look.step]
         assert look.loss == pytest.approx(sum(both) / 2, rel=1e-5)
-        assert (numbers_of(look, "gradient_norm", "output") > 0).all()
+        # before they are clipped, and not once more afterwards
+        assert numbers_of(look, "gradient_norm", "output") == pytest.approx(alone.norms[look.step - 1], rel=1e-5)
         assert (numbers_of(look, "update_ratio", "output") > 0).all()
     trainer.save_checkpoint(tmp_path / "last.ckpt")
     again = attnscope.watch.for_lightning(tmp_path / "run", every=2)

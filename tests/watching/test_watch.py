@@ -124,6 +124,18 @@ def test_a_compiled_model_is_seen_through_the_module_inside(tmp_path: Path) -> N
     model.compile(backend="eager")
     with pytest.raises(RefusalError, match="compiled in place"), attnscope.watch(model, tmp_path / "other"):
         pass
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with attnscope.watch(model, tmp_path / "probed", every=1, probe={"input_ids": batch(9)["input_ids"]}) as watch:
+        loss = model(**batch(0)).loss
+        loss.backward()
+        watch.before_update()
+        optimizer.step()
+        optimizer.zero_grad()
+        watch.step(loss=loss)
+    (look,) = read_run(tmp_path / "probed").looks
+    assert look.loss == loss.item()
+    assert (numbers_of(look, "gradient_norm", "key") > 0).all()
+    assert (numbers_of(look, "update_ratio", "key") > 0).all()
 
 
 def test_gradient_checkpointing_is_left_alone(tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ class Watch:
         """Gradients are there, and the optimiser has not used them: frameworks that throw them away call this."""
         if self._eye is not None and self._due(self._step + 1):
             self._seen_gradient = self._eye.training(self._page, None)
+            self._copy_weights()  # where no forward was seen (a compiled model), it was not done yet
 
     def step(self, loss: Tensor | float | int | None = None, batch: Mapping[str, Any] | None = None) -> None:
         """A step of the optimiser is done. `batch` is looked at in place of what the model was last given."""
@@ -175,8 +176,12 @@ class Watch:
         """Before a training forward. The first one shows the watch where attention is."""
         if self._eye is None:
             self._open(inputs)
-        if self._before is None and self._due(self._step + 1) and self._eye is not None:
-            self._before = self._eye.copied_weights() if self._eye.reads("weight_before") else None
+        if self._due(self._step + 1):
+            self._copy_weights()
+
+    def _copy_weights(self) -> None:
+        if self._before is None and self._eye is not None and self._eye.reads("weight_before"):
+            self._before = self._eye.copied_weights()
 
     def _open(self, inputs: Inputs) -> None:
         looked_at = "a probe batch" if self._probe is not None else "the batch that was trained on"
@@ -219,8 +224,8 @@ class Watch:
         inputs = self._probe or (dict(batch) if batch is not None else self._caught.inputs)
         precision = self._precision()
         try:
-            had = self._eye.training(self._page, self._before) or self._seen_gradient
-            self._mind_gradients(had)
+            had = self._eye.training(self._page, self._before, gradients=not self._seen_gradient)
+            self._mind_gradients(had or self._seen_gradient)
             if inputs is not None:
                 self._eye.look(self._page, inputs, precision)
         except (RefusalError, RuntimeError, MemoryError) as error:
