@@ -86,9 +86,11 @@ class Watch:
     # the context
 
     def __enter__(self) -> Watch:
-        catch(self._changes, self._outer, self._model, self._caught, self._forward_begins)
+        compiled = compiled_in_place(self._outer)  # its hooks would be compiled with it
+        if not compiled:
+            catch(self._changes, self._outer, self._model, self._caught, self._forward_begins)
         try:
-            if compiled_in_place(self._outer) and self._probe is None:
+            if compiled and self._probe is None:
                 raise RefusalError(
                     "The model was compiled in place (model.compile()), so its batches cannot be seen: give probe=, a "
                     "batch to look at, or wrap it instead (model = torch.compile(model))."
