@@ -31,6 +31,7 @@ from attnscope.records.timeline.trends import loss_trouble
 
 MOST = 160  # columns of a picture: each carries its sentence
 TALLEST = 320  # pixels of a map
+BESIDE_OTHERS = ("inactive_heads",)  # a head beside the mean of its layer: that mean is 1, and the smallest head tells
 
 
 def loss_chart(timeline: Timeline, width: int, *, height: int = 190, most: int = MOST) -> alt.LayerChart:
@@ -173,6 +174,8 @@ def card_of(timeline: Timeline, key: Key) -> Card:
 
 def worry(card: Card) -> str:
     """Which head of a layer to show: the one nearest to the card's alarm; without an alarm the mean of all."""
+    if card.name in BESIDE_OTHERS:
+        return "smallest"
     return "mean" if card.alarm is None else "largest" if card.alarm.relation == ">" else "smallest"
 
 
