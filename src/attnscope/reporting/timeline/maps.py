@@ -49,7 +49,8 @@ class StepMap:
 
     @property
     def place(self) -> str:
-        return site_title(self.key[2], self.key[3], alone=len(self.runs[0].header.stacks) < 2)
+        words = site_title(self.key[2], self.key[3], alone=len(self.runs[0].header.stacks) < 2)
+        return f"{words}, inside blocks" if self.key[3] == "middle" else words
 
     @property
     def rows_of(self) -> str:
