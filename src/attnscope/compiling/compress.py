@@ -129,7 +129,7 @@ def compress(
     bears. With `width`, the best head at that width. Ctrl-C ends the search with the best head so far, and so do
     `budget` seconds once there is one that selects as asked (with `width`: once there is one).
     """
-    begun = time.monotonic()
+    begun = time.process_time()
     chosen = selected_keys(selector)
     exact = precision(dtype)
     margin = math.log(chosen.shape[1] / LEAK) if margin is None else float(margin)
@@ -161,7 +161,7 @@ def compress(
         )
     else:
         found = at_width(asked.build, width, seed=seed, budget=SearchBudget(budget, "once built"), advance=progress)
-    return _compressed(found, asked, bounds, time.monotonic() - begun)
+    return _compressed(found, asked, bounds, time.process_time() - begun)
 
 
 def selected_keys(selector: Any) -> Bool[np.ndarray, "row key"]:

@@ -14,9 +14,9 @@ Where no key has more than two partners the keys are paths and cycles (`patterns
 closed walk on the grid has an even length. A long one is a comb: t teeth of two columns each over a bottom row of 2 t
 points, along which the walk returns; its length is 2 t + 2 (h_1 + .. + h_t) with teeth of any heights h_i >= 1, so
 every even length from 4 is had. An odd one is the even one before it and one point more, one below the middle of the
-first edge of its bottom row: (x - a) . (x - b) is 3/4 or 1/2 in that triangle, for three rows, and the row of grid
-points that it lies in is left free. Paths are combs that end where they end. Combs no higher than about sqrt(n) fill a
-square of area n, so |x|^2 <= n / 2 and logits are of the order n. QED
+first edge of its bottom row: (x - a) . (x - b) is 3/4 or 1/2 in that triangle, for three rows, and 3/4 for an
+edge just below it; the row of grid points that it lies in is left free. Paths are combs that end where they end. Combs
+no higher than about sqrt(n) fill a square of area n, so |x|^2 <= n / 2 and logits are of the order n. QED
 
 The queries. With w = ln(A_a / A_b), moving c by (a - b) w / (2 b |a - b|^2) gives the two keys their proportion, for
 every b. b is then the smallest, row by row, at which the row leaks half of what is asked, by Newton's method on a
