@@ -71,6 +71,9 @@ def test_a_streamed_scan_is_the_same_alone_and_by_parts(tmp_path: Path, monkeypa
     merged = scan(model, corpus, **options, store=tmp_path / "store")
     assert merged.cells == whole.cells
     assert merged.excerpts == whole.excerpts
+    monkeypatch.setattr("attnscope.hf.loading.streamed.MOST_SHARDS", 2)  # two shards, of two pieces and one
+    assert scan(model, corpus, **options, store=tmp_path / "few").cells == whole.cells
+    assert len(list((tmp_path / "few").glob("*.shard"))) == 2
 
 
 def test_a_corpus_elsewhere(tmp_path: Path) -> None:

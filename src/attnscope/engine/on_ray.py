@@ -138,7 +138,9 @@ class OnRay:
                 _refuse_silence(self._address)
                 quietly.pop("include_dashboard")
                 self._ray.init(address=self._address, **quietly)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except RefusalError:
+            raise
+        except Exception as error:  # Ray raises whatever it likes, a bare Exception where a node is slow to start
             self._ray.shutdown()
             where = f" at {self._address}" if self._address else ""
             raise RefusalError(
