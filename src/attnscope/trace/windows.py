@@ -71,8 +71,10 @@ def windows(
     samples: int | None = None,
     seed: int = 0,
     beginning: Beginning | None = None,
+    short: bool = False,
 ) -> Windows:
-    """The sequences of `corpus`; all of them, or `samples` drawn with `seed`.
+    """The sequences of `corpus`; all of them, or `samples` drawn with `seed`. A corpus of fewer than `max_tokens` in
+    all is refused, unless it may be `short`.
 
     `positions` is the longest sequence the model takes, and `vocab_size` the number of tokens it knows. Without
     `beginning`, windows begin as the tokenizer makes texts begin.
@@ -107,7 +109,7 @@ def windows(
             f"The corpus {corpus.name} gives no sequence of {_FEWEST} tokens or more ({seen} in all) with "
             "this tokenizer: give it more text, or text that the tokenizer knows."
         )
-    if max_tokens is not None and len(cut) == len(stretches) and seen < room:
+    if max_tokens is not None and not short and len(cut) == len(stretches) and seen < room:
         raise RefusalError(
             f"The corpus ({corpus.name}) has {seen + surround.length} tokens, fewer than one window of "
             f"{max_tokens}: give it more text, or pass --max-tokens {seen + surround.length} or less."
