@@ -43,7 +43,7 @@ FINDS = {
     "reproduce": (("stand_in", "--seeds", "1"), "stand_in", ["charts", "page.html", "results.json"]),
 }
 WITH_OUT = {"treat": ("model",)}  # a treated model is as large as a model: it is kept where a folder is named for it
-READS = {"report", "compare", "measures", "variants"}
+READS = {"report", "compare", "measures", "variants", "doctor"}
 
 
 @pytest.fixture(scope="module")
