@@ -61,8 +61,8 @@ families: $(STAMP)  ## write docs/families.md anew: every model type of transfor
 	$(BIN)/python tools/families_table.py --every build/families.json
 	rm build/families.json
 
-tables: $(STAMP)  ## write the table of measures in README.md, the cards of experiments and variants, docs/papers.md and docs/variants.md anew
-	$(BIN)/python tools/readme_tables.py
+tables: $(STAMP)  ## write the table of measures in docs/scan.md, the cards of experiments and variants, docs/papers.md and docs/variants.md anew
+	$(BIN)/python tools/measures_table.py
 	$(BIN)/python tools/experiment_cards.py
 	$(BIN)/python tools/papers_page.py
 	$(BIN)/python tools/variant_cards.py
