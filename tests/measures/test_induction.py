@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,7 +120,7 @@ def circuit(vocabulary: int, places: int, gain: float) -> Nano:
         max_tokens=places,
         causal=True,
     )
-    model = Nano(config)
+    model: Any = Nano(config)
     token, place, before = torch.eye(config.width).split((vocabulary, places, vocabulary))
     first, second = (block.attention for block in model.blocks)
     sharp = gain / first.scale
