@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ def one_round(
     }
 
 
-def kills(number: int, minutes: float) -> None:
+def kills(number: int, minutes: float, victims: Sequence[str] = VICTIMS) -> None:
     from attnscope.records.survey.survey import Survey
     from tests.specimens import TEXT, save_specimen
 
@@ -143,7 +143,7 @@ def kills(number: int, minutes: float) -> None:
         whole = Survey.load(folder / "whole.json")
         while len(rounds) < number and time.monotonic() < until:
             draw = random.Random(len(rounds))
-            victim = VICTIMS[len(rounds) % 3]
+            victim = victims[len(rounds) % len(victims)]
             (folder / str(len(rounds))).mkdir()
             rounds.append(one_round(given, folder / str(len(rounds)), whole, victim, draw, cluster))
             RESULTS.write_text(json.dumps(summary(rounds), indent=1) + "\n")
@@ -164,8 +164,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50, help="rounds in all, with those that are on record")
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no round after this time")
+    parser.add_argument("--victims", nargs="+", choices=VICTIMS, default=VICTIMS, help="nodes need Ray")
     asked = parser.parse_args()
-    kills(asked.kills, asked.minutes)
+    kills(asked.kills, asked.minutes, asked.victims)
     write()
     found = json.loads(RESULTS.read_text())
     print(json.dumps({name: value for name, value in found.items() if name != "rounds"}))
