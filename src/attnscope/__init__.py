@@ -34,6 +34,7 @@ _HOMES = {
     "reproduce": "attnscope.reproducing.reproduce:reproduce",
     "compile": "attnscope.compiling.compile:compile",
     "capacity": "attnscope.compiling.capacity:capacity",
+    "head_widths": "attnscope.compiling.head_widths:head_widths",
     "compress": "attnscope.compiling.compress:compress",
     "fixed_keys": "attnscope.compiling.universal:fixed_keys",
     "queries_for": "attnscope.compiling.universal:queries_for",
@@ -55,6 +56,7 @@ _HOMES = {
     "Collapse": "attnscope.records.collapse:Collapse",
     "Compiled": "attnscope.records.compiled:Compiled",
     "Capacity": "attnscope.records.capacity:Capacity",
+    "HeadWidths": "attnscope.records.head_widths:HeadWidths",
     "PathReport": "attnscope.records.paths:PathReport",
     "TaskPaths": "attnscope.records.task_paths:TaskPaths",
     "Explanation": "attnscope.records.explanation:Explanation",
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
     from attnscope.compiling.capacity import capacity as capacity
     from attnscope.compiling.compile import compile as compile
     from attnscope.compiling.compress import compress as compress
+    from attnscope.compiling.head_widths import head_widths as head_widths
     from attnscope.compiling.universal import fixed_keys as fixed_keys
     from attnscope.compiling.universal import queries_for as queries_for
     from attnscope.core.errors import RefusalError as RefusalError
@@ -100,6 +103,7 @@ if TYPE_CHECKING:
     from attnscope.records.explanation import Explanation as Explanation
     from attnscope.records.export import export as export
     from attnscope.records.faithfulness import Faithfulness as Faithfulness
+    from attnscope.records.head_widths import HeadWidths as HeadWidths
     from attnscope.records.load import load as load
     from attnscope.records.operator_map import OperatorMap as OperatorMap
     from attnscope.records.paths import PathReport as PathReport

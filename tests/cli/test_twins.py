@@ -20,6 +20,7 @@ OTHERWISE = {
     "reproduce": {"paper"},
     "variants": {"remedies"},  # another table
     "treat": {"setting"},  # NAME=VALUE, where the twin takes a mapping
+    "capacity": {"n", "k", "model", "corpus", "texts", "max_tokens"},  # another twin: attnscope.head_widths
     "explain": {"evaluate", "labels", "samples", "max_tokens"},  # another twin: attnscope.evaluate
     "paths": {"removal", "resume"},  # another twin: attnscope.task_paths
     "watch": {"run", "refresh", "once"},  # the screen of a run, where the twin writes one
@@ -70,6 +71,12 @@ def test_defaults_of_evaluating_are_those_of_its_own_twin() -> None:
     theirs = inspect.signature(attnscope.evaluate).parameters
     for option in ("methods", "labels", "samples", "max_tokens", "dtype", "device", "bos", "seed", "random_init"):
         assert default_of(COMMANDS["explain"], option) == theirs[option].default, option
+
+
+def test_defaults_of_the_heads_of_a_model_are_those_of_their_own_twin() -> None:
+    theirs = inspect.signature(attnscope.head_widths).parameters
+    for option in ("corpus", "texts", "max_tokens", "dtype", "ratio_error", "leak"):
+        assert default_of(COMMANDS["capacity"], option) == theirs[option].default, option
 
 
 def test_defaults_of_a_task_are_those_of_its_own_twin() -> None:

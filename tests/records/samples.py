@@ -8,6 +8,7 @@ from functools import cache
 import attnscope
 from attnscope.records.collapse import Collapse, Curve, EndToEnd, LayerBounds, SkipBounds
 from attnscope.records.comparison import compare
+from attnscope.records.head_widths import HeadWidth, HeadWidths
 from attnscope.records.load import KINDS
 from attnscope.records.record import Record
 from attnscope.records.reproduction import Reproduction
@@ -36,6 +37,7 @@ def sample(kind: str) -> Record:
         "operator_map": sample_operator_map,
         "compiled": lambda: attnscope.compile(attnscope.generate("window", 8, 2), width=4),
         "capacity": lambda: attnscope.capacity(64, 2, budget=0.0),
+        "head_widths": sample_head_widths,
         "treatment": sample_treatment,
         "reproduction": sample_reproduction,
         "timeline": sample_timeline,
@@ -44,6 +46,15 @@ def sample(kind: str) -> Record:
 
 
 ALL = tuple(KINDS)
+
+
+def sample_head_widths() -> HeadWidths:
+    heads = [
+        HeadWidth("decoder", layer, head, 32, (4, None if (layer, head) == (1, 1) else 3 + 30 * layer), (2, 1), 0.7)
+        for layer in range(2)
+        for head in range(2)
+    ]
+    return HeadWidths("a model", 4, 2, (48, 40), "float32", 0.1, 0.01, tuple(heads), 2.5)
 
 
 def sample_collapse() -> Collapse:

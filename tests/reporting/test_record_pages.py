@@ -16,6 +16,7 @@ from playwright.sync_api import Browser
 import attnscope
 from attnscope.records.record import Record
 from tests.charts.sample_capacity import sample_capacity
+from tests.records.samples import sample_head_widths
 from tests.reporting import looks
 from tests.reporting.sample_collapse import collapse_of, sample_curves
 from tests.reporting.sample_explanation import sample_explanation, sample_scene
@@ -30,6 +31,7 @@ PAGES: dict[str, Callable[[], Record]] = {
     "collapse of many blocks": partial(collapse_of, sample_curves(96)),
     "compiled": lambda: attnscope.compile(attnscope.generate("window", 48, 3), width=4),
     "capacity": sample_capacity,
+    "head widths": sample_head_widths,
     "explanation": sample_explanation,
     "explanation of two stacks": partial(sample_explanation, stacks=2, tokens=60),
     "explanation of a picture and a sound": sample_scene,

@@ -18,6 +18,7 @@ from attnscope.cli.options import (
     budget_option,
     chart_option,
     json_option,
+    max_tokens_option,
     seeds_option,
 )
 from attnscope.core.errors import RefusalError
@@ -32,8 +33,21 @@ RECORD, PAGE = "capacity.json", "capacity.html"
 
 
 def capacity(
-    n: Annotated[int, typer.Option("-n", help="Tokens in the context: rows and columns of the pattern.", min=2)],
-    k: Annotated[int, typer.Option("-k", help="Keys that a query attends to.", min=1)],
+    n: Annotated[
+        int | None, typer.Option("-n", help="Tokens in the context: rows and columns of the pattern.", min=2)
+    ] = None,
+    k: Annotated[
+        int | None, typer.Option("-k", help="Keys that a query attends to. With --model: 4 if not given.", min=1)
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Instead of -n: what every head of this model attends to, and the width that it needs."),
+    ] = None,
+    corpus: Annotated[
+        str | None, typer.Option(help="With --model: texts to read, a file or folder. Default: a small one inside.")
+    ] = None,
+    texts: Annotated[int, typer.Option(help="With --model: how many texts are read.", min=1)] = 2,
+    max_tokens: Annotated[int, max_tokens_option("With --model; 48 if not given.")] = 48,
     dtype: HeadDtype = "float32",
     ratio_error: RatioError = 0.1,
     leak: Leak = 0.01,
@@ -61,7 +75,10 @@ def capacity(
     verbose: Verbose = False,
     as_json: Annotated[bool, json_option("the answer")] = False,
 ) -> None:
-    """How wide must a head be to attend to any K of N tokens? What is proved, and what each construction needs."""
+    """How wide must a head be to attend to any K of N tokens? What is proved, and what each construction needs.
+
+    With --model: for every head of a model, the width of the narrowest head found for what it attends to on texts.
+    """
     from attnscope.cli.default_folder import named_folder
     from attnscope.cli.files import checked_file
     from attnscope.cli.output import output_folder
@@ -71,6 +88,18 @@ def capacity(
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
     if save is not None:
         checked_file(save, "--save", (".json",))
+    if model is not None:
+        if n is not None:
+            raise RefusalError("-n is for patterns without a model: with --model, say --max-tokens instead.")
+        from attnscope.cli.head_widths import head_widths
+
+        asked = {"dtype": dtype, "ratio_error": ratio_error, "leak": leak, "texts": texts, "max_tokens": max_tokens}
+        head_widths(model, corpus, {**asked, "k": k or 4, "budget": budget}, out, save, chart, verbose, as_json)
+        return
+    if n is None or k is None:
+        raise RefusalError("Nothing is asked: give -n and -k, or a model with --model.")
+    if corpus is not None:
+        raise RefusalError("--corpus is what a model reads: name the model with --model.")
     with showing() as progress:
         progress("loading", 0, 0)
         from attnscope.compiling.capacity import Question, answered

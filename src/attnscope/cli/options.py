@@ -113,7 +113,7 @@ Leak = Annotated[float, typer.Option(help="Share of a row's attention that may f
 
 
 def budget_option(purpose: str) -> Any:
-    return typer.Option(help=f"Seconds for {purpose}", min=0, metavar="SECONDS")
+    return typer.Option(help=f"Processor seconds for {purpose}", min=0, metavar="SECONDS")
 
 
 # chance, findings, and what comes out

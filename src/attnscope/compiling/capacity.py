@@ -107,7 +107,7 @@ def answered(
     progress: Advance = silent,
 ) -> Capacity:
     """`capacity`, with what is known and what is kept on a shelf of the caller's."""
-    start = time.monotonic()
+    start = time.process_time()
     if budget is not None and not budget >= 0:
         raise RefusalError(f"A budget of {budget:g} seconds cannot be kept: give a number of seconds, like 120.")
     n, k, accuracy, names = question.n, question.k, question.accuracy, question.methods
@@ -139,7 +139,7 @@ def answered(
         needs=tuple(worklist.need(name, n, k) for name in names),
         against_n=against_n,
         against_k=against_k,
-        seconds=round(time.monotonic() - start, 3),
+        seconds=round(time.process_time() - start, 3),
         interrupted=interrupted,
         shipped=shipped,
         floors=_floors([(need.n, need.k) for need in (*against_n, *against_k)], accuracy),

@@ -56,7 +56,7 @@ def compile(
     so do `budget` seconds once there is one that reaches the accuracy (with `width`: once there is one).
     `causal` and `normalise` say how to read what is not a Pattern yet.
     """
-    start = time.monotonic()
+    start = time.process_time()
     accuracy = asked(ratio_error, leak, dtype)
     chosen = _chosen(method, universal)
     if width is not None and width < 1:
@@ -96,7 +96,7 @@ def compile(
         method=found.head.method,
         why=why,
         seed=found.seed,
-        seconds=round(time.monotonic() - start, 3),
+        seconds=round(time.process_time() - start, 3),
         bounds=bounds,
         tried=found.tried,
         universal=universal,
@@ -161,7 +161,7 @@ class _Work:
         )
 
     def _budget(self, binds: Binds, restarts: int = RESTARTS) -> SearchBudget:
-        return SearchBudget(self.deadline - time.monotonic(), binds, restarts)
+        return SearchBudget(self.deadline - time.process_time(), binds, restarts)
 
     def forced(self, construction: Construction, width: int, method: str) -> tuple[Found, str]:
         """The best of several draws at a width that was asked for; under `auto` heads of known width if it misses."""
@@ -228,7 +228,7 @@ class _Work:
     def serving(self, found: Found, why: str, construction: Construction) -> tuple[Found, str, Served]:
         """Keys for all patterns are tried on others; while some of those fail, wider ones are sought."""
         others, width = self._served(found), found.head.width
-        while others.tried and others.realised != others.tried and time.monotonic() < self.deadline:
+        while others.tried and others.realised != others.tried and time.process_time() < self.deadline:
             width += max(1, width // WIDER)
             if width > widest(construction, self.pattern):
                 break

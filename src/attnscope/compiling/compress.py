@@ -31,6 +31,7 @@ from attnscope.heads.bounds import lower_bounds
 from attnscope.heads.certificate import NAMED_ROWS
 from attnscope.heads.factors import Factors
 from attnscope.heads.head import Head
+from attnscope.heads.slack import UNITS, logits_and_slack, of_the_scale
 from attnscope.patterns.pattern import Pattern
 from attnscope.patterns.seeds import refuse_negative
 from attnscope.records.bounds import Bounds
@@ -128,7 +129,7 @@ def compress(
     bears. With `width`, the best head at that width. Ctrl-C ends the search with the best head so far, and so do
     `budget` seconds once there is one that selects as asked (with `width`: once there is one).
     """
-    begun = time.monotonic()
+    begun = time.process_time()
     chosen = selected_keys(selector)
     exact = precision(dtype)
     margin = math.log(chosen.shape[1] / LEAK) if margin is None else float(margin)
@@ -160,7 +161,7 @@ def compress(
         )
     else:
         found = at_width(asked.build, width, seed=seed, budget=SearchBudget(budget, "once built"), advance=progress)
-    return _compressed(found, asked, bounds, time.monotonic() - begun)
+    return _compressed(found, asked, bounds, time.process_time() - begun)
 
 
 def selected_keys(selector: Any) -> Bool[np.ndarray, "row key"]:
@@ -230,15 +231,17 @@ class _Asked:
 
     @torch.no_grad()
     def certify(self, head: Head) -> MarginCertificate:
-        """Every row from the rounded tensors: exactly, and as attention computes logits; the smaller gap counts."""
+        """Every row from the rounded tensors, each logit as far off as rounding can bring it (`heads.slack`)."""
         chosen = torch.from_numpy(self.chosen)
-        gap, largest = [], 0.0
+        gap, largest, unit = [], 0.0, UNITS[precision(head.dtype)]
         for first in range(0, len(chosen), _ROWS):
             part = slice(first, first + _ROWS)
-            as_run = head.logits(first, first + _ROWS).double()
-            exact = head.queries[part].double() @ head.keys.double().T * head.scale
-            gap.append(torch.minimum(gaps(as_run, chosen[part]), gaps(exact, chosen[part])))
-            largest = max(largest, float(torch.maximum(as_run.abs(), exact.abs()).max()))
+            logits, slack = logits_and_slack(head.queries[part], head.keys, head.scale, unit)
+            slack += of_the_scale(
+                logits - logits.masked_fill(~chosen[part], -torch.inf).amax(1)[:, None], head.scale, unit
+            )
+            gap.append(gaps(torch.where(chosen[part], logits - slack, logits + slack), chosen[part]))
+            largest = max(largest, float((logits.abs() + slack).max()))
         every = torch.cat(gap)
         bad = ~(every >= self.margin) if largest <= self.limit else torch.ones(len(every), dtype=torch.bool)
         finite = every[every.isfinite()]

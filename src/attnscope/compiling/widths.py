@@ -97,7 +97,7 @@ def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurem
     from attnscope.heads.accuracy import asked
     from attnscope.patterns.generate import generate
 
-    start = time.monotonic()
+    start = time.process_time()
     construction = constructions()[point.method]
     pattern = generate("union_of_permutations", point.n, point.k, seed=point.seed)
     accuracy = asked(point.ratio_error, point.leak, point.dtype)
@@ -106,9 +106,9 @@ def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurem
             construction, pattern, accuracy, seed=point.seed, budget=SearchBudget(seconds), advance=advance
         )
     except RefusalError as refusal:
-        return Measurement(point, None, None, time.monotonic() - start, refused=str(refusal))
+        return Measurement(point, None, None, time.process_time() - start, refused=str(refusal))
     except OutOfTimeError:
-        return Measurement(point, None, None, time.monotonic() - start, cut_short=True)
+        return Measurement(point, None, None, time.process_time() - start, cut_short=True)
     if found.interrupted:  # what a search had by then is worth keeping for a head, not for a measurement
         raise KeyboardInterrupt
     certificate = found.certificate
@@ -116,7 +116,7 @@ def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurem
         point,
         certificate.d if certificate.reached else None,
         certificate.max_logit if certificate.reached else None,
-        time.monotonic() - start,
+        time.process_time() - start,
         cut_short=found.ending != "finished",
     )
 

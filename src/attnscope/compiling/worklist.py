@@ -54,7 +54,7 @@ class Worklist:
         when the clock stopped the search is an answer, if not the last word."""
         for one in filter(None, (for_auto("one pattern"), for_auto("any pattern"))):
             method, point = one.name, self.point(one.name, *question, seed)
-            left = self.deadline - time.monotonic()
+            left = self.deadline - time.process_time()
             if method in methods and not self.kept(method, *question) and left > WORTH_TRYING:
                 self.shelf.put(measure(point, left, self._saying(point, 0, 1)))
 
@@ -62,7 +62,7 @@ class Worklist:
         points = [self.point(method, n, k, seed) for n, k in places for method in methods]
         missing = [point for point in points if self.shelf.get(point) is None]
         for done, point in enumerate(sorted(missing, key=self.shelf.expected_seconds)):
-            left = self.deadline - time.monotonic()
+            left = self.deadline - time.process_time()
             if self.shelf.expected_seconds(point) > left:
                 continue
             self.shelf.put(measure(point, left, self._saying(point, done, len(missing))))

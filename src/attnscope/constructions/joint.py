@@ -22,6 +22,7 @@ from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.certified import certified
 from attnscope.heads.factors import Factors
+from attnscope.heads.slack import rounding_of_one
 from attnscope.patterns.pattern import Pattern
 from attnscope.solvers.descent import Adam, Target, onto_ratios, slopes
 
@@ -170,14 +171,19 @@ def _circle(pattern: Pattern, width: int, accuracy: Accuracy) -> Factors:
 
     With queries of length t the nearest wrong keys lie t (1 - cos(2 pi / m)) lower, two of them at that distance and
     the others further, at squares of it; unused keys lie t lower. A gap of ln(4 / leak) bounds the first by half of
-    the leak with room to spare, ln(2 n / leak) the second. One more unit of gap pays for rounding.
+    the leak with room to spare, ln(2 n / leak) the second. Rounding (`heads.slack`) can bring two logits together by
+    2 t times what it does to a logit of products that sum to 1: that much of 1 - cos is not there. Half a unit of gap
+    pays for the rounding of half precision's own numbers.
     """
     used = np.unique(pattern.columns)
     step = 2 * np.pi / max(3, len(used))
     keys = np.zeros((pattern.n_keys, width))
     keys[used, :2] = np.stack([np.cos(step * np.arange(len(used))), np.sin(step * np.arange(len(used)))], axis=1)
+    fall = 1 - np.cos(step)
+    # sum |cos cos| + |sin sin| is at most 1; where rounding eats the fall, no length helps
+    fall = max(fall - 2 * rounding_of_one(accuracy.dtype, width), 0.1 * fall)
     length = max(
-        (1 + np.log(4 / accuracy.leak)) / (1 - np.cos(step)),
+        (0.5 + np.log(4 / accuracy.leak)) / fall,
         1 + np.log(2 * pattern.n_keys / accuracy.leak),
     )
     queries = length * keys[pattern.columns]

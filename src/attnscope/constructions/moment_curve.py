@@ -22,9 +22,8 @@ exponentials sum to 1 on S, b solves
 f is convex and falls, so Newton's method rises to b from any point below it; the largest (R_j - wanted) / |P_j|, where
 a single zero alone has the whole leak, is such a point. QED
 
-Width 2 and 3 use the parabola c(t) = (t, t^2) at centred whole numbers instead, with P(t) = -(t - z_1)(t - z_2): the
-same convex position, and integers that float32 holds without rounding up to about n = 6000; b is made a power of two
-there.
+Rounding grows with b as |P| does: at b = 1 it can bring the support and key j together by `heads.slack` (1) of both, so
+that much is taken from |P_j| before b is sought. (It has no solution where nothing is left.)
 
 The price: |P| is (2 pi / m)^2 next to an isolated key and smaller by the squared distance to each further support
 key, so b grows like m^2 (k = 1) to m^(2k) (clustered supports); precision p bears logits up to about 2^p. `largest_n`
@@ -46,12 +45,14 @@ from attnscope.heads.accuracy import Accuracy, Dtype
 from attnscope.heads.certified import certified
 from attnscope.heads.factors import Factors
 from attnscope.heads.ratios import with_exact_ratios
+from attnscope.heads.slack import rounding_of_one
 from attnscope.patterns.generate import union_of_permutations
 from attnscope.patterns.pattern import Pattern
 
 ROOM_FOR_ROUNDING = 0.5  # the share of the asked leak that is aimed at
 BLOCK_ELEMENTS = 2**22
 NEWTON_STEPS = 60
+LEAST_LEFT = 0.1  # of |P| after rounding, for it to be worth a larger b
 
 
 def zeros_of(support: Int[np.ndarray, " entry"], visible: int) -> list[int]:
@@ -93,19 +94,17 @@ def moment_curve(
         )
     keys = curve(pattern.n_keys, width)
     smallest = with_exact_ratios(np.zeros((pattern.n, width)), keys, pattern)
-    directions = _parabolas(pattern, width) if width < 4 else _polynomials(pattern, width)
+    directions = _polynomials(pattern, width)
     products = np.zeros(pattern.n)
     step = max(1, BLOCK_ELEMENTS // pattern.n_keys)
+    off = rounding_of_one(accuracy.dtype, width)
     for first in range(0, pattern.n, step):
         rows = slice(first, min(first + step, pattern.n))
-        products[rows] = _sharpness(
-            pattern, rows, smallest[rows] @ keys.T, accuracy.leak * ROOM_FOR_ROUNDING, width < 4
-        )
+        sizes = off * (np.abs(directions[rows]) @ np.abs(keys).T)
+        products[rows] = _sharpness(pattern, rows, smallest[rows] @ keys.T, accuracy.leak * ROOM_FOR_ROUNDING, sizes)
         advance("sharpening rows", rows.stop, pattern.n)
     if pattern.k == 1:  # no ratio can suffer, and rows that need less get room for rounding
         products[:] = products.max()
-    if width < 4:  # queries are sqrt(width) b times integers when the head is finished
-        products = np.exp2(np.ceil(np.log2(np.maximum(products, 1e-9) * width**0.5))) / width**0.5
     queries = products[:, None] * directions + smallest
     largest = max(float(np.abs(queries[first : first + step] @ keys.T).max()) for first in range(0, pattern.n, step))
     return Factors(
@@ -115,26 +114,11 @@ def moment_curve(
 
 def curve(n_keys: int, width: int) -> Float[np.ndarray, "key width"]:
     """Points of the curve; angles are reduced as integers, so that harmonics stay exact. An odd width has a 0."""
-    if width < 4:
-        centred = np.arange(n_keys) - n_keys // 2
-        return np.stack([centred, centred**2, *[0 * centred] * (width - 2)], axis=1).astype(np.float64)
     harmonic = np.arange(1, width // 2 + 1)
     angle = 2 * np.pi * (np.arange(n_keys)[:, None] * harmonic % n_keys) / n_keys
     points = np.zeros((n_keys, width))
     points[:, 0 : 2 * len(harmonic) : 2], points[:, 1 : 2 * len(harmonic) : 2] = np.cos(angle), np.sin(angle)
     return points
-
-
-def _parabolas(pattern: Pattern, width: int) -> Float[np.ndarray, "row width"]:
-    """Coefficients (z_1 + z_2, -1) of -(t - z_1)(t - z_2); the other sign where first and last key are the pair."""
-    answer = np.zeros((pattern.n, width))
-    for row, (a, b, seen) in enumerate(_row_slices(pattern)):
-        zeros = zeros_of(pattern.columns[a:b], int(seen))
-        if zeros:
-            away, (one, other) = _first_zero(pattern, row), zeros
-            sign = 1 if (away - one) * (away - other) > 0 else -1
-            answer[row, :2] = sign * (one + other - 2 * (pattern.n_keys // 2)), -sign
-    return answer
 
 
 def _polynomials(pattern: Pattern, width: int) -> Float[np.ndarray, "row width"]:
@@ -168,12 +152,17 @@ def _first_zero(pattern: Pattern, row: int) -> int:
 
 
 def _sharpness(
-    pattern: Pattern, rows: slice, smallest: Float[np.ndarray, "some_rows key"], leak: float, straight: bool
+    pattern: Pattern,
+    rows: slice,
+    smallest: Float[np.ndarray, "some_rows key"],
+    leak: float,
+    rounding: Float[np.ndarray, "some_rows key"],
 ) -> Float[np.ndarray, " some_rows"]:
-    """b of the derivation for some rows. |P| comes from its factors: near its zeros coefficients would cancel."""
+    """b of the derivation for some rows. |P| comes from its factors: near its zeros coefficients would cancel. What
+    `rounding` can do to each logit at b = 1 is taken from it."""
     n_keys = pattern.n_keys
     steps = np.arange(-n_keys, n_keys)
-    factor = np.abs(steps) if straight else 2 * np.abs(np.sin(np.pi * steps / n_keys))
+    factor = 2 * np.abs(np.sin(np.pi * steps / n_keys))
     depth = np.ones_like(smallest)
     on = np.zeros_like(smallest, dtype=bool)
     for place, row in enumerate(range(rows.start, rows.stop)):
@@ -182,6 +171,8 @@ def _sharpness(
         for zero in zeros_of(support, int(pattern.visible[row])):
             depth[place] *= factor[n_keys - zero : 2 * n_keys - zero]
     hidden = np.arange(n_keys) >= pattern.visible[rows, None]
+    left = depth - rounding - np.where(on, rounding, 0.0).max(axis=1, keepdims=True)
+    depth = np.where(left > LEAST_LEFT * depth, left, depth)  # where rounding eats all of it, no b helps
     level = np.where(on, smallest, -np.inf)
     shift = level.max(axis=1, keepdims=True)
     shift += np.log(np.exp(level - shift).sum(axis=1, keepdims=True))

@@ -13,15 +13,17 @@ of each row are neighbours; for a row of one key, c is that key and every other 
 Where no key has more than two partners the keys are paths and cycles (`patterns.chains`), and these can be laid. A
 closed walk on the grid has an even length. A long one is a comb: t teeth of two columns each over a bottom row of 2 t
 points, along which the walk returns; its length is 2 t + 2 (h_1 + .. + h_t) with teeth of any heights h_i >= 1, so
-every even length from 4 is had. An odd one is the even one before it and one point more, below the first edge of its
-bottom row, with which it forms a triangle of side 1: (x - a) . (x - b) = 1/2 there, for three rows, and the row of grid
-points below is left free. Paths are combs that end where they end. Combs no higher than about sqrt(n) fill a square
-of area n, so |x|^2 <= n / 2 and logits are of the order n. QED
+every even length from 4 is had. An odd one is the even one before it and one point more, one below the middle of the
+first edge of its bottom row: (x - a) . (x - b) is 3/4 or 1/2 in that triangle, for three rows, and 3/4 for an
+edge just below it; the row of grid points that it lies in is left free. Paths are combs that end where they end. Combs
+no higher than about sqrt(n) fill a square of area n, so |x|^2 <= n / 2 and logits are of the order n. QED
 
 The queries. With w = ln(A_a / A_b), moving c by (a - b) w / (2 b |a - b|^2) gives the two keys their proportion, for
 every b. b is then the smallest, row by row, at which the row leaks half of what is asked, by Newton's method on a
 convex function (`solvers.settling`), over the keys less than REACH away: from there on a key weighs less than
-exp(-30) for b >= 4.
+exp(-30) for b >= 4. Keys are halves and quarters of whole numbers, and b sqrt(width), which queries carry, is made a
+multiple of a half: only the tilt towards the stronger key is no short number, and `heads.rounding` makes it one where
+logits are so large that sums would round (n = 16,384 in float32).
 
 Why no width 2: heads/cycles.py.
 """
@@ -70,8 +72,9 @@ def paraboloid(
         )
     places = laid(parts, pattern.n_keys)
     advance("keys are laid", 1, 2)
-    places -= (places.max(axis=0) + places.min(axis=0)) / 2  # the smallest logits, wherever the grid began
-    queries, sharpness = _queries(pattern, places, accuracy)
+    # the smallest logits, wherever the grid began; whole steps, so that short numbers stay short
+    places -= np.round((places.max(axis=0) + places.min(axis=0)) / 2)
+    queries, sharpness = _queries(pattern, places, accuracy, math.sqrt(width))
     keys = np.zeros((pattern.n_keys, width))
     keys[:, :2], keys[:, 2] = places, (places**2).sum(axis=1)
     answer = np.zeros((pattern.n, width))
@@ -87,7 +90,8 @@ def laid(parts: Sequence[Chain], n_keys: int) -> Float[np.ndarray, "key 2"]:
     for part in sorted(parts, key=len, reverse=True):
         odd = part.closed and len(part) % 2 == 1
         even = len(part) - odd
-        teeth = 1 if even <= 2 * height else math.ceil(even / (2 * height))
+        # no tooth without a height: 2 t points of the bottom row and 2 t above it, at least
+        teeth = max(1, min(math.ceil(even / (2 * height)), (even + even % 2) // 4))
         tall = math.ceil(even / (2 * teeth))
         if teeth > 1 or floor + odd + tall > height:
             column, floor = column + 2 * (floor > 0), 0
@@ -95,7 +99,7 @@ def laid(parts: Sequence[Chain], n_keys: int) -> Float[np.ndarray, "key 2"]:
         points = [(x + column, y + floor + odd) for x, y in walk]
         if odd:  # below the edge with which the walk ends, where it closes
             (x, y), (other, _) = points[-1], points[0]
-            points.append(((x + other) / 2, y - math.sqrt(3) / 2))
+            points.append(((x + other) / 2, y - 1))
         places[list(part.keys)] = points
         if teeth > 1:
             column, floor = column + 2 * teeth, 0
@@ -121,7 +125,7 @@ def _comb(length: int, teeth: int) -> Iterator[Point]:
 
 
 def _queries(
-    pattern: Pattern, places: Float[np.ndarray, "key 2"], accuracy: Accuracy
+    pattern: Pattern, places: Float[np.ndarray, "key 2"], accuracy: Accuracy, carried: float
 ) -> tuple[Float[np.ndarray, "row 3"], Float[np.ndarray, " row"]]:
     """b (2c, -1) of the derivation, and b, row by row."""
     from scipy.spatial import cKDTree
@@ -154,5 +158,6 @@ def _queries(
         sharp += step
         if step.max() < 1e-9:
             break
+    sharp = np.ceil(2 * carried * sharp) / (2 * carried)
     centred = 2 * sharp[:, None] * middle + tilt
     return np.concatenate([centred, -sharp[:, None]], axis=1), sharp

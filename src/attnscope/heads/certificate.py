@@ -1,12 +1,16 @@
 """The certificate: how well a head realises a pattern, recomputed from its tensors alone, in blocks of rows.
 
-For row i with support S and logits s (after rounding, accumulated in float32, the mask applied):
+For row i with support S, logits s of the stored numbers (the mask applied), and r the bound on what rounding can do to
+each of them, in whatever order a machine sums (`heads.slack`):
 
-    ratio error = max over j, j' in S of (e^s_j / A_ij) / (e^s_j' / A_ij') - 1
-                = exp(max r - min r) - 1,  r_j = s_j - ln A_ij
-    leak        = sum over j not in S of softmax(s)_j = sigmoid(lse(s off S) - lse(s on S))
+    ratio error = max over j, j' in S of (e^s_j / A_ij) / (e^s_j' / A_ij') - 1, each s anywhere within its r
+               <= exp(max (t + r) - min (t - r)) - 1,   t_j = s_j - ln A_ij          (0 for a row of one key)
+    leak        = sum over j not in S of softmax(s)_j <= sigmoid(lse(s + r off S) - lse(s - r on S))
 
-Both need no n x n array: blocks of rows keep memory at `BLOCK * n` numbers. A number that is not finite never passes.
+So a head that is certified has the accuracy in exact arithmetic, which is what lower bounds speak of, and on every
+machine that sums products in the stated precision: none passes because two different logits fall on one rounded number.
+Both need no n x n array: blocks of rows keep memory at `BLOCK_ELEMENTS` numbers. A number that is not finite never
+passes.
 """
 
 from __future__ import annotations
@@ -14,12 +18,13 @@ from __future__ import annotations
 import torch
 
 from attnscope.core.errors import RefusalError
-from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.accuracy import Accuracy, precision
 from attnscope.heads.head import Head
+from attnscope.heads.slack import UNITS, logits_and_slack, of_the_scale
 from attnscope.patterns.pattern import Pattern
 from attnscope.records.certificate import Certificate
 
-BLOCK_ELEMENTS = 2**24  # numbers of one block of logits: 64 MB in float32
+BLOCK_ELEMENTS = 2**22  # numbers of one block of logits: 32 MB in float64
 NAMED_ROWS = 20
 
 
@@ -31,11 +36,12 @@ def certify(head: Head, pattern: Pattern, accuracy: Accuracy) -> Certificate:
             f"The head has {head.n} queries and {len(head.keys)} keys, the pattern {pattern.n} x {pattern.n_keys}: "
             "they do not belong together."
         )
-    ratio, leak, zero_ratio, max_logit = (torch.empty(pattern.n, dtype=torch.float64) for _ in range(4))
+    ratio, leak, zero_ratio, max_logit, slack = (torch.empty(pattern.n, dtype=torch.float64) for _ in range(5))
     step = max(1, BLOCK_ELEMENTS // pattern.n_keys)
     for first in range(0, pattern.n, step):
         rows = slice(first, min(first + step, pattern.n))
-        ratio[rows], leak[rows], zero_ratio[rows], max_logit[rows] = _block(head, pattern, rows.start, rows.stop)
+        found = _block(head, pattern, rows.start, rows.stop)
+        ratio[rows], leak[rows], zero_ratio[rows], max_logit[rows], slack[rows] = found
     bad = ~((ratio <= accuracy.ratio_error) & (leak <= accuracy.leak))  # NaN compares false, so it is bad
     return Certificate(
         n=pattern.n,
@@ -49,6 +55,7 @@ def certify(head: Head, pattern: Pattern, accuracy: Accuracy) -> Certificate:
         mean_leak=float(_infinite(leak).mean()),
         zero_ratio=_worst(zero_ratio),
         max_logit=_worst(max_logit),
+        rounding=_worst(slack),
         query_norm=_worst(head.queries.double().norm(dim=1)),
         key_norm=_worst(head.keys.double().norm(dim=1)),
         asked_ratio_error=accuracy.ratio_error,
@@ -59,29 +66,37 @@ def certify(head: Head, pattern: Pattern, accuracy: Accuracy) -> Certificate:
 
 
 def _block(head: Head, pattern: Pattern, first: int, last: int) -> tuple[torch.Tensor, ...]:
-    logits = head.logits(first, last)
+    """Ratio error, leak, e2, largest logit and largest slack on the support, row by row."""
+    unit = UNITS[precision(head.dtype)]
+    logits, slack = logits_and_slack(head.queries[first:last], head.keys, head.scale, unit)
+    size = last - first
+    hidden = torch.arange(len(head.keys)) > torch.arange(first, last)[:, None] if head.causal else None
+    max_logit = logits.abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+    if hidden is not None:
+        max_logit.masked_fill_(hidden, 0)
+        logits.masked_fill_(hidden, -torch.inf)
     entries = slice(int(pattern.starts[first]), int(pattern.starts[last]))
     rows, columns = torch.from_numpy(pattern.rows[entries] - first), torch.from_numpy(pattern.columns[entries])
-    on = logits[rows, columns].double()
-    max_logit = logits.abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
-    if head.causal:
-        max_logit = max_logit.masked_fill(logits == -torch.inf, 0)
-    residual = on - torch.from_numpy(pattern.weights[entries]).log()
-    size = last - first
 
     def by_row(values: torch.Tensor, how: str) -> torch.Tensor:
         start = torch.full((size,), -torch.inf if how == "amax" else torch.inf, dtype=torch.float64)
         return start.scatter_reduce(0, rows, values, how, include_self=True)
 
-    ratio = torch.expm1(by_row(residual, "amax") - by_row(residual, "amin"))
+    on = logits[rows, columns]
     peak = by_row(on, "amax")
-    on_lse = torch.zeros(size, dtype=torch.float64).scatter_add(0, rows, (on - peak[rows]).exp()).log()
-    # Relative to the peak, as softmax does it: at logits of 1e7 a float32 log-sum-exp would itself be off by a half.
-    logits -= peak.to(logits.dtype)[:, None]
+    on_slack = slack[rows, columns] + of_the_scale(on - peak[rows], head.scale, unit)
+    residual = on - torch.from_numpy(pattern.weights[entries]).log()
+    ratio = torch.expm1(by_row(residual + on_slack, "amax") - by_row(residual - on_slack, "amin"))
+    ratio[torch.from_numpy(pattern.counts[first:last] == 1) & ratio.isfinite()] = 0
+    on_lse = torch.zeros(size, dtype=torch.float64).scatter_add(0, rows, (on - on_slack - peak[rows]).exp()).log()
+    # From here on relative to the peak, as softmax does it.
+    logits -= peak[:, None]
+    slack += of_the_scale(logits, head.scale, unit)
+    logits += slack
     logits[rows, columns] = -torch.inf
-    off_lse = logits.logsumexp(-1).double()
-    zero_ratio = (logits.amax(-1).double() + peak - by_row(on, "amin")).exp()
-    return ratio, torch.sigmoid(off_lse - on_lse), zero_ratio, max_logit.amax(-1).double()
+    off_lse = logits.logsumexp(-1)
+    zero_ratio = (logits.amax(-1) + peak - by_row(on - on_slack, "amin")).exp()
+    return ratio, torch.sigmoid(off_lse - on_lse), zero_ratio, max_logit.amax(-1), by_row(on_slack, "amax")
 
 
 def _worst(values: torch.Tensor) -> float:

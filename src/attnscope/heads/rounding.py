@@ -5,6 +5,10 @@ but no ratio. What is left is the rounding of queries. In half precision roundin
 from the best that can be done: a query has two neighbours per coordinate, 2^width corners of a small box, and only
 |S| - 1 ratios that have to come out right. A search among the corners (`_towards_ratios`) makes the errors of the
 coordinates cancel on the support.
+
+In single and double precision what is left is the rounding of sums (`heads.slack`). Where keys are short numbers, as
+points of a grid are, queries can be made short too, so that no sum rounds (`_short`); they are taken where that is
+better for the row.
 """
 
 from __future__ import annotations
@@ -18,11 +22,13 @@ from attnscope.heads.accuracy import Dtype
 from attnscope.heads.factors import Factors
 from attnscope.heads.head import Head
 from attnscope.heads.ratios import with_exact_ratios
+from attnscope.heads.slack import UNITS, gamma, lowest_bit, step_of
 from attnscope.patterns.pattern import Pattern
 
 HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
 _ELEMENTS_AT_ONCE = 2**22  # of the table of pairs of coordinates, width x width for each row
 _MOST_FLIPS = 64
+_FINE = 2.0**-14  # of a logit's products: what a grid of queries may move, for it to be worth a look
 _STARTS = 4  # each ends in a corner of its own, the best of them is taken
 
 
@@ -38,7 +44,7 @@ def rounded(factors: Factors, pattern: Pattern, dtype: Dtype, method: str) -> He
     exact = with_exact_ratios(factors.queries / shift, keys.double().numpy(), pattern) * raise_queries
     queries = torch.from_numpy(exact)
     return Head(
-        queries=_towards_ratios(queries, keys, pattern) if dtype in HALF else queries.to(precision),
+        queries=_towards_ratios(queries, keys, pattern) if dtype in HALF else _short(queries, keys, pattern, dtype),
         keys=keys,
         causal=pattern.causal,
         method=method,
@@ -56,6 +62,38 @@ def _shift(factors: Factors, raise_queries: float, precision: torch.dtype) -> fl
     if max(longest_query, longest_key) < torch.finfo(precision).max / 8 or min(longest_query, longest_key) == 0:
         return 1.0
     return float(2.0 ** np.round(np.log2(longest_query / longest_key) / 2))
+
+
+def _short(
+    queries: Float[Tensor, "row width"], keys: Float[Tensor, "key width"], pattern: Pattern, dtype: Dtype
+) -> Float[Tensor, "row width"]:
+    """Each query to nearest, or to a grid on which no product sum rounds: whichever leaves the ratios nearer.
+
+    Key coordinates c are multiples of b_c, a power of two. Query coordinates that are multiples of g / b_c make all
+    products multiples of g, and no sum rounds while sum |q_c k_c| <= g / unit; the smallest such g is taken.
+    """
+    nearest, unit = queries.to(keys.dtype), UNITS[dtype]
+    bits = lowest_bit(keys).amin(0)
+    largest = keys.double().abs().amax(0)
+    total = (queries.abs() @ largest) * (1 + 2.0**-10)  # room for the grid's own rounding
+    steps = torch.exp2((total * unit).clamp(min=2.0**-1000).log2().ceil())[:, None] / bits.where(bits.isfinite(), 1.0)
+    short = torch.where(largest > 0, (queries / steps).round() * steps, 0.0).to(keys.dtype)
+    # a grid that is fine beside the logits; on keys that are no short numbers it never is
+    fine = (short.double() - queries).abs() @ largest <= _FINE * total
+    if not fine.any():
+        return nearest
+    support, weights, real = (torch.from_numpy(array) for array in pattern.padded())
+    costs = []
+    for some in (nearest, short):
+        seen = keys[support].double()
+        logits = torch.einsum("rkd,rd->rk", seen, some.double())
+        rounds = torch.einsum("rkd,rd->rk", seen.abs(), some.double().abs()) * gamma(queries.shape[1], unit)
+        if some is short:
+            rounds = torch.where((step_of(some, keys) >= total * unit)[:, None], 0.0, rounds)
+        off = logits * queries.shape[1] ** -0.5 - weights.log()
+        high, low = off.masked_fill(~real, -torch.inf).amax(1), off.masked_fill(~real, torch.inf).amin(1)
+        costs.append(high - low + 2 * rounds.masked_fill(~real, 0).amax(1) * queries.shape[1] ** -0.5)
+    return torch.where((fine & (costs[1] < costs[0]))[:, None], short, nearest)
 
 
 def _towards_ratios(

@@ -11,7 +11,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Certificate:
-    """Worst and mean over rows. `zero_ratio` is e2 of the paper: largest zero over smallest non-zero of one row."""
+    """Worst and mean over rows, what rounding can do included. `zero_ratio` is e2 of the paper: largest zero over
+    smallest non-zero of one row. `rounding` is the most by which a support logit can be off on a machine that sums
+    in the stated precision, in whatever order; none where the file was written before certificates said so."""
 
     n: int
     k: int
@@ -30,6 +32,7 @@ class Certificate:
     asked_leak: float
     failing: int
     failing_rows: tuple[int, ...]
+    rounding: float | None = None
 
     @property
     def reached(self) -> bool:

@@ -240,6 +240,7 @@ class _Flat:
     forced: bool | None = None  # missing in older files, whose verdict says it where it matters
     served: int | None = None
     served_of: int | None = None
+    rounding: float | None = None  # missing in files from before certificates counted it
 
 
 def _agree(compiled: Compiled, flat: _Flat, stored: HeadFile) -> None:

@@ -32,6 +32,7 @@ KINDS = MappingProxyType(
         "operator_map": ("attnscope.records.operator_map:OperatorMap", "operator_map.json"),
         "compiled": ("attnscope.records.compiled:Compiled", "head.safetensors"),
         "capacity": ("attnscope.records.capacity:Capacity", "capacity.json"),
+        "head_widths": ("attnscope.records.head_widths:HeadWidths", "head_widths.json"),
         "treatment": ("attnscope.records.treatment:Treatment", "treatment.json"),
         "reproduction": ("attnscope.records.reproduction:Reproduction", "results.json"),
         "timeline": ("attnscope.records.timeline.timeline:Timeline", "timeline.json"),

@@ -25,7 +25,7 @@ from attnscope.patterns.pattern import Pattern
 from attnscope.solvers.interpolation import NAMED_ROWS, interpolation, leaking
 from attnscope.solvers.keys import Keys
 from attnscope.solvers.separation import STATUSES, Separation, separated
-from attnscope.solvers.settling import BORNE, settled
+from attnscope.solvers.settling import borne, settled
 
 CHECKED = 1e-6  # largest relative duality gap, and violation in parts of the margin, of a solution that is believed
 _BEYOND = 10  # times the norm that the precision bears: there the solver gives a row up
@@ -35,7 +35,7 @@ _BLOCK_ELEMENTS = 2**20
 def largest_margin(pattern: Pattern, keys: Keys, accuracy: Accuracy, advance: Advance = silent) -> Factors:
     """Factors on these keys: exact ratios, each query the smallest one that keeps every other key `margin` below."""
     margin = float(np.log(pattern.n_keys / accuracy.leak))
-    solution = separated(pattern, keys.array, margin, _BEYOND * BORNE[accuracy.dtype], advance)
+    solution = separated(pattern, keys.array, margin, _BEYOND * borne(accuracy, keys.width), advance)
     solution, repaired = repair(solution, pattern, keys.array, margin)
     found = settled(solution.base, solution.queries - solution.base, keys.array, pattern, accuracy)
     queries, met = found.queries, found.met.copy()

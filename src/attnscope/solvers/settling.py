@@ -18,14 +18,23 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from attnscope.heads.accuracy import Accuracy, Dtype
+from attnscope.heads.slack import rounding_of_one
 from attnscope.patterns.pattern import Pattern
 
 _BLOCK_ELEMENTS = 2**20
 _ROUNDS = 60
 _CLOSE = 1e-3  # of the goal in log-odds, and of a scale: a thousandth of the leak asked for
 
-BORNE: dict[Dtype, float] = {"float64": 1e13, "float32": 8e5, "bfloat16": 60.0, "float16": 500.0}
-"""Query norms (for unit keys) beyond which rounding alone spoils the ratios: norm * 2^-bits stays below ln(1.1) / 2."""
+BORNE: dict[Dtype, float] = {"bfloat16": 60.0, "float16": 500.0}
+"""Query norms (for unit keys) beyond which the rounding of queries alone spoils the ratios in half precision."""
+PRODUCTS = 0.6  # sum |q_c k_c| is about so much of |q| |k|, which bounds it
+
+
+def borne(accuracy: Accuracy, width: int) -> float:
+    """The query norm (for unit keys) from which on rounding alone can spoil the ratios of a row: what it can do to two
+    support logits together reaches ln(1 + ratio error)."""
+    known = BORNE.get(accuracy.dtype)
+    return known or np.log1p(accuracy.ratio_error) / (2 * PRODUCTS * rounding_of_one(accuracy.dtype, width))
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +59,7 @@ def settled(
     support, _, real = pattern.padded()
     goal = float(np.log(accuracy.leak / 2) - np.log1p(-accuracy.leak / 2))
     size = np.sqrt(np.einsum("rd,rd->r", direction, direction))
-    highest = BORNE[accuracy.dtype] / np.maximum(size, 1e-300)
+    highest = borne(accuracy, keys.shape[1]) / np.maximum(size, 1e-300)
     scale, log_odds = np.zeros(len(rows)), np.zeros(len(rows))
     step = max(1, _BLOCK_ELEMENTS // pattern.n_keys)
     for first in range(0, len(rows), step):

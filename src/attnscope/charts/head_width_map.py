@@ -1,0 +1,55 @@
+"""The width that each head's patterns need, blocks from left to right and heads from top to bottom; crossed out where
+none was found.
+
+    chart = head_width_map(found, title="pocket")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+import pandas as pd
+
+from attnscope.charts.head_grid import grid_axes
+from attnscope.records.head_widths import HeadWidths
+
+
+def head_width_map(found: HeadWidths, *, title: str = "", subtitle: Sequence[str] = ()) -> alt.HConcatChart:
+    """One map for each stack."""
+    table = found.table()
+    table["needs"] = table["needs"].astype(float)
+    table["label"] = [
+        f"block {one.layer}, head {one.head}: "
+        + ("no width found" if one.needs is None else f"width {one.needs} of {one.head_dim}")
+        for one in found.heads
+    ]
+    highest = max([one.needs or 1 for one in found.heads])
+    maps = [_one(rows, stack, highest) for stack, rows in table.groupby("stack", sort=False)]
+    chart = alt.hconcat(*maps)
+    return chart.properties(title=alt.TitleParams(title, subtitle=list(subtitle), offset=14)) if title else chart
+
+
+def _one(rows: pd.DataFrame, stack: object, highest: int) -> alt.LayerChart:
+    x, y, step = grid_axes(rows)
+    tooltip = [
+        alt.Tooltip("layer:O", title="block"),
+        alt.Tooltip("head:O"),
+        alt.Tooltip("needs:Q", title="width found"),
+        alt.Tooltip("head_dim:Q", title="width it has"),
+        alt.Tooltip("proved:Q", title="proved from below"),
+        alt.Tooltip("held:Q", title="attention of the keys kept", format=".0%"),
+    ]
+    colour = alt.Color(
+        "needs:Q",
+        scale=alt.Scale(domain=[1, max(highest, 2)], range="heatmap", nice=False),
+        title="width found",
+        legend=alt.Legend(orient="bottom", gradientLength=180, gradientThickness=8),
+    )
+    base = alt.Chart(rows)
+    known = base.transform_filter("isValid(datum.needs)")
+    unknown = base.transform_filter("!isValid(datum.needs)")
+    return alt.layer(
+        known.mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip, description="label:N"),
+        unknown.mark_text(style="broken", text="✕", fontSize=min(12, step)).encode(x=x, y=y, description="label:N"),
+    ).properties(width=alt.Step(step), height=alt.Step(step), title=f"{stack}: width found for each head")
