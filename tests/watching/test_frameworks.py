@@ -118,8 +118,8 @@ def lit(model: nn.Module) -> Any:
             return loss
 
         def on_before_optimizer_step(self, optimizer: Any) -> None:
-            weights = (block.attn.c_proj.weight for block in self.model.transformer.h)
-            self.norms.append([float(weight.grad.norm()) for weight in weights])
+            blocks: Any = self.model.transformer
+            self.norms.append([float(block.attn.c_proj.weight.grad.norm()) for block in blocks.h])
 
         def validation_step(self, part: dict[str, Any], number: int) -> None:
             self.model(**part)
