@@ -18,6 +18,7 @@ from attnscope.reporting.timeline import maps as drawing
 from attnscope.reporting.timeline.live import frame
 from attnscope.reporting.timeline.maps import step_maps
 from attnscope.reporting.timeline.terminal import spark
+from attnscope.reporting.timeline.words import title_of
 from tests.records.survey.sample import CARDS
 from tests.records.timeline.sample import header, looks, sample_timeline
 from tests.reporting import looks as asking
@@ -123,6 +124,14 @@ def test_two_thousand_looks_are_thinned_below_two_megabytes_and_the_page_says_so
     page = Timeline("big", header(12, 12), many).save(tmp_path / "big.html").read_text()
     assert len(page.encode()) <= 2_000_000  # white noise does not fold: a real run is smaller
     assert re.search(r"2,000 looks are drawn as \d+: of \d+ neighbours each place shows the number farthest", page)
+
+
+def test_parts_are_named_but_for_a_value_that_comes_first() -> None:
+    spike, gradient = CARDS["spike"], replace(CARDS["spike"], title="Gradient norm", parts=("query", "value"))
+    assert title_of(spike, ("spike", "value", "model", "stream")) == spike.title
+    assert title_of(spike, ("spike", "second", "model", "stream")) == f"{spike.title}, second"
+    assert title_of(gradient, ("gradient_norm", "query", "model", "self")) == "Gradient norm, query"
+    assert title_of(gradient, ("gradient_norm", "value", "model", "self")) == "Gradient norm, value"
 
 
 def test_the_live_screen_fits_and_says_what_holds() -> None:

@@ -102,13 +102,13 @@ def test_a_critical_alarm_stops_a_trainer(tmp_path: Path) -> None:
     assert callback.listener.watch.stopped.rule == "spike_growth"
 
 
-def lit(model: nn.Module) -> Any:
+def lit(model: Any) -> Any:
     from lightning.pytorch import LightningModule
 
     class Lit(LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.model = model
+            self.model: Any = model
             self.losses: list[float] = []
             self.norms: list[list[float]] = []
 

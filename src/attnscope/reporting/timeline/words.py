@@ -108,12 +108,12 @@ def trend_words(run: Timeline, trend: Trend) -> str:
 
 
 def title_of(card: Card | None, key: Key) -> str:
-    """`Attention entropy`; `Gradient norm, query`: a part is named unless it is the value itself."""
+    """`Attention entropy`; `Gradient norm, query`: parts are named, but for the value itself where that comes first."""
     from attnscope.charts.rows import part_title
 
     if card is None:
         return key[0] if key[1] == "value" else f"{key[0]}, {key[1]}"
-    return card.title if key[1] == "value" else f"{card.title}, {part_title(key[1])}"
+    return card.title if key[1] == card.parts[0] == "value" else f"{card.title}, {part_title(key[1])}"
 
 
 def place_words(card: Card | None, key: Key, layer: int, head: int | None, run: Timeline) -> str:
