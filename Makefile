@@ -36,7 +36,7 @@ lint: $(STAMP)
 bench: $(STAMP) weights  ## what a scan costs, as ratios in one run (some nine minutes of one core)
 	$(BIN)/python -m bench.run minilm llama-4096 smollm2
 
-bench-full: bench peers  ## the rest: 32,768 tokens, paths, operator, explanations, exchanged attention; who explains best; widths of heads; pages of views
+bench-full: bench peers  ## the rest: 32,768 tokens, paths, operator, explanations, exchanged attention; who explains best; widths of heads; pages of views; many workers, and workers that are killed
 	$(BIN)/python -m bench.run llama-32768
 	$(BIN)/python -m bench.paths
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.operator
@@ -47,6 +47,8 @@ bench-full: bench peers  ## the rest: 32,768 tokens, paths, operator, explanatio
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.heads
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.view
 	$(BIN)/python -m bench.watch
+	$(BIN)/python -m bench.scale
+	$(BIN)/python -m bench.kills
 
 peers: $(STAMP)  ## other libraries that the bench sets beside ours: unpacked into a folder of their own, never installed
 	test -d .peers || $(BIN)/pip install -q --no-deps --target .peers performer-pytorch==1.1.4 x-transformers==2.31.10 \
@@ -59,8 +61,8 @@ families: $(STAMP)  ## write docs/families.md anew: every model type of transfor
 	$(BIN)/python tools/families_table.py --every build/families.json
 	rm build/families.json
 
-tables: $(STAMP)  ## write the table of measures in README.md, the cards of experiments and variants, docs/papers.md and docs/variants.md anew
-	$(BIN)/python tools/readme_tables.py
+tables: $(STAMP)  ## write the table of measures in docs/scan.md, the cards of experiments and variants, docs/papers.md and docs/variants.md anew
+	$(BIN)/python tools/measures_table.py
 	$(BIN)/python tools/experiment_cards.py
 	$(BIN)/python tools/papers_page.py
 	$(BIN)/python tools/variant_cards.py

@@ -43,8 +43,8 @@ def _measured(found: dict[str, Any]) -> str:
         ["a scan beside it", f"{measured['scan_ratio']:.2f}x"],
     ]
     for model, cost in measured["merging"].items():
-        rows.append([f"survey of one shard, {model}, compressed", size(cost["shard_bytes"])])
-        rows.append([f"reading and merging one, {model}, one core", f"{cost['merge_seconds']:.2f} s"])
+        rows.append([f"file of one shard, {model}", size(cost["shard_bytes"])])
+        rows.append([f"reading and adding one, {model}, one core", f"{1000 * cost['merge_seconds']:.0f} ms"])
     return _lines(["measured", ""], rows)
 
 

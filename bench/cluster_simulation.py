@@ -1,8 +1,8 @@
 """What large surveys need, on paper and in a simulation: `python -m bench.cluster_simulation`.
 
 Two halves. A cost model of measured numbers: arithmetic of one core (bench/results.json: SmolLM2-135M under a scan),
-the bytes of a shard's survey and the seconds that reading and merging one take (measured here, on made-up surveys of
-eight layers with as many heads as the model has; both grow with the layers). And a simulation, event by event, of
+the bytes of a shard's file and the seconds that reading and adding one take (measured here, on made-up shards of
+four layers with as many heads as the model has; both grow with the layers). And a simulation, event by event, of
 workers that start, read weights over a shared store, take shards, die, lose the shard they had, and start again, of a
 driver that dies, and of mergers that fold finished shards. What is not measured is an assumption and stands in
 `Assumptions`.
@@ -224,47 +224,51 @@ def core_flops() -> tuple[float, float]:
     return 2 * SMOLLM2 * bare["tokens_per_second"], scan["time_ratio"]
 
 
-def merge_cost(model: Model, shards: int = 3, sequences: int = 64, layers: int = 8) -> dict[str, float]:
-    """Bytes of the survey of one shard, and processor seconds to read it and merge it into another."""
-    import tempfile
-
+def merge_cost(model: Model, shards: int = 6, sequences: int = 64, layers: int = 4) -> dict[str, float]:
+    """Bytes of the file of one shard, and processor seconds to read it and to add it to a sum."""
     import numpy as np
 
     from attnscope.core.registry import choose
+    from attnscope.records.survey.fold import Fold
     from attnscope.records.survey.ledger import Ledger
-    from attnscope.records.survey.survey import Survey
+    from attnscope.records.survey.missing import Missing
+    from attnscope.records.survey.shard_file import Whose, from_bytes, to_bytes
 
-    cards = {measure.card.name: measure.card for measure in choose(["default"])}
-    cards = {name: card for name, card in cards.items() if not name.startswith("media")}
+    cards = {measure.card.name: measure.card for measure in choose(["default"]) if measure.card.scope != "weights"}
+    cards = {name: card for name, card in cards.items() if not name.startswith(("media", "gate"))}
     chance = np.random.default_rng(0)
-    with tempfile.TemporaryDirectory() as folder:
-        files = []
-        for shard in range(shards):
-            ledger = Ledger(cards)
-            samples = np.arange(sequences) + shard * sequences
-            for name, card in cards.items():
-                for part in card.parts:
-                    for layer in range(layers):
-                        for site in card.sites if card.scope == "stream" else card.sites[:1]:
-                            shape = (sequences,) if card.scope == "stream" else (sequences, model.heads)
-                            values = chance.lognormal(size=shape)
-                            if card.scope == "weights":
-                                ledger.observe(name, part, "decoder", site, layer, np.ones((1, model.heads)))
-                            else:
-                                ledger.observe(name, part, "decoder", site, layer, values, {}, samples)
-            origin = {"model": {"name": model.name, "hash": "0", "stacks": []}, "corpus": {"name": "made up"}}
-            files.append(ledger.survey(origin).save(Path(folder) / f"{shard}.json.gz"))
-        size = sum(file.stat().st_size for file in files) / shards
-        whole = Survey.load(files[0])
-        start = time.process_time()
-        for file in files[1:]:
-            whole = whole | Survey.load(file)
-        seconds = (time.process_time() - start) / (shards - 1)
+    files = []
+    for shard in range(shards):
+        ledger = Ledger(cards)
+        samples = np.arange(sequences) + shard * sequences
+        for name, card in cards.items():
+            for part in card.parts:
+                for layer in range(layers):
+                    for site in card.sites if card.scope == "stream" else card.sites[:1]:
+                        shape = (sequences,) if card.scope == "stream" else (sequences, model.heads)
+                        ledger.observe(name, part, "decoder", site, layer, chance.lognormal(size=shape), {}, samples)
+        corpus = {"name": "made up", "sequences": sequences, "tokens": 0}
+        survey = ledger.survey({"model": {"name": model.name, "hash": "0", "stacks": []}, "corpus": corpus})
+        files.append(to_bytes(Whose({}, "0" * 64, shard, shards), survey, Missing()))
+    fold = Fold()
+    fold.add(from_bytes(files[0], "made up"))
+    start = time.process_time()
+    for data in files[1:]:
+        fold.add(from_bytes(data, "made up"))
+    seconds = (time.process_time() - start) / (shards - 1)
     deeper = model.layers / layers
-    return {"shard_bytes": size * deeper, "merge_seconds": seconds * deeper}
+    return {"shard_bytes": sum(map(len, files)) / shards * deeper, "merge_seconds": seconds * deeper}
 
 
 # jobs
+
+
+def shards_of(tokens: int) -> int:
+    """Into how many a streamed corpus is cut: pieces of 8,192 tokens, as many together as keep shards few enough."""
+    from attnscope.trace.cut import MOST_SHARDS, SHARD_TOKENS
+
+    pieces = -(-tokens // SHARD_TOKENS)
+    return -(-pieces // -(-pieces // MOST_SHARDS))
 
 
 def jobs(given: Assumptions, costs: dict[str, dict[str, float]]) -> Iterator[dict[str, Any]]:
@@ -275,8 +279,7 @@ def jobs(given: Assumptions, costs: dict[str, dict[str, float]]) -> Iterator[dic
             for kind, speed in speeds.items():
                 a_second = speed / (2 * model.parameters * ratio)
                 work = tokens / a_second
-                # Ten minutes a shard, but never fewer than 4,000 of them nor more than 20,000.
-                shards = int(min(20_000, max(4_000, work / 600)))
+                shards = shards_of(tokens)
                 weights = model.parameters * model.bytes_a_parameter
                 yield {
                     "tokens": tokens,

@@ -1,8 +1,9 @@
 """`python -m bench.kills --kills 50`: a scan by two workers, killed at random moments, must always end in one survey.
 
-Each round starts a scan of a small model in a new store, kills a worker or the driver (SIGKILL) after a random time,
-and starts it again until it is done. Counted are surveys that differ from that of one process, and shards that were
-written more than once. Writes bench/kills.json.
+Each round starts a scan of a small model in a new store, waits for a random number of shards and a random moment more,
+kills (SIGKILL) a worker, the driver or a node of a Ray cluster, and starts it again where that is needed. Counted are
+surveys that differ from that of one process, finished shards that were done again (none may be), and workers that lost
+the one shard they had in hand. Rounds are kept in bench/kills.json as they end, and a second call goes on there.
 """
 
 from __future__ import annotations
@@ -16,29 +17,37 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from bench.scale_tables import write
+
 RESULTS = Path(__file__).with_name("kills.json")
+VICTIMS = ("worker", "driver", "node")
 SCAN = """
-import sys, torch
-torch.set_num_threads(1)
+import sys
 from attnscope.scanning.scan import scan
-if __name__ == "__main__":
-    model, corpus, store, out, workers = sys.argv[1:]
-    options = dict(samples=48, max_tokens=1024, batch_size=2, measures="entropy,spike")
-    found = scan(model, corpus, store=store, workers=int(workers) or None, keep_text=False, **options)
-    found.save(out)
+model, corpus, store, out, hands = sys.argv[1:]
+ray = {"engine": "ray", "address": hands}
+by = {"0": {}, "2": {"workers": 2}}.get(hands, ray)
+options = dict(samples=1024, max_tokens=64, batch_size=32, measures="entropy,spike")
+scan(model, corpus, store=store, keep_text=False, **by, **options).save(out)
 """
 
 
-def _start(*words: str | Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-c", SCAN, *map(str, words)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-    )
+def _environment() -> dict[str, str]:
+    path = os.pathsep.join(filter(None, sys.path))
+    quiet = {"HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    return {**os.environ, **quiet, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+
+
+def _start(*words: str | Path, errors: Path) -> subprocess.Popen[bytes]:
+    with errors.open("ab") as said:
+        return subprocess.Popen(
+            [sys.executable, "-c", SCAN, *map(str, words)], stdout=said, stderr=said, env=_environment()
+        )
 
 
 def _workers(driver: int) -> list[int]:
@@ -46,67 +55,120 @@ def _workers(driver: int) -> list[int]:
     return [int(word) for word in children.read_text().split()] if children.exists() else []
 
 
-def _inodes(store: Path) -> dict[str, int]:
+def _files(store: Path) -> dict[str, tuple[int, int]]:
     """A shard that is written again is another file."""
-    return {path.name: path.stat().st_ino for path in store.glob("*.shard")}
+    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in store.glob("*.shard")}
 
 
-def one_round(given: tuple[Path, Path], folder: Path, whole: Any, draw: random.Random) -> dict[str, Any]:
-    """Killed once, as soon as a shard is there and a random time after, then started again."""
+class Cluster:
+    """Two nodes on this machine, of which the second is there to be killed; started when first wanted."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._made: Any = None
+
+    def with_node(self) -> tuple[Any, Any]:
+        if self._made is None:
+            os.environ.update(_environment())
+            from ray.cluster_utils import Cluster as Made
+
+            head = {"num_cpus": 1, "include_dashboard": False}
+            self._made = _patiently(lambda: Made(initialize_head=True, head_node_args=head))
+            self._stack.callback(self._made.shutdown)
+        return self._made, _patiently(lambda: self._made.add_node(num_cpus=1))
+
+
+def _patiently(start: Callable[[], Any], times: int = 4) -> Any:
+    """Ray gives a node 30 s to start, and on a machine under load it may need more."""
+    for left in reversed(range(times)):
+        try:
+            return start()
+        except Exception:
+            if not left:
+                raise
+    raise AssertionError
+
+
+def one_round(
+    given: tuple[Path, Path], folder: Path, whole: Any, victim: str, draw: random.Random, cluster: Cluster
+) -> dict[str, Any]:
+    """Killed once, then started again until there is a survey."""
     from attnscope.records.survey.survey import Survey
 
-    store, out = folder / "store", folder / "survey.json"
-    driver = _start(*given, store, out, "2")
-    while driver.poll() is None and not list(store.glob("*.shard")):
+    store, out, errors = folder / "store", folder / "survey.json", folder / "errors.txt"
+    made, node = cluster.with_node() if victim == "node" else (None, None)
+    hands = "2" if made is None else str(made.address)
+    driver = _start(*given, store, out, hands, errors=errors)
+    wanted, moment = draw.randint(1, 5), draw.random() / 2
+    while driver.poll() is None and len(_files(store)) < wanted:
         time.sleep(0.01)
-    time.sleep(draw.random() * 2)
-    victim = draw.choice(["worker", "driver"])
-    before = _inodes(store)
-    if driver.poll() is None:
-        hands = _workers(driver.pid)
-        os.kill(draw.choice(hands) if victim == "worker" and hands else driver.pid, signal.SIGKILL)
-    else:
-        victim = "too late"
-    if driver.wait() != 0:
-        before |= _inodes(store)
-        driver = _start(*given, store, out, "2")
-        driver.wait()
-    after = _inodes(store)
-    redone = sum(after.get(name) != inode for name, inode in before.items())
-    same = out.exists() and Survey.load(out).cells == whole.cells
-    return {"killed": victim, "shards_at_the_kill": len(before), "finished_shards_redone": redone, "same": same}
+    time.sleep(moment)
+    too_late, before = driver.poll() is not None, _files(store)
+    if made is not None:
+        made.remove_node(node, allow_graceful=False)
+    elif not too_late:
+        living = _workers(driver.pid)
+        os.kill(draw.choice(living) if victim == "worker" and living else driver.pid, signal.SIGKILL)
+    starts = 1
+    while driver.wait() != 0 and starts < 3:
+        before = _files(store) | before
+        driver = _start(*given, store, out, hands, errors=errors)
+        starts += 1
+    after = _files(store)
+    return {
+        "killed": victim,
+        "too_late": too_late,
+        "shards_at_the_kill": len(before),
+        "shards": len(after),
+        "workers_killed": 0 if too_late else {"worker": 1, "driver": 2, "node": 1}[victim],
+        "starts": starts,
+        "finished_shards_redone": sum(after.get(name) != file for name, file in before.items()),
+        "same": out.exists() and Survey.load(out).cells == whole.cells,
+        "said": "" if out.exists() else errors.read_text()[-400:],
+    }
 
 
-def kills(number: int, seed: int = 0) -> dict[str, Any]:
+def kills(number: int, minutes: float, victims: Sequence[str] = VICTIMS) -> None:
     from attnscope.records.survey.survey import Survey
     from tests.specimens import TEXT, save_specimen
 
-    draw = random.Random(seed)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    rounds: list[dict[str, Any]] = json.loads(RESULTS.read_text())["rounds"] if RESULTS.exists() else []
+    until = time.monotonic() + 60 * minutes
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder, cluster = Path(name), Cluster(stack)
         corpus = folder / "corpus.txt"
-        corpus.write_text("".join(f"{n} {TEXT}" for n in range(60_000 // len(TEXT))))
+        corpus.write_text("".join(f"{n} {TEXT}" for n in range(80_000 // len(TEXT))))
         given = (save_specimen(folder / "model"), corpus)
-        _start(*given, folder / "alone", folder / "whole.json", "0").wait()
+        _start(*given, folder / "alone", folder / "whole.json", "0", errors=folder / "errors.txt").wait()
         whole = Survey.load(folder / "whole.json")
-        rounds = []
-        for turn in range(number):
-            (folder / str(turn)).mkdir()
-            rounds.append(one_round(given, folder / str(turn), whole, draw))
+        while len(rounds) < number and time.monotonic() < until:
+            draw = random.Random(len(rounds))
+            victim = victims[len(rounds) % len(victims)]
+            (folder / str(len(rounds))).mkdir()
+            rounds.append(one_round(given, folder / str(len(rounds)), whole, victim, draw, cluster))
+            RESULTS.write_text(json.dumps(summary(rounds), indent=1) + "\n")
+
+
+def summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    killed = [one for one in rounds if not one["too_late"]]
     return {
-        "kills": number,
-        "identical": sum(one["same"] for one in rounds),
-        "finished_shards_redone": sum(one["finished_shards_redone"] for one in rounds),
-        "by_victim": {who: sum(one["killed"] == who for one in rounds) for who in ("worker", "driver", "too late")},
+        "kills": len(killed),
+        "identical": sum(one["same"] for one in killed),
+        "finished_shards_redone": sum(one["finished_shards_redone"] for one in killed),
+        "by_victim": {who: sum(one["killed"] == who for one in killed) for who in VICTIMS},
         "rounds": rounds,
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=50)
-    found = kills(parser.parse_args().kills)
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    parser.add_argument("--kills", type=int, default=50, help="rounds in all, with those that are on record")
+    parser.add_argument("--minutes", type=float, default=60.0, help="begin no round after this time")
+    parser.add_argument("--victims", nargs="+", choices=VICTIMS, default=VICTIMS, help="nodes need Ray")
+    asked = parser.parse_args()
+    kills(asked.kills, asked.minutes, asked.victims)
+    write()
+    found = json.loads(RESULTS.read_text())
     print(json.dumps({name: value for name, value in found.items() if name != "rounds"}))
 
 

@@ -1,8 +1,13 @@
 """`python -m bench.scale [ROW...]`: what it costs to do one survey in many pieces. Writes bench/scale.json.
 
 merge      10,000 shards of 30 layers of 9 heads made one (reach: 60 s, 1 GB)
-workers    two workers of one thread against one, MiniLM and SmolLM2 (reach: 1.8x), after the models are loaded
-memory     peak memory of a scan of 64 sequences against 6,400 of the same streamed corpus (reach: 1.1x)
+minilm     two workers of one thread against one (reach: 1.8x), from the first worker that is ready to the last shard
+smollm2    the same
+ray        Ray on this machine against two workers (reach: at most 10% slower), after start-up
+memory     peak memory of a scan of 64 sequences against 640,000 of the same streamed corpus (reach: 1.1x)
+
+Beside seconds on the clock stand seconds of the processor, and the load of the machine when the row began: where other
+work runs at the same time, the clock says little.
 """
 
 from __future__ import annotations
@@ -15,78 +20,117 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.scale_tables import write
+
 RESULTS = Path(__file__).with_name("scale.json")
+SHARDS, DISTINCT, SEQUENCES = 10_000, 50, 8
+FEW, MANY = 64, 640_000
+SCANNED = {
+    "minilm": {"samples": 512, "max_tokens": 128, "batch_size": 16},
+    "smollm2": {"samples": 64, "max_tokens": 256, "batch_size": 8},
+}
 
 
 def merge() -> dict[str, Any]:
-    """Real numbers of SmolLM2's shape, drawn: 8 sequences a shard, other ones in each of 50, written 200 times."""
-    import numpy as np
+    """Numbers of SmolLM2's shape, drawn: 8 sequences a shard, other ones in each of 50, each written 200 times."""
+    from attnscope.records.survey.shard_file import shard_name
 
-    from attnscope.core.registry import choose
-    from attnscope.records.survey.ledger import Ledger
-    from attnscope.records.survey.missing import Missing
-    from attnscope.records.survey.store import Store
-
-    chosen = [m.card for m in choose(["default"]) if m.card.scope != "weights"]
-    draw = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as name:
-        store = Store.open(Path(name) / "store", {"seed": 0}, "ab" * 32, 10_000)
-        for distinct in range(50):
-            ledger = Ledger({card.name: card for card in chosen})
-            for card in chosen:
-                shape = (8,) if card.scope == "stream" else (8, 9)
-                for layer in range(30):
-                    values = np.float64(np.float32(draw.lognormal(size=shape)))
-                    samples = np.arange(8) + 8 * distinct
-                    ledger.observe(card.name, card.parts[0], "model", card.sites[0], layer, values, None, samples)
-            origin = {"model": {"hash": "h", "stacks": []}, "corpus": {"sequences": 8, "tokens": 2048}}
-            survey = ledger.survey(origin)
-            for number in range(distinct, 10_000, 50):
-                store.write(number, survey, Missing())
-        size = sum(path.stat().st_size for path in (Path(name) / "store").iterdir())
+        store, digest, written = Path(name) / "store", "ab" * 32, 0
+        for distinct in range(DISTINCT):
+            renumbered = _shard(store, digest, distinct)
+            for number in range(distinct, SHARDS, DISTINCT):
+                data = renumbered(number)
+                (store / shard_name(digest, number)).write_bytes(data)
+                written += len(data)
         code = "import sys, attnscope; attnscope.merge(sys.argv[1])"
         began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-c", code, store.place.__str__()], check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-c", code, str(store)], check=True)
+        seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
-        "shards": 10_000,
-        "bytes_per_shard": size // 10_000,
-        "seconds": time.perf_counter() - began,
-        "cpu_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "shards": SHARDS,
+        "bytes_per_shard": written // SHARDS,
+        "seconds": seconds,
+        "cpu_seconds": _cpu(after) - _cpu(before),
         "peak_mb": after.ru_maxrss / 1024,
     }
 
 
-def workers() -> dict[str, Any]:
+def _shard(store: Path, digest: str, distinct: int) -> Callable[[int], bytes]:
+    """One shard; the same under another number is the same file with another document in it."""
+    import numpy as np
+    from safetensors.numpy import load, save
+
+    from attnscope.core.registry import choose
+    from attnscope.records.survey.ledger import Ledger
+    from attnscope.records.survey.missing import Missing
+    from attnscope.records.survey.shard_file import Whose, to_bytes
+    from attnscope.records.survey.store import Store
+
+    chosen = [m.card for m in choose(["default"]) if m.card.scope != "weights"]
+    draw = np.random.default_rng(distinct)
+    ledger = Ledger({card.name: card for card in chosen})
+    for card in chosen:
+        shape = (SEQUENCES,) if card.scope == "stream" else (SEQUENCES, 9)
+        for layer in range(30):
+            values = np.float64(np.float32(draw.lognormal(size=shape)))
+            samples = np.arange(SEQUENCES) + SEQUENCES * distinct
+            ledger.observe(card.name, card.parts[0], "model", card.sites[0], layer, values, None, samples)
+    corpus = {"sequences": SEQUENCES, "tokens": 256 * SEQUENCES}
+    survey = ledger.survey({"model": {"hash": "h", "stacks": []}, "corpus": corpus})
+    plan = {"seed": 0}
+    Store.open(store, plan, digest, SHARDS)
+    arrays = load(to_bytes(Whose(plan, digest, distinct, SHARDS), survey, Missing()))
+    document = json.loads(arrays["document"].tobytes())
+
+    def renumbered(number: int) -> bytes:
+        said = json.dumps(document | {"number": number}).encode()
+        data: bytes = save(arrays | {"document": np.frombuffer(said, np.uint8)})
+        return data
+
+    return renumbered
+
+
+def minilm() -> dict[str, Any]:
+    return _one_and_two("minilm")
+
+
+def smollm2() -> dict[str, Any]:
+    return _one_and_two("smollm2")
+
+
+def _one_and_two(name: str) -> dict[str, Any]:
+    one, two = _scanning(name, 1), _scanning(name, 2)
+    return {"one": one, "two": two, "ratio": one["seconds"] / two["seconds"], "shards": two["shards"]}
+
+
+def ray() -> dict[str, Any]:
+    two, on_ray = _scanning("minilm", 2), _scanning("minilm", 2, engine="ray")
+    return {"two_workers": two, "ray": on_ray, "ratio": on_ray["seconds"] / two["seconds"]}
+
+
+def _scanning(name: str, hands: int, engine: str = "local") -> dict[str, float]:
+    """The last of the hands to be ready begins late, so what it could have done meanwhile is counted against it."""
+    import attnscope
     from tools.fetch_models import path as weights
 
     corpus = str(sorted(Path(weights("wikitext2")).rglob("test*"))[0])
-    rows = {}
-    for name, options in {
-        "minilm": {"samples": 512, "max_tokens": 128, "batch_size": 16},
-        "smollm2": {"samples": 128, "max_tokens": 256, "batch_size": 8},
-    }.items():
-        seconds = {n: _scanning_seconds(str(weights(name)), corpus, options, n) for n in (1, 2)}
-        rows[name] = {"one": seconds[1], "two": seconds[2], "ratio": seconds[1] / seconds[2]}
-    return rows
+    times: list[tuple[float, int]] = []
 
-
-def _scanning_seconds(model: str, corpus: str, options: dict[str, int], hands: int) -> float:
-    """From the moment that the first worker is ready to the last shard."""
-    import attnscope
-
-    times: list[float] = []
-
-    def told(stage: str, *_: int) -> None:
+    def told(stage: str, done: int, *_: int) -> None:
         if stage == "scanning":
-            times.append(time.perf_counter())
+            times.append((time.perf_counter(), done))
 
-    os.environ["OMP_NUM_THREADS"] = "1"
-    attnscope.scan(model, corpus, **options, workers=hands, keep_text=False, progress=told)  # type: ignore[arg-type]
-    return times[-1] - times[0]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    attnscope.scan(
+        str(weights(name)), corpus, **SCANNED[name], workers=hands, engine=engine, keep_text=False, progress=told
+    )
+    cpu = _cpu(resource.getrusage(resource.RUSAGE_CHILDREN)) - _cpu(before)
+    return {"seconds": times[-1][0] - times[0][0], "cpu_seconds_with_start": cpu, "shards": len(times) - 1}
 
 
 def memory() -> dict[str, Any]:
@@ -94,34 +138,43 @@ def memory() -> dict[str, Any]:
 
     code = (
         "import sys, attnscope, resource\n"
-        "attnscope.scan(sys.argv[1], sys.argv[2], samples=int(sys.argv[3]), max_tokens=16, batch_size=64,"
+        "found = attnscope.scan(sys.argv[1], sys.argv[2], samples=int(sys.argv[3]), max_tokens=8, batch_size=64,"
         " measures='entropy', keep_text=False)\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+        "print(found.provenance['corpus']['sequences'], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
     )
     peaks: dict[int, float] = {}
+    read: dict[int, int] = {}
     with tempfile.TemporaryDirectory() as name:
         model, corpus = save_specimen(Path(name) / "model"), Path(name) / "corpus.txt"
         with corpus.open("w") as out:
             for number in range((70 << 20) // (len(TEXT) + 8)):
                 out.write(f"{number} {TEXT}\n")
-        for samples in (64, 6_400):
+        for samples in (FEW, MANY):
             words = [sys.executable, "-c", code, str(model), str(corpus), str(samples)]
             done = subprocess.run(words, check=True, text=True, stdout=subprocess.PIPE)
-            peaks[samples] = float(done.stdout.split()[-1])
-    return {"peak_mb": peaks, "ratio": peaks[6_400] / peaks[64]}
+            read[samples], peaks[samples] = int(done.stdout.split()[-2]), float(done.stdout.split()[-1])
+    return {"sequences": read, "peak_mb": peaks, "ratio": peaks[MANY] / peaks[FEW]}
 
 
-ROWS = {"merge": merge, "workers": workers, "memory": memory}
+def _cpu(usage: resource.struct_rusage) -> float:
+    return usage.ru_utime + usage.ru_stime
+
+
+ROWS = {"merge": merge, "minilm": minilm, "smollm2": smollm2, "ray": ray, "memory": memory}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", default=list(ROWS), help=", ".join(ROWS))
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ["OMP_NUM_THREADS"] = "1"
     for name in parser.parse_args().rows:
-        known[name] = ROWS[name]() | {"load_average": os.getloadavg()[0]}
-        print(name, json.dumps(known[name]))
-        RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+        load = os.getloadavg()[0]
+        found = ROWS[name]() | {"load_average": load, "cores": os.cpu_count()}
+        print(name, json.dumps(found))
+        known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        RESULTS.write_text(json.dumps(known | {name: found}, indent=1) + "\n")
+        write()
 
 
 if __name__ == "__main__":

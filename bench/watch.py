@@ -40,7 +40,8 @@ def model_of(case: str) -> Any:
     if case == "smollm2":
         from attnscope.hf.loading.load import load
 
-        return load(str(weights("smollm2"))).model.train()
+        model = load(str(weights("smollm2"))).model.train()
+        return model.requires_grad_(True)  # loading for a look freezes what is loaded
     folder = Path(attnscope.__file__).with_name("pocket")
     return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).train()
 

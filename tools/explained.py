@@ -38,17 +38,21 @@ def explained(model: Any, batch: dict[str, Tensor]) -> str:
     try:
         record = attnscope.explain(model, batch, methods="relevance")
         number = _asked(record)
-    except RefusalError:
+    except RefusalError as refusal:
         if of_tokens:
             raise
-        record, number = None, _norm
+        record, number, said = None, _norm, refusal
     found = anatomy(model, batch)
     given = {name: value.clone().requires_grad_(value.is_floating_point()) for name, value in batch.items()}
     places = () if record is None else entrances(model, batch, found)
-    captured = capture(model, given, found, places, number)
     if record is None:
-        rows = relevance(calls=captured.calls, start=start_of(captured, found))
+        try:
+            captured = capture(model, given, found, places, number)
+            rows = relevance(calls=captured.calls, start=start_of(captured, found))
+        except RefusalError:
+            raise said from None  # what a person is told
     else:
+        captured = capture(model, given, found, places, number)
         if read_each_other(in_streams(captured, places).calls):
             return "ran: streams that read each other, which tests/explanations/test_two_streams.py compares"
         scores = record.methods[0].scores

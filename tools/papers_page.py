@@ -1,8 +1,8 @@
-"""Writes docs/papers.md and the table of papers in README.md from the experiments' cards and the runs on record.
+"""Writes docs/papers.md from the experiments' cards and the runs on record.
 
-python tools/papers_page.py                         write both
-python tools/papers_page.py --check                 exit with 1 where a page says something else
-python tools/papers_page.py --draw RESULTS.json ... draw a figure of each run into docs/papers/, then write both
+python tools/papers_page.py                         write it
+python tools/papers_page.py --check                 exit with 1 where the page says something else
+python tools/papers_page.py --draw RESULTS.json ... draw a figure of each run into docs/papers/, then write the page
 
 Nothing is typed here: claims and advice stand on the cards, verdicts and numbers in known.json, pictures come of runs.
 """
@@ -22,8 +22,7 @@ from attnscope.reproducing.cards import cards
 from attnscope.reproducing.known import Known, known
 
 ROOT = Path(__file__).resolve().parents[1]
-README, PAGE, PICTURES = ROOT / "README.md", ROOT / "docs" / "papers.md", ROOT / "docs" / "papers"
-FIRST, LAST = "<!-- papers: written by tools/papers_page.py -->", "<!-- end of papers -->"
+PAGE, PICTURES = ROOT / "docs" / "papers.md", ROOT / "docs" / "papers"
 FIGURES = {"stopping_collapse": "deep-1"}  # the figure that stands for an experiment; the first one where none is named
 DRAWN = PICTURES / "pictures.json"  # what each of them shows
 WIDTH = 720  # pixels
@@ -44,18 +43,16 @@ Written by `make tables` from the experiments and the runs on record.
 
 def page(papers: Iterable[ExperimentCard]) -> str:
     every = list(papers)
-    return "\n".join([INTRODUCTION, table(every, "#{}"), "", *(_section(card) for card in every)])
+    return "\n".join([INTRODUCTION, table(every), "", *(_section(card) for card in every)])
 
 
-def table(papers: Iterable[ExperimentCard], link: str = "docs/papers.md#{}") -> str:
+def table(papers: Iterable[ExperimentCard]) -> str:
     """A row for each paper: claims reproduced, of all, at both sizes."""
     rows = ["| paper | about | `quick` | `paper` |", "|---|---|---|---|"]
     for card in papers:
         runs = {run.preset: run for run in known(card)}
         said = " | ".join(_brief(runs.get(preset)) for preset in PRESETS)
-        rows.append(
-            f"| `{card.name}` (arXiv:{card.paper}) | [{card.title}]({link.format(card.name.lower())}) | {said} |"
-        )
+        rows.append(f"| `{card.name}` (arXiv:{card.paper}) | [{card.title}](#{card.name.lower()}) | {said} |")
     return "\n".join(rows)
 
 
@@ -119,15 +116,6 @@ def _cell(words: str) -> str:
     return words.replace("|", "\\|")
 
 
-def with_table(text: str, rows: str) -> str:
-    """The README with this table where its marks are."""
-    before, _, rest = text.partition(FIRST)
-    _, mark, after = rest.partition(LAST)
-    if not mark:
-        raise SystemExit(f"{README.name} has lost its marks: put '{FIRST}' and '{LAST}' around the table of papers.")
-    return f"{before}{FIRST}\n\n{rows}\n\n{mark}{after}"
-
-
 def draw(results: Iterable[str]) -> None:
     """One small picture of each run."""
     from attnscope.charts.experiment_figure import experiment_figure
@@ -149,12 +137,10 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--draw"]:
         draw(arguments[1:])
     every = cards().values()
-    fresh, readme = page(every), README.read_text("utf-8")
-    wanted = with_table(readme, table(every))
+    fresh = page(every)
     if arguments == ["--check"]:
-        return int(PAGE.read_text("utf-8") != fresh or readme != wanted)
+        return int(PAGE.read_text("utf-8") != fresh)
     write_atomically(PAGE, fresh.encode())
-    write_atomically(README, wanted.encode())
     return 0
 
 

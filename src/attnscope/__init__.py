@@ -46,6 +46,7 @@ _HOMES = {
     "Size": "attnscope.core.variant:Size",
     "diagnose": "attnscope.records.survey.diagnose:diagnose",
     "Thresholds": "attnscope.records.survey.thresholds:Thresholds",
+    "doctor": "attnscope.scanning.doctor:doctor",
     "Survey": "attnscope.records.survey.survey:Survey",
     "planted": "attnscope.hf.editing.graft:planted",
     "installed": "attnscope.exchanging.installed:installed",
@@ -119,6 +120,7 @@ if TYPE_CHECKING:
     from attnscope.records.view import View as View
     from attnscope.reporting.report import report as report
     from attnscope.reproducing.reproduce import reproduce as reproduce
+    from attnscope.scanning.doctor import doctor as doctor
     from attnscope.scanning.scan import scan as scan
     from attnscope.treating.treat import treat as treat
     from attnscope.viewing.view import view as view

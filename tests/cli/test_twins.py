@@ -23,6 +23,7 @@ OTHERWISE = {
     "capacity": {"n", "k", "model", "corpus", "texts", "max_tokens"},  # another twin: attnscope.head_widths
     "explain": {"evaluate", "labels", "samples", "max_tokens"},  # another twin: attnscope.evaluate
     "paths": {"removal", "resume"},  # another twin: attnscope.task_paths
+    "doctor": {"clear_cache"},  # not a look but an act
     "watch": {"run", "refresh", "once"},  # the screen of a run, where the twin writes one
     "timeline": {"runs"},  # any number of them
     "report": {"keep_text"},  # an option of the page of a survey, which the twin hands on
@@ -64,7 +65,7 @@ def test_defaults_are_those_of_the_twin(name: str) -> None:
             assert (mine is required) == (other is required), f"{name}: {option}"
             assert mine == other, f"{name}: {option} is {mine} on the command line and {other} in Python"
         compared += 1
-    assert compared or name in ("compare", "report", "watch")
+    assert compared or name in ("compare", "report", "watch", "doctor")
 
 
 def test_defaults_of_evaluating_are_those_of_its_own_twin() -> None:

@@ -1,6 +1,7 @@
 """One rule for all commands: what is found is kept, with its page, in attnscope-NAME or in --out, and it is said where.
 
-Commands that only read write nothing that they are not asked for, but for the page that `report` is there to write.
+Commands that only read write nothing that they are not asked for, but for the page that `report` and `timeline` are
+there to write.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ FINDS = {
     "reproduce": (("stand_in", "--seeds", "1"), "stand_in", ["charts", "page.html", "results.json"]),
 }
 WITH_OUT = {"treat": ("model",)}  # a treated model is as large as a model: it is kept where a folder is named for it
-READS = {"report", "compare", "measures", "variants"}
+READS = {"report", "compare", "export", "measures", "merge", "timeline", "variants", "watch", "doctor"}
 
 
 @pytest.fixture(scope="module")

@@ -21,10 +21,11 @@ def section(text: str, title: str) -> str:
 def undocumented() -> dict[str, list[str]]:
     """What is registered and not named where a reader would look for it; nothing where all is well."""
     readme = (ROOT / "README.md").read_text("utf-8")
+    scan = (ROOT / "docs" / "scan.md").read_text("utf-8")
     patterns = (ROOT / "docs" / "patterns.md").read_text("utf-8")
     places = {
-        "README, What is measured": (list(measures()), section(readme, "What is measured")),
-        "README, Papers, re-run": (list(experiments()), section(readme, "Papers, re-run")),
+        "docs/scan.md, What is measured": (list(measures()), section(scan, "What is measured")),
+        "docs/papers.md": (list(experiments()), (ROOT / "docs" / "papers.md").read_text("utf-8")),
         "docs/patterns.md": (list(constructions()), patterns),
         "docs/explain.md": (list(explanations()), (ROOT / "docs" / "explain.md").read_text("utf-8")),
         "docs/variants.md": (list(variants()), (ROOT / "docs" / "variants.md").read_text("utf-8")),
@@ -32,5 +33,5 @@ def undocumented() -> dict[str, list[str]]:
     missing = {place: [name for name in known if f"`{name}`" not in text] for place, (known, text) in places.items()}
     commands = [command.callback.__name__ for command in app.registered_commands if command.callback]
     table = section(readme, "Commands")
-    missing["README, Commands"] = [name for name in commands if f"`attnscope {name} " not in table]
+    missing["README, Commands"] = [name for name in commands if not re.search(rf"`attnscope {name}\b", table)]
     return {place: names for place, names in missing.items() if names}

@@ -6,10 +6,7 @@ import re
 
 from attnscope.core.registry import experiments, findings, measures
 from tests.docs.lists import ROOT, section, undocumented
-from tools import papers_page
-from tools.readme_tables import README, measures_table, with_table
-
-TEXT = README.read_text("utf-8")
+from tools import measures_table, papers_page
 
 
 def test_everything_is_named_where_a_reader_looks_for_it() -> None:
@@ -17,23 +14,22 @@ def test_everything_is_named_where_a_reader_looks_for_it() -> None:
 
 
 def test_the_table_of_measures_is_the_catalog() -> None:
-    table = measures_table(measure.card for measure in measures().values())
-    assert with_table(TEXT, table) == TEXT, "write it anew with `make tables`"
+    table = measures_table.measures_table(measure.card for measure in measures().values())
+    text = measures_table.PAGE.read_text("utf-8")
+    assert measures_table.with_table(text, table) == text, "write it anew with `make tables`"
 
 
 def test_papers_stand_beside_their_numbers_and_none_is_gone() -> None:
-    rows = re.findall(r"^\| `(\w+)` \(arXiv:([\d.]+)", section(TEXT, "Papers, re-run"), re.M)
+    rows = re.findall(r"^\| `(\w+)` \(arXiv:([\d.]+)", papers_page.PAGE.read_text("utf-8"), re.M)
     assert {name for name, _ in rows} == set(experiments())
     for name, paper in rows:
         assert paper in {experiments()[name].paper, *(claim.paper for claim in experiments()[name].claims)}
 
 
-def test_the_page_of_papers_and_its_table_are_what_the_tool_writes() -> None:
+def test_the_page_of_papers_is_what_the_tool_writes() -> None:
     """Cards as they are now: where an experiment has changed, its file and not the written card is asked."""
     every = [one.card for one in experiments().values()]
-    said = papers_page.page(every)
-    assert papers_page.PAGE.read_text("utf-8") == said, "write it anew with `make tables`"
-    assert papers_page.with_table(TEXT, papers_page.table(every)) == TEXT, "write it anew with `make tables`"
+    assert papers_page.PAGE.read_text("utf-8") == papers_page.page(every), "write it anew with `make tables`"
     for name, words in papers_page._drawn().items():
         assert words.endswith(").")
         assert (papers_page.PICTURES / f"{name}.png").exists()

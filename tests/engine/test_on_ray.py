@@ -111,6 +111,17 @@ def test_an_address_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Mon
     assert time.monotonic() - began < 60
 
 
+def test_a_cluster_that_does_not_start_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(**_: Any) -> None:
+        raise Exception("The current node timed out during startup.\nMore of it.")  # as Ray itself does
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", slow)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with pytest.raises(RefusalError, match=r"cannot be used \(The current node timed out during startup\.\)"):
+        OnRay(Squares(str(tmp_path)), None, None, 0.0).__enter__()
+
+
 def test_ray_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RefusalError, match=r"pip install 'attnscope\[ray\]'"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ class Squares:
     def open(self) -> Iterator[Opened]:
         if self.unloadable:
             raise RefusalError("There is no model 'nothing': check its name.")
+        (Path(self.folder) / f"opened-{os.getpid()}").touch()
         yield Opened(self, str(os.getpid()) if self.different else "same")
 
     def called(self, task: Any) -> str:
@@ -44,6 +46,9 @@ class Opened:
 
     def do(self, task: int) -> tuple[int, int, str]:
         job, folder = self.job, Path(self.job.folder)
+        while job.different and len(list(folder.glob("opened-*"))) < 2:  # one alone agrees with itself
+            time.sleep(0.05)
+        time.sleep(0.05 * job.different)
         if task == job.kills and len(list(folder.glob("death-*"))) < job.times:
             (folder / f"death-{os.getpid()}").touch()
             os.kill(os.getpid(), signal.SIGKILL)

@@ -25,6 +25,19 @@ TINY = replace(
 )
 
 
+def test_what_cvxpy_does_not_vouch_for_is_said_and_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnscope.trials.convex_floor.oracle", lambda problem: (None, "optimal_inaccurate"))
+    monkeypatch.setattr("attnscope.experiments.convex2022.digits_at_hand", lambda: False)
+    found = convex2022.run(TINY, (0,), Bare())
+    verdicts = {claim.name: claim.verdict for claim in convex2022.judged(found)}
+    assert verdicts["optimum_is_cvxpys"] == "not run"
+    said = [one for one in found.remarks if "CVXPY did not solve" in one]
+    assert [("linear heads, seed 0" in one, "optimal_inaccurate" in one) for one in said] == [
+        (True, True),
+        (False, True),
+    ]
+
+
 def test_without_the_extra_its_claims_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     found = convex2022.run(TINY, (0,), Bare())

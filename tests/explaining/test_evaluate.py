@@ -269,6 +269,11 @@ def test_labels_are_followed_and_counted() -> None:
     )
     assert named.accuracy is not None
     assert named.accuracy.mean == pytest.approx(5 / 6)
+    # A corpus that holds less than one longest text is judged as it is.
+    short = attnscope.evaluate(
+        model, [words[0][:7]], labels=labels[:1], methods="random", max_tokens=12, tokenizer=_plain()
+    )
+    assert (short.texts, short.tokens) == (1, 7)
 
 
 def _plain() -> Any:
@@ -315,3 +320,6 @@ def test_labels_that_are_not_there_are_refused_in_a_sentence(tmp_path: Path) -> 
     refused = command("explain", "pocket", "a text", "--labels", "x")
     assert refused.returncode == 2
     assert "--labels belongs to --evaluate" in refused.stderr
+    early = command("explain", "a model that is nowhere", lines_, "--evaluate", "--labels", "label")
+    assert early.returncode == 2
+    assert "line 2, has no class in the field 'label'" in early.stderr

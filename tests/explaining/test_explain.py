@@ -223,6 +223,8 @@ def test_one_word_of_several_tokens_is_a_continuation() -> None:
     assert found.asked.kind == "continuation"
     pieces = byte_tokenizer()("☃", add_special_tokens=False)["input_ids"]
     assert len(pieces) == len(found.steps) == 3
+    assert found.asked.word == "☃"  # as it is read, though none of its three bytes is a letter
+    assert found.continued_at == len(byte_tokenizer()(TEXT)["input_ids"])
     ids = torch.tensor([[*byte_tokenizer()(TEXT)["input_ids"], *pieces]])
     with torch.no_grad():
         logits = model(input_ids=ids[:, :-1]).logits[0, -3:]

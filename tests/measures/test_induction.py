@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from attnscope.heads.head import Head
 from attnscope.matrix.dense import dense_pattern
 from attnscope.matrix.scores import Scores
 from attnscope.measures.induction import induction
+from attnscope.models.nano import Config, Nano
 from attnscope.trace.repeated import repeated_windows
 
 TWICE = torch.tensor([[3, 1, 4, 5, 3, 1, 4, 5]])
@@ -102,6 +105,59 @@ def planted_head(half: int, sharpness: float) -> Head:
     angle = 2 * torch.pi * places / n
     keys = torch.stack([angle.cos(), angle.sin()], -1)
     return Head(sharpness * keys[target], keys, True, "induction by hand")
+
+
+def circuit(vocabulary: int, places: int, gain: float) -> Nano:
+    """Two layers by hand that compare tokens: the first tells each token what stood before it, the second asks whom
+    the own token stood before. Channels: token, place, token before."""
+    config = Config(
+        width=2 * vocabulary + places,
+        heads=1,
+        head_width=max(vocabulary, places),
+        layers=2,
+        vocab_size=vocabulary,
+        norm="none",
+        max_tokens=places,
+        causal=True,
+    )
+    model: Any = Nano(config)
+    token, place, before = torch.eye(config.width).split((vocabulary, places, vocabulary))
+    first, second = (block.attention for block in model.blocks)
+    sharp = gain / first.scale
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.embedding.weight.copy_(token)
+        model.positions.weight.copy_(place)
+        first.query.weight[: places - 1] = sharp * place[1:]  # the place before
+        first.key.weight[:places] = place
+        first.value.weight[:vocabulary] = token
+        first.output.weight[:, :vocabulary] = before.T
+        second.query.weight[:vocabulary] = sharp * token
+        second.key.weight[:vocabulary] = before
+    return model
+
+
+def test_a_circuit_that_compares_tokens_is_found_at_any_distance():
+    """Parts of a text come again in another order, at other distances: nobody finds them by counting places."""
+    gain = 12.0
+    once = torch.arange(1, 13)
+    ids = torch.cat([torch.zeros(1, dtype=torch.long), once, once[8:], once[:3], once[3:8]])[None]
+    survey = attnscope.scan(circuit(13, 25, gain), [{"input_ids": ids}], measures="induction")
+    # Of the last row's token of each part what followed is another part's first: rows 13 to 24 all count.
+    expected = sum(math.exp(gain) / (math.exp(gain) + row) for row in range(13, 25)) / 12
+    found = survey.values("induction")
+    assert found[1, 0] == pytest.approx(expected, abs=1e-5)
+    # The first layer looks one back, which nobody's place is: parts stand at least four tokens away.
+    assert found[0, 0] < 0.01
+    by_place = planted_head(12, 300.0).attention()
+    fixed = induction(
+        scores=Scores(torch.zeros(1, 1, 25, 1), torch.zeros(1, 1, 25, 1), 1.0, pattern=by_place[None, None]),
+        tokens=ids,
+        query_mask=torch.ones(1, 25, dtype=torch.bool),
+        key_mask=torch.ones(1, 25, dtype=torch.bool),
+    )["value"]
+    assert fixed.value.item() < 0.5
 
 
 def test_a_planted_head_is_found_and_told_of():

@@ -68,6 +68,7 @@ def test_attention_of_a_lookup_can_be_scanned() -> None:
     asked = task.draw(1, rng(4))
     survey = attnscope.scan(composer(task), [{"vectors": task.vectors(asked)}], measures=("entropy",))
     assert survey.values("entropy").shape == (2, 1)
+    assert survey.provenance["corpus"]["tokens"] == 32  # 16 entries and 16 queries, given as vectors
     # In layer 2 nobody but the 16 queries sees f_2 whole and has something to ask: theirs is 0, so that the mean over
     # the 32 tokens is at most half of what 16 entries that see no more than 16 tokens can have, ln 16.
     assert float(survey.values("entropy")[1, 0]) <= 0.5 * math.log(16) + 1e-4
@@ -107,7 +108,7 @@ def test_what_cannot_be_built_is_refused() -> None:
         shortcut(task)
     with pytest.raises(RefusalError, match="1 to 3 lookups"):
         composer(task, lookups=4)
-    with pytest.raises(RefusalError, match="12 keys and 3 kinds"):
+    with pytest.raises(RefusalError, match="4 keys and 3 kinds"):
         wide(task, torch.eye(4), ("full",))
     with pytest.raises(RefusalError, match="2 symbols"):
         Composition(1, 1)

@@ -131,7 +131,9 @@ def test_a_finding_is_its_sentence() -> None:
 
 def test_kinds_that_only_say_what_heads_do_are_neutral() -> None:
     assert {n for n, k in findings().items() if k.neutral} == {
+        "drained_sinks",
         "identity_heads",
+        "induction_heads",
         "media_ignored",
         "previous_token_heads",
         "sink_elsewhere",

@@ -14,11 +14,28 @@ from attnscope.reporting.explanation.page import render
 from attnscope.reporting.explanation.shading import as_written, shaded
 from attnscope.reporting.explanation.words import sentences, verdict
 from attnscope.reporting.terminal import print_record
-from tests.reporting.sample_explanation import sample_explanation
+from tests.reporting.sample_explanation import sample_explanation, sample_scene
 
 
 def only(found: Explanation, *names: str) -> Explanation:
     return replace(found, methods=tuple(found.method(name) for name in names))
+
+
+def test_tokens_of_the_continuation_are_told_from_those_that_were_given() -> None:
+    found = sample_scene()
+    assert found.continued_at == 2  # of three tokens read, where two followed: the last is not read
+    text = shaded(found, found.method("relevance"))[-1].tokens
+    assert [token.followed for token in text] == [False, False, True]
+    assert text[2].reading.endswith("of the continuation itself")
+    alone = replace(
+        found,
+        inputs=found.inputs[2:],
+        methods=tuple(replace(one, scores=one.scores[2:]) for one in found.methods[1:]),
+        steps=tuple(replace(one, scores=(one.scores[0][2:],)) for one in found.steps),
+    )
+    last = replace(alone, methods=(replace(alone.methods[0], scores=((0.0, 1.0, 2.0),)),))
+    assert verdict(last).sentence == "' <b>' (token 2, of the continuation) did most for the answer, by relevance."
+    assert render(last).count(' followed" data-reading') == 1
 
 
 def test_the_verdict_names_what_most_methods_put_first() -> None:

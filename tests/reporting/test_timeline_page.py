@@ -12,11 +12,13 @@ import pytest
 from playwright.sync_api import Browser
 from rich.console import Console
 
+from attnscope.core.card import Alarm
 from attnscope.records.timeline import Timeline, Values
 from attnscope.reporting.timeline import maps as drawing
 from attnscope.reporting.timeline.live import frame
 from attnscope.reporting.timeline.maps import step_maps
 from attnscope.reporting.timeline.terminal import spark
+from tests.records.survey.sample import CARDS
 from tests.records.timeline.sample import header, looks, sample_timeline
 from tests.reporting import looks as asking
 
@@ -69,6 +71,24 @@ def test_what_is_packed_is_within_a_step_of_what_was_measured() -> None:
         share = one.scale.share(timeline.numbers(one.key))
         # a code is the nearest of 250 steps
         assert np.abs(codes / drawing.LEVELS - share).max() <= 0.5 / drawing.LEVELS + 1e-12
+
+
+def test_numbers_that_run_away_leave_colours_for_what_came_before() -> None:
+    timeline = sample_timeline(3, 3, 2)
+    card = replace(CARDS["entropy"], name="max_logit", low=-np.inf, bound=None, alarm=Alarm(">", 100.0, "too large"))
+    sizes = (np.array([[-3.0, 10.0], [20.0, 30.0], [40.0, 50.0]]) * factor for factor in (1, 10, 10_000))
+    looks = tuple(
+        replace(one, values=(Values.of("max_logit", "value", "model", "self", size),))
+        for one, size in zip(timeline.looks, sizes, strict=True)
+    )
+    away = replace(timeline, header=replace(timeline.header, measures={"max_logit": card}), looks=looks)
+    (found,) = step_maps(away)
+    codes = found.codes(found.numbers[0])
+    assert (found.scale.low, found.scale.high, found.scale.log) == (1.0, 500_000.0, True)
+    assert codes[0, 0, 0] == codes[2, 0, 0] == 0  # below the lowest colour
+    assert codes[0, 2, 1] > 50  # of 250; on a straight scale it would be as good as zero
+    (near,) = step_maps(replace(away, looks=looks[:2]))
+    assert near.scale.diverging
 
 
 def test_a_number_that_is_not_finite_is_crossed_out_and_what_was_not_measured_is_empty() -> None:

@@ -56,7 +56,7 @@ def test_a_paper_is_known_by_its_number_too() -> None:
 def test_the_list_says_what_is_claimed() -> None:
     done = CliRunner().invoke(app, [])
     assert done.exit_code == 0
-    assert re.search(r"stand_in +Title .* +not run yet", done.stdout)
+    assert re.search(r"stand_in +Title .* +- +-", done.stdout)
     assert "Missed" in CliRunner().invoke(app, ["--verbose"]).stdout
     listed = json.loads(CliRunner().invoke(app, ["--json"]).stdout)
     assert [claim["name"] for claim in listed[0]["claims"]] == ["held", "missed", "denied", "left"]

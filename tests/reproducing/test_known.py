@@ -8,9 +8,9 @@ from importlib.resources import files
 
 import pytest
 
-from attnscope.core.experiment import VERDICTS, Bound
+from attnscope.core.experiment import PRESETS, VERDICTS, Bound
 from attnscope.core.registry import experiments
-from attnscope.reproducing.known import FILE, known, recorded
+from attnscope.reproducing.known import FILE, NOT_RUN, known, listed, recorded
 from attnscope.reproducing.reproduce import reproduce
 
 # One that was never run whole is listed as not run, until tools/record_verdicts.py is given its results.
@@ -39,6 +39,16 @@ def test_a_changed_rule_is_not_known_any_more() -> None:
     assert all(first.name not in run.verdicts for run in known(changed.card))
     assert all(len(run.verdicts) == len(one.claims) - 1 for run in known(changed.card))
     assert all(run.brief.endswith(", 1 changed") for run in known(changed.card))
+
+
+@pytest.mark.parametrize("name", ON_RECORD)
+def test_the_list_shows_each_preset_that_is_on_record(name: str) -> None:
+    one = experiments()[name].card
+    said = dict(zip(PRESETS, listed(one).brief, strict=True))
+    assert {preset for preset, words in said.items() if words != NOT_RUN} == {run.preset for run in known(one)}
+    for run in known(one):
+        good = list(run.verdicts.values()).count("reproduced")
+        assert said[run.preset].startswith(f"{good} of {len(run.verdicts)}")
 
 
 def test_a_record_is_what_the_run_said() -> None:

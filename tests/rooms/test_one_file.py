@@ -284,8 +284,8 @@ def test_an_experiment_is_listed_run_and_drawn(planted: dict[str, Path], tmp_pat
 
 def test_documents_that_do_not_name_them_are_told_apart(planted: dict[str, Path]) -> None:
     assert undocumented() == {
-        "README, What is measured": ["planted_measure"],
-        "README, Papers, re-run": ["planted_paper"],
+        "docs/scan.md, What is measured": ["planted_measure"],
+        "docs/papers.md": ["planted_paper"],
         "docs/patterns.md": ["planted_way"],
         "docs/explain.md": ["planted_reason"],
         "docs/variants.md": ["planted_attention"],

@@ -31,7 +31,8 @@ SAMPLING = Sampling(samples=6, max_tokens=24, batch_size=2)
 def _planned() -> tuple[Plan, Subject, Batches]:
     loaded = in_memory(tiny_llama(), byte_tokenizer())
     prepared = batches_for(loaded, [TEXT], SAMPLING)
-    measured = tuple(m for m in choose(["default"]) if "media" not in m.reads)  # there are no pictures in this text
+    # There are no pictures in this text and no gates in this model.
+    measured = tuple(m for m in choose(["default"]) if not {"media", "gate"} & set(m.reads))
     plan = Plan.of(loaded, InMemory(prepared), measured, SAMPLING, torch.float32)
     with torch.inference_mode():
         subject = Subject.of(loaded.model, prepared.batches[0].inputs, {"use_cache": False})

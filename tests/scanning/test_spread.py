@@ -74,13 +74,13 @@ def test_what_is_kept_of_a_scan_with_several_shards(given: tuple[str, str], whol
     kept = tmp_path / "survey.partial.json"
 
     def stop(stage: str, done: int, total: int, tokens: int) -> None:
-        if done == 36:
+        if done == 144:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         scan(*given, **OPTIONS, checkpoint=kept, progress=stop)
     assert len(list((tmp_path / "survey.partial.shards").glob("*.shard"))) == 1
-    assert Survey.load(kept).provenance["corpus"]["sequences"] == 4
+    assert Survey.load(kept).provenance["corpus"]["sequences"] == 16
     assert _same(whole, scan(*given, **OPTIONS, checkpoint=kept, resume=True))
     kept.unlink(missing_ok=True)  # as after kill -9 in the second shard
     assert _same(whole, scan(*given, **OPTIONS, checkpoint=kept, resume=True))

@@ -158,6 +158,10 @@ def test_refuses_a_corpus_shorter_than_the_window_asked_for() -> None:
     assert "has 7 tokens, fewer than one window of 32" in sentence
     assert "--max-tokens 7 or less" in sentence
     assert len(windows(corpus("abc", "de"), Letters(), max_tokens=7)) == 2
+    assert [len(one.ids) for one in windows(corpus("abc", "de"), Letters(), max_tokens=32, short=True).sequences] == [
+        5,
+        4,
+    ]
 
 
 def test_refuses_more_tokens_than_positions() -> None:

@@ -150,6 +150,7 @@ def test_the_sequence_behind_a_finding_has_the_tokens_that_the_survey_saw() -> N
     view = attnscope.view("pocket", survey=survey)
     sample = finding.details["sample"]
     assert view.inputs[0].tokens == survey.excerpts[sample]
+    assert view.provenance["bos"]["why"] == survey.provenance["bos"]["why"] == "the tokenizer adds it"
     assert (view.opened.layer, view.opened.head) == finding.heads[0]
     assert view.notes == (f"Sample {sample} of a survey, token for token. {finding.sentence}",)
     with pytest.raises(RefusalError, match=f"no sample {sample + 1}: choose with --sample one of {sample}"):

@@ -68,6 +68,11 @@ def test_rings_where_it_must_and_only_there(name: str) -> None:
     assert not judged([look(50 * (n + 1), (measure, part, numbers)) for n, numbers in enumerate(quiet)])
 
 
+def test_heads_that_come_to_rest_are_a_note_however_many() -> None:
+    (alarm,) = judged([look(50 * n, ("sink_mass", "value", size * HEADS)) for n, size in ((1, 0.1), (2, 0.9))])
+    assert (alarm.rule, alarm.severity, len(alarm.heads)) == ("sinks_forming", "info", 12)
+
+
 def test_entropy_collapse_needs_most_heads_of_a_layer() -> None:
     begun = 2 * HEADS
     one, most = begun.copy(), begun.copy()

@@ -29,7 +29,8 @@ class Rows(Dataset[dict[str, Any]]):
         return {name: one[place] for name, one in self.rows.items()}
 
 
-def trained(folder: Path, callbacks: list[Any], resume: str | None = None, steps: int = 6, **more: Any) -> Any:
+def trained(folder: Path, callbacks: list[Any], resume: str | None = None, steps: int = 8, **more: Any) -> Any:
+    """Two epochs, gradients of two batches added up, bfloat16, checkpointed blocks, evaluations in between."""
     model = gpt2()
     arguments = TrainingArguments(
         output_dir=str(folder),
@@ -42,9 +43,14 @@ def trained(folder: Path, callbacks: list[Any], resume: str | None = None, steps
         use_cpu=True,
         seed=3,
         logging_steps=1,
+        bf16=True,
+        gradient_checkpointing=True,
+        eval_strategy="steps",
+        eval_steps=2,
         **more,
     )
-    trainer = Trainer(model=model, args=arguments, train_dataset=Rows(), callbacks=callbacks)
+    rows = Rows()
+    trainer = Trainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows, callbacks=callbacks)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer.train(resume_from_checkpoint=resume)
@@ -58,7 +64,8 @@ def assert_same(one: nn.Module, other: nn.Module) -> None:
 
 
 def moments(trainer: Any) -> list[torch.Tensor]:
-    return [v for state in trainer.optimizer.state_dict()["state"].values() for v in state.values()]
+    optimizer = trainer.optimizer if isinstance(trainer, Trainer) else trainer.optimizers[0]
+    return [v for state in optimizer.state_dict()["state"].values() for v in state.values()]
 
 
 def test_a_trainer_is_left_alone_and_resumes_its_record(tmp_path: Path) -> None:
@@ -70,16 +77,17 @@ def test_a_trainer_is_left_alone_and_resumes_its_record(tmp_path: Path) -> None:
     assert_same(watched, alone)
     assert all(torch.equal(a, b) for a, b in zip(moments(trainer), moments(plain), strict=True))
     assert same == losses
+    assert trainer.state.epoch > 1
     run = read_run(tmp_path / "run")
-    assert [look.step for look in run.looks] == [1, 2, 4, 6]
+    assert [look.step for look in run.looks] == [1, 2, 4, 6, 8]
     for look in run.looks:
         assert look.loss == pytest.approx(losses[look.step - 1], abs=2e-4)  # the Trainer rounds to four places
         assert (numbers_of(look, "gradient_norm", "key") > 0).all()
         assert (numbers_of(look, "update_ratio", "key") > 0).all()
     again = attnscope.watch.for_trainer(tmp_path / "run", every=2)
-    trained(tmp_path / "b", [again], resume=str(tmp_path / "b" / "checkpoint-3"), steps=8, save_strategy="no")
+    trained(tmp_path / "b", [again], resume=str(tmp_path / "b" / "checkpoint-3"), steps=10, save_strategy="no")
     run = read_run(tmp_path / "run")
-    assert [look.step for look in run.looks] == [1, 2, 4, 6, 8]
+    assert [look.step for look in run.looks] == [1, 2, 4, 6, 8, 10]
     assert run.header.resumed == (3,)
     tokens = [look.tokens for look in run.looks]
     assert tokens == sorted(set(tokens))
@@ -102,11 +110,19 @@ def lit(model: nn.Module) -> Any:
             super().__init__()
             self.model = model
             self.losses: list[float] = []
+            self.norms: list[list[float]] = []
 
         def training_step(self, part: dict[str, Any], number: int) -> Any:
             loss = self.model(**part).loss
             self.losses.append(loss.item())
             return loss
+
+        def on_before_optimizer_step(self, optimizer: Any) -> None:
+            blocks: Any = self.model.transformer
+            self.norms.append([float(block.attn.c_proj.weight.grad.norm()) for block in blocks.h])
+
+        def validation_step(self, part: dict[str, Any], number: int) -> None:
+            self.model(**part)
 
         def configure_optimizers(self) -> Any:
             return torch.optim.AdamW(self.parameters(), lr=1e-2)
@@ -114,7 +130,10 @@ def lit(model: nn.Module) -> Any:
     return Lit()
 
 
-def fitted(callbacks: list[Any], folder: Path, module: Any | None = None) -> Any:
+def fitted(
+    callbacks: list[Any], folder: Path, module: Any | None = None, steps: int = 8, resume: Path | None = None
+) -> Any:
+    """Two epochs, gradients of two batches added up, an evaluation in between."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from lightning.pytorch import Trainer as LightningTrainer
@@ -122,8 +141,10 @@ def fitted(callbacks: list[Any], folder: Path, module: Any | None = None) -> Any
         module = module or lit(gpt2())
         torch.manual_seed(5)
         trainer = LightningTrainer(
-            max_steps=6,
+            max_steps=steps,
+            val_check_interval=4,
             accumulate_grad_batches=2,
+            gradient_clip_val=1e-3,
             accelerator="cpu",
             logger=False,
             enable_checkpointing=False,
@@ -132,25 +153,34 @@ def fitted(callbacks: list[Any], folder: Path, module: Any | None = None) -> Any
             callbacks=callbacks,
             default_root_dir=folder,
         )
-        trainer.fit(module, DataLoader(Rows(), batch_size=2))
+        loader = DataLoader(Rows(), batch_size=2)
+        trainer.fit(module, loader, loader, ckpt_path=resume)
     return module, trainer
 
 
 def test_lightning_is_left_alone(tmp_path: Path) -> None:
-    alone, _ = fitted([], tmp_path)
+    alone, plain = fitted([], tmp_path)
     random = torch.get_rng_state()
     watched, trainer = fitted([attnscope.watch.for_lightning(tmp_path / "run", every=2)], tmp_path)
     assert torch.equal(torch.get_rng_state(), random)
     assert_same(watched.model, alone.model)
     assert watched.losses == alone.losses
-    assert trainer.global_step == 6
+    assert all(torch.equal(a, b) for a, b in zip(moments(trainer), moments(plain), strict=True))
+    assert (trainer.global_step, trainer.current_epoch) == (8, 2)
     run = read_run(tmp_path / "run")
-    assert [look.step for look in run.looks] == [1, 2, 4, 6]
+    assert [look.step for look in run.looks] == [1, 2, 4, 6, 8]
     for look in run.looks:
         both = alone.losses[2 * look.step - 2 : 2 * look.step]
         assert look.loss == pytest.approx(sum(both) / 2, rel=1e-5)
-        assert (numbers_of(look, "gradient_norm", "output") > 0).all()
+        # before they are clipped, and not once more afterwards
+        assert numbers_of(look, "gradient_norm", "output") == pytest.approx(alone.norms[look.step - 1], rel=1e-5)
         assert (numbers_of(look, "update_ratio", "output") > 0).all()
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    again = attnscope.watch.for_lightning(tmp_path / "run", every=2)
+    fitted([again], tmp_path, steps=10, resume=tmp_path / "last.ckpt")
+    run = read_run(tmp_path / "run")
+    assert [look.step for look in run.looks] == [1, 2, 4, 6, 8, 9, 10]
+    assert run.header.resumed == (8,)
 
 
 def test_a_lightning_module_of_several_parts_is_asked_which(tmp_path: Path) -> None:

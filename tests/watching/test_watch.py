@@ -121,9 +121,23 @@ def test_a_compiled_model_is_seen_through_the_module_inside(tmp_path: Path) -> N
     watched = train(model, lambda one: attnscope.watch(one, tmp_path / "run", every=1), called=compiled, steps=3)
     watched.assert_equal(plain)
     assert [look.step for look in read_run(tmp_path / "run").looks] == [1, 2, 3]
+    with pytest.raises(RefusalError, match="qk_clip has seen no training forward"):
+        train(model, lambda one: attnscope.watch(one, tmp_path / "clip", qk_clip=100), called=compiled, steps=2)
     model.compile(backend="eager")
     with pytest.raises(RefusalError, match="compiled in place"), attnscope.watch(model, tmp_path / "other"):
         pass
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with attnscope.watch(model, tmp_path / "probed", every=1, probe={"input_ids": batch(9)["input_ids"]}) as watch:
+        loss = model(**batch(0)).loss
+        loss.backward()
+        watch.before_update()
+        optimizer.step()
+        optimizer.zero_grad()
+        watch.step(loss=loss)
+    (look,) = read_run(tmp_path / "probed").looks
+    assert look.loss == pytest.approx(loss.item(), rel=1e-5)
+    assert (numbers_of(look, "gradient_norm", "key") > 0).all()
+    assert (numbers_of(look, "update_ratio", "key") > 0).all()
 
 
 def test_gradient_checkpointing_is_left_alone(tmp_path: Path) -> None:

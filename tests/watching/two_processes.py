@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 
@@ -20,14 +21,14 @@ def main(rank: int, port: str, folder: str) -> None:
     model = gpt2(dropout=0.0)
     both = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with attnscope.watch(both, folder, every=1, rows=None, measures=["entropy", "max_logit", "gradient_norm"]) as watch:
-        for step in range(2):
+    with attnscope.watch(both, folder, every=2, rows=None, measures=["entropy", "max_logit", "gradient_norm"]) as watch:
+        for step in range(4):
             optimizer.zero_grad()
             whole = batch(step)
             loss = both(**{name: one[2 * rank : 2 * rank + 2] for name, one in whole.items()}).loss
             loss.backward()
             optimizer.step()
-            watch.step(loss=loss)
+            watch.step(loss=math.nan if (rank, step) == (1, 2) else loss)  # no step for a look, and only one is told
     dist.destroy_process_group()
 
 

@@ -31,7 +31,7 @@ class Scale:
         """Where numbers stand between the ends, from 0 to 1."""
         with np.errstate(invalid="ignore", divide="ignore"):
             if self.log:
-                at = np.log(values / self.low) / np.log(self.high / self.low)
+                at = np.log(np.maximum(values, self.low) / self.low) / np.log(self.high / self.low)
             else:
                 at = (values - self.low) / (self.high - self.low)
             return np.asarray(np.clip(at, 0, 1))

@@ -31,10 +31,11 @@ from attnscope.records.timeline.trends import loss_trouble
 
 MOST = 160  # columns of a picture: each carries its sentence
 TALLEST = 320  # pixels of a map
+BESIDE_OTHERS = ("inactive_heads",)  # a head beside the mean of its layer: that mean is 1, and the smallest head tells
 
 
 def loss_chart(timeline: Timeline, width: int, *, height: int = 190, most: int = MOST) -> alt.LayerChart:
-    """The loss of every run, its alarms as triangles at the step at which they began, each with its sentence."""
+    """The loss of every run, its alarms (not notes) as triangles where they began, each with its sentence."""
     names = distinct([run.name for run in timeline.runs])
     rows = pd.DataFrame(
         [row for run, name in zip(timeline.runs, names, strict=True) for row in _losses(run, name, most)]
@@ -173,6 +174,8 @@ def card_of(timeline: Timeline, key: Key) -> Card:
 
 def worry(card: Card) -> str:
     """Which head of a layer to show: the one nearest to the card's alarm; without an alarm the mean of all."""
+    if card.name in BESIDE_OTHERS:
+        return "smallest"
     return "mean" if card.alarm is None else "largest" if card.alarm.relation == ">" else "smallest"
 
 
@@ -247,9 +250,11 @@ def _losses(run: Timeline, name: str, most: int) -> list[dict[str, Any]]:
 
 
 def _marks(run: Timeline, name: str) -> list[dict[str, Any]]:
+    """Notes are no marks: a head that comes to rest is not what a reader of the loss looks for."""
     return [
         {"run": name, "step": spell.alarm.step, "label": f"{name}, step {spell.alarm.step:,}: {spell.alarm.sentence}"}
         for spell in run.alarms
+        if spell.alarm.severity != "info"
     ]
 
 

@@ -132,6 +132,7 @@ def explain(
     if evaluate:
         _refuse_what_one_answer_needs(target, against, position, beside, generate, head)
         check_corpus(text)
+        _refuse_without_labels(text, labels)
     elif labels is not None:
         raise RefusalError("--labels belongs to --evaluate: add it, or name one class with --target.")
     words = text if evaluate else text_or_medium(text)
@@ -193,6 +194,16 @@ def _refuse_before_loading(text: str | Path, beside: str | Path | None, generate
     refuse_unreadable(*(side for side in (text, beside) if side is not None))
     if generate is not None and not 1 <= generate <= MOST:
         raise RefusalError(f"--generate takes 1 to {MOST} tokens, not {generate}: choose such a number.")
+
+
+def _refuse_without_labels(corpus: str, labels: str | None) -> None:
+    """A corpus without the classes that are asked for is known before any model is."""
+    from attnscope.core.places import is_address
+
+    if labels is not None and corpus != "-" and not is_address(corpus):
+        from attnscope.corpus.labelled import labelled
+
+        labelled(corpus, labels)
 
 
 def _refuse_what_one_answer_needs(*given: object) -> None:

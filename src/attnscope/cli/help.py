@@ -64,13 +64,14 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "watch": ("attnscope watch run", "attnscope watch run --once"),
     "timeline": ("attnscope timeline run", "attnscope timeline run --verbose"),
     "reproduce": ("attnscope reproduce", "attnscope reproduce noci2022 --seeds 1"),
+    "doctor": ("attnscope doctor", "attnscope doctor --clear-cache"),
 }
 
 WHAT_IS_WRITTEN = (
     "What is written: scan, merge, collapse, paths, explain, view, treat, compile, capacity and reproduce keep what "
     "they find (the record) and its page in the folder attnscope-NAME, named after the model, the pattern or the "
     "paper, or in the folder that --out names, and say where. report, timeline and export write beside what they read. "
-    "compare, measures, variants and watch write nothing unless asked."
+    "compare, measures, variants, watch and doctor write nothing unless asked."
 )
 
 

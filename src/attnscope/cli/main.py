@@ -11,6 +11,7 @@ from attnscope.cli.capacity import capacity
 from attnscope.cli.collapse import collapse
 from attnscope.cli.compare import compare
 from attnscope.cli.compile import compile
+from attnscope.cli.doctor import doctor
 from attnscope.cli.explain import explain
 from attnscope.cli.export import export
 from attnscope.cli.given_paths import PathCheckingCommand
@@ -73,6 +74,7 @@ for command in (
     watch,
     timeline,
     reproduce,
+    doctor,
 ):
     app.command(cls=PathCheckingCommand)(command)
 

@@ -209,15 +209,17 @@ def _refuse_what_parts_lack(store: str | None, view: bool, fail_on: FailOn | Non
 
 
 def _say_part(survey: Survey, shard: str, store: str, as_json: bool) -> None:
-    read = survey.provenance["corpus"]
+    from attnscope.engine.part import part
+
+    read, which = survey.provenance["corpus"], str(part(shard))  # what `env` stood for
     if as_json:
         from attnscope.cli.output import print_json
 
-        print_json({"store": store, "shard": shard, "sequences": read["sequences"], "tokens": read["tokens"]})
+        print_json({"store": store, "shard": which, "sequences": read["sequences"], "tokens": read["tokens"]})
     else:
         typer.echo(
             clean(
-                f"Part {shard} is in {store}: {read['sequences']:,} sequences, {read['tokens']:,} tokens. "
+                f"Part {which} is in {store}: {read['sequences']:,} sequences, {read['tokens']:,} tokens. "
                 f"When all parts are done: attnscope merge {store} --out FOLDER"
             )
         )

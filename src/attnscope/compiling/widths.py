@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from attnscope.core.cache_folder import cache_folder as all_caches
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import write_atomically
 from attnscope.core.plain import plain
@@ -182,8 +182,7 @@ def _work(point: Point) -> float:
 
 def cache_folder() -> Path:
     """Where measurements are kept between runs."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(home) if home else Path.home() / ".cache") / "attnscope" / "capacity"
+    return all_caches() / "capacity"
 
 
 @cache

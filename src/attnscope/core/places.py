@@ -31,6 +31,7 @@ class Place(Protocol):
 
     def __str__(self) -> str: ...
     def names(self) -> tuple[str, ...]: ...
+    def holds(self, name: str) -> bool: ...
     def read(self, name: str) -> bytes: ...
     def write(self, name: str, content: bytes) -> None: ...
     def remove(self, name: str) -> None: ...
@@ -70,6 +71,9 @@ class _Here:
         except OSError as error:
             raise RefusalError(f"The folder '{self.path}' cannot be read ({error.strerror}): name another.") from None
 
+    def holds(self, name: str) -> bool:
+        return (self.path / name).is_file()
+
     def read(self, name: str) -> bytes:
         try:
             return (self.path / name).read_bytes()
@@ -104,6 +108,13 @@ class _Elsewhere:
             return ()
         except Exception as error:  # every store has errors of its own
             raise RefusalError(f"{self.address} cannot be listed ({_reason(error)}): check it.") from error
+
+    def holds(self, name: str) -> bool:
+        try:
+            self.system.invalidate_cache()
+            return bool(self.system.isfile(f"{self.path}/{name}"))
+        except Exception as error:
+            raise RefusalError(f"{self.address} cannot be asked ({_reason(error)}): check it.") from error
 
     def read(self, name: str) -> bytes:
         try:

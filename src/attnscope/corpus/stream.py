@@ -47,13 +47,13 @@ class Stream:
         """The texts of one block."""
         file, start = int(self._file[number]), int(self._place[number])
         last = number + 1 == len(self) or self._file[number + 1] != file
-        end = None if last else self._place[number + 1]
+        end = None if last else int(self._place[number + 1])
         texts = []
-        for text, after in _pieces(self.files[file], self.field, start):
+        for text, after in _pieces(self.files[file], self.field, start, end):
             texts.append(text)
             if end is not None and after >= end:
                 break
-        return texts
+        return ["".join(texts)] if texts and _is_plain_text(self.files[file]) else texts
 
 
 def stored_bytes(source: str | Path) -> int:
@@ -104,20 +104,31 @@ def _files(source: str | Path) -> tuple[tuple[str, ...], bool]:
     return known, True
 
 
-def _pieces(file: str, name_of_field: str, start: int) -> Iterator[tuple[str, int]]:
-    """Texts from a place on, each with the place after it; blank ones are left out."""
+def _kind(file: str) -> tuple[str, bool]:
+    """What a file holds, by its name, and whether it is packed."""
     kinds = [suffix.lower() for suffix in PurePosixPath(file).suffixes]
     packed = kinds[-1:] == [".gz"]
-    kinds = kinds[:-1] if packed else kinds
+    return ((kinds[:-1] if packed else kinds)[-1:] or [""])[0], packed
+
+
+def _is_plain_text(file: str) -> bool:
+    """Whether pieces are parts of one text, and not texts of their own."""
+    return _kind(file)[0] not in (".parquet", *JSON_LINES)
+
+
+def _pieces(file: str, name_of_field: str, start: int, end: int | None = None) -> Iterator[tuple[str, int]]:
+    """Texts from a place on, each with the place after it; blank ones are left out. Plain text stops at `end`: where
+    its pieces end depends on where they begin, so those of a block are not those of the first reading."""
+    kind, packed = _kind(file)
     with _open(file) as raw:
-        if kinds[-1:] == [".parquet"]:
+        if kind == ".parquet":
             found = _rows(raw, file, name_of_field, start)
         else:
             lines: Any = gzip.GzipFile(fileobj=raw) if packed else raw
             try:
                 lines.seek(start)
-                read = _json_lines if kinds[-1:] and kinds[-1] in JSON_LINES else _text
-                yield from ((text, after) for text, after in read(lines, file, name_of_field) if text.strip())
+                read = _json_lines(lines, file, name_of_field) if kind in JSON_LINES else _text(lines, file, end)
+                yield from ((text, after) for text, after in read if text.strip())
                 return
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise RefusalError(
@@ -147,10 +158,10 @@ def _json_lines(lines: Any, file: str, name_of_field: str) -> Iterator[tuple[str
             yield found, after
 
 
-def _text(lines: Any, file: str, _: str) -> Iterator[tuple[str, int]]:
-    """Pieces of a text, each to the end of a line or a word; no character is cut in two."""
+def _text(lines: Any, file: str, last: int | None) -> Iterator[tuple[str, int]]:
+    """Pieces of a text up to a place, each to the end of a line or a word; no character is cut in two."""
     after, rest = lines.tell(), b""
-    while data := lines.read(_PIECE):
+    while data := lines.read(_PIECE if last is None else min(_PIECE, last - after - len(rest))):
         rest += data
         end = rest.rfind(b"\n") + 1 or rest.rfind(b" ") + 1
         if end or len(rest) > 16 * _PIECE:

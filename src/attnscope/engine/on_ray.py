@@ -40,7 +40,7 @@ def _do(pickled: bytes, task: Any) -> tuple[str, Any, str]:
         opened = _opened[pickled][1]
         return "done", (opened.agreed, opened.hello if task == HELLO else opened.do(task)), version
     except RefusalError as refusal:
-        return "refused", str(refusal), version
+        return "refused" if pickled in _opened else "not opened", str(refusal), version
     except Exception as error:
         return "failed", f"{type(error).__name__}: {_first_line(error)}", version
 
@@ -116,8 +116,8 @@ class OnRay:
             raise RefusalError(
                 f"A worker has attnscope {version} and this is {attnscope.__version__}: install the same on every node."
             )
-        if kind == "refused":
-            raise refused(called, said)
+        if kind in ("refused", "not opened"):  # what cannot be opened is no shard's fault
+            raise refused(called if kind == "refused" else None, said)
         if kind == "failed":
             raise failed(called, said)
         agreed, result = said
@@ -138,7 +138,9 @@ class OnRay:
                 _refuse_silence(self._address)
                 quietly.pop("include_dashboard")
                 self._ray.init(address=self._address, **quietly)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except RefusalError:
+            raise
+        except Exception as error:  # Ray raises whatever it likes, a bare Exception where a node is slow to start
             self._ray.shutdown()
             where = f" at {self._address}" if self._address else ""
             raise RefusalError(

@@ -62,7 +62,7 @@ def rules(params: Params, seed: int, desk: Desk) -> dict[str, float]:
             own = torch.zeros(len(row), dtype=torch.float64)
             own[0] = 1  # the row's own token, which `relevance` leaves out
             apart.append(float((one.row() + own - dense[0]).abs().max() / dense[0].abs().max()))
-            least.append(float(dense.min()))
+            least.append(min(float(dense.min()), float(one.row().min())))  # from maps and without them
         found |= {f"difference_from_maps_{name}": max(apart), f"least_relevance_{name}": min(least)}
     return found
 

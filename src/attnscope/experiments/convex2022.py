@@ -11,7 +11,6 @@ Data of the first two are random; sizes and penalty are those measured before (1
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +18,7 @@ from typing import Any
 
 from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment, median
 from attnscope.trials.clipped_networks import digits_at_hand
-from attnscope.trials.convex_floor import digits_floor, floor_and_heads
+from attnscope.trials.convex_floor import NOT_INSTALLED, digits_floor, floor_and_heads
 from attnscope.trials.curves import by_seed, curve
 
 PAPER = "2205.08078"
@@ -167,7 +166,7 @@ def convex2022(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
     for some in by_seed(rows, seeds):
         for name, value in numbers_of(some).items():
             measured.setdefault(name, []).append(value)
-    return Result(measured, tuple(rows), figures(rows), remarks(measured))
+    return Result(measured, tuple(rows), figures(rows), remarks(measured, of(rows, "floor")))
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> tuple[Figure, ...]:
@@ -191,7 +190,7 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> tuple[Figure, ...]:
     )
 
 
-def remarks(measured: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
+def remarks(measured: Mapping[str, Sequence[float]], floors: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     left = measured.get("linear_enough_heads")
     enough = f"{100 * median(left):.2g}%" if left else "was not tried"
     said = [
@@ -206,6 +205,12 @@ def remarks(measured: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
             f"{median(measured['digits_gap']):.1e} of the objective; a short descent ended "
             f"{100 * median(measured['digits_descent']):.1f}% above."
         )
-    if not digits_at_hand() or importlib.util.find_spec("cvxpy") is None:
+    for row in floors:
+        if row["cvxpy"] is None and row["cvxpy_said"] != NOT_INSTALLED:
+            said.append(
+                f"CVXPY did not solve {row['kind']} heads, seed {row['seed']}, to optimality ({row['cvxpy_said']}): "
+                "nothing is compared with it there."
+            )
+    if not digits_at_hand() or any(row["cvxpy_said"] == NOT_INSTALLED for row in floors):
         said.append("CVXPY or digits were left out: pip install 'attnscope[convex]' brings both.")
     return tuple(said)

@@ -182,11 +182,11 @@ CLAIMS = (
     advice=(
         "Do not add gates for the sake of heads that can be told apart: gates that multiply linearly leave two "
         "heads with equal logits free to share an expert in any way, and more data did not settle it in our fits; "
-        "only a gate that reads what it gates did. Predictions are as good either way. Add gates against sinks, and"
-        " measure them with `attnscope treat`."
+        "a gate that reads what it gates did in the small runs, and the large ones were too noisy to be judged. "
+        "Predictions are as good either way. Add gates against sinks, and measure them with `attnscope treat`."
     ),
     presets={"quick": Params(), "paper": FULL},
-    takes={"quick": "50 s", "paper": "25 min"},
+    takes={"quick": "50 s", "paper": "15 min"},
     seeds={"quick": 6, "paper": 6},
     claims=CLAIMS,
 )

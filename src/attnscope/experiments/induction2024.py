@@ -2,7 +2,8 @@
 
 together   texts of 100 symbols, each by a rule of its own (parents 1 and 2 places before); all weights trained at once
 in phases  the same with one kind of weight after the other: which set of heads, where heads look, how sharp
-which set  chains with other parents: the set that training keeps, beside the one whose information is largest
+which set  chains with other parents: the set that training keeps, beside the one whose information is largest; also
+           where a second parent tells so little that the set with the largest information is not that of the parents
 in models  random tokens twice over in the embedded model, and in SmolLM2 where its weights are: who looks them up?
 
 Sizes, start and rate are the paper's. How far back heads see in this run we did not find said: we take 5 places, so
@@ -42,6 +43,7 @@ class Params:
     phase_rates: tuple[float, ...] = (1.0, 1000.0, 1.0)  # slopes of the lags are a = .01 times as large in theirs
     others: tuple[tuple[int, ...], ...] = ((1,), (2,), (1, 3), (2, 3))
     other_epochs: int = 40
+    faint: float = 0.25  # part of the rule that the second parent has, in the last of these chains
     rules: int = 1000
     models: tuple[str, ...] = ("pocket",)
     rows: int = 8
@@ -64,9 +66,9 @@ def in_phases(params: Params, seed: int, desk: Desk) -> list[dict[str, Any]]:
     return trained(Chains(), params.known, params.held, params.window, plan, seed, desk)[1]
 
 
-def which_set(params: Params, parents: tuple[int, ...], seed: int, desk: Desk) -> dict[str, Any]:
+def which_set(params: Params, chains: Chains, seed: int, desk: Desk) -> dict[str, Any]:
     """The set with the largest information, and the one that training gives the largest share."""
-    chains = Chains(parents)
+    parents = chains.parents
     told = information(chains.rules(params.rules, seed), parents, degree=2)
     best, second = sorted(told, key=lambda chosen: -told[chosen])[:2]
     plan = (Stretch(f"parents {parents}", PHASES, params.other_epochs, 1.0),)
@@ -74,6 +76,7 @@ def which_set(params: Params, parents: tuple[int, ...], seed: int, desk: Desk) -
     kept = max(range(len(network.sets)), key=lambda number: float(network.shares[number]))
     return {
         "parents": list(parents),
+        "others": chains.others,
         "best": list(best),
         "second": list(second),
         "ahead": told[best] / told[second],
@@ -87,7 +90,8 @@ def run(params: Params, seed: int, desk: Desk) -> list[dict[str, Any]]:
     rows = [{"part": "together"} | row for row in together(params, seed, desk)]
     rows += [{"part": "phases"} | row for row in in_phases(params, seed, desk)]
     for parents in ((1, 2), *params.others):
-        rows.append({"part": "sets"} | which_set(params, parents, seed, desk))
+        rows.append({"part": "sets"} | which_set(params, Chains(parents), seed, desk))
+    rows.append({"part": "faint"} | which_set(params, Chains((1, 2), others=params.faint), seed, desk))
     for model in params.models:
         if model == "pocket" or Path(model).exists():
             desk.advance("heads of models", 0, 1)
@@ -111,10 +115,17 @@ def numbers_of(rows: Sequence[Mapping[str, Any]], params: Params) -> dict[str, f
         numbers["largest_difference_from_the_table"] = max(apart.values())
     if params.epochs >= 10:
         numbers["share_at_epoch_10"] = losses[10]["share"]
+        numbers["part_of_the_fall_by_epoch_10"] = (losses[0]["loss"] - losses[10]["loss"]) / (
+            losses[0]["loss"] - end["loss"]
+        )
     numbers |= phase_numbers(part(rows, "phases"), params)
     sets = part(rows, "sets")
     numbers["sets_found"] = sum(row["kept"] == row["best"] for row in sets) / len(sets)
     numbers["least_lead_of_the_best_set"] = min(row["ahead"] for row in sets)
+    (faint,) = part(rows, "faint")
+    numbers["faint_set_found"] = float(faint["kept"] == faint["best"])
+    numbers["lags_of_the_faint_best_set"] = float(len(faint["best"]))
+    numbers["lead_of_the_faint_best_set"] = faint["ahead"]
     for name in ("pocket", "smollm2"):
         if heads := part(rows, name):
             best, before = max(heads, key=lambda row: row["induction"]), max(heads, key=lambda row: row["previous"])
@@ -153,8 +164,8 @@ CLAIMS = (
         "sets_first",
         PAPER,
         "The set is found within 10 epochs (.996 published), long before the loss is low.",
-        "p of lags {1, 2} between .98 and 1 at epoch 10",
-        holds=(Bound("share_at_epoch_10", ">=", 0.98), Bound("share_at_epoch_10", "<", 1.0)),
+        "p of lags {1, 2} at least .98 at epoch 10, with at most half of the loss's fall behind it (published: .23)",
+        holds=(Bound("share_at_epoch_10", ">=", 0.98), Bound("part_of_the_fall_by_epoch_10", "<=", 0.5)),
     ),
     Claim(
         "the_loss_falls_as_published",
@@ -179,23 +190,25 @@ CLAIMS = (
         "The two heads of the set come to look at one parent each (.94 and .98 published).",
         "both at least .9 on their lag within 500 epochs; `paper` preset (300 in the quick one); .82 at the start",
         holds=(Bound("weaker_head_on_its_lag", ">=", 0.9),),
+        fails=(Bound("weaker_head_on_its_lag", "<=", 0.82),),
         given=(Bound("weaker_head_at_the_start", "<", 0.85),),
     ),
     Claim(
         "phase_1_finds_the_set",
         PAPER,
-        "Trained by themselves, the kernel's weights find the set, and the loss hardly moves.",
-        "p over .99; at most .02 of the fall of the loss",
-        holds=(Bound("share_after_phase_1", ">", 0.99), Bound("part_of_the_fall_in_phase_1", "<=", 0.02)),
-        given=(Bound("fall_of_the_loss", ">=", 0.1),),
+        "Trained by themselves, the kernel's weights find the set.",
+        "p over .99 (the loss cannot show it: attention as flat as a = .01 answers nearly the same whatever K is)",
+        holds=(Bound("share_after_phase_1", ">", 0.99),),
+        fails=(Bound("share_after_phase_1", "<", 0.5),),
     ),
     Claim(
         "phase_2_turns_the_heads",
         PAPER,
-        "Then, by themselves, the heads turn to one parent each, and the loss hardly moves.",
-        "both at least .9 on their lag; at most .02 of the fall of the loss",
-        holds=(Bound("weaker_head_after_phase_2", ">=", 0.9), Bound("part_of_the_fall_in_phase_2", "<=", 0.02)),
-        given=(Bound("fall_of_the_loss", ">=", 0.1),),
+        "Then, by themselves, the heads turn to one parent each.",
+        "both at least .9 on their lag, from .82 (a stays .01, so that the loss cannot show this either)",
+        holds=(Bound("weaker_head_after_phase_2", ">=", 0.9),),
+        fails=(Bound("weaker_head_after_phase_2", "<=", 0.82),),
+        given=(Bound("share_after_phase_1", ">", 0.9),),
     ),
     Claim(
         "phase_3_sharpens",
@@ -213,13 +226,27 @@ CLAIMS = (
         holds=(Bound("sets_found", ">=", 1.0),),
         given=(Bound("least_lead_of_the_best_set", ">=", 1.01),),
     ),
+    Claim(
+        "a_parent_that_tells_little_is_left_out",
+        PAPER,
+        "What is kept is what tells most, not what is true: where the second parent has a quarter of the rule, the "
+        "first alone has the largest information, and training keeps it alone.",
+        "the set of the largest information is kept, which is one lag and 5% ahead of the next",
+        holds=(Bound("faint_set_found", ">=", 1.0),),
+        given=(Bound("lags_of_the_faint_best_set", "<=", 1.0), Bound("lead_of_the_faint_best_set", ">=", 1.05)),
+    ),
     *(
         Claim(
             f"induction_heads_in_{name}",
             "2209.11895",
             f"{title} has a head that attends to what followed the token before, behind a layer that looks one back.",
-            "at least .4 of its attention (our limit), in a later layer than the best previous-token head",
-            holds=(Bound(f"{name}_induction", ">=", 0.4), Bound(f"{name}_layers_behind", ">", 0.0)),
+            "at least .4 of its attention (our limit), in a later layer than the best previous-token head; "
+            "contradicted where no head has more than twice what uniform attention gives",
+            holds=(
+                Bound(f"{name}_induction", ">=", 0.4),
+                Bound(f"{name}_layers_behind", ">", 0.0),
+                Bound(f"{name}_times_uniform", ">", 2.0),
+            ),
             fails=(Bound(f"{name}_times_uniform", "<=", 2.0),),
         )
         for name, title in (("pocket", "The embedded language model"), ("smollm2", "SmolLM2-135M"))
@@ -233,8 +260,9 @@ CLAIMS = (
     summary="Two layers of attention on random Markov chains: which heads, which lags, how sharp, in which order.",
     advice=(
         "Look for induction heads with `attnscope scan MODEL repeated`: attention from a token to what followed it "
-        "the last time. Their parts are learned one after the other (which heads, which lags, how sharp), and the "
-        "loss stands still while the first two are: a plateau early in training is no reason to stop."
+        "the last time. Which heads belong to it is settled within a few epochs, long before the loss is low, so heads "
+        "tell more about a young run than its loss does. And training keeps the context that tells most for how often "
+        "it comes, not all that is true: a rare or weak dependence is dropped for a shorter one."
     ),
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "40 s", "paper": "15 min"},

@@ -131,10 +131,18 @@ def _continuation(output: Tensor, read: Reading, found: Entries, question: Quest
         raise RefusalError("A continuation is explained as a whole: leave --against and --position out.")
     first = int(output.shape[1]) - len(read.continued)
     terms = tuple((first + step, token, 1.0) for step, token in enumerate(read.continued))
-    words = "".join(found.word(token) for token in read.continued)
+    words = _spelt_out(found, read.continued)
     shown = words if len(words) <= LONGEST_SHOWN else f"{words[: LONGEST_SHOWN - 1]}…"
     goal = Asked("continuation", shown, where=f"{len(terms)} tokens")
     return of_terms(output, terms, goal, None)
+
+
+def _spelt_out(found: Entries, tokens: tuple[int, ...]) -> str:
+    """The continuation as a person reads it. Bytes of one character are tokens of their own in many vocabularies, and
+    have no letters one by one: then it is read as a whole."""
+    words = "".join(found.word(token) for token in tokens)
+    whole = words if found.tokenizer is None else str(found.tokenizer.decode(list(tokens)))
+    return whole if "\ufffd" not in whole and len(whole.strip()) < len(words.strip()) else words
 
 
 def _where_written(

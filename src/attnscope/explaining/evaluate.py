@@ -83,6 +83,8 @@ def evaluate(
     """Judge explanations on `samples` texts of a corpus (the embedded one where none is given). Occlusion and random
     numbers are judged beside whatever is named: the slow obvious way, and the floor.
 
+    Texts of more than `max_tokens` are cut, shorter ones are judged as they are.
+
     `labels` is the field of a .jsonl corpus that holds the true class of each text (for a list of texts, the classes
     themselves): then its probability is followed, of the beginning of every document.
     """
@@ -92,7 +94,7 @@ def evaluate(
     progress("loading", 0, 0)
     loaded = loaded_for(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
     refuse_broken_weights(loaded)
-    sampling = Sampling(samples=samples, max_tokens=max_tokens, batch_size=1, seed=seed, bos=bos)
+    sampling = Sampling(samples=samples, max_tokens=max_tokens, batch_size=1, seed=seed, bos=bos, short=True)
     truths: tuple[Class | None, ...]
     if labels is None:
         ready = batches_for(loaded, corpus, sampling)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from attnscope.hf.loading.before_patches import before_patches
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.one_text import Reading, Scene
 from attnscope.hf.loading.outputs import word
@@ -44,15 +45,6 @@ def _image(loaded: Loaded, read: Reading, scene: Scene, length: int) -> Input:
         return Input("image", tuple(f"token {number}" for number in range(length)), "image")
     before = length - grid[0] * grid[1]
     mixed = words if 0 < len(words) <= before else ()
-    names = (*mixed, *_special(loaded, before - len(mixed)))
+    names = (*mixed, *before_patches(loaded.model, before - len(mixed)))
     patches = tuple(f"patch {row},{column}" for row in range(grid[0]) for column in range(grid[1]))
     return Input("image", (*names, *patches), "image", grid, scene.shown)
-
-
-def _special(loaded: Loaded, count: int) -> tuple[str, ...]:
-    config: Any = getattr(loaded.model, "config", None)
-    vision = getattr(config, "vision_config", None) or config
-    registers = getattr(vision, "num_register_tokens", 0) or 0
-    plain = count - registers if 0 <= registers <= count else count
-    names = ["[CLS]", "[distillation]"] if plain <= 2 else [f"[prefix {n}]" for n in range(plain)]
-    return (*names[:plain], *(f"[register {n + 1}]" for n in range(count - plain)))

@@ -33,7 +33,8 @@ def induction(
     # Mean over rows i of A_{i, p+1}, p the last place before i with the token of i: one dot product a row, as the mass
     # on a chosen key is exp(s_ij - lse_i). Rows without such a place do not count, nor those with p = i - 1, whose
     # token after is the row itself; a sequence of only such rows has no value. On random tokens said twice every row
-    # of the second half counts, and nothing but induction finds the place.
+    # of the second half counts, and no grammar finds the place. A head that always looks back by half of such a text
+    # would: where all texts are as long, they cannot tell it from one that compares tokens.
     dtype = accumulation_dtype(scores.query)
     target = _after_last_occurrence(tokens, query_mask & key_mask)
     counted = target >= 0

@@ -12,8 +12,9 @@ float32 can show. Widths are of the order of folds + layers x log(arguments).
                 whole composition, and the queries ask for theirs. It needs to see tables that come later in the text:
                 only models that look both ways have it, which is why bounds on depth are about causal ones
                 (arXiv:2412.02975). Entries for which there is nothing ahead fetch something that nobody asks for.
-    wide        a lookup that a memory of fixed size can do as well: keys are given vectors, one for each entry, and
-                what is held is one-hot, so that layer l's query is the key itself, W_l times what is held.
+    wide        a lookup that a memory of fixed size can do as well: keys are given vectors, one for each symbol, and
+                what is held is one-hot, so that a query is the key itself, W times what is held. Layer l gives keys to
+                the entries of f_l alone, and keys of zero to all others: a memory has nothing to store but one table.
 
 Each layer writes into channels of its own. Nothing is normed and there is no MLP: these are `Nano` models, which the
 tap, `scan` and `paths` take as any other.
@@ -74,12 +75,12 @@ def shortcut(task: Composition, sharp: float = SHARP) -> Nano:
 
 
 def wide(
-    task: Composition, keys: Float[Tensor, "entry dim"], kinds: Sequence[str | Attend], sharp: float = SHARP
+    task: Composition, keys: Float[Tensor, "symbol dim"], kinds: Sequence[str | Attend], sharp: float = SHARP
 ) -> Nano:
     """One lookup in each layer by the given keys of unit length; layers of the given kinds."""
     symbols, entries, dim = task.arguments, task.entries, keys.shape[1]
-    if len(keys) != entries or len(kinds) != task.folds:
-        raise RefusalError(f"This composition needs {entries} keys and {task.folds} kinds of layers: give as many.")
+    if len(keys) != symbols or len(kinds) != task.folds:
+        raise RefusalError(f"This composition needs {symbols} keys and {task.folds} kinds of layers: give as many.")
     width = entries + symbols * (task.folds + 1)
     model = Nano(_config(task, task.folds, width, max(dim, symbols), causal=True))
     with torch.no_grad():
@@ -88,9 +89,9 @@ def wide(
             _clear(block)
             layer, last = block.attention, entries + number * symbols
             softmax = kinds[number] not in ("linear", "delta")
-            own = keys[number * symbols : (number + 1) * symbols]
-            layer.query.weight[:dim, last : last + symbols] = own.T * ((sharp if softmax else 1.0) / layer.scale)
-            layer.key.weight[:dim, :entries] = keys.T
+            own = slice(number * symbols, (number + 1) * symbols)
+            layer.query.weight[:dim, last : last + symbols] = keys.T * ((sharp if softmax else 1.0) / layer.scale)
+            layer.key.weight[:dim, own] = keys.T
             layer.value.weight[:symbols, entries : entries + symbols] = torch.eye(symbols)
             layer.output.weight[last + symbols : last + 2 * symbols, :symbols] = torch.eye(symbols)
         model.output.weight.zero_()

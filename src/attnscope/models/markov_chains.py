@@ -5,6 +5,9 @@
     text.ids        [row, tokens + 1]: a model reads all but the last and answers the last
     text.rules      [row, symbol of the first parent, ..., next symbol]: rows ~ Dirichlet(alpha)
 
+With `others` below 1 a rule is that of the first parent alone, and of all of them in so large a part: the others are
+parents still, but tell little.
+
 With alpha = 0.1 most rows of a rule are nearly certain, so that who counts what followed the same parents before
 foretells well, and who does not look at the parents does not (the data of arXiv:2409.10559).
 """
@@ -35,17 +38,26 @@ class Chains:
     symbols: int = 3
     tokens: int = 100
     alpha: float = 0.1
+    others: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.parents or min(self.parents) < 1 or max(self.parents) >= self.tokens:
             raise RefusalError("A chain needs parents at least 1 place before, and a text longer than the farthest.")
-        if self.symbols < 2 or not self.alpha > 0:
-            raise RefusalError(f"A chain needs 2 symbols and alpha over 0, not {self.symbols} and {self.alpha}.")
+        if self.symbols < 2 or not self.alpha > 0 or not 0 <= self.others <= 1:
+            raise RefusalError(
+                "A chain needs 2 symbols, alpha over 0 and others between 0 and 1, "
+                f"not {self.symbols}, {self.alpha} and {self.others}."
+            )
 
     def rules(self, rows: int, seed: int) -> Float[Tensor, "row ..."]:
         shape = (rows, *(self.symbols for _ in self.parents))
-        drawn = np.random.default_rng((seed, 0)).dirichlet([self.alpha] * self.symbols, size=shape)
-        return torch.from_numpy(drawn)
+        rng = np.random.default_rng((seed, 0))
+        of_all = torch.from_numpy(rng.dirichlet([self.alpha] * self.symbols, size=shape))
+        if self.others == 1:
+            return of_all
+        of_first = torch.from_numpy(rng.dirichlet([self.alpha] * self.symbols, size=shape[:2]))
+        spread = of_first.reshape(rows, self.symbols, *(1 for _ in self.parents[1:]), self.symbols)
+        return (1 - self.others) * spread + self.others * of_all
 
     def draw(self, rows: int, seed: int) -> ChainText:
         """The first symbols, which have no parents, are uniform."""

@@ -168,6 +168,13 @@ class Explanation(Record):
         """Methods that know something: all but the floor."""
         return tuple(one for one in self.methods if one.group != "floor")
 
+    @property
+    def continued_at(self) -> int | None:
+        """The first token of the last input that belongs to the continuation itself; None where there is none. Of its
+        tokens the last is predicted and not read."""
+        read = len(self.inputs[-1].tokens)
+        return read - (len(self.steps) - 1) if 1 < len(self.steps) <= read else None
+
     def method(self, name: str) -> Scored:
         found = next((one for one in self.methods if one.name == name), None)
         if found is None:

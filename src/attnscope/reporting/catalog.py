@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.core.card import Card
-from attnscope.core.experiment import Verdict
+from attnscope.core.experiment import PRESETS, Verdict
 from attnscope.core.remedy import Prescription
 from attnscope.core.variant import Kind, VariantCard
 from attnscope.core.visible import clean
@@ -40,22 +40,24 @@ class Paper:
     summary: str
     takes: str
     on_record: tuple[str, ...]  # in full, a line for each run
-    brief: str  # the quickest of them in a few words
+    brief: tuple[str, ...]  # of each preset, in a few words
     claims: tuple[tuple[Verdict, str], ...]
     advice: str = ""
 
 
 def show_papers(papers: Iterable[Paper]) -> RenderableType:
-    """A line for every paper: what it is called here, and what a run on record found."""
+    """A line for every paper: what it is called here, and what runs on record found, of both presets."""
     table = Table.grid(padding=(0, 2), expand=True)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-    table.add_column(no_wrap=True)
+    for _ in PRESETS:
+        table.add_column(no_wrap=True)
+    table.add_row("", "", *(Text(preset, style="dim") for preset in PRESETS))
     for one in papers:
-        table.add_row(*map(Text, map(clean, (one.name, one.title, one.brief))))
+        table.add_row(*map(Text, map(clean, (one.name, one.title, *one.brief))))
     ways = (
-        "Last column: claims reproduced, of all. Run one: attnscope reproduce NAME. What each of them claims: "
-        "attnscope reproduce --verbose"
+        "Claims reproduced, of all, in the runs on record of both presets; (-1): so many were contradicted. Run one: "
+        "attnscope reproduce NAME. What each of them claims: attnscope reproduce --verbose"
     )
     return Group(Text(""), table, Text(f"\n{ways}", style="dim"))
 

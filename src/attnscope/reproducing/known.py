@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attnscope.records.reproduction import Reproduction
 
 FILE = "known.json"
-NOT_RUN = "not run yet"
+NOT_RUN = "-"
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class Known:
 
     @property
     def brief(self) -> str:
-        """`quick: 16 of 21, 1 contradicted`: claims that were reproduced, of all."""
+        """`16 of 21 (-1)`: claims that were reproduced, of all, and how many were contradicted."""
         verdicts = list(self.verdicts.values())
         against = verdicts.count("contradicted")
-        said = f"{self.preset}: {verdicts.count('reproduced')} of {len(verdicts)}"
-        said += f", {against} contradicted" if against else ""
+        said = f"{verdicts.count('reproduced')} of {len(verdicts)}"
+        said += f" (-{against})" if against else ""
         return said + (f", {self.changed} changed" if self.changed else "")
 
     @property
@@ -106,6 +106,7 @@ def recorded(found: Reproduction) -> KnownRun:
 def listed(experiment: ExperimentCard) -> Paper:
     """An experiment with what is on record of it: the verdicts beside claims are those of the largest run."""
     runs = known(experiment)
+    brief = {run.preset: run.brief for run in runs}
     before = runs[-1].verdicts if runs else {}
     return Paper(
         name=experiment.name,
@@ -114,7 +115,7 @@ def listed(experiment: ExperimentCard) -> Paper:
         summary=experiment.summary,
         takes=", ".join(f"{preset}: {time}" for preset, time in experiment.takes.items()),
         on_record=tuple(run.words for run in runs),
-        brief=runs[0].brief if runs else NOT_RUN,
+        brief=tuple(brief.get(preset, NOT_RUN) for preset in PRESETS),
         claims=tuple((before.get(claim.name, "not run"), claim.statement) for claim in experiment.claims),
         advice=experiment.advice,
     )

@@ -15,6 +15,7 @@ from attnscope.core.progress import AdvanceReading, silent
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import Ready, Text
 from attnscope.hf.loading.options import Loading, Sampling
+from attnscope.hf.loading.quiet import quiet
 from attnscope.records.survey.ledger import Each
 from attnscope.records.survey.store import Store
 from attnscope.records.survey.survey import Survey
@@ -67,7 +68,8 @@ def one_by_one(
     tell: AdvanceReading = silent,
 ) -> tuple[int, int]:
     """Do those of these shards that are not in the store; how many sequences and tokens they were."""
-    done = store.done()
+    # A worker asks for one shard at a time, and of very many it would spend its time on listing them.
+    done = store.done() if len(numbers) > 1 else {number for number in numbers if store.has(number)}
     sequences, tokens = sum(place.cut.sizes[number] for number in numbers if number in done), 0
     total = sum(place.cut.sizes[number] for number in numbers)
     begun = None if before is None else before.provenance.get("shard", 0)
@@ -101,14 +103,15 @@ def observe(
     try:
         told()
         left = remaining(batches, shard.sequences)
-        for together in ((batch,) for batch in left) if by_block is None else rounds(shard.subject, left):
-            if by_block is None:
-                shard.observe(together[0])
-            else:
-                shard.observe_by_block(together, by_block)
-            told()
-            if keeper.due or by_block is not None:
-                keeper.save(shard.survey(), number)
+        with quiet():  # once for all batches: to begin and end silence costs as much as a small batch
+            for together in ((batch,) for batch in left) if by_block is None else rounds(shard.subject, left):
+                if by_block is None:
+                    shard.observe(together[0])
+                else:
+                    shard.observe_by_block(together, by_block)
+                told()
+                if keeper.due or by_block is not None:
+                    keeper.save(shard.survey(), number)
     except BaseException:
         with uninterrupted():
             if shard.sequences and shard.whole and (partial := shard.survey()).cells:

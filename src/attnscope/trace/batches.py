@@ -23,6 +23,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.trace.beginning import Beginning
 from attnscope.trace.windows import Window, Windows
 
+TOKENS = ("input_ids", "inputs_embeds", "vectors")  # inputs with a row for each token, numbers or vectors
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -262,7 +264,7 @@ def _ready_batch(number: int, inputs: Mapping[str, Tensor], counted: int) -> Bat
     mask, decoder_mask = _mask(inputs, "attention_mask"), _mask(inputs, "decoder_attention_mask")
     if mask is not None and not bool(mask.any(dim=1).all()):
         raise RefusalError(f"Batch {number} has a sequence without a single real token: leave it out.")
-    tokens = inputs["input_ids"].numel() if "input_ids" in inputs else len(samples)
+    tokens = next((inputs[name].shape[:2].numel() for name in TOKENS if name in inputs), len(samples))
     tokens = tokens if mask is None else int(mask.sum())
     return Batch(dict(inputs), mask, samples, tokens, decoder_mask)
 

@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 from attnscope.trace.batches import Batch, Batches
 
 SHARD_TOKENS = 8192  # a second of a small model on one core, and well above what writing a shard costs
+MOST_SHARDS = 1 << 15  # of larger corpora shards hold more, so that their files stay few enough to be merged by one
 
 
 @runtime_checkable
@@ -27,7 +28,7 @@ class Cut(Protocol):
     @property
     def sizes(self) -> tuple[int, ...]: ...
     def fingerprint(self) -> str: ...
-    def shard(self, number: int) -> Sequence[Batch]: ...
+    def shard(self, number: int) -> Iterable[Batch]: ...
     def holding(self, samples: Iterable[int]) -> Iterator[Batch]: ...
 
 

@@ -71,8 +71,10 @@ def windows(
     samples: int | None = None,
     seed: int = 0,
     beginning: Beginning | None = None,
+    short: bool = False,
 ) -> Windows:
-    """The sequences of `corpus`; all of them, or `samples` drawn with `seed`.
+    """The sequences of `corpus`; all of them, or `samples` drawn with `seed`. A corpus of fewer than `max_tokens` in
+    all is refused, unless it may be `short`.
 
     `positions` is the longest sequence the model takes, and `vocab_size` the number of tokens it knows. Without
     `beginning`, windows begin as the tokenizer makes texts begin.
@@ -92,29 +94,29 @@ def windows(
     order = list(range(len(stretches)))
     if samples is not None:
         random.Random(seed).shuffle(order)
-    cut: dict[int, list[Window]] = {}
+    cut: dict[int, list[int]] = {}
     seen = made = 0
     for place in order:
-        document, text = stretches[place]
-        ids = _token_ids(tokenizer, text)
-        seen += len(ids)
-        cut[place] = [surround(part, document, start) for start, part in _cut(ids, room)]
-        made += len(cut[place])
+        cut[place] = _token_ids(tokenizer, stretches[place][1])
+        seen += len(cut[place])
+        made += len(_starts(cut[place], room))
         if samples is not None and made >= _DRAW_FROM * samples and len(cut) >= _SPREAD:
             break
-    found = [window for place in sorted(cut) for window in cut[place]]
-    if not found:
+    # Only what is drawn is made: windows are many where they are short.
+    places = [(place, start) for place in sorted(cut) for start in _starts(cut[place], room)]
+    if not places:
         raise RefusalError(
             f"The corpus {corpus.name} gives no sequence of {_FEWEST} tokens or more ({seen} in all) with "
             "this tokenizer: give it more text, or text that the tokenizer knows."
         )
-    if max_tokens is not None and len(cut) == len(stretches) and seen < room:
+    if max_tokens is not None and not short and len(cut) == len(stretches) and seen < room:
         raise RefusalError(
             f"The corpus ({corpus.name}) has {seen + surround.length} tokens, fewer than one window of "
             f"{max_tokens}: give it more text, or pass --max-tokens {seen + surround.length} or less."
         )
-    if samples is not None and samples < len(found):
-        found = [found[i] for i in sorted(random.Random(seed).sample(range(len(found)), samples))]
+    if samples is not None and samples < len(places):
+        places = [places[i] for i in sorted(random.Random(seed).sample(range(len(places)), samples))]
+    found = [surround(tuple(cut[place][a : a + room]), stretches[place][0], a) for place, a in places]
     _refuse_unknown_tokens(found, vocab_size)
     return Windows(corpus.name, corpus.sha256, tuple(found), limit)
 
@@ -193,12 +195,9 @@ def _stretches(documents: Sequence[str], length: int) -> Iterator[tuple[int, str
         yield number, document[start:]
 
 
-def _cut(ids: Sequence[int], room: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Consecutive parts of at most `room` tokens; only a last part of a single token is left out."""
-    for start in range(0, len(ids), room):
-        part = tuple(ids[start : start + room])
-        if len(part) >= _FEWEST:
-            yield start, part
+def _starts(ids: Sequence[int], room: int) -> range:
+    """Where consecutive parts of at most `room` tokens begin; only a last part of a single token is left out."""
+    return range(0, len(ids) - _FEWEST + 1, room)
 
 
 @dataclass(frozen=True)

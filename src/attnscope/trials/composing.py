@@ -107,7 +107,10 @@ def recall(width: int, pairs: int, values: int, seed: int) -> dict[str, float | 
 
 
 def partners(arguments: int, widths: Sequence[int], rows: int, seed: int) -> list[dict[str, Any]]:
-    """Two functions, two lookups: what kinds of layers do with keys of a given width, orthonormal where they fit."""
+    """Two functions, two lookups: what kinds of layers do with keys of a given width, orthonormal where they fit.
+
+    Every layer writes one table alone, so that as wide as that is as wide as a memory has to be.
+    """
     task = Composition(2, arguments, arguments)
     near = window(task.tokens // 4)
     kinds: dict[str, tuple[Any, Any]] = {
@@ -120,12 +123,12 @@ def partners(arguments: int, widths: Sequence[int], rows: int, seed: int) -> lis
     found = []
     for width in widths:
         rng = torch.Generator().manual_seed(seed)
-        random = torch.randn(max(width, task.entries), width, generator=rng)
-        keys = torch.linalg.qr(random).Q if width >= task.entries else F.normalize(random, dim=-1)
+        random = torch.randn(max(width, arguments), width, generator=rng)
+        keys = torch.linalg.qr(random).Q if width >= arguments else F.normalize(random, dim=-1)
         for name, some in kinds.items():
-            model = wide(task, keys[: task.entries], some)
+            model = wide(task, keys[:arguments], some)
             accuracy = share_right(model, task, rows, seed)
-            found.append({"width": width, "entries": task.entries, "kinds": name, "accuracy": accuracy})
+            found.append({"width": width, "entries": arguments, "kinds": name, "accuracy": accuracy})
     return found
 
 
@@ -167,7 +170,7 @@ class Learning:
     head_width: int = 16
     queries: int = 16
     batch: int = 32
-    rate: float = 4e-3
+    rate: float = 1e-2
 
 
 def learned(

@@ -57,7 +57,7 @@ def figures(rows: Rows) -> tuple[Figure, ...]:
         ),
         Figure(
             "partners",
-            f"Two lookups by layers of two kinds, {of(rows, 'partners')[0]['entries']} entries",
+            f"Two lookups by layers of two kinds, tables of {of(rows, 'partners')[0]['entries']} entries",
             "Hand-built; keys are orthonormal where the width allows it, random below.",
             "width of keys",
             "share of right answers",

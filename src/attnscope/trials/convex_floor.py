@@ -15,6 +15,7 @@ from attnscope.solvers.nuclear_norm import Problem, Solved, solve
 from attnscope.trials.clipped_networks import digits
 
 EXACT = torch.float64
+NOT_INSTALLED = "not installed"
 
 
 def data(samples: int, tokens: int, width: int, answers: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -70,10 +71,10 @@ def written_down(
         return float(cost(BilinearHeads(first, second, gates, pooled), x, y, beta))
 
 
-def oracle(problem: Problem) -> float | None:
-    """CVXPY's optimum of the same problem; None where it is not installed or does not say `optimal`."""
+def oracle(problem: Problem) -> tuple[float | None, str]:
+    """CVXPY's optimum of the same problem, and what it says of it; no optimum where that is not `optimal`."""
     if importlib.util.find_spec("cvxpy") is None:
-        return None
+        return None, NOT_INSTALLED
     import cvxpy
 
     variables = [cvxpy.Variable(problem.shape[1:]) for _ in range(problem.shape[0])]
@@ -86,9 +87,9 @@ def oracle(problem: Problem) -> float | None:
     task = cvxpy.Problem(cvxpy.Minimize(wrong + problem.beta * sum(map(cvxpy.normNuc, variables))))
     try:
         task.solve(solver=cvxpy.CLARABEL)
-    except cvxpy.SolverError:
-        return None
-    return float(task.value) if task.status == cvxpy.OPTIMAL else None
+    except cvxpy.SolverError as error:
+        return None, f"failed: {error}"
+    return (float(task.value) if task.status == cvxpy.OPTIMAL else None), task.status
 
 
 def floor_and_heads(params: Any, gates: int, seed: int, desk: Desk) -> list[dict[str, Any]]:
@@ -98,7 +99,7 @@ def floor_and_heads(params: Any, gates: int, seed: int, desk: Desk) -> list[dict
     problem = convex_twin(x, y, params.beta, fixed)
     solved = solve(problem)
     kind = "gated" if gates else "linear"
-    exact = oracle(problem)
+    exact, said = oracle(problem)
     rows: list[dict[str, Any]] = [
         {
             "part": "floor",
@@ -109,6 +110,7 @@ def floor_and_heads(params: Any, gates: int, seed: int, desk: Desk) -> list[dict
             "rank": solved.rank,
             "largest_rank": int((torch.linalg.svdvals(solved.blocks) > 1e-6).sum(-1).max()),
             "cvxpy": None if exact is None else abs(exact / solved.objective - 1),
+            "cvxpy_said": said,
             "written_down": abs(written_down(solved, x, y, params.beta, fixed) / solved.objective - 1),
         }
     ]

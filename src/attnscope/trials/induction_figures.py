@@ -119,12 +119,14 @@ def seeds_of(rows: Rows) -> list[int]:
 
 def remarks(measured: Mapping[str, Sequence[float]], missing: bool) -> tuple[str, ...]:
     said = (
-        "What follows: a context is learned in an order, and the loss shows only the last of it. The set of heads was "
-        f"found while {median(measured['part_of_the_fall_in_phase_1']):.2%} of the loss had fallen, the lags with "
-        f"{median(measured['part_of_the_fall_in_phase_2']):.2%} more; nearly all of the fall came with sharpness. A "
-        "loss that stands still may hide a circuit that is being built: look at heads (attnscope scan MODEL repeated "
-        "--measures induction,previous_token) before a run is called stuck. And what is found is what tells most about "
-        "the next token for how often it comes: rare contexts lose against shorter ones.",
+        "What follows: a context is learned in an order, the set of heads first: look at heads (attnscope scan MODEL "
+        "repeated --measures induction,previous_token), which tell more about a young run than its loss. And what is "
+        "found is what tells most about the next token for how often it comes: rare contexts lose against "
+        "shorter ones.",
+        "One kind of weight after the other, the loss falls in the last phase only "
+        f"({median(measured['part_of_the_fall_in_phase_1']):.2%} of its fall in the first, "
+        f"{median(measured['part_of_the_fall_in_phase_2']):.2%} in the second). It could not be otherwise: sharpness "
+        "is held at .01 until then. Trained together there is no plateau.",
         f"The loss takes shares for logits, so that its floor is {FLOOR:.4f} and not 0; that of a model that knows all "
         "rules is higher.",
     )

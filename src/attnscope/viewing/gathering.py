@@ -10,6 +10,7 @@ from attnscope.core.numerals import numeral
 from attnscope.core.progress import Advance
 from attnscope.core.words import count
 from attnscope.hf.anatomy.anatomy import Anatomy
+from attnscope.hf.loading.before_patches import before_patches
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.outputs import word
@@ -157,14 +158,14 @@ def _words(loaded: Loaded, read: Reading, stack: str, tokens: int) -> tuple[str,
     if not own and stack != "decoder":
         own = [name for name in ids if name == "input_ids"]
     if not own:
-        return _places(read, tokens)
+        return _places(loaded, read, tokens)
     return tuple(word(loaded.tokenizer, int(number)) for number in ids[own[0]])
 
 
-def _places(read: Reading, tokens: int) -> tuple[str, ...]:
+def _places(loaded: Loaded, read: Reading, tokens: int) -> tuple[str, ...]:
     """Patches by row and column, behind what stands before them; without a known grid the numbers of tokens."""
     grid = next((scene.grid for scene in read.scenes if scene.grid is not None), None)
     if grid is None or not 0 <= tokens - grid[0] * grid[1] <= MOST_BEFORE:
         return tuple(str(place) for place in range(tokens))
-    before = tuple(f"[{place}]" for place in range(tokens - grid[0] * grid[1]))
+    before = before_patches(loaded.model, tokens - grid[0] * grid[1])
     return (*before, *(f"{row},{column}" for row in range(grid[0]) for column in range(grid[1])))

@@ -126,7 +126,7 @@ def view(
         notes=tuple(notes),
         provenance={
             "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
-            **({} if read.beginning is None else {"bos": read.beginning.to_json()}),
+            **_begun(read, survey),
             **({} if behind is None else {"sample": behind.sample}),
             "routes": list(found.routes),
             "seed": seed,
@@ -146,6 +146,14 @@ def _asked(text: Text | None, survey: Survey | str | Path | None, sample: int | 
     behind = behind_finding(opened(survey, Survey), sample)
     kept = opened(survey, Survey).sequences[behind.sample]
     return {name: torch.tensor([ids]) for name, ids in kept.items()}, behind
+
+
+def _begun(read: Reading, survey: Survey | str | Path | None) -> dict[str, Any]:
+    """Whether the text begins with BOS and why; a sequence that a survey kept begins as it did there."""
+    told = None if survey is None else opened(survey, Survey).provenance.get("bos")
+    if told is not None:
+        return {"bos": told}
+    return {} if read.beginning is None else {"bos": read.beginning.to_json()}
 
 
 def _said(given: Any, read: Reading) -> str:

@@ -80,6 +80,12 @@ class Clip:
     def after_step(self) -> tuple[Clipped, ...]:
         """Scale what is too large. Called after every optimiser step."""
         seen, self._largest = self._largest, {}
+        if not seen:
+            raise RefusalError(
+                f"qk_clip has seen no training forward of {type(self._model).__name__} since the last step, so it "
+                "knows no logits (the model is compiled, or another module is trained): train without torch.compile, "
+                "or leave qk_clip out."
+            )
         done: list[Clipped] = []
         for site in {(s.path, s.nth): s for s in self._found.sites}.values():
             key = (site.stack, site.site, site.layer)

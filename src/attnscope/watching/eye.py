@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -100,14 +101,14 @@ class Eye:
             observer.finish(range(rows))
             observer.commit()
 
-    def training(self, page: Page, before: Mapping[str, Tensor] | None) -> bool:
-        """Enter gradients and updates as they are now; whether there was a gradient."""
+    def training(self, page: Page, before: Mapping[str, Tensor] | None, *, gradients: bool = True) -> bool:
+        """Enter gradients (unless they were before the update) and updates as they are now; whether there was one."""
         observer = Observer(self.measures, page, torch.float32)
         seen = False
         with torch.no_grad():
             for frame in training_frames(self.model, self.anatomy, before):
                 seen = seen or frame.gradient is not None
-                observer.receive(frame)
+                observer.receive(frame if gradients else replace(frame, gradient=None))
         observer.finish(None)
         observer.commit()
         return seen

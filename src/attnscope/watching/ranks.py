@@ -35,15 +35,6 @@ def of_all(page: Page, *, same: bool) -> Page:
     return whole
 
 
-def agreed(value: Any) -> Any:
-    """What the first process says: of a loss, of whether to look."""
-    if not together():
-        return value
-    said = [value]
-    dist.broadcast_object_list(said, src=0)
-    return said[0]
-
-
 def mean_of_all(value: float | None) -> float | None:
     """The loss of the whole batch, where every process knows its own."""
     if not together():

@@ -10,8 +10,8 @@
 
 Nothing of the training changes: weights, optimiser, random state and losses are the same to the bit with and without
 the watch. The first step is looked at, and every step that `every` divides; a loss that is no number is looked at where
-it appears. What cannot be looked at is refused at the first forward pass; afterwards training comes first: a look that
-fails is left out, and said so in the log.
+it appears (by several processes together, at the next look). What cannot be looked at is refused at the first forward
+pass; afterwards training comes first: a look that fails is left out, and said so in the log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from attnscope.watching.eye import Eye
 from attnscope.watching.inside import compiled_in_place, inside
 from attnscope.watching.judge import Judge
 from attnscope.watching.page import Page
-from attnscope.watching.ranks import mean_of_all, of_all, writes
+from attnscope.watching.ranks import mean_of_all, of_all, together, writes
 from attnscope.watching.settings import Settings
 from attnscope.watching.writers.writer import Writers
 
@@ -86,9 +86,11 @@ class Watch:
     # the context
 
     def __enter__(self) -> Watch:
-        catch(self._changes, self._outer, self._model, self._caught, self._forward_begins)
+        compiled = compiled_in_place(self._outer)  # its hooks would be compiled with it
+        if not compiled:
+            catch(self._changes, self._outer, self._model, self._caught, self._forward_begins)
         try:
-            if compiled_in_place(self._outer) and self._probe is None:
+            if compiled and self._probe is None:
                 raise RefusalError(
                     "The model was compiled in place (model.compile()), so its batches cannot be seen: give probe=, a "
                     "batch to look at, or wrap it instead (model = torch.compile(model))."
@@ -124,6 +126,7 @@ class Watch:
         """Gradients are there, and the optimiser has not used them: frameworks that throw them away call this."""
         if self._eye is not None and self._due(self._step + 1):
             self._seen_gradient = self._eye.training(self._page, None)
+            self._copy_weights()  # where no forward was seen (a compiled model), it was not done yet
 
     def step(self, loss: Tensor | float | int | None = None, batch: Mapping[str, Any] | None = None) -> None:
         """A step of the optimiser is done. `batch` is looked at in place of what the model was last given."""
@@ -142,7 +145,8 @@ class Watch:
                 self._clip.install(self._changes)
             self._clipped(self._clip.after_step())
         value = self._loss(loss)
-        lost = value is not None and not math.isfinite(value) and not self._said_broken
+        # All processes look at the same steps: one that waits for the others at a step of its own waits for ever.
+        lost = value is not None and not math.isfinite(value) and not self._said_broken and not together()
         try:
             if self._due(self._step) or lost:
                 self._look(value, batch)
@@ -174,8 +178,12 @@ class Watch:
         """Before a training forward. The first one shows the watch where attention is."""
         if self._eye is None:
             self._open(inputs)
-        if self._before is None and self._due(self._step + 1) and self._eye is not None:
-            self._before = self._eye.copied_weights() if self._eye.reads("weight_before") else None
+        if self._due(self._step + 1):
+            self._copy_weights()
+
+    def _copy_weights(self) -> None:
+        if self._before is None and self._eye is not None and self._eye.reads("weight_before"):
+            self._before = self._eye.copied_weights()
 
     def _open(self, inputs: Inputs) -> None:
         looked_at = "a probe batch" if self._probe is not None else "the batch that was trained on"
@@ -218,8 +226,8 @@ class Watch:
         inputs = self._probe or (dict(batch) if batch is not None else self._caught.inputs)
         precision = self._precision()
         try:
-            had = self._eye.training(self._page, self._before) or self._seen_gradient
-            self._mind_gradients(had)
+            had = self._eye.training(self._page, self._before, gradients=not self._seen_gradient)
+            self._mind_gradients(had or self._seen_gradient)
             if inputs is not None:
                 self._eye.look(self._page, inputs, precision)
         except (RefusalError, RuntimeError, MemoryError) as error:

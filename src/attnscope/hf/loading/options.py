@@ -39,6 +39,7 @@ class Sampling:
     seed: int = 0  # of the choice of sequences, and of random tokens
     field: str = "text"  # of .jsonl and .parquet files
     bos: str = "auto"  # whether sequences begin with BOS: as the model wants it, yes, or no
+    short: bool = False  # whether a corpus shorter than one sequence is read as it is, and not refused
 
 
 def refuse_unknown_dtype(name: str) -> None:

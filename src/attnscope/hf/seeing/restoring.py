@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from threading import get_ident
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -60,10 +61,13 @@ class Restoring(ExitStack[bool | None]):
 
 
 def _in_this_thread(function: Callable[..., Any], elsewhere: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """`function` in the thread that asks for it now; in others `elsewhere`, or nothing."""
+    """`function` in the thread that asks for it now; in others `elsewhere`, or nothing. A hook that is compiled into
+    somebody's graph does nothing there: it could see no numbers, and would break the graph in two."""
     mine = get_ident()
 
     def chosen(*args: Any, **kwargs: Any) -> Any:
+        if elsewhere is None and torch.compiler.is_compiling():
+            return None
         if get_ident() == mine:
             return function(*args, **kwargs)
         return None if elsewhere is None else elsewhere(*args, **kwargs)

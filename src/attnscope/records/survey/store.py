@@ -57,6 +57,10 @@ class Store:
         found = (name.removeprefix(prefix).removesuffix(SUFFIX) for name in self.place.names() if _is(name, prefix))
         return frozenset(int(number) for number in found if number.isdecimal())
 
+    def has(self, number: int) -> bool:
+        """Whether one shard is there, without a list of all."""
+        return self.place.holds(shard_name(self.digest, number))
+
     def write(self, number: int, survey: Survey, missing: Missing) -> None:
         whose = Whose(self.plan, self.digest, number, self.of)
         self.place.write(whose.name, to_bytes(whose, survey, missing))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -71,7 +72,7 @@ class Timeline(Record):
     @property
     def keys(self) -> tuple[Key, ...]:
         """What was measured where: stacks and measures in the order of the header, parts and sites in that of cards."""
-        seen = {values.key for look in self.looks for values in look.values}
+        seen = self._found.keys()
         stacks = {stack.name: n for n, stack in enumerate(self.header.stacks)}
         names = {name: n for n, name in enumerate(self.header.measures)}
 
@@ -113,7 +114,7 @@ class Timeline(Record):
 
     def numbers(self, key: Key) -> NDArray[np.float64]:
         """All looks of one key; looks of other shapes are filled up with NaN, or cut where a number has more axes."""
-        found = [next((one.numbers for one in look.values if one.key == key), None) for look in self.looks]
+        found = self._found.get(key, [None] * len(self.looks))
         axes = max((one.ndim for one in found if one is not None), default=1)
         shapes = [one.shape for one in found if one is not None and one.ndim == axes]
         size = tuple(max(shape[axis] for shape in shapes) for axis in range(axes)) if shapes else (0,) * axes
@@ -122,6 +123,15 @@ class Timeline(Record):
             if one is not None and one.ndim == axes:
                 row[tuple(slice(0, extent) for extent in one.shape)] = one
         return made
+
+    @cached_property
+    def _found(self) -> dict[Key, list[NDArray[np.float64] | None]]:
+        """What every look has under each key: thousands of looks are gone through once, not once for every key."""
+        found: dict[Key, list[NDArray[np.float64] | None]] = {}
+        for number, look in enumerate(self.looks):
+            for one in look.values:
+                found.setdefault(one.key, [None] * len(self.looks))[number] = one.numbers
+        return found
 
     @property
     def alarms(self) -> tuple[Spell, ...]:

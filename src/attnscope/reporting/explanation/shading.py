@@ -10,6 +10,7 @@ from attnscope.charts.palette import STEPS
 from attnscope.charts.path_rows import signed, visible
 from attnscope.records.explanation import Explanation, Scored
 from attnscope.reporting.explanation.scenes import Overlay, Strip, overlay, strip
+from attnscope.reporting.explanation.words import followed
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Shade:
     step: int
     reading: str
     asked: bool  # the token that answers
+    followed: bool = False  # not given: of the continuation itself
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ def shaded(found: Explanation, method: Scored) -> tuple[ShadedInput, ...]:
                 f"number {ranks[read.name, place]} of {len(ranks)}"
             )
             asked = read is found.inputs[-1] and place == found.position
-            tokens.append(Shade(texts[place], f"{'d' if both else 'q'}{step}", step, reading, asked))
+            behind = followed(found, read, place)
+            reading += ", of the continuation itself" * behind
+            tokens.append(Shade(texts[place], f"{'d' if both else 'q'}{step}", step, reading, asked, behind))
         made.append(ShadedInput(read.name, tuple(tokens), *drawn))
     return tuple(made)

@@ -69,7 +69,12 @@ def _text(found: Explanation, method: Scored) -> list[RenderableType]:
         for token in read.tokens[:MOST_TOKENS]:
             ramp = diverging("light") if token.colour.startswith("d") else sequential("light")
             ground = ramp[token.step]
-            style = Style(color=Color.parse(ink(ground)), bgcolor=Color.parse(ground), underline=token.asked)
+            style = Style(
+                color=Color.parse(ink(ground)),
+                bgcolor=Color.parse(ground),
+                underline=token.asked,
+                italic=token.followed,
+            )
             line.append(clean(token.text.replace("\n", "⏎")), style=style)
         if len(read.tokens) > MOST_TOKENS:
             line.append(f" ... and {len(read.tokens) - MOST_TOKENS} more", style="dim")
@@ -87,9 +92,10 @@ def _table(found: Explanation, shown: tuple[Scored, ...]) -> Table:
     for _ in shown:
         table.add_column(no_wrap=True, overflow="ellipsis", width=WIDTH)
     table.add_row("", *(Text(one.title, style="dim") for one in shown))
+    placed = frozenset(read.name for read in found.inputs if read.kind != "text")
     tops = [found.top(one.name, TOP) for one in shown]
     for rank in range(max(map(len, tops))):
-        cells = [_cell(top[rank], top[0].score, several) if rank < len(top) else Text("") for top in tops]
+        cells = [_cell(top[rank], top[0].score, several, placed) if rank < len(top) else Text("") for top in tops]
         table.add_row(str(rank + 1), *cells)
     more = [found.unlisted(one.name, TOP) for one in shown]
     if any(more):
@@ -97,8 +103,10 @@ def _table(found: Explanation, shown: tuple[Scored, ...]) -> Table:
     return table
 
 
-def _cell(token: Token, largest: float, several: bool) -> Text:
+def _cell(token: Token, largest: float, several: bool, placed: frozenset[str]) -> Text:
+    """`placed`: inputs whose tokens say themselves where they are, as patches and moments do."""
     share = min(max(token.score / largest, 0.0), 1.0) if largest > 0 else 0.0
     bar = BLOCKS[round(share * (len(BLOCKS) - 1))]
     place = (f" {token_words(token, several)}", "dim")
-    return Text.assemble((bar, "bold"), f" {signed(token.score)} ", clean(visible(token.word)), place)
+    parts = ((bar, "bold"), f" {signed(token.score)} ", clean(visible(token.word)))
+    return Text.assemble(*parts) if token.input in placed else Text.assemble(*parts, place)

@@ -10,7 +10,7 @@ from attnscope.charts.explanation_map import reach
 from attnscope.charts.path_rows import signed, visible
 from attnscope.core.numerals import numeral
 from attnscope.core.words import count
-from attnscope.records.explanation import Explanation, Scored, Token
+from attnscope.records.explanation import Explanation, Input, Scored, Token
 from attnscope.reporting.verdict import Verdict
 
 FEW = 3  # tokens that a method names
@@ -216,7 +216,15 @@ def _token(found: Explanation, place: Place) -> str:
         row, column = divmod(at - read.before, read.grid[1])
         return f"the patch in row {row}, column {column}"
     where = f"token {at} of the {name}" if len(found.inputs) > 1 else f"token {at}"
+    if followed(found, read, at):
+        where += ", of the continuation"
     return f"'{visible(read.tokens[at])}' ({where})"
+
+
+def followed(found: Explanation, read: Input, place: int) -> bool:
+    """Whether a token was not given: it is one of the continuation, which those behind it read."""
+    begin = found.continued_at
+    return begin is not None and read is found.inputs[-1] and place >= begin
 
 
 def read_words(found: Explanation) -> str:

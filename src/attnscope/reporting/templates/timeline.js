@@ -82,8 +82,9 @@
     for (let n = 0; n <= many; n++) line.append(make("span", {}, grouped(Math.round(first + ((last - first) * n) / many))));
     return line;
   };
+  const loudly = (alarm) => alarm.severity !== "info";
   const marks = (picture, run) => {
-    for (const alarm of data.runs[run].alarms) {
+    for (const alarm of data.runs[run].alarms.filter(loudly)) {
       const line = make("i", { className: "mark-line" });
       line.style.left = `${at(alarm.step) / WIDE * 100}%`;
       picture.append(line);
@@ -224,7 +225,7 @@
     const map = maps[state.map];
     const ramp = make("span", { className: "ramp" }, ...Array.from({ length: STEPS }, (_, i) => make("i", { className: map.ramp + i })));
     const pieces = [make("span", {}, numeral(map.low)), ramp, make("span", {}, `${numeral(map.high)} ${map.unit}`), make("span", {}, `Colours run ${map.why}.`)];
-    if (data.runs.some((run) => run.alarms.length)) pieces.push(make("span", {}, make("i", { className: "key alarm" }), "an alarm began"));
+    if (data.runs.some((run) => run.alarms.some(loudly))) pieces.push(make("span", {}, make("i", { className: "key alarm" }), "an alarm began"));
     byId("legend").replaceChildren(...pieces);
   };
   const draw = async () => {

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from attnscope.core.finding import SEVERITIES
 from attnscope.core.numerals import numeral
 from attnscope.core.visible import clean
 from attnscope.records.timeline.timeline import Key, Spell, Timeline
@@ -68,8 +69,9 @@ def _ago(seconds: float) -> str:
 
 
 def _alarms(run: Timeline) -> list[Text]:
-    """Those that hold, the newest first, then those that are over."""
-    spells = sorted(run.alarms, key=lambda spell: (spell.ended is not None, -spell.alarm.step))
+    """Those that hold, the most severe and of these the newest first, then those that are over."""
+    rank = SEVERITIES.index
+    spells = sorted(run.alarms, key=lambda s: (s.ended is not None, -rank(s.alarm.severity), -s.alarm.step))
     if not spells:
         return [Text("No alarms.", style=LEVELS["calm"])]
     shown = [_alarm(spell) for spell in spells[:ALARMS]]

@@ -19,6 +19,7 @@ from attnscope.charts.palette import STEPS
 from attnscope.charts.scales import Scale, scale
 from attnscope.charts.step_curves import card_of, layer_title, of_heads, reach, worry
 from attnscope.core.card import Card
+from attnscope.core.numerals import numeral
 from attnscope.records.timeline.thinned import Columns
 from attnscope.records.timeline.timeline import Key, Timeline
 from attnscope.reporting.survey.words import site_title
@@ -28,6 +29,7 @@ BUDGET = 900_000  # bytes of codes on a page before they are deflated; base64 ma
 MOST = 400  # columns that a screen can tell apart
 FEWEST = 40
 SMALL = 120  # columns of a small map
+AWAY = 10  # times the alarm of its card: a number that runs away
 LEVELS, BROKEN, ABSENT = 250, 254, 255
 """Codes 0 to 250 are numbers; one that is not finite where others are, and a place that was not measured."""
 
@@ -49,7 +51,8 @@ class StepMap:
 
     @property
     def place(self) -> str:
-        return site_title(self.key[2], self.key[3], alone=len(self.runs[0].header.stacks) < 2)
+        words = site_title(self.key[2], self.key[3], alone=len(self.runs[0].header.stacks) < 2)
+        return f"{words}, inside blocks" if self.key[3] == "middle" else words
 
     @property
     def rows_of(self) -> str:
@@ -136,8 +139,18 @@ def step_maps(timeline: Timeline) -> tuple[StepMap, ...]:
         if np.isfinite(seen).any():
             card = card_of(timeline, key)
             thin = tuple(each.thin(one) for each, one in zip(columns, numbers, strict=True))
-            found.append(StepMap(key, card, scale(seen, card), runs, columns, thin))
+            found.append(StepMap(key, card, _spanned(seen, card), runs, columns, thin))
     return tuple(found)
+
+
+def _spanned(seen: np.ndarray, card: Card) -> Scale:
+    """Numbers that run away (logits of a run that fails) would leave one colour for all that came before."""
+    top = float(seen[np.isfinite(seen)].max())
+    if card.log or card.alarm is None or card.alarm.relation != ">" or top <= AWAY * card.alarm.threshold:
+        return scale(seen, card)
+    low = card.alarm.threshold / 100
+    why = f"logarithmically, because numbers go far past the alarm at {numeral(card.alarm.threshold)}; what is below"
+    return Scale(low, top, f"{why} {numeral(low)} is drawn as {numeral(low)}", log=True)
 
 
 def thinning(maps: tuple[StepMap, ...]) -> tuple[str, ...]:

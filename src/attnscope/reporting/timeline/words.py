@@ -108,12 +108,12 @@ def trend_words(run: Timeline, trend: Trend) -> str:
 
 
 def title_of(card: Card | None, key: Key) -> str:
-    """`Attention entropy`; a part that is not the card's first is named."""
+    """`Attention entropy`; `Gradient norm, query`: a part is named unless it is the value itself."""
     from attnscope.charts.rows import part_title
 
     if card is None:
         return key[0] if key[1] == "value" else f"{key[0]}, {key[1]}"
-    return card.title if key[1] == card.parts[0] else f"{card.title}, {part_title(key[1])}"
+    return card.title if key[1] == "value" else f"{card.title}, {part_title(key[1])}"
 
 
 def place_words(card: Card | None, key: Key, layer: int, head: int | None, run: Timeline) -> str:

@@ -1,11 +1,9 @@
-"""Heads that come to rest on the first token. Normal in language models, and worth knowing when it happens
-(arXiv:2410.10781): it is told of heads that passed `level` in this run, as a warning once they are most of all."""
+"""Heads that come to rest on the first token. Every good language model learns it (arXiv:2410.10781), so it is a note
+and never a warning: of heads that passed `level` in this run, and when."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import numpy as np
 
 from attnscope.core.words import count, percent
 from attnscope.watching.history import History
@@ -18,7 +16,7 @@ from attnscope.watching.rule import Limits, Ringing, rule
     summary="Heads put much of their attention on the first token, which they did not when the run began.",
     citation="arXiv:2410.10781",
     advice="Normal in language models; gates or learned sinks keep heads at work where it is not wanted.",
-    thresholds={"level": 0.3, "rise": 0.15, "most": 0.5},
+    thresholds={"level": 0.3, "rise": 0.15},
 )
 def sinks_forming(history: History, limits: Limits) -> Iterator[Ringing]:
     for track in history.tracks("sink_mass"):
@@ -26,6 +24,5 @@ def sinks_forming(history: History, limits: Limits) -> Iterator[Ringing]:
         if not where.any():
             continue
         strongest = float(track.now[where].max())
-        most = where.sum() > limits["most"] * np.isfinite(track.now).sum()
         what = f"{count(int(where.sum()), 'head')} put up to {percent(strongest)} of attention on the first token"
-        yield Ringing(track.stack, track.site, where, strongest, limits["level"], what, "warning" if most else "info")
+        yield Ringing(track.stack, track.site, where, strongest, limits["level"], what)

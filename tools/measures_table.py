@@ -1,7 +1,7 @@
-"""Writes the table of measures in README.md from the catalog.
+"""Writes the table of measures in docs/scan.md from the catalog.
 
-python tools/readme_tables.py            write the table
-python tools/readme_tables.py --check    exit with 1 where the written table says something else
+python tools/measures_table.py            write the table
+python tools/measures_table.py --check    exit with 1 where the written table says something else
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from attnscope.core.card import Card
 from attnscope.core.registry import measures
 
-README = Path(__file__).resolve().parents[1] / "README.md"
-FIRST, LAST = "<!-- measures: written by tools/readme_tables.py -->", "<!-- end of measures -->"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "scan.md"
+FIRST, LAST = "<!-- measures: written by tools/measures_table.py -->", "<!-- end of measures -->"
 SCOPES = {"stream": "residual stream", "attention": "attention", "weights": "weights"}
 TRAINING = "training (`attnscope.watch`)"
 
@@ -39,16 +39,16 @@ def with_table(text: str, table: str) -> str:
     before, _, rest = text.partition(FIRST)
     _, mark, after = rest.partition(LAST)
     if not mark:
-        raise SystemExit(f"{README.name} has lost its marks: put '{FIRST}' and '{LAST}' around the table of measures.")
+        raise SystemExit(f"{PAGE.name} has lost its marks: put '{FIRST}' and '{LAST}' around the table of measures.")
     return f"{before}{FIRST}\n\n{table}\n\n{mark}{after}"
 
 
 def main(check: bool) -> int:
-    text = README.read_text("utf-8")
+    text = PAGE.read_text("utf-8")
     wanted = with_table(text, measures_table(measure.card for measure in measures().values()))
     if check:
         return int(wanted != text)
-    README.write_text(wanted, "utf-8")
+    PAGE.write_text(wanted, "utf-8")
     return 0
 
 
