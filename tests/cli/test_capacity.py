@@ -130,5 +130,6 @@ def test_refusals(tmp_path: Path) -> None:
     refused("capacity", "-n", "8", "-k", "2", "--leak", "0", says="leak")
     refused("capacity", "-n", "8", "-k", "2", "--chart", tmp_path / "c.gif", says=".png")
     refused("capacity", "-n", "8", "-k", "2", "--chart", tmp_path / "no" / "c.png", says="no folder")
-    for words in (("-n", "1", "-k", "1"), ("-n", "8"), ("-n", "8", "-k", "2", "--budget", "-1")):
+    refused("capacity", "-n", "8", says="give -n and -k")
+    for words in (("-n", "1", "-k", "1"), ("-n", "8", "-k", "2", "--budget", "-1")):
         assert invoke("capacity", *words).exit_code == 2

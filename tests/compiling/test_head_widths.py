@@ -60,7 +60,7 @@ def test_every_head_has_a_certified_width_and_none_is_below_what_is_proved(some_
 
 
 def test_time_that_is_up_leaves_heads_without_a_width(some_heads: int) -> None:
-    found = attnscope.head_widths("pocket", k=1, texts=1, max_tokens=8, budget=0)
+    found = attnscope.head_widths("pocket", k=1, texts=1, max_tokens=8, budget=0.0)
     assert len(found.heads) == some_heads
     assert not found.measured
     assert "No head" in found.sentences()[0]

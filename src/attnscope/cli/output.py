@@ -23,7 +23,7 @@ WRITTEN = (
     *("faithfulness.json", "faithfulness.html", "view.json", "view.html"),
     *("task_paths.json", "task_paths.partial.jsonl", "task_paths.html"),
     *("timeline.json", "timeline.html"),
-    *("head.safetensors", "head.html", "capacity.json", "capacity.html"),
+    *("head.safetensors", "head.html", "capacity.json", "capacity.html", "head_widths.json", "head_widths.html"),
 )
 
 

@@ -8,8 +8,9 @@ Every text gives every head a pattern: its k strongest keys for each query, made
 keys hold is said, not hidden: a head that spreads its attention has a pattern that tells little about it.
 
 Heads that need far less than they have could share their coordinates; one that needs as much as it has can do no more.
-A head does not attend by position alone, of course: the same queries and keys serve all texts, and these are the widths
-for each text on its own. So they are floors for what a head uses, not ceilings.
+These are widths for each text on its own, with queries and keys free to fit it. A trained head serves all texts with
+one pair of projections and may need more for that: a width here says how little one text asks of a head, not how far
+the head could be cut.
 """
 
 from __future__ import annotations

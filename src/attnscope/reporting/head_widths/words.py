@@ -19,7 +19,7 @@ def verdict(found: HeadWidths) -> Verdict:
     needs = [head.needs or 0 for head in measured]
     sentence = (
         f"What {count(len(measured), 'head')} of {found.model} attend to fits heads of width "
-        f"{min(needs)} to {max(needs)} (median {numeral(statistics.median(needs))}), text by text; "
+        f"{min(needs)} to {max(needs)} (median {numeral(float(statistics.median(needs)))}), text by text; "
         f"they have {dimensions(measured)}."
     )
     return Verdict("warning" if found.cramped else "calm", sentence)
@@ -37,8 +37,8 @@ def sentences(found: HeadWidths) -> tuple[str, ...]:
         held = statistics.median(head.held for head in found.measured)
         said.append(
             f"The {found.k} strongest keys of a query hold {held:.0%} of a head's attention in the median; what the "
-            "others hold is not in these patterns. Widths are for each text on its own, so they bound what a head "
-            "uses from below."
+            "others hold is not in these patterns. Widths are for each text on its own: one pair of projections for "
+            "all texts may need more."
         )
     missing = len(found.heads) - len(found.measured)
     if missing:
