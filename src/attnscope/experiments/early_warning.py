@@ -69,7 +69,7 @@ def figure(runs: Mapping[str, Record], records: Sequence[Record]) -> Figure:
         rows += [
             Point(step, loss, "loss", way)
             for step, loss in enumerate(run["losses"], start=1)
-            if math.isfinite(loss) and step % 5 == 0
+            if math.isfinite(loss) and (step % 5 == 0 or len(run["losses"]) < 50)
         ]
         step = marks[way]
         if step is not None:
@@ -165,7 +165,9 @@ def early_warning(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
         own = [one for one in failing if one["way"] == name]
         measured[f"lead_{key_of(name)}"] = [float(one["lead"]) for one in own]
         measured[f"failed_{key_of(name)}"] = [float(one["failed"]) for one in own]
-    return Result(measured, tuple(records), (figure(first, records), leads_table(records)), remarks(records))
+    measured["healthy_loss"] = [float(one["last_loss"]) for one in healthy if one["way"] != TWIN]
+    figures = (figure(first, records), leads_table(records))
+    return Result(measured, tuple(records), tuple(one for one in figures if one.rows), remarks(records))
 
 
 def _said(advance: Any, steps: int, step: int) -> None:
