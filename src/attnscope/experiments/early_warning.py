@@ -69,7 +69,7 @@ def figure(runs: Mapping[str, Record], records: Sequence[Record]) -> Figure:
         rows += [
             Point(step, loss, "loss", way)
             for step, loss in enumerate(run["losses"], start=1)
-            if math.isfinite(loss) and step % 5 == 0
+            if loss is not None and math.isfinite(loss) and step % 5 == 0
         ]
         step = marks[way]
         if step is not None:
