@@ -18,6 +18,7 @@ def test_the_loss_shows_it_when_it_is_a_fifth_above_its_lowest_or_no_number() ->
     assert shown({"losses": [3.0, float("nan")]}) == 2
     assert shown({"losses": [3.0, 2.9, 3.0]}) is None
     assert shown({"losses": [3.0, 2.9, 3.0]}, {"losses": [3.0, 2.6, 2.4]}) == 3
+    assert shown({"losses": [2.0, 1.0, None]}) == 3  # as a run that is resumed reads what was no number
 
 
 def test_an_alarm_counts_only_before_the_loss_shows_it_and_not_as_information() -> None:

@@ -69,7 +69,7 @@ def figure(runs: Mapping[str, Record], records: Sequence[Record]) -> Figure:
         rows += [
             Point(step, loss, "loss", way)
             for step, loss in enumerate(run["losses"], start=1)
-            if math.isfinite(loss) and (step % 5 == 0 or len(run["losses"]) < 50)
+            if loss is not None and math.isfinite(loss) and (step % 5 == 0 or len(run["losses"]) < 50)
         ]
         step = marks[way]
         if step is not None:
@@ -131,7 +131,7 @@ CLAIMS = (
 @experiment(
     title="Early warning: alarms before the loss",
     paper="2309.14322",
-    summary="Small language models that fail in three known ways, and healthy ones: when does the watch warn?",
+    summary="Small language models that fail in three known ways, and healthy ones, and when the watch warns.",
     advice=(
         "Put `attnscope.watch` into runs that may fail and let a critical alarm stop them: thresholds were fixed on "
         "other seeds than those judged. What is on record says how many failures it announced before the loss did, "

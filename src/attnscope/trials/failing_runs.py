@@ -143,7 +143,7 @@ def shown(run: Mapping[str, Any], control: Mapping[str, Any] | None = None) -> i
     nothing was ever learned, 20% above the lowest that the `control` had reached by then; None: it never shows."""
     lowest = math.inf
     for step, loss in enumerate(run["losses"], start=1):
-        if not math.isfinite(loss) or loss > RISEN * lowest:
+        if loss is None or not math.isfinite(loss) or loss > RISEN * lowest:  # a file keeps what is no number as None
             return step
         lowest = min(lowest, loss)
     lowest = math.inf
