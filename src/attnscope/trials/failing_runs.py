@@ -43,7 +43,7 @@ class Size:
     heads: int = 4
     tokens: int = 32
     sequences: int = 16
-    steps: int = 300
+    steps: int = 450
     every: int = 10
 
 
