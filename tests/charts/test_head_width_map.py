@@ -12,7 +12,7 @@ def test_every_head_is_on_the_map_and_the_unknown_one_has_no_number() -> None:
     known = {(row["layer"], row["head"]): row["needs"] for row in rows}
     assert known == {(0, 0): 4, (0, 1): 4, (1, 0): 33, (1, 1): None}
     assert rows[0]["label"] == "block 0, head 0: width 4 of 32"
-    (panel,) = document["hconcat"]
+    (panel,) = document["vconcat"]
     coloured, crossed = panel["layer"]
     assert "color" in coloured["encoding"]
     assert "color" not in crossed["encoding"]

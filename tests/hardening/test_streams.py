@@ -104,5 +104,5 @@ def test_codes_of_commands_stay(monkeypatch: pytest.MonkeyPatch, code: int | Non
 
 
 def test_the_code_is_documented() -> None:
-    readme = Path(__file__).parents[2] / "README.md"
-    assert str(streams.NOBODY_READS) in readme.read_text()
+    page = Path(__file__).parents[2] / "docs" / "scan.md"
+    assert str(streams.NOBODY_READS) in page.read_text("utf-8")

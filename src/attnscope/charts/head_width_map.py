@@ -14,9 +14,13 @@ import pandas as pd
 from attnscope.charts.head_grid import grid_axes
 from attnscope.records.head_widths import HeadWidths
 
+AROUND = 80  # pixels: axis, title and margin of a map, on both sides
 
-def head_width_map(found: HeadWidths, *, title: str = "", subtitle: Sequence[str] = ()) -> alt.HConcatChart:
-    """One map for each stack."""
+
+def head_width_map(
+    found: HeadWidths, *, title: str = "", subtitle: Sequence[str] = (), width: int | None = None
+) -> alt.VConcatChart:
+    """One map for each stack, squares of one size, or as wide as `width` pixels allow."""
     table = found.table()
     table["needs"] = table["needs"].astype(float)
     table["label"] = [
@@ -25,12 +29,12 @@ def head_width_map(found: HeadWidths, *, title: str = "", subtitle: Sequence[str
         for one in found.heads
     ]
     highest = max([one.needs or 1 for one in found.heads])
-    maps = [_one(rows, stack, highest) for stack, rows in table.groupby("stack", sort=False)]
-    chart = alt.hconcat(*maps)
+    maps = [_one(rows, stack, highest, width) for stack, rows in table.groupby("stack", sort=False)]
+    chart = alt.vconcat(*maps)
     return chart.properties(title=alt.TitleParams(title, subtitle=list(subtitle), offset=14)) if title else chart
 
 
-def _one(rows: pd.DataFrame, stack: object, highest: int) -> alt.LayerChart:
+def _one(rows: pd.DataFrame, stack: object, highest: int, width: int | None) -> alt.LayerChart:
     x, y, step = grid_axes(rows)
     tooltip = [
         alt.Tooltip("layer:O", title="block"),
@@ -52,4 +56,8 @@ def _one(rows: pd.DataFrame, stack: object, highest: int) -> alt.LayerChart:
     return alt.layer(
         known.mark_rect().encode(x=x, y=y, color=colour, tooltip=tooltip, description="label:N"),
         unknown.mark_text(style="broken", text="✕", fontSize=min(12, step)).encode(x=x, y=y, description="label:N"),
-    ).properties(width=alt.Step(step), height=alt.Step(step), title=f"{stack}: width found for each head")
+    ).properties(
+        width=alt.Step(step) if width is None else width - AROUND,
+        height=alt.Step(step),
+        title=f"{stack}: width found for each head",
+    )
