@@ -4,9 +4,9 @@ loss alone is no number does not leave the others waiting."""
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -21,17 +21,21 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_two_processes_write_what_one_process_sees_of_the_whole_batch(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     source = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
     environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    words = [sys.executable, "-m", "tests.watching.two_processes"]
+    words, meeting = [sys.executable, "-m", "tests.watching.two_processes"], str(tmp_path / "meeting")
     processes = [
-        subprocess.Popen([*words, str(rank), port, str(tmp_path / "both")], cwd=ROOT, env=environment)
+        subprocess.Popen([*words, str(rank), meeting, str(tmp_path / "both")], cwd=ROOT, env=environment)
         for rank in (0, 1)
     ]
-    assert [one.wait(timeout=500) for one in processes] == [0, 0]
+    try:
+        while not any(one.poll() for one in processes) and any(one.poll() is None for one in processes):
+            time.sleep(0.1)
+        assert [one.poll() for one in processes] == [0, 0]
+    finally:
+        for one in processes:  # whoever waits for one that is dead
+            one.kill()
+            one.wait()
     model = gpt2(dropout=0.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     chosen = ["entropy", "max_logit", "gradient_norm"]

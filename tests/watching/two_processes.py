@@ -1,4 +1,7 @@
-"""One of two processes that train one model under DistributedDataParallel: two_processes.py RANK PORT FOLDER."""
+"""One of two processes that train one model under DistributedDataParallel: two_processes.py RANK MEETING FOLDER.
+
+MEETING is a file in which they find each other: a port may be taken by somebody else.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,9 @@ import attnscope
 from tests.watching.training import batch, gpt2
 
 
-def main(rank: int, port: str, folder: str) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+def main(rank: int, meeting: str, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     model = gpt2(dropout=0.0)
     both = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -29,7 +31,8 @@ def main(rank: int, port: str, folder: str) -> None:
             loss.backward()
             optimizer.step()
             watch.step(loss=math.nan if (rank, step) == (1, 2) else loss)  # no step for a look, and only one is told
-    dist.destroy_process_group()
+    dist.barrier()
+    os._exit(0)  # at an ordinary end gloo may wait for a process that has left already
 
 
 if __name__ == "__main__":
