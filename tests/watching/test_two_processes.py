@@ -33,9 +33,9 @@ def test_two_processes_write_what_one_process_sees_of_the_whole_batch(tmp_path: 
             time.sleep(0.1)
         assert [one.poll() for one in processes] == [0, 0]
     finally:
-        for one in processes:  # whoever waits for one that is dead
-            one.kill()
-            one.wait()
+        for process in processes:  # whoever waits for one that is dead
+            process.kill()
+            process.wait()
     model = gpt2(dropout=0.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     chosen = ["entropy", "max_logit", "gradient_norm"]
