@@ -1,8 +1,8 @@
 """A crew of processes on this machine, with the cores divided among them.
 
 Each is a Python of its own that imports what it needs (nothing is forked, and a caller's script is not run again). A
-worker that dies gives its task back: it goes to another, and a new worker takes the dead one's place. The third time a
-task kills its worker the work is refused, with the task's name.
+worker that dies gives its task back: it goes to another, and a new worker takes the dead one's place. A task that kills
+more workers than `RETRIES` is refused, by its name.
 """
 
 from __future__ import annotations
