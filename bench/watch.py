@@ -117,7 +117,10 @@ def main() -> None:
         names = ("wall_whole", "processor_whole", "wall_look", "processor_look", "memory")
         table.add_row(row["case"], str(row["threads"]), *(f"{row[name]:.3f}" for name in names))
     Console().print(table)
-    RESULTS.write_text(json.dumps({"reach": REACH, "every": EVERY, "rows": rows}, indent=1) + "\n", "utf-8")
+    known = json.loads(RESULTS.read_text("utf-8"))["rows"] if RESULTS.exists() else []
+    measured = {(row["case"], row["threads"]): row for row in (*known, *rows)}  # rows that were not asked for stay
+    written = {"reach": REACH, "every": EVERY, "rows": list(measured.values())}
+    RESULTS.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

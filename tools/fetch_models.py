@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 _RECEIPT = ".fetched"
@@ -60,6 +60,26 @@ def path(name: str) -> Path:
             if not _complete(folder, material):
                 _fetch(folder, material)
     return folder / material.place
+
+
+def unquantised(name: str) -> Path:
+    """A folder with the weights of a GGUF file in float32: taking them out of 4 bits costs 20 s of a core each time."""
+    source = path(name)
+    folder = source.parent.with_name(f"{name}-float32")
+    receipt = MATERIALS[name].receipt
+    with _alone(folder.parent / f".{name}-float32.lock"):
+        if not (folder / _RECEIPT).is_file() or (folder / _RECEIPT).read_text(encoding="utf-8") != receipt:
+            from attnscope.hf.loading.load import load
+
+            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+                made, loaded = Path(scratch) / "made", load(str(source))
+                parts: tuple[Any, ...] = (loaded.model, loaded.tokenizer)
+                for part in parts:
+                    part.save_pretrained(made)
+                (made / _RECEIPT).write_text(receipt, encoding="utf-8")
+                shutil.rmtree(folder, ignore_errors=True)
+                made.replace(folder)
+    return folder
 
 
 def _complete(folder: Path, material: Material) -> bool:

@@ -32,17 +32,22 @@ _HOMES = {
     "watch": "attnscope.watching.ways:watch",
     "treat": "attnscope.treating.treat:treat",
     "reproduce": "attnscope.reproducing.reproduce:reproduce",
+    "cite": "attnscope.citing.cite:cite",
     "compile": "attnscope.compiling.compile:compile",
     "capacity": "attnscope.compiling.capacity:capacity",
     "head_widths": "attnscope.compiling.head_widths:head_widths",
     "compress": "attnscope.compiling.compress:compress",
+    "program": "attnscope.compiling.programs:program",
     "fixed_keys": "attnscope.compiling.universal:fixed_keys",
     "queries_for": "attnscope.compiling.universal:queries_for",
+    "universality": "attnscope.compiling.universal:universality",
+    "universal_head": "attnscope.compiling.universal:universal_head",
     "generate": "attnscope.patterns.generate:generate",
     "read_pattern": "attnscope.patterns.sources:read_pattern",
     "Pattern": "attnscope.patterns.pattern:Pattern",
     "catalog": "attnscope.core.registry:catalog",
     "variants": "attnscope.core.registry:variant_catalog",
+    "Citation": "attnscope.citing.cite:Citation",
     "Size": "attnscope.core.variant:Size",
     "diagnose": "attnscope.records.survey.diagnose:diagnose",
     "Thresholds": "attnscope.records.survey.thresholds:Thresholds",
@@ -72,13 +77,18 @@ _HOMES = {
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
 
 if TYPE_CHECKING:
+    from attnscope.citing.cite import Citation as Citation
+    from attnscope.citing.cite import cite as cite
     from attnscope.collapsing.collapse import collapse as collapse
     from attnscope.compiling.capacity import capacity as capacity
     from attnscope.compiling.compile import compile as compile
     from attnscope.compiling.compress import compress as compress
     from attnscope.compiling.head_widths import head_widths as head_widths
+    from attnscope.compiling.programs import program as program
     from attnscope.compiling.universal import fixed_keys as fixed_keys
     from attnscope.compiling.universal import queries_for as queries_for
+    from attnscope.compiling.universal import universal_head as universal_head
+    from attnscope.compiling.universal import universality as universality
     from attnscope.core.errors import RefusalError as RefusalError
     from attnscope.core.registry import catalog as catalog
     from attnscope.core.registry import variant_catalog

@@ -74,6 +74,17 @@ def test_points_say_what_they_are() -> None:
     assert [one["label"] for one in rows] == ["BERT, ours, depth 3: 0.5 (0.4 to 0.6)"]
 
 
+@pytest.mark.parametrize(
+    ("numbers", "domain"), [((0.4, -0.5), [-0.5, 0.4]), ((-0.2, -0.5), [-0.5, 0.0]), ((0.2, 0.5), [0.0, 0.5])]
+)
+def test_bars_begin_at_zero_whatever_their_sign(numbers: tuple[float, ...], domain: list[float]) -> None:
+    rows = tuple(Point(name, y, "ours", "", y, y) for name, y in zip("ab", numbers, strict=True))
+    chart = experiment_figure(Figure("f", "t", "c", "method", "gap", rows, kind="bars")).to_dict()
+    bars = panels_of(chart)[0]["layer"][0]
+    assert bars["transform"] == [{"as": "floor", "calculate": "0.0"}]
+    assert bars["encoding"]["y"]["scale"]["domain"] == domain
+
+
 def test_axes_are_labelled_as_their_values_need() -> None:
     assert tick_labels([0.0, 0.5, -2.0]) == tick_labels([0.0]) == tick_labels([]) == {}
     assert "~e" in tick_labels([0.0, -2e-4])["labelExpr"]

@@ -117,7 +117,7 @@ def test_an_answer_that_cannot_be_drawn_is_still_given(tmp_path: Path) -> None:
     asked = ("capacity", "-n", "12", "-k", "1", "--budget", "0", "--chart", tmp_path / "c.svg")
     result = invoke(*asked)
     assert isinstance(result.exception, RefusalError)
-    assert "no curve to draw" in str(result.exception)
+    assert "no curve to draw" in result.exception.sentence
     assert "need at least 2" in " ".join(result.stdout.split())
     assert json.loads(invoke(*asked, "--json").stdout)["chart"] is None
     assert not (tmp_path / "c.svg").exists()

@@ -115,14 +115,14 @@ def test_random_weights_of_several_seeds(model: str) -> None:
 def test_refusals_are_one_sentence(model: str, words: tuple[str, ...], reason: str, tmp_path: Path) -> None:
     _, _, error = run(model, *words, "--out", str(tmp_path / "out"))
     assert isinstance(error, RefusalError)
-    assert reason in str(error)
+    assert reason in error.sentence
     assert not (tmp_path / "out").exists()
 
 
 def test_a_shape_needs_random_weights() -> None:
     _, _, error = run("bert-base")
     assert isinstance(error, RefusalError)
-    assert "--random-init" in str(error)
+    assert "--random-init" in error.sentence
 
 
 def test_an_interruption_is_said_and_leaves_nothing(

@@ -39,7 +39,7 @@ def refused(*words: str | Path, says: str) -> None:
     """One sentence; `attnscope.cli.main` prints it and exits with 2."""
     result = invoke(*words)
     assert isinstance(result.exception, RefusalError), (result.exception, result.output)
-    assert says in str(result.exception)
+    assert says in result.exception.sentence
     assert result.stdout == ""
 
 

@@ -51,6 +51,18 @@ def test_a_run_becomes_a_page_without_torch(tmp_path: Path) -> None:
     assert not (tmp_path / "a" / "timeline.json").exists()  # the run itself has it
 
 
+def test_the_record_is_named_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        write_run(tmp_path / name, 3)
+    both = CliRunner().invoke(app, ["timeline", "a", "b", "--out", "side"])
+    assert re.search(r"^Page +side/timeline.html$", both.stdout, re.M)
+    assert "Record" not in both.stdout  # each run keeps its own
+    one = CliRunner().invoke(app, ["timeline", "a", "--out", "side"])
+    assert re.search(r"^Record +a$", one.stdout, re.M)
+    assert [path.name for path in (tmp_path / "side").iterdir()] == ["timeline.html"]
+
+
 def test_twin_and_load_read_the_same(tmp_path: Path) -> None:
     write_run(tmp_path / "a", 5)
     twin = attnscope.timeline(tmp_path / "a")
@@ -78,7 +90,7 @@ def test_what_is_no_run_is_refused(
     (tmp_path / "checkpoint-5" / "config.json").write_text("{}")
     done = CliRunner().invoke(app, ["timeline", *words])
     assert isinstance(done.exception, RefusalError)
-    assert said in str(done.exception)
+    assert said in done.exception.sentence
     assert not list(tmp_path.rglob("*.html"))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import attnscope
 from attnscope.cli.main import app
+from tests.command import attnscope as typed
 
 # What only a command has: where things are written, what is printed, and what stops a build.
 WRITTEN_AND_SAID = {"as_json", "chart", "charts", "fail_on", "out", "published", "save", "threshold", "verbose"}
@@ -32,7 +33,7 @@ RENAMED = {("capacity", "no_cache"): "no_use_cache"}
 COMMANDS = {
     command.callback.__name__: command.callback
     for command in app.registered_commands
-    if command.callback is not None and hasattr(attnscope, command.callback.__name__)
+    if command.callback is not None and command.callback.__name__ in attnscope.__all__  # a room may have the name too
 }
 
 
@@ -70,8 +71,14 @@ def test_defaults_are_those_of_the_twin(name: str) -> None:
 
 def test_defaults_of_evaluating_are_those_of_its_own_twin() -> None:
     theirs = inspect.signature(attnscope.evaluate).parameters
-    for option in ("methods", "labels", "samples", "max_tokens", "dtype", "device", "bos", "seed", "random_init"):
+    for option in ("methods", "labels", "dtype", "device", "bos", "seed", "random_init"):
         assert default_of(COMMANDS["explain"], option) == theirs[option].default, option
+    for option in (
+        "samples",
+        "max_tokens",
+    ):  # not given, so that without --evaluate they are refused: the help tells them
+        assert default_of(COMMANDS["explain"], option) is None, option
+        assert f"of --evaluate: {theirs[option].default}" in " ".join(typed("explain", "--help").stdout.split())
 
 
 def test_defaults_of_the_heads_of_a_model_are_those_of_their_own_twin() -> None:

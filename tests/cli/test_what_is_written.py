@@ -44,7 +44,7 @@ FINDS = {
     "reproduce": (("stand_in", "--seeds", "1"), "stand_in", ["charts", "page.html", "results.json"]),
 }
 WITH_OUT = {"treat": ("model",)}  # a treated model is as large as a model: it is kept where a folder is named for it
-READS = {"report", "compare", "export", "measures", "merge", "timeline", "variants", "watch", "doctor"}
+READS = {"report", "compare", "export", "measures", "merge", "timeline", "variants", "watch", "cite", "doctor"}
 
 
 @pytest.fixture(scope="module")

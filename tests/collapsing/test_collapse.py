@@ -288,7 +288,7 @@ def test_bounds_that_do_not_fit_are_refused_in_a_sentence(monkeypatch: pytest.Mo
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
 
     monkeypatch.setattr(collapse_module, "bounded", starved)
-    with pytest.raises(RefusalError, match="--no-bounds"):
+    with pytest.raises(RefusalError, match="`bounds=False`"):
         collapse(bert(), [ids(2, 8, 60)], variants="san")
     monkeypatch.setattr(collapse_module, "bounded", lambda *_: int("none"))
     with pytest.raises(ValueError, match="none"):  # any other failure is not explained away

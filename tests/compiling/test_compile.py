@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from attnscope.heads.certificate import certify
 from attnscope.heads.export import load_head
 from attnscope.patterns.generate import block, permutation, union_of_permutations, window
 from attnscope.patterns.pattern import Pattern
-from attnscope.reporting.compiled.words import certificate_lines, row_words
+from attnscope.records.compiled import Compiled
+from attnscope.reporting.compiled.words import certificate_lines, row_words, title_words
 from tests.compiling.stand_in import exact_construction, registered
 
 KEYS = {"method", "n", "k", "d", "dtype", "ratio_error", "leak", "max_logit", "lower_bound", "proved_minimal",
@@ -107,8 +109,8 @@ def test_universal_keys_stop_at_the_curve_where_it_meets_the_bound(
         compiled.bounds.best.width,
         1,
     )
-    assert not compiled.proved_minimal  # that its keys serve all patterns was tried, and is not proved by that
-    assert (compiled.served, compiled.served_of) == (8, 8)
+    assert compiled.proved_minimal  # the keys are those of the curve, and proved to serve all
+    assert compiled.served_of is None
 
 
 def test_universal_keys_that_fail_others_are_made_wider() -> None:
@@ -119,6 +121,54 @@ def test_universal_keys_that_fail_others_are_made_wider() -> None:
     assert compiled.served == compiled.served_of == 8
     assert "served 8 of 8 other patterns" in " ".join(compiled.sentences())
     assert compiled.verdict == "smallest found"
+
+
+def test_keys_on_the_curve_are_called_universal_where_that_is_proved(tmp_path: Path) -> None:
+    pattern = window(24, 2)
+    compiled = run(pattern, universal=True)
+    assert (compiled.method, compiled.certificate.d, compiled.verdict) == ("moment_curve", 4, "proved minimal")
+    assert compiled.proved_universal
+    assert compiled.served_of is None  # what is proved is not tried
+    assert compiled.universality is not None
+    assert (compiled.universality.n, compiled.universality.k, compiled.universality.spread) == (24, 2, 1000.0)
+    first, second = compiled.sentences()[:2]
+    assert "no narrower keys serve all patterns: keys that serve every support of up to 2 of 24 keys" in first
+    assert "universal, which is proved: every row of up to 2 of 24 keys with weights within a factor 1,000" in second
+    lines = {label: (value, note) for label, value, note in certificate_lines(compiled)}
+    assert lines["universal"][0] == "proved"
+    again = Compiled.read(compiled.save(tmp_path / "head.safetensors"))
+    assert again.universality == compiled.universality
+    assert again.verdict == "proved minimal"
+
+
+def test_keys_that_are_not_proved_are_not_called_universal() -> None:
+    compiled = run(window(48, 2), universal=True)  # seven keys more than the proof bears in float32
+    assert compiled.reached
+    assert not compiled.proved_universal
+    assert compiled.universality is None
+    assert not compiled.proved_minimal
+    lines = {label: (value, note) for label, value, note in certificate_lines(compiled)}
+    assert lines["universal"][0] == f"{compiled.served} of {compiled.served_of} tried"
+    assert "not proved" in lines["universal"][1]
+    assert "universal keys" not in title_words(compiled)
+    forced = run(window(12, 2), universal=True, width=9, method="margin")
+    assert {label: value for label, value, _ in certificate_lines(forced)}["universal"] == "not tried"
+
+
+def test_a_proof_that_does_not_belong_to_its_keys_is_refused(tmp_path: Path) -> None:
+    compiled = run(window(12, 2), universal=True)
+    assert compiled.universality is not None
+    for wrong in (
+        replace(compiled.universality, n=13),
+        replace(compiled.universality, k=1),
+        replace(compiled.universality, dtype="float64"),
+        replace(compiled.universality, fits=False),
+        replace(compiled.universality, sizes=()),
+        replace(compiled.universality, asked_leak=0.5),
+    ):
+        path = replace(compiled, universality=wrong).save(tmp_path / "head.safetensors")
+        with pytest.raises(RefusalError, match="damaged inside"):
+            Compiled.read(path)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.constructions.moment_curve import _polynomials, curve, largest_n, moment_curve, needed_width, zeros_of
+from attnscope.constructions.moment_curve import _polynomials, largest_n, moment_curve, needed_width, zeros_of
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy, Dtype
 from attnscope.heads.bounds import lower_bounds
@@ -18,6 +18,7 @@ from attnscope.heads.rounding import rounded
 from attnscope.patterns.generate import generate, union_of_permutations, window
 from attnscope.patterns.pattern import Pattern
 from attnscope.records.certificate import Certificate
+from attnscope.solvers.curve import curve
 
 
 def certified(pattern: Pattern, dtype: Dtype = "float64", width: int | None = None) -> Certificate:

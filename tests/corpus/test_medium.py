@@ -116,8 +116,9 @@ def test_files_that_are_not_what_they_say(tmp_path: Path, name: str, content: by
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(RefusalError, match="There is no file"):
         medium("nowhere.png")
+    (tmp_path / "folder.png").mkdir()
     with pytest.raises(RefusalError, match="is a folder"):
-        medium(tmp_path)
+        medium(tmp_path / "folder.png")
 
 
 @pytest.mark.parametrize(

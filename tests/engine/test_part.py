@@ -39,7 +39,7 @@ def test_the_environment_is_read_when_asked(environment: dict[str, str], found: 
         ("1/0", {}, "There is no part 1 of 0"),
         ("3", {}, "is not a part"),
         ("-1/4", {}, "is not a part"),
-        ("env", {}, "--shard env finds neither"),
+        ("env", {}, "`shard='env'` finds neither"),
         ("env", {"RANK": "x", "WORLD_SIZE": "2"}, "which are no numbers"),
         ("env", {"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_COUNT": "4"}, "There is no part 10 of 4"),
     ],

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from attnscope.experiments.early_warning import TWIN, early_warning, judged
 from attnscope.trials.failing_runs import WAYS, Size, shown
+from attnscope.watching.telling import LOG, unheard
 
 TINY = replace(
     early_warning.presets["quick"], size=Size(layers=1, width=8, heads=2, tokens=8, sequences=2, steps=4, every=2)
@@ -19,6 +22,13 @@ def test_the_loss_shows_it_when_it_is_a_fifth_above_its_lowest_or_no_number() ->
     assert shown({"losses": [3.0, 2.9, 3.0]}) is None
     assert shown({"losses": [3.0, 2.9, 3.0]}, {"losses": [3.0, 2.6, 2.4]}) == 3
     assert shown({"losses": [2.0, 1.0, None]}) == 3  # as a run that is resumed reads what was no number
+
+
+def test_runs_that_are_made_to_fail_ring_into_their_record_alone(caplog: pytest.LogCaptureFixture) -> None:
+    with unheard():
+        LOG.critical("a made failure")
+    LOG.critical("a real one")
+    assert [record.message for record in caplog.records] == ["a real one"]
 
 
 def test_an_alarm_counts_only_before_the_loss_shows_it_and_not_as_information() -> None:

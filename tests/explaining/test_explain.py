@@ -151,7 +151,7 @@ def test_a_pair_of_source_and_target() -> None:
 @pytest.mark.parametrize(
     ("text", "options", "says"),
     [
-        (TEXT, {"target": "☃", "against": "a"}, "A continuation is explained as a whole"),
+        (TEXT, {"target": "☃", "against": "a"}, "tokens here, and a continuation is explained as a whole"),
         (TEXT, {"target": 9999}, "entries 0 to 256, not 9999"),
         (TEXT, {"target": "a", "against": "a"}, "choose two that differ"),
         (TEXT, {"position": 99}, "position 99 is not among them"),
@@ -173,9 +173,9 @@ def test_what_cannot_be_is_one_sentence(llama: Any, text: Any, options: dict[str
 
 def test_a_target_beside_states_is_refused(encoder: Any) -> None:
     for options, says in (
-        ({"target": "a"}, "gives states and no logits: leave --target out"),
-        ({"position": 2}, "leave --position out"),
-        ({"against": 5}, "--against is another text"),
+        ({"target": "a"}, "gives states and no logits: leave `target` out"),
+        ({"position": 2}, "leave `position` out"),
+        ({"against": 5}, "`against` is another text"),
     ):
         with pytest.raises(attnscope.RefusalError, match=says):
             explain(encoder, **options)

@@ -21,7 +21,7 @@ def refused(*words: str) -> str:
     done = CliRunner().invoke(app, list(words))
     assert isinstance(done.exception, RefusalError), (done.exception, done.output)
     assert done.stdout == ""
-    return str(done.exception)
+    return done.exception.sentence
 
 
 @pytest.fixture

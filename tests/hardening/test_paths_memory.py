@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_refused_before_the_work(monkeypatch: pytest.Monkey
     fitting = seen[0].tokens_that_fit(needed // 2)
     assert 1 < fitting < 20
     assert sentence.startswith("Paths of 20 tokens take about 0.0 GB")
-    assert sentence.endswith(f"give a text of {fitting} tokens or fewer, or pass --dtype float32 for half of that.")
+    assert sentence.endswith(f"give a text of {fitting} tokens or fewer, or pass `dtype='float32'` for half of that.")
     assert replace(seen[0], tokens=fitting).bytes <= needed // 2 < replace(seen[0], tokens=fitting + 1).bytes
     monkeypatch.setattr(room, "memory_left", lambda: 1)
     with pytest.raises(RefusalError, match=r"are free: give a smaller model\.$"):

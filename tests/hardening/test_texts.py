@@ -155,9 +155,10 @@ def test_standard_input_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
         text_or_file("-")
 
 
-def test_standard_input_of_any_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_that_is_not_utf8(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n")))
-    assert text_or_file("-") == "caf\ufffd"
+    with pytest.raises(RefusalError, match=r"Standard input is not UTF-8.*0xe9 at offset 3"):
+        text_or_file("-")
 
 
 def test_python_refuses_what_the_command_line_does(tmp_path: Path) -> None:

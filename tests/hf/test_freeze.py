@@ -232,7 +232,7 @@ def test_refusals_name_their_cause() -> None:
         freeze(_Changed(torch.sin), {"x": x})
     with pytest.raises(RefusalError, match=r"differs from the model by \d\.\de[+-]\d+ .*block 0.*dropout left on"):
         freeze(_Changed(lambda z: F.dropout(F.gelu(z), 0.5, training=True)), {"x": x})
-    with pytest.raises(RefusalError, match=r"bfloat16.*--dtype float64"):
+    with pytest.raises(RefusalError, match=r"bfloat16.*`dtype='float64'`"):
         freeze(hf.LlamaForCausalLM(_llama()).bfloat16(), {"input_ids": torch.arange(6)[None]})
     with pytest.raises(RefusalError, match="no stack called 'decoder'"):
         freeze(hf.LlamaForCausalLM(_llama()), {"input_ids": torch.arange(6)[None]}, stack="decoder")

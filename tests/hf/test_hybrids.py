@@ -15,7 +15,8 @@ from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.records.survey.diagnose import diagnose
 from attnscope.records.survey.survey import Survey
 from attnscope.reporting.report import report
-from attnscope.reporting.survey.maps import MISSING, head_maps
+from attnscope.reporting.strokes import MISSING
+from attnscope.reporting.survey.maps import head_maps
 from tests.hf.tiny import tiny
 
 PLANTED = 2  # a Mamba block of Jamba, which attends in block 4 only

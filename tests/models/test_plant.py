@@ -100,7 +100,7 @@ def test_two_heads_live_in_channels_of_their_own() -> None:
         ({}, a_head(), {"layer": 1}, "the first layer of a model without norms alone"),
         ({"positions": "none"}, a_head(), {}, "positions='learned'"),
         ({}, a_head(), {"head_index": 3}, "heads 0 to 2, not 3"),
-        ({}, a_head(width=9), {}, "--width 8 or less"),
+        ({}, a_head(width=9), {}, "`width=8` or less"),
         ({}, a_head(causal=False), {}, "both be causal"),
         ({"causal": False}, a_head(n=13, causal=False), {}, "13 rows and the model 12 positions"),
         ({}, a_head(), {"first_channel": 19}, "do not fit behind channel 19"),

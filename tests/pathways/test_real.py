@@ -20,6 +20,7 @@ from attnscope.pathways.shapley import shapley
 from attnscope.pathways.targets import logit, stream_norm
 from attnscope.pathways.top_paths import top_paths
 from tools.fetch_models import path as material
+from tools.fetch_models import unquantised
 from tools.real_models import dinov2, photographs
 
 pytestmark = pytest.mark.real
@@ -65,7 +66,7 @@ def test_dinov2() -> None:
 @cache
 def smollm2() -> Loaded:
     """Unpacking it takes longer than all that is asked of it."""
-    return load(material("smollm2"))
+    return load(unquantised("smollm2"))
 
 
 def test_smollm2() -> None:

@@ -44,7 +44,7 @@ def test_smollm2_reads_english(material: Material) -> None:
     assert loaded.parameters == 134_515_008
     assert loaded.provenance["random_parameters"] == loaded.provenance["unused_weights"] == []
     losses = []
-    for batch in feed(loaded, read(material("wikitext2") / "test.raw.gz"), Sampling(samples=8, batch_size=4)):
+    for batch in feed(loaded, read(material("wikitext2") / "test.raw.gz"), Sampling(samples=4, batch_size=4)):
         ids = batch.inputs["input_ids"]
         assert "attention_mask" not in batch.inputs
         logits = loaded.model(input_ids=ids).logits[:, :-1]
@@ -97,7 +97,7 @@ def test_only_heads_of_antiberty_are_unused(material: Material) -> None:
 
 
 def test_microformer_has_weights_and_no_tokenizer(material: Material) -> None:
-    with pytest.raises(RefusalError, match="--allow-pickle"):
+    with pytest.raises(RefusalError, match="`allow_pickle`"):
         load(material("microformer"))
     loaded = load(material("microformer"), allow_pickle=True)
     assert (loaded.class_name, loaded.tokenizer, loaded.positions) == ("GPT2LMHeadModel", None, 512)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from attnscope.hf.loading.load import load
 from attnscope.records.survey.survey import Survey
 from attnscope.scanning.scan import scan
+from tools.fetch_models import unquantised
 
 pytestmark = pytest.mark.real
 
@@ -18,10 +18,10 @@ TEXT = "The capital of France is Paris. The capital of Italy is Rome."
 
 
 @pytest.fixture(scope="module")
-def smollm2(material: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Unpacked from 4 bits, and saved in bfloat16 in several files."""
     folder = tmp_path_factory.mktemp("smollm2")
-    loaded = load(str(material("smollm2")), dtype="bfloat16")
+    loaded = load(str(unquantised("smollm2")), dtype="bfloat16")
     save: Any = loaded.model.save_pretrained
     save(folder, max_shard_size="100MB")
     assert loaded.tokenizer is not None

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from attnscope.decomposing.paths import paths
 from attnscope.records.paths import Goal, PathReport
+from tools.fetch_models import unquantised
 
 pytestmark = pytest.mark.real
 
 
-def test_smollm2_brings_italy_to_rome_through_one_head(material: Callable[[str], Path]) -> None:
+def test_smollm2_brings_italy_to_rome_through_one_head() -> None:
     text = "The capital of Italy is"
-    found = paths(material("smollm2"), text, target=" Rome", draws=0, mlp=False, top=2)
+    found = paths(unquantised("smollm2"), text, target=" Rome", draws=0, mlp=False, top=2)
     assert PathReport.from_json(found.to_json()) == found  # with more paths than 64 bits count
     assert found.goal == Goal("logit", " Rome", where="after the last token")
     assert found.difference < 1e-10

@@ -20,7 +20,8 @@ from attnscope.core.finding import Finding
 from attnscope.records.survey import Survey, diagnose
 from attnscope.records.survey.thresholds import Thresholds
 from attnscope.reporting.report import report as write_report
-from attnscope.reporting.survey.maps import BROKEN, FULL_DETAIL, MISSING, draw, head_maps
+from attnscope.reporting.strokes import BROKEN, MISSING, strokes
+from attnscope.reporting.survey.maps import FULL_DETAIL, head_maps
 from attnscope.reporting.survey.page import gauge
 from attnscope.reporting.survey.page import render as render_report
 from tests.charts.sample_model import CARDS, encoder_decoder, made_survey, observations
@@ -333,7 +334,7 @@ def test_equal_surveys_give_equal_pages() -> None:
 
 
 def test_maps_are_drawn_by_colour_step() -> None:
-    svg = draw(np.array([[0, 24], [0, BROKEN], [MISSING, 24]]), "q")
+    svg = strokes(np.array([[0, 24], [0, BROKEN], [MISSING, 24]]), "q")
     assert 'viewBox="0 -0.5 3 2"' in svg
     assert '<path class="q0" d="M0 0h2"/>' in svg
     assert '<path class="q24" d="M0 1h1M2 1h1"/>' in svg

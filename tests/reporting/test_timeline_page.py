@@ -105,7 +105,7 @@ def test_a_number_that_is_not_finite_is_crossed_out_and_what_was_not_measured_is
         timeline, looks=(timeline.looks[0], replace(timeline.looks[1], values=values), timeline.looks[2])
     )
     found = {one.key[0]: one.codes(one.numbers[0]) for one in step_maps(timeline)}
-    assert found["entropy"][1, 2, 1] == drawing.BROKEN
+    assert found["entropy"][1, 2, 1] == drawing.NO_NUMBER
     assert (found["sink_mass"][1] == drawing.ABSENT).all()
 
 
@@ -148,3 +148,16 @@ def test_the_live_screen_fits_and_says_what_holds() -> None:
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     assert spark(np.array([0.0, 1.0, np.nan, 7.0])) == "▁▂·█"
+
+
+def test_the_live_screen_shows_no_number_that_the_last_look_does_not_have() -> None:
+    run = sample_timeline(5)
+    last = run.looks[-1]
+    gone = tuple(replace(one, numbers=np.full_like(one.numbers, np.nan)) for one in last.values)
+    run = replace(run, looks=(*run.looks[:-1], replace(last, loss=None, values=gone)))
+    written = StringIO()
+    Console(width=80, height=40, file=written).print(frame(run, width=80, height=40))
+    lines = written.getvalue().splitlines()
+    assert any("loss –" in line for line in lines)
+    (entropy,) = [line for line in lines if line.startswith(CARDS["entropy"].title)]
+    assert re.search(r"–\s+\S*·$", entropy.rstrip())

@@ -100,7 +100,7 @@ def test_a_part_that_is_not_as_it_was_written_is_refused(tmp_path: Path, content
     path = tmp_path / "checkpoint" / "a.json"
     seal = json.loads(path.read_text())["sha256"]
     path.write_text(content.replace("SEAL", seal))
-    with pytest.raises(RefusalError, match="leave out --resume to begin anew"):
+    with pytest.raises(RefusalError, match="leave out `resume` to begin anew"):
         desk(tmp_path, resume=True).part("a", never)
 
 

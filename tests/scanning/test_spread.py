@@ -93,7 +93,7 @@ def test_what_is_kept_of_a_scan_with_several_shards(given: tuple[str, str], whol
     [
         ({"workers": 2, "shard": "1/2"}, "not both"),
         ({"workers": 2, "each": lambda *_: None}, "workers= or each="),
-        ({"shard": "1/2"}, "name its folder with --store"),
+        ({"shard": "1/2"}, "name its folder with `store`"),
         ({"shard": "3/2", "store": "x"}, "There is no part 3 of 2"),
     ],
 )

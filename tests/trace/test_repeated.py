@@ -28,7 +28,7 @@ def test_a_small_vocabulary_repeats_itself():
 
 @pytest.mark.parametrize(("vocabulary", "tokens"), [(range(50), 4), (range(1), 20)])
 def test_too_little_room(vocabulary, tokens):
-    with pytest.raises(RefusalError, match="pass --max-tokens 5 or more"):
+    with pytest.raises(RefusalError, match="pass `max_tokens=5` or more"):
         repeated_windows(vocabulary, max_tokens=tokens, samples=1, first=0)
 
 

@@ -156,7 +156,7 @@ def test_refuses_a_corpus_without_a_window() -> None:
 def test_refuses_a_corpus_shorter_than_the_window_asked_for() -> None:
     sentence = refusal(corpus("abc", "de"), Letters(), max_tokens=32)
     assert "has 7 tokens, fewer than one window of 32" in sentence
-    assert "--max-tokens 7 or less" in sentence
+    assert "`max_tokens=7` or less" in sentence
     assert len(windows(corpus("abc", "de"), Letters(), max_tokens=7)) == 2
     assert [len(one.ids) for one in windows(corpus("abc", "de"), Letters(), max_tokens=32, short=True).sequences] == [
         5,
@@ -167,13 +167,13 @@ def test_refuses_a_corpus_shorter_than_the_window_asked_for() -> None:
 def test_refuses_more_tokens_than_positions() -> None:
     sentence = refusal(corpus("a" * 99), Letters(), max_tokens=65, positions=64)
     assert "longer than the 64 positions" in sentence
-    assert "--max-tokens 64 or less" in sentence
+    assert "`max_tokens=64` or less" in sentence
 
 
 def test_refuses_windows_without_room_and_empty_requests() -> None:
     assert "ask for at least 4" in refusal(corpus("abc"), Letters(), max_tokens=3)
-    assert "--max-tokens 2 or more" in refusal(corpus("abc"), Letters(), max_tokens=1)
-    assert "--samples 1 or more" in refusal(corpus("abc"), Letters(), samples=0)
+    assert "`max_tokens=2` or more" in refusal(corpus("abc"), Letters(), max_tokens=1)
+    assert "`samples=1` or more" in refusal(corpus("abc"), Letters(), samples=0)
 
 
 def test_refuses_a_tokenizer_of_another_model() -> None:

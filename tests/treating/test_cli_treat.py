@@ -71,7 +71,7 @@ def test_bad_input_ends_with_one_sentence(given: list[str], tmp_path: Path, type
 
     answer = CliRunner().invoke(app, ["treat", *given, *typed, *QUICK, "--out", str(tmp_path / "out")])
     assert isinstance(answer.exception, RefusalError)
-    assert words in str(answer.exception)
+    assert words in answer.exception.sentence
     assert not list(tmp_path.rglob("*.json"))
 
 

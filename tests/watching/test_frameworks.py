@@ -79,15 +79,15 @@ def test_a_trainer_is_left_alone_and_resumes_its_record(tmp_path: Path) -> None:
     assert same == losses
     assert trainer.state.epoch > 1
     run = read_run(tmp_path / "run")
-    assert [look.step for look in run.looks] == [1, 2, 4, 6, 8]
-    for look in run.looks:
+    assert [look.step for look in run.looks] == [0, 1, 2, 4, 6, 8]
+    for look in run.looks[1:]:
         assert look.loss == pytest.approx(losses[look.step - 1], abs=2e-4)  # the Trainer rounds to four places
         assert (numbers_of(look, "gradient_norm", "key") > 0).all()
         assert (numbers_of(look, "update_ratio", "key") > 0).all()
     again = attnscope.watch.for_trainer(tmp_path / "run", every=2)
     trained(tmp_path / "b", [again], resume=str(tmp_path / "b" / "checkpoint-3"), steps=10, save_strategy="no")
     run = read_run(tmp_path / "run")
-    assert [look.step for look in run.looks] == [1, 2, 4, 6, 8, 10]
+    assert [look.step for look in run.looks] == [0, 1, 2, 4, 6, 8, 10]
     assert run.header.resumed == (3,)
     tokens = [look.tokens for look in run.looks]
     assert tokens == sorted(set(tokens))
@@ -98,7 +98,7 @@ def test_a_critical_alarm_stops_a_trainer(tmp_path: Path) -> None:
         tmp_path / "run", every=1, stop_on="warning", thresholds={"spike_growth.floor": 0, "spike_growth.growth": 0}
     )
     _, trainer, _ = trained(tmp_path / "a", [callback], save_strategy="no")
-    assert trainer.state.global_step == 2
+    assert trainer.state.global_step == 1  # beside the model as it came
     assert callback.listener.watch.stopped.rule == "spike_growth"
 
 
@@ -168,8 +168,8 @@ def test_lightning_is_left_alone(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(moments(trainer), moments(plain), strict=True))
     assert (trainer.global_step, trainer.current_epoch) == (8, 2)
     run = read_run(tmp_path / "run")
-    assert [look.step for look in run.looks] == [1, 2, 4, 6, 8]
-    for look in run.looks:
+    assert [look.step for look in run.looks] == [0, 1, 2, 4, 6, 8]
+    for look in run.looks[1:]:
         both = alone.losses[2 * look.step - 2 : 2 * look.step]
         assert look.loss == pytest.approx(sum(both) / 2, rel=1e-5)
         # before they are clipped, and not once more afterwards
@@ -179,7 +179,7 @@ def test_lightning_is_left_alone(tmp_path: Path) -> None:
     again = attnscope.watch.for_lightning(tmp_path / "run", every=2)
     fitted([again], tmp_path, steps=10, resume=tmp_path / "last.ckpt")
     run = read_run(tmp_path / "run")
-    assert [look.step for look in run.looks] == [1, 2, 4, 6, 8, 9, 10]
+    assert [look.step for look in run.looks] == [0, 1, 2, 4, 6, 8, 9, 10]
     assert run.header.resumed == (8,)
 
 

@@ -26,8 +26,8 @@ def test_a_plain_loop(make, how, tmp_path: Path) -> None:
     watched = train(make(), lambda model: attnscope.watch(model, tmp_path / "run", every=2), **how)
     watched.assert_equal(alone)
     run = read_run(tmp_path / "run")
-    assert [look.step for look in run.looks] == [1, 2, 4, 6]
-    for look in run.looks:
+    assert [look.step for look in run.looks] == [0, 1, 2, 4, 6]
+    for look in run.looks[1:]:
         assert numbers_of(look, "entropy").shape[0] == 2
         assert (numbers_of(look, "entropy") > 0).all()
         assert (numbers_of(look, "gradient_norm", "query") > 0).all()

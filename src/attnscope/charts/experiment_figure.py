@@ -119,7 +119,9 @@ def _scale(rows: pd.DataFrame, figure: Figure) -> alt.Scale:
     if figure.kind == "tracks":
         reach = max(abs(low), abs(high), float(rows["x"].abs().max())) * 1.05
         return alt.Scale(domain=[-reach, reach], nice=False)
-    zero = figure.kind == "bars" or low < 0.3 * high
+    if figure.kind == "bars":
+        return alt.Scale(domain=[min(low, 0.0), max(high, 0.0)], nice=True)
+    zero = low < 0.3 * high
     return alt.Scale(zero=zero, domain=[0 if zero and low >= 0 else low, high], nice=True)
 
 
@@ -203,7 +205,8 @@ def _bars(
     x = alt.X("x:N", sort=order, title=figure.x, axis=alt.Axis(labelAngle=-40 if slanted else 0, labelLimit=160))
     y = alt.Y("y:Q", title=figure.y, scale=y_scale, axis=_axis(rows, figure, y_scale))
     beside: dict[str, Any] = {"xOffset": alt.XOffset("series:N", sort=names)} if len(names) > 1 else {}
-    base = alt.Chart(rows).transform_calculate(floor=str(y_scale["domain"][0]))
+    floor = y_scale["domain"][0] if figure.log else 0.0  # a bar's length is its number, of either sign
+    base = alt.Chart(rows).transform_calculate(floor=str(floor))
     return alt.layer(
         base.mark_bar(opacity=0.85).encode(
             x=x,

@@ -40,13 +40,7 @@ def head_grid(
     x, y, step = grid_axes(rows)
     colour = alt.Color(
         "mean:Q",
-        scale=alt.Scale(
-            type="log" if span.log else "linear",
-            domain=[span.low, span.high],
-            range="diverging" if span.diverging else "heatmap",
-            clamp=True,
-            nice=False,
-        ),
+        scale=span.colours(),
         title=unit_title(card),
         legend=alt.Legend(orient="bottom", gradientLength=180, gradientThickness=8),
     )

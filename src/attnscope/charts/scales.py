@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import altair as alt
 import numpy as np
 
 from attnscope.core.card import Card
@@ -35,6 +36,16 @@ class Scale:
             else:
                 at = (values - self.low) / (self.high - self.low)
             return np.asarray(np.clip(at, 0, 1))
+
+    def colours(self) -> alt.Scale:
+        """The same for a chart."""
+        return alt.Scale(
+            type="log" if self.log else "linear",
+            domain=[self.low, self.high],
+            range="diverging" if self.diverging else "heatmap",
+            clamp=True,
+            nice=False,
+        )
 
 
 def scale(values: np.ndarray, card: Card, bound: float | None = None) -> Scale:

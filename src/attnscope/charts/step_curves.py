@@ -77,13 +77,7 @@ def step_map(
     span = scale(seen, card)
     colour = alt.Color(
         "value:Q",
-        scale=alt.Scale(
-            type="log" if span.log else "linear",
-            domain=[span.low, span.high],
-            range="diverging" if span.diverging else "heatmap",
-            clamp=True,
-            nice=False,
-        ),
+        scale=span.colours(),
         title=unit_title(card),
         legend=alt.Legend(orient="bottom", gradientLength=180, gradientThickness=8),
     )
@@ -125,7 +119,7 @@ def head_lines(
     columns = Columns.of(len(timeline.looks), most)
     thin = columns.thin(numbers[:, layer])
     steps = timeline.steps[columns.begins]
-    loud = {head for spell in timeline.alarms for at, head in spell.alarm.heads if at == layer}
+    loud = {head for spell in timeline.alarms for one in spell.told for at, head in one.heads if at == layer}
     rows = pd.DataFrame(
         [
             {

@@ -62,7 +62,11 @@ def compile(
         bool, typer.Option("--causal", help="Queries see no later key: what lies above the diagonal is masked.")
     ] = False,
     universal: Annotated[
-        bool, typer.Option("--universal", help="Keys that do not depend on the pattern, so that they serve any.")
+        bool,
+        typer.Option(
+            "--universal",
+            help="Keys that do not depend on the pattern; says whether they are proved to serve all.",
+        ),
     ] = False,
     normalise: Annotated[bool, typer.Option("--normalise", help="Divide every row by its sum first.")] = False,
     model: Annotated[

@@ -103,8 +103,8 @@ def explain(
             metavar="FIELD",
         ),
     ] = None,
-    samples: Annotated[int, samples_option("of --evaluate")] = 16,
-    max_tokens: Annotated[int, max_tokens_option("of --evaluate")] = 48,
+    samples: Annotated[int | None, samples_option("of --evaluate: 16")] = None,
+    max_tokens: Annotated[int | None, max_tokens_option("of --evaluate: 48")] = None,
     dtype: LoadedDtype = "float32",
     device: Device = "cpu",
     bos: Bos = "auto",
@@ -124,7 +124,6 @@ def explain(
     from attnscope.cli.names import check_corpus, check_methods, check_model
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
-    from attnscope.core.errors import RefusalError
 
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
@@ -133,8 +132,8 @@ def explain(
         _refuse_what_one_answer_needs(target, against, position, beside, generate, head)
         check_corpus(text)
         _refuse_without_labels(text, labels)
-    elif labels is not None:
-        raise RefusalError("--labels belongs to --evaluate: add it, or name one class with --target.")
+    else:
+        _refuse_what_evaluation_needs(labels, samples, max_tokens)
     words = text if evaluate else text_or_medium(text)
     second = None if beside is None else text_or_medium(beside)
     if not evaluate:
@@ -162,7 +161,8 @@ def explain(
             if evaluate:
                 from attnscope.explaining.evaluate import evaluate as judge
 
-                cut: dict[str, Any] = {"labels": labels, "samples": samples, "max_tokens": max_tokens}
+                asked_of = {"labels": labels, "samples": samples, "max_tokens": max_tokens}
+                cut: dict[str, Any] = {name: value for name, value in asked_of.items() if value is not None}
                 found = judge(model, words, progress=progress, **cut, **shared)
             else:
                 from attnscope.explaining.explain import explain as run
@@ -185,13 +185,25 @@ def explain(
     tell(found, data=place / data, page=place / page, chart=chart, as_json=as_json, verbose=verbose)
 
 
+def _refuse_what_evaluation_needs(labels: str | None, samples: int | None, max_tokens: int | None) -> None:
+    from attnscope.core.errors import RefusalError
+
+    if labels is not None:
+        raise RefusalError("--labels belongs to --evaluate: add it, or name one class with --target.")
+    if samples is not None or max_tokens is not None:
+        lone = "--samples" if samples is not None else "--max-tokens"
+        raise RefusalError(f"{lone} belongs to --evaluate: add it, or leave {lone} out.")
+
+
 def _refuse_before_loading(text: str | Path, beside: str | Path | None, generate: int | None) -> None:
     """What no model is needed for to know, and no torch."""
     from attnscope.core.errors import RefusalError
     from attnscope.core.explanation import LONGEST_CONTINUATION as MOST
-    from attnscope.corpus.medium import refuse_unreadable
+    from attnscope.corpus.medium import readable
 
-    refuse_unreadable(*(side for side in (text, beside) if side is not None))
+    for side in (text, beside):
+        if side is not None and (isinstance(side, Path) or not side.strip()):
+            readable(side)
     if generate is not None and not 1 <= generate <= MOST:
         raise RefusalError(f"--generate takes 1 to {MOST} tokens, not {generate}: choose such a number.")
 

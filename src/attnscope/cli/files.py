@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Callable
@@ -12,10 +11,10 @@ from attnscope.core.bounded import read_all
 from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import refusal_words, shortened
 from attnscope.core.visible import whole
+from attnscope.corpus.formats import plain_text
+from attnscope.corpus.text_file import LONGEST_TEXT, TEXT_SUFFIXES, text_of_file
 
 LONGEST_PATH = 1024
-LONGEST_TEXT = 1 << 26  # bytes of one text for one model to read at once: far past what any has positions for
-TEXT_SUFFIXES = (".txt", ".md", ".text", ".json", ".jsonl")
 
 
 def checked_file(path: Path, option: str, suffixes: tuple[str, ...]) -> None:
@@ -53,13 +52,10 @@ def text_or_file(text: str) -> str:
     """The text itself, what is in the file that it names, or standard input for `-`; a folder, or a file that is not
     there, is refused."""
     if text == "-":
+        said = "Standard input"
         if sys.stdin is None:
-            raise RefusalError("Standard input is closed: pipe a text into it, or give the text itself.")
-        return (
-            read_all(sys.stdin.buffer, "Standard input", LONGEST_TEXT)
-            .decode("utf-8", errors="replace")
-            .removesuffix("\n")
-        )
+            raise RefusalError(f"{said} is closed: pipe a text into it, or give the text itself.")
+        return plain_text(read_all(sys.stdin.buffer, said, LONGEST_TEXT), said).removesuffix("\n")
     text = whole(text)  # arguments that are not UTF-8
     if not text.strip() or len(text) >= LONGEST_PATH or "\n" in text or "\0" in text:
         return text
@@ -73,11 +69,4 @@ def text_or_file(text: str) -> str:
                 f"There is no file '{shortened(text)}': give a text, or the name of a file that is there."
             )
         return text
-    try:
-        with path.open("rb") as stream:
-            content = read_all(stream, f"'{text}'", LONGEST_TEXT)
-        return io.TextIOWrapper(
-            io.BytesIO(content), encoding="utf-8", errors="replace"
-        ).read()  # line ends as in Python
-    except OSError as error:
-        raise RefusalError(f"'{text}' cannot be read ({error.strerror}): give the text itself.") from None
+    return text_of_file(path)

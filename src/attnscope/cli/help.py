@@ -13,6 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from attnscope.core.errors import speaking_in_flags
 from attnscope.core.visible import clean
 
 UsageError: Any = typer.BadParameter.__base__  # which typer does not give a name of its own
@@ -64,6 +65,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "watch": ("attnscope watch run", "attnscope watch run --once"),
     "timeline": ("attnscope timeline run", "attnscope timeline run --verbose"),
     "reproduce": ("attnscope reproduce", "attnscope reproduce noci2022 --seeds 1"),
+    "cite": ("attnscope cite entropy", "attnscope cite 2103.03404"),
     "doctor": ("attnscope doctor", "attnscope doctor --clear-cache"),
 }
 
@@ -71,12 +73,12 @@ WHAT_IS_WRITTEN = (
     "What is written: scan, merge, collapse, paths, explain, view, treat, compile, capacity and reproduce keep what "
     "they find (the record) and its page in the folder attnscope-NAME, named after the model, the pattern or the "
     "paper, or in the folder that --out names, and say where. report, timeline and export write beside what they read. "
-    "compare, measures, variants, watch and doctor write nothing unless asked."
+    "compare, measures, variants, watch, cite and doctor write nothing unless asked."
 )
 
 
 class WholeHelpGroup(TyperGroup):
-    """All commands with whole descriptions, and complaints in which nothing can command the terminal."""
+    """All commands with whole descriptions, complaints in which nothing can command the terminal, refusals in flags."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -87,7 +89,8 @@ class WholeHelpGroup(TyperGroup):
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        with _clean_complaints():  # those of the commands as well: their words are read in here
+        # Complaints of the commands as well, whose words are read in here; and refusals name flags in here.
+        with _clean_complaints(), speaking_in_flags():
             return super().invoke(ctx)
 
 

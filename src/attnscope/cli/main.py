@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from attnscope.cli.capacity import capacity
+from attnscope.cli.cite import cite
 from attnscope.cli.collapse import collapse
 from attnscope.cli.compare import compare
 from attnscope.cli.compile import compile
@@ -41,7 +42,6 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.interrupts import exit_code, leave_in_peace, stoppable
 
 STOPPED = 130  # what commands say after a stop of either kind
-TERMINATED = 143
 
 # Plain help: rich's formatting of it would cost more time than everything else in `attnscope --help`.
 app = typer.Typer(
@@ -74,6 +74,7 @@ for command in (
     watch,
     timeline,
     reproduce,
+    cite,
     doctor,
 ):
     app.command(cls=PathCheckingCommand)(command)
@@ -93,24 +94,25 @@ def options(
 def run() -> None:
     """Console entry point. Here and nowhere earlier signals are taken over: who imports attnscope keeps their own."""
     open_closed_streams()
-    code = _code()
-    if code in (STOPPED, TERMINATED):
-        leave_in_peace()
+    with stoppable():
+        try:
+            code = _code()
+        except KeyboardInterrupt:  # another one, while the first was being answered
+            code = exit_code()
+        if code == exit_code():  # stopped: inside, so that no signal finds the handlers of before
+            leave_in_peace()
     sys.exit(code_after_flush(code))
 
 
 def _code() -> int:
     try:
-        with stoppable():
-            app()
-    except KeyboardInterrupt:  # another one, while the first was being answered
-        return exit_code()
+        app()
     except SystemExit as leaving:  # how typer ends, well or not; commands say 130 for both kinds of stop
         if nobody_read(leaving):
             return NOBODY_READS
         return exit_code() if leaving.code == STOPPED else int(leaving.code or 0)
     except RefusalError as refusal:
-        say(str(refusal))
+        say(refusal.sentence)
         return REFUSED
     except OSError as error:
         if error.filename is None and not of_a_stream(error):

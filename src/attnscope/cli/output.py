@@ -66,7 +66,7 @@ def print_json(data: Any) -> None:
     typer.echo(json.dumps(plain(data), indent=2))
 
 
-def tell(found: Record, *, data: Path, page: Path, chart: Path | None, as_json: bool, verbose: bool) -> None:
+def tell(found: Record, *, data: Path | None, page: Path, chart: Path | None, as_json: bool, verbose: bool) -> None:
     """What was found, on the screen or as JSON, and where it is kept. JSON is printed before a chart is drawn, because
     drawing can fail."""
     if as_json:

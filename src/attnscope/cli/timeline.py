@@ -67,7 +67,12 @@ def timeline(
         raise typer.Exit(130) from None
     from attnscope.cli.output import tell
 
-    tell(found, data=data or place, page=page, chart=chart, as_json=as_json, verbose=verbose)
+    tell(found, data=data or _place_of_runs(runs), page=page, chart=chart, as_json=as_json, verbose=verbose)
+
+
+def _place_of_runs(runs: list[Path]) -> Path | None:
+    """The record of a run is its own folder; several have several, and none of them is where the page is."""
+    return None if len(runs) > 1 else runs[0] if runs[0].is_dir() else runs[0].parent
 
 
 def _place_of_checkpoints(first: Path) -> Path:

@@ -62,7 +62,7 @@ def building(
             raise RefusalError(f"A head of width {width} has no room for this pattern: ask for {asked.extra + 1}.")
         found = construction(asked.pattern, width - asked.extra, stricter, np.random.default_rng(seed), advance)
         notes = {**found.notes, **({"reduced": list(asked.words)} if asked.steps else {})}
-        factors = Factors(*asked.lifted(found.queries, found.keys), notes)
+        factors = Factors(*asked.lifted(found.queries, found.keys), notes, found.as_found)
         return certified(factors, pattern, accuracy, construction.name)
 
     return build

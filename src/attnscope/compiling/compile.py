@@ -14,7 +14,7 @@ from typing import Any
 
 from attnscope.compiling.by_method import building, narrowest_by, refuse_too_wide, widest
 from attnscope.compiling.search import RESTARTS, Binds, Ending, Found, SearchBudget, at_width, badness
-from attnscope.compiling.serving import Served, served
+from attnscope.compiling.serving import Served, proof, served
 from attnscope.core.construction import Construction
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.plain import plain
@@ -85,8 +85,10 @@ def compile(
         found, why = work.narrowest(chosen, universal)
     else:
         found, why = work.search(chosen), f"{chosen.name} was asked for."
-    if universal and width is None:
+    proved = proof(found.head, pattern, accuracy) if universal and found.certificate.reached else None
+    if universal and width is None and proved is None:
         found, why, others = work.serving(found, why, chosen)
+        proved = proof(found.head, pattern, accuracy) if found.certificate.reached else None
     queries, keys = found.head.arrays()
     return Compiled(
         queries=queries,
@@ -106,6 +108,7 @@ def compile(
         notes=plain(found.head.notes),
         served=others.realised,
         served_of=others.tried,
+        universality=proved,
     )
 
 

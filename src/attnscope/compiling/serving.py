@@ -1,4 +1,5 @@
-"""Do keys that were found with one pattern serve others? That they serve *all* cannot be tried, so it is counted.
+"""Do keys that were found with one pattern serve others? That they serve *all* is proved (`proof`), or it is not known:
+it cannot be tried, so what was tried is counted (`served`).
 
 The patterns that are tried have rows of the same sizes as the one at hand, with supports drawn anew among the keys that
 each query sees and the same weights in another order: nobody looked for them when the keys were made.
@@ -17,10 +18,14 @@ from attnscope.core.construction import Construction
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance
 from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.head import Head
 from attnscope.patterns.pattern import Pattern
+from attnscope.records.universality import Universality
+from attnscope.solvers.universality import universality_of
 
 OTHERS = 8
 SECONDS = 20.0  # of processor time, after which no other pattern is begun
+SPREADS = (1000.0, 16.0)  # of weights in a row, tried before the pattern's own
 
 
 class Served(NamedTuple):
@@ -28,6 +33,16 @@ class Served(NamedTuple):
 
     realised: int | None
     tried: int | None
+
+
+def proof(head: Head, pattern: Pattern, accuracy: Accuracy) -> Universality | None:
+    """A proof that the stored keys of this head serve all rows of up to `pattern.k` keys, for the largest spread of
+    weights at hand; None where there is none."""
+    for spread in (*(one for one in SPREADS if one > pattern.spread), pattern.spread):
+        found = universality_of(head.keys, pattern.k, spread, accuracy)
+        if found is None or found.proved:
+            return found
+    return None
 
 
 def served(

@@ -2,12 +2,14 @@
 
 A frame serves every pattern and pays for it in width. For one pattern the keys may be placed so that each query finds
 its own few keys on the outside of the cloud: descent on the leak of all rows (`solvers.descent`) does that, with the
-ratios held only softly on the way and exactly at every look. Where nothing but the width is missing (one key per row)
-the answer is written down instead: the points of a circle are all its corners, so width 2 is enough.
+ratios held only softly on the way and exactly at every look: by queries alone where they have room, by queries and
+keys together (`solvers.both_sides`) where rows are fuller than the head is wide. Where nothing but the width is missing
+(one key per row) the answer is written down instead: the points of a circle are all its corners, so width 2 is enough.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +26,7 @@ from attnscope.heads.certified import certified
 from attnscope.heads.factors import Factors
 from attnscope.heads.slack import rounding_of_one
 from attnscope.patterns.pattern import Pattern
+from attnscope.solvers.both_sides import TwoSides
 from attnscope.solvers.descent import Adam, Target, onto_ratios, slopes
 
 RATE = 0.3
@@ -34,11 +37,16 @@ FORGIVEN = 0.4  # of the leak asked for: rows below it stop pulling
 START_SCALE = 3.0  # length of the first queries and keys: logits of about 9 on the support
 LOOK_EVERY = 20
 MOST_STEPS, FEWEST_STEPS = 3000, 300
+MOST_STEPS_OF_BOTH = 2000  # with rows fuller than the width, where looks cost as much as the steps between them
 WORK = 2**34  # pairs of query and key looked at in one attempt, between the two numbers of steps above
 NOISES = (0.1, 0.5)  # one attempt each: noise on the first keys, as a share of their length
 DENSE_BELOW = 512  # keys or queries up to which all singular vectors are computed
 HOPELESS = 0.35  # share of rows that fail after a quarter of the steps for a width to be given up
 WORTH_ANOTHER = 0.05  # share of rows that may fail for a second start to be made
+
+
+WHOLE = ("float32", "float64")  # precisions in which keys can be moved as finely as ratios ask for
+GLANCE, STARE = {"rounds": 1, "iterations": 10}, {"rounds": 3, "iterations": 40}  # of both sides onto the ratios
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +63,7 @@ class _Found:
     citation="arXiv:2106.03764 (the pattern), this software (the method)",
     universal=False,
     auto="one pattern",
-    first_width=lambda pattern: max(2, 2 * pattern.k + 2),
+    first_width=lambda pattern: max(2, 2 * math.ceil(pattern.counts.mean()) + 2),
 )
 def joint(
     pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
@@ -65,10 +73,12 @@ def joint(
     if pattern.k == 1 and width == 2:
         return _circle(pattern, width, accuracy)
     found: list[_Found] = []
+    as_found = _fuller(pattern, width, accuracy)
+    starts = NOISES[:1] if as_found else NOISES
     # Far off, another start would not be enough.
-    while len(found) < len(NOISES) and all(0 < attempt.failing <= pattern.n * WORTH_ANOTHER for attempt in found):
+    while len(found) < len(starts) and all(0 < attempt.failing <= pattern.n * WORTH_ANOTHER for attempt in found):
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-        found.append(_descend(pattern, width, accuracy, NOISES[len(found)], generator, advance))
+        found.append(_descend(pattern, width, accuracy, starts[len(found)], generator, advance))
     best = min(found, key=lambda attempt: attempt.failing)
     if best.failing and pattern.k == 1 and width > 2:
         circle = _circle(pattern, width, accuracy)
@@ -80,7 +90,13 @@ def joint(
         "converged": best.failing == 0,
         "failing": best.failing,
     }
-    return Factors(best.queries.double().numpy(), best.keys.double().numpy(), notes)
+    return Factors(best.queries.double().numpy(), best.keys.double().numpy(), notes, as_found)
+
+
+def _fuller(pattern: Pattern, width: int, accuracy: Accuracy) -> bool:
+    """Whether ratios take the keys too: a query with more keys than the width has no direction left for anything else.
+    In half precision keys cannot be placed so finely; there such widths are out of reach."""
+    return pattern.k > width and accuracy.dtype in WHOLE
 
 
 def _descend(
@@ -89,40 +105,55 @@ def _descend(
     """One start and the way down from it, until a look finds the accuracy reached or the steps are used up."""
     precision: torch.dtype = getattr(torch, accuracy.dtype)
     target = Target.of(pattern)
+    sides = TwoSides(target, width) if _fuller(pattern, width, accuracy) else None
     queries, keys = _start(pattern, target, width, noise, generator)
     on_queries, on_keys = Adam(queries), Adam(keys)
     urgency = torch.ones(pattern.n)
-    steps = int(np.clip(WORK // (pattern.n * pattern.n_keys), FEWEST_STEPS, MOST_STEPS))
+    most = MOST_STEPS_OF_BOTH if sides else MOST_STEPS
+    steps = int(np.clip(WORK // (pattern.n * pattern.n_keys), FEWEST_STEPS, most))
     best = _Found(queries.clone(), keys.clone(), pattern.n + 1, 0)
     for step in range(1, steps + 1):
         # The leak is felt through the keys as they will be rounded, the step is made on the keys behind them.
         felt = keys.to(precision).float()
         looking = step % LOOK_EVERY == 0 or step == steps
-        if looking:
+        if looking and sides:
+            new_queries, felt = sides.onto_ratios(queries, felt, **GLANCE)
+            queries.copy_(new_queries)
+            keys.copy_(felt)
+        elif looking:
             queries.copy_(onto_ratios(queries, felt, target))
         slope = slopes(queries, felt, target, urgency, forgiven=FORGIVEN * accuracy.leak, stiffness=STIFFNESS)
         if looking:
             advance(f"joint, width {width}", step, steps)
             fails = ~(slope.leaks <= accuracy.leak)
-            failing = int(fails.sum())
-            if failing == 0:
-                failing = _certified_failing(queries, felt, pattern, accuracy)
+            leaking = failing = int(fails.sum())
+            if leaking == 0:
+                if sides:
+                    new_queries, felt = sides.onto_ratios(queries, felt, **STARE)
+                    queries.copy_(new_queries)
+                    keys.copy_(felt)
+                failing = _certified_failing(queries, felt, pattern, accuracy, sides is not None)
             if failing < best.failing:
                 best = _Found(queries.clone(), felt.clone(), failing, step)
             if failing == 0:
                 return best
-            if step >= steps // 4 and failing > HOPELESS * pattern.n:
-                return _Found(best.queries, best.keys, best.failing, step)
+            if step >= steps // 4 and leaking > HOPELESS * pattern.n:
+                break
             if failing < URGENT_BELOW * pattern.n:
                 urgency = torch.where(fails, (MORE * urgency).clamp(max=MOST_URGENT), 1 + LESS * (urgency - 1))
         rate = RATE * min(1.0, 2 * (1 - step / steps) + 0.02)
         on_queries.step(slope.queries, rate)
         on_keys.step(slope.keys, rate)
-    return _Found(best.queries, best.keys, best.failing, steps)
+    queries, keys = best.queries, best.keys
+    if sides:
+        queries, keys = sides.onto_ratios(queries, keys, **STARE)
+    return _Found(queries, keys, best.failing, step)
 
 
-def _certified_failing(queries: Tensor, keys: Tensor, pattern: Pattern, accuracy: Accuracy) -> int:
-    factors = Factors(queries.double().numpy(), keys.double().numpy())
+def _certified_failing(
+    queries: Tensor, keys: Tensor, pattern: Pattern, accuracy: Accuracy, as_found: bool = False
+) -> int:
+    factors = Factors(queries.double().numpy(), keys.double().numpy(), as_found=as_found)
     return certified(factors, pattern, accuracy, "joint").certificate.failing
 
 

@@ -48,6 +48,8 @@ from attnscope.heads.ratios import with_exact_ratios
 from attnscope.heads.slack import rounding_of_one
 from attnscope.patterns.generate import union_of_permutations
 from attnscope.patterns.pattern import Pattern
+from attnscope.solvers.curve import curve
+from attnscope.solvers.universality import universality
 
 ROOM_FOR_ROUNDING = 0.5  # the share of the asked leak that is aimed at
 BLOCK_ELEMENTS = 2**22
@@ -104,7 +106,7 @@ def moment_curve(
         products[rows] = _sharpness(pattern, rows, smallest[rows] @ keys.T, accuracy.leak * ROOM_FOR_ROUNDING, sizes)
         advance("sharpening rows", rows.stop, pattern.n)
     if pattern.k == 1:  # no ratio can suffer, and rows that need less get room for rounding
-        products[:] = products.max()
+        products[:] = max(products.max(), _proved_sharpness(pattern.n_keys, width, accuracy))
     queries = products[:, None] * directions + smallest
     largest = max(float(np.abs(queries[first : first + step] @ keys.T).max()) for first in range(0, pattern.n, step))
     return Factors(
@@ -112,13 +114,10 @@ def moment_curve(
     )
 
 
-def curve(n_keys: int, width: int) -> Float[np.ndarray, "key width"]:
-    """Points of the curve; angles are reduced as integers, so that harmonics stay exact. An odd width has a 0."""
-    harmonic = np.arange(1, width // 2 + 1)
-    angle = 2 * np.pi * (np.arange(n_keys)[:, None] * harmonic % n_keys) / n_keys
-    points = np.zeros((n_keys, width))
-    points[:, 0 : 2 * len(harmonic) : 2], points[:, 1 : 2 * len(harmonic) : 2] = np.cos(angle), np.sin(angle)
-    return points
+def _proved_sharpness(n_keys: int, width: int, accuracy: Accuracy) -> float:
+    """What every row of one key is proved to be served with, also where numbers of half precision are rounded."""
+    proof = universality(n_keys, 1, 1.0, accuracy, width)
+    return proof.sizes[0].sharpness if proof.proved else 0.0
 
 
 def _polynomials(pattern: Pattern, width: int) -> Float[np.ndarray, "row width"]:

@@ -1,9 +1,24 @@
-"""The one error a person should ever see: a sentence that says what is wrong and what to do."""
+"""The one error a person should ever see: a sentence that says what is wrong and what to do.
+
+Sentences name options as the command line does (`--max-tokens 64`). Who called from Python reads the same sentence with
+names of arguments (`max_tokens=64`): a command says once that flags are meant, and what is raised while it runs speaks
+in them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
+
+_in_flags: ContextVar[bool] = ContextVar("in_flags", default=False)
+
+_VALUE = r"\d[\d.]*(?<!\.)|[A-Z]+|auto|cpu|cuda|env|none|ray|yes|no|all|float64|float32|float16|bfloat16"
+_FLAG = re.compile(rf"`attnscope [^`]*`|(?<![\w-])--([a-z][a-z-]*[a-z])(?: ({_VALUE})(?![\w-]))?")
+_OTHERWISE = {"from": "survey", "no-text": "keep_text=False"}
+"""Flags whose argument has another name."""
 
 
 class RefusalError(Exception):
@@ -11,6 +26,40 @@ class RefusalError(Exception):
 
     def __init__(self, sentence: str) -> None:
         super().__init__(" ".join(sentence.split()))
+        self._in_flags = _in_flags.get()
+
+    @property
+    def sentence(self) -> str:
+        """With options as flags, whoever asks: how a refusal travels between processes."""
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        return self.sentence if self._in_flags else in_python(self.sentence)
+
+
+@contextmanager
+def speaking_in_flags() -> Iterator[None]:
+    """For as long as a command runs."""
+    before = _in_flags.set(True)
+    try:
+        yield
+    finally:
+        _in_flags.reset(before)
+
+
+def in_python(sentence: str) -> str:
+    """A sentence for who writes Python: `dtype='float64'` for --dtype float64, `against` for --against alone."""
+    return _FLAG.sub(_argument, sentence)
+
+
+def _argument(found: re.Match[str]) -> str:
+    flag, value = found[1], found[2]
+    if flag is None:
+        return found[0]  # a command to type stays one
+    name = _OTHERWISE.get(flag) or (f"{flag[3:]}=False" if flag.startswith("no-") else flag).replace("-", "_")
+    if value is None:
+        return f"`{name}`"
+    return f"`{name}={repr(value) if value.islower() else value}`"
 
 
 def meant(word: str, known: Iterable[str]) -> str:

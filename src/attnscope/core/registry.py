@@ -119,6 +119,14 @@ def refuse_unknown_methods(words: Iterable[str]) -> None:
             raise RefusalError(f"There is no explanation or set called '{word}'.{nearest(word, known)}")
 
 
+def method_names(given: str | Iterable[str]) -> list[str]:
+    """Names of explanations or of sets, as a list or with commas between them."""
+    pieces = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    if not all(isinstance(one, str) for one in pieces):
+        raise RefusalError(f"Methods are names, such as 'relevance,rollout', not {given!r}: name some, or 'default'.")
+    return [one.strip() for one in pieces if one.strip()]
+
+
 def chosen_methods(words: Iterable[str]) -> tuple[Method, ...]:
     """The explanations that names and set names (`default`, `slow`, `all`) stand for, relevance first."""
     asked = list(words)

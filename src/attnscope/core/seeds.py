@@ -13,6 +13,8 @@ MOST_SEEDS = 1000
 
 def refuse_unusable_seed(seed: int, lowest: int = LOWEST_OF_TORCH) -> None:
     """`lowest` is 0 where numpy draws: it takes no negative seeds."""
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):  # numpy's whole numbers are some too
+        raise RefusalError(f"A seed is a whole number, not {seed!r}: choose 0 or more.")
     if seed < lowest:
         raise RefusalError(f"A seed of {seed} cannot be used: choose 0 or more.")
     if seed > LARGEST_SEED:

@@ -19,6 +19,7 @@ from jaxtyping import Float
 
 from attnscope.core.bounded import read_all
 from attnscope.core.errors import RefusalError
+from attnscope.corpus.text_file import refuse_name_of_file, text_of_file
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 SOUND_SUFFIXES = (".wav",)
@@ -26,6 +27,7 @@ OTHER_SOUNDS = (".mp3", ".flac", ".ogg", ".m4a", ".aac", ".opus")
 MOST_PIXELS = 1 << 27  # 134 million: the largest cameras, and 400 MB unpacked
 MOST_BYTES = 1 << 29
 _LONGEST_NAME = 1024
+_BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"RIFX", b"RF64", b"II*\0", b"MM\0*")
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,9 @@ def medium(given: Any) -> Medium | None:
     """What `given` is or names; None for texts, and for all that is neither."""
     if isinstance(given, Picture | Sound):
         return given
-    if isinstance(given, Path) or (isinstance(given, str) and names_medium(given)):
+    if isinstance(given, Path) and (names_medium(str(given)) or _begins_as_medium(given)):
+        return _of_file(given)
+    if isinstance(given, str) and names_medium(given):
         return _of_file(Path(given))
     if type(given).__module__.partition(".")[0] == "PIL":
         return Picture(_in_colour(given), "a picture in memory")
@@ -75,13 +79,18 @@ def medium(given: Any) -> Medium | None:
     return None
 
 
-def refuse_unreadable(*given: Any) -> None:
-    """Texts without a word, and files that are not there or no pictures: known before a model is loaded."""
-    for side in given:
-        if isinstance(side, str) and not side.strip():
-            raise RefusalError("The text is empty: give at least two tokens of it.")
-        if isinstance(side, str | Path):
-            medium(side)
+def readable(given: Any) -> Any:
+    """An input, or a tuple of two, with the texts of files in place of their paths. Texts without a word, and files
+    that are not there or no pictures, are refused: that is known before a model is loaded."""
+    if isinstance(given, tuple):
+        return tuple(readable(side) for side in given)
+    if isinstance(given, Path) and medium(given) is None:
+        given = text_of_file(given)
+    elif isinstance(given, str) and medium(given) is None:
+        refuse_name_of_file(given)
+    if isinstance(given, str) and not given.strip():
+        raise RefusalError("The text is empty: give at least two tokens of it.")
+    return given
 
 
 def names_medium(text: str) -> bool:
@@ -92,6 +101,15 @@ def names_medium(text: str) -> bool:
     known = path.suffix.lower() in (*PICTURE_SUFFIXES, *SOUND_SUFFIXES, *OTHER_SOUNDS)
     try:
         return known and (path.is_file() or not any(character.isspace() for character in text))
+    except OSError:
+        return False
+
+
+def _begins_as_medium(path: Path) -> bool:
+    """Whether a file without such a name begins as pictures and sounds do."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(4).startswith(_BEGINNINGS)
     except OSError:
         return False
 
@@ -109,9 +127,10 @@ def _of_file(path: Path) -> Medium:
     if data[:4] in (b"RIFF", b"RIFX", b"RF64") and data[8:12] == b"WAVE":
         return _wav(data, path)
     if path.suffix.lower() in (*SOUND_SUFFIXES, *OTHER_SOUNDS):
+        made = f"{path.stem}.wav" if path.suffix.lower() not in SOUND_SUFFIXES else f"{path.stem}-converted.wav"
         raise RefusalError(
             f"'{path}' is not a WAV file, the kind of sound that is read here: convert it, for example with ffmpeg -i "
-            f"{path.name} {path.stem}.wav."
+            f"{path.name} {made}."
         )
     return _picture(data, path)
 

@@ -20,6 +20,7 @@ from torch import nn
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
 from attnscope.core.stamp import Stamp
+from attnscope.corpus.medium import medium, readable
 from attnscope.decomposing.refusing import fitting, refusing_what_is_not_followed
 from attnscope.decomposing.room import PathSizes, refuse_too_many_tokens
 from attnscope.hf.anatomy.anatomy import anatomy
@@ -66,6 +67,11 @@ def operator(
     refuse_unknown_bos(bos)
     if dtype not in PRECISIONS:
         raise RefusalError(f"An operator is exact in float64 or float32, not in '{dtype}': choose one of these.")
+    text = readable(text)
+    if any(medium(side) is not None for side in (text if isinstance(text, tuple) else (text,))):
+        raise RefusalError(
+            "Operators are of texts, and of batches that are ready: give {'pixel_values': ...} of a picture."
+        )
     progress("loading", 0, 0)
     loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
     loaded = loaded_for(model, tokenizer, loading)

@@ -46,15 +46,17 @@ from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.sound import refuse_broken_weights
 from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.hf.seeing.gradients import with_gradients
-from attnscope.pathways.edges import number_of_paths
+from attnscope.pathways.edges import Edges, number_of_paths
+from attnscope.pathways.edges import edges as edges_of_blocks
+from attnscope.pathways.ends import both_ends
 from attnscope.pathways.energy import Energy, path_energy
 from attnscope.pathways.heads import head_table
-from attnscope.pathways.lengths import Lengths, lengths
+from attnscope.pathways.lengths import Lengths
 from attnscope.pathways.meeting import by_length
-from attnscope.pathways.network import Network, differences
+from attnscope.pathways.network import Network
 from attnscope.pathways.rank_view import RankView, rank_view
 from attnscope.pathways.shapley import shapley
-from attnscope.pathways.targets import pulled_back_through_tail, seen_by
+from attnscope.pathways.targets import seen_by
 from attnscope.pathways.top_paths import TopPaths, top_paths
 from attnscope.records.decoding import Count
 from attnscope.records.paths import Chain, LengthRow, PathReport, Players
@@ -122,23 +124,21 @@ def paths(
             progress(f"freezing (about {sizes.bytes / 1e9:,.1f} GB of memory will be needed)", 0, 0)
         with refusing_what_is_not_followed(loaded):
             network = freeze(loaded.model, read.batch, found, stack)
-        with torch.no_grad():
-            apart = max(differences(network))
         goal = aim(loaded, network, read, target, against, position)
         progress("lengths", 0, 0)
-        sorted_paths = lengths(network)
-        graded, constant = _graded(network, sorted_paths, goal)
+        table = head_table(network, goal.target, progress)
+        sorted_paths, graded = Lengths(table.stream, network), table.sources
         view = rank_view(sorted_paths)
         sight = Predicting.of(goal, read, network, causal=loaded.kind in ("causal", "encoder-decoder"))
-        said = predictions(sorted_paths, graded.sum(0).tolist(), constant, sight, progress)
-        graded[1, 0] += constant
-        table = head_table(network, goal.target, progress)
+        said = predictions(sorted_paths, table.lengths.tolist(), table.constant, sight, progress)
+        blocks = edges_of_blocks(network)
         edges = tuple(by_length(network, goal.target, sources=False).lengths.tolist()) if mlp else None
-        players = _players(network, goal, progress) if mlp else None
+        players = _players(network, goal, blocks, progress) if mlp else None
         progress("energies", 0, 0)
-        energy = path_energy(network, draws, seed, goal.target, at_once=SIGNS_AT_ONCE) if draws else None
-        chains = top_paths(network, goal.target, top, suffixes, seed=seed, advance=progress)
-    rows = _rows(graded, number_of_paths(network), view if len(read.words) != 1 else None, energy, said)
+        ends = both_ends(seen_by(goal.target, network), goal.target, suffixes, blocks)
+        energy = path_energy(network, draws, seed, goal.target, SIGNS_AT_ONCE, ends) if draws else None
+        chains = top_paths(network, goal.target, top, suffixes, seed=seed, advance=progress, ends=ends)
+    rows = _rows(graded, number_of_paths(network, blocks), view if len(read.words) != 1 else None, energy, said)
     return PathReport(
         model=loaded.name,
         class_name=loaded.class_name,
@@ -151,7 +151,7 @@ def paths(
         dtype=str(network.streams[0].dtype).removeprefix("torch."),
         value=float(goal.target(seen_by(goal.target, network).output)),
         total=float(graded.sum()),
-        linear_difference=apart,
+        linear_difference=network.apart,
         lengths=rows,
         whole_residual=float(view.whole[0]) if len(read.words) != 1 else None,
         head_lengths=_nested(table.contributions),
@@ -200,15 +200,8 @@ def _anatomy(loaded: Loaded, read: Reading, stack: str | None) -> Anatomy:
     return found
 
 
-@torch.no_grad()
-def _graded(network: Network, found: Lengths, goal: Aim) -> tuple[Float[Tensor, "source length"], float]:
-    """The target summed over all paths of each source and length up to the last block, and the tail's constant."""
-    adjoint, constant = pulled_back_through_tail(seen_by(goal.target, network), goal.target)
-    return torch.einsum("sk...,...->sk", found.stream.parts[:, :, 0], adjoint), constant
-
-
-def _players(network: Network, goal: Aim, progress: Advance) -> Players:
-    found = shapley(network, goal.target, "heads and mlps", advance=progress)
+def _players(network: Network, goal: Aim, blocks: tuple[Edges, ...], progress: Advance) -> Players:
+    found = shapley(network, goal.target, "heads and mlps", advance=progress, found=blocks)
     heads, mlps = ([values.tolist() for values in kind] for kind in (found.heads, found.mlps))
     return Players(tuple(map(tuple, heads)), tuple(map(tuple, mlps)), found.nothing, found.everything)
 

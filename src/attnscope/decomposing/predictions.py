@@ -1,8 +1,8 @@
 """What a model says when only some lengths count: up to k, and all but k.
 
 What follows the last block is linear once its norm is frozen, out(Y) = M Y + c. So one pass through it for every length
-is enough: M Y^(k) is added to a running sum for `up to k`, and taken from the model's output for `without k`. Logits of
-a vocabulary exist for one length at a time.
+is enough: M Y^(k) is added to a running sum for `up to k`, and taken from the model's output for `without k`. Lengths
+go through together while their logits take little room; of a large vocabulary they exist for one length at a time.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from attnscope.pathways.graded import Graded
 from attnscope.pathways.lengths import Lengths
 from attnscope.pathways.network import Network
 from attnscope.records.paths import Prediction
+
+ROOM = 2**21  # logits that lengths may have together
 
 
 @dataclass(frozen=True)
@@ -67,22 +69,24 @@ def _row(output: Float[Tensor, " batch *shape"], position: int | None) -> Float[
 def predictions(
     found: Lengths, values: list[float], constant: float, sight: Predicting, advance: Advance
 ) -> tuple[tuple[Prediction, Prediction], ...]:
-    """For every length k: with paths up to k, and with all but those of k. `values` is the target of M Y^(k) by length,
-    `constant` that of c, which is there whatever is left out."""
-    network, stream, whole = found.network, found.stream, sum(values) + constant
+    """For every length k: with paths up to k, and with all but those of k. `values` is the target by length; of length
+    zero `constant` is the target of c, which is there whatever is left out."""
+    network, stream, whole = found.network, found.stream, sum(values)
 
-    def through_tail(part: Tensor, constants: int | None) -> Tensor:
+    def through_tail(parts: Float[Tensor, " length *shape"], constants: int | None) -> Float[Tensor, " length *output"]:
         """M Y, and c with it where constants are not dropped."""
-        graded = Graded.of(stream.value, part[None, None, None], constants, stream.count)
-        return network.finish(graded).parts.sum((0, 1, 2))
+        graded = Graded.of(stream.value, parts[:, None, None], constants, stream.count)
+        return network.finish(graded).parts.sum((1, 2))
 
-    kept = through_tail(torch.zeros_like(stream.value), 0)
+    kept = through_tail(torch.zeros_like(stream.value)[None], 0)[0]
     made, reached = [], constant
-    every = stream.parts
-    for k, value in enumerate(values):
-        part = through_tail(every[:, k].sum((0, 1)), None)
-        kept = kept + part
-        reached += value
-        made.append((sight.said(kept, reached), sight.said(network.output - part, whole - value)))
-        advance("predictions", k + 1, len(values))
+    every = found.by_length
+    at_once = max(1, ROOM // network.output.numel())
+    for start in range(0, len(values), at_once):
+        for k, part in enumerate(through_tail(every[start : start + at_once], None), start):
+            value = values[k] - (constant if k == 0 else 0.0)
+            kept = kept + part
+            reached += value
+            made.append((sight.said(kept, reached), sight.said(network.output - part, whole - value)))
+            advance("predictions", k + 1, len(values))
     return tuple(made)

@@ -213,7 +213,7 @@ def _at(prompt: Prompt) -> Iterator[None]:
     try:
         yield
     except RefusalError as refusal:
-        raise RefusalError(f"{prompt.place}: {refusal}") from refusal
+        raise RefusalError(f"{prompt.place}: {refusal.sentence}") from refusal
 
 
 def _nested(values: Tensor) -> Values:

@@ -40,7 +40,7 @@ def _do(pickled: bytes, task: Any) -> tuple[str, Any, str]:
         opened = _opened[pickled][1]
         return "done", (opened.agreed, opened.hello if task == HELLO else opened.do(task)), version
     except RefusalError as refusal:
-        return "refused" if pickled in _opened else "not opened", str(refusal), version
+        return "refused" if pickled in _opened else "not opened", refusal.sentence, version
     except Exception as error:
         return "failed", f"{type(error).__name__}: {_first_line(error)}", version
 

@@ -29,7 +29,7 @@ def main() -> None:
             while True:
                 send(outbox, ("done", opened.do(waiting.get())))
     except RefusalError as refusal:
-        send(outbox, ("refused", str(refusal)))
+        send(outbox, ("refused", refusal.sentence))
     except BrokenPipeError:
         pass
     except Exception as error:

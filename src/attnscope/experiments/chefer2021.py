@@ -192,7 +192,7 @@ CLAIMS = (
     summary="Attention weighed by its gradient through all layers: its rules, and whether it names what decided.",
     advice=(
         "Use relevance to rank tokens, not to name one: taking tokens away in its order ruined answers far sooner "
-        "than chance in every seed, but the token that decided came first in three texts of four only. On this toy "
+        "than chance in every seed, but the token that decided came first in two texts of three only. On this toy "
         "plain rollout did at least as well, so let `attnscope explain --evaluate` say which method is faithful on "
         "your model before you believe any. It costs one backward pass and no attention map, so length is no reason"
         " to do without it."

@@ -261,11 +261,12 @@ CLAIMS = (
     advice=(
         "Look for induction heads with `attnscope scan MODEL repeated`: attention from a token to what followed it "
         "the last time. Which heads belong to it is settled within a few epochs, long before the loss is low, so heads "
-        "tell more about a young run than its loss does. And training keeps the context that tells most for how often "
-        "it comes, not all that is true: a rare or weak dependence is dropped for a shorter one."
+        "tell more about a young run than its loss does. And training keeps what tells most for how often it comes, "
+        "not all that is true: a rare or weak dependence is dropped for a shorter one. That is no law: where the last "
+        "token alone decides, a second lag that tells nothing was kept beside it."
     ),
     presets={"quick": Params(), "paper": FULL},
-    takes={"quick": "40 s", "paper": "15 min"},
+    takes={"quick": "40 s", "paper": "4 min"},
     seeds={"quick": 1, "paper": 3},
     claims=CLAIMS,
 )

@@ -183,10 +183,10 @@ CLAIMS = (
     summary="One operator and an offset are the model; whether the operator's maps are truer than rollout.",
     advice=(
         "With everything frozen at one input a transformer is one linear operator and an offset, exactly; it is not"
-        " the derivative, so do not read it as sensitivity. To attribute an answer, use the map that takes input "
-        "and output into account and not the norms of the operator alone, and check it on your model with "
-        "`attnscope explain`, which tests how faithful each method is: in our language model no map of the operator"
-        " was surely truer than raw attention."
+        " the derivative, so do not read it as sensitivity. Which map of it explains an answer depends on the model:"
+        " with input and output it was far ahead of rollout and raw attention in our classifier, and in our language "
+        "model it was behind the norms alone, and none was surely ahead of raw attention. So ask your own model: "
+        "`attnscope explain MODEL CORPUS --evaluate`. The offset may be small, and must still be counted."
     ),
     presets={"quick": Params(), "paper": FULL},
     takes={"quick": "40 s", "paper": "20 min"},

@@ -70,7 +70,12 @@ def aimed(loaded: Loaded, read: Reading, output: Float[Tensor, " batch *shape"],
     if embedding_aim.two_towers(read, output):
         return embedding_aim.of_two_towers(loaded, output, question)
     found = entries(loaded, output)
-    if found.output == "states" or question.head is not None:
+    if question.head is not None and found.output != "states":
+        raise RefusalError(
+            f"{loaded.class_name} has a head of its own ({found.size} {found.output}): leave --head out, or give the "
+            "encoder without it."
+        )
+    if found.output == "states":
         return embedding_aim.of_states(loaded, read, output, question)
     if read.continued:
         return _continuation(output, read, found, question)
@@ -128,7 +133,10 @@ def of_terms(
 def _continuation(output: Tensor, read: Reading, found: Entries, question: Question) -> Aim:
     """The sum of the logits of every token that follows, each read where the model predicts it."""
     if question.against is not None or question.position is not None:
-        raise RefusalError("A continuation is explained as a whole: leave --against and --position out.")
+        several = f"'{question.target}' is {len(read.continued)} tokens here, and a" if question.target else "A"
+        raise RefusalError(
+            f"{several} continuation is explained as a whole: leave --against and --position out, or name one token."
+        )
     first = int(output.shape[1]) - len(read.continued)
     terms = tuple((first + step, token, 1.0) for step, token in enumerate(read.continued))
     words = _spelt_out(found, read.continued)

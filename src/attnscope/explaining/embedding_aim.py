@@ -76,6 +76,11 @@ def of_states(loaded: Loaded, read: Reading, output: Tensor, question: Question)
         return _of_head(linear_head(question.head), loaded, output, question, (pooled, spread, what))
     target, against = asked("target", question.target), question.against
     own = pooled(output)[0]
+    if target is not None and against is not None:
+        raise RefusalError(
+            f"{loaded.class_name} gives states and no logits: a number of them (--target) and how alike two inputs are "
+            "(--against, or a second input) are two questions: leave one out."
+        )
     if isinstance(target, int) or (target is not None and target.isdecimal()):
         return _of_entry(int(target), pooled, spread, what, own)
     if target not in (None, NORM):
@@ -96,8 +101,8 @@ def of_states(loaded: Loaded, read: Reading, output: Tensor, question: Question)
         return Aim(size, spread(unit), Asked("norm", of=what), None, size, (said,))
     if medium(against) is None and not isinstance(against, str):
         raise RefusalError(
-            f"{loaded.class_name} gives states and no logits: --against is another text or picture, not a "
-            f"{type(against).__name__}."
+            f"{loaded.class_name} gives states and no logits: --against is another text or picture, not of "
+            f"type {type(against).__name__}."
         )
     other, name = _embedding(loaded, against, question)
     said = (

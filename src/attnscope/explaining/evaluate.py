@@ -26,7 +26,7 @@ from torch import nn
 from attnscope.core.errors import RefusalError
 from attnscope.core.explanation import Method
 from attnscope.core.progress import Advance, silent
-from attnscope.core.registry import chosen_methods
+from attnscope.core.registry import chosen_methods, method_names
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
 from attnscope.core.words import count
@@ -89,7 +89,7 @@ def evaluate(
     themselves): then its probability is followed, of the beginning of every document.
     """
     refuse_unusable_seed(seed)
-    words = [one.strip() for one in (methods.split(",") if isinstance(methods, str) else methods) if one.strip()]
+    words = method_names(methods)
     chosen = chosen_methods([*words, *ALWAYS])
     progress("loading", 0, 0)
     loaded = loaded_for(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))

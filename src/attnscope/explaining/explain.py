@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.core.explanation import Method
 from attnscope.core.progress import Advance, silent
-from attnscope.core.registry import METHOD_SETS, chosen_methods
+from attnscope.core.registry import METHOD_SETS, chosen_methods, method_names
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
-from attnscope.corpus.medium import refuse_unreadable
+from attnscope.corpus.medium import readable
 from attnscope.explaining.aiming import Aim, Question, aimed
 from attnscope.explaining.comparing import of_both, two_to_compare
 from attnscope.explaining.continuing import continued, refuse_unusable, steps_of
@@ -78,8 +78,9 @@ def explain(
     trust_remote_code: bool = False,
     progress: Advance = silent,
 ) -> Explanation:
-    """Explain one number that `model` says about `text`: a text, a picture (a file, a PIL image, an array of rows,
-    columns and colours), a sound (a WAV file, an array of samples), or a ready batch of one sequence.
+    """Explain one number that `model` says about `text`: a text (a string, or the Path of a file of one), a picture (a
+    file, a PIL image, an array of rows, columns and colours), a sound (a WAV file, an array of samples), or a ready
+    batch of one sequence.
 
     `beside` is a second input (a tuple of two is the same): the target of an encoder-decoder, which without it writes
     one itself; the text beside a picture, or what is said in a sound; for encoders without a head, another text or
@@ -96,12 +97,11 @@ def explain(
     """
     refuse_unknown_bos(bos)
     refuse_unusable_seed(seed)
-    words = [one.strip() for one in (methods.split(",") if isinstance(methods, str) else methods) if one.strip()]
+    words = method_names(methods)
     chosen = Chosen(chosen_methods(words), frozenset(words) - frozenset(METHOD_SETS))
     question = Question(target, against, position, bos, head, processor, generate)
     refuse_unusable(question)
-    given = text if beside is None else (text, beside)
-    refuse_unreadable(*(given if isinstance(given, tuple) else (given,)))
+    given = readable(text if beside is None else (text, beside))
     progress("loading", 0, 0)
     loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
     loaded = loaded_for(model, tokenizer, loading)

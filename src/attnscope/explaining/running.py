@@ -170,7 +170,8 @@ def start_of(captured: Captured, found: Anatomy) -> dict[str, Float[Tensor, " to
             own[stack] = [one for one in enumerate(captured.calls) if one[1].stack == stack][-1]
     starts = {}
     for stack, (place, last) in own.items():
-        sizes = last.gradient[0].flatten(1).norm(dim=-1)
+        exact = torch.promote_types(last.gradient.dtype, torch.float32)  # half precision has no room for a map's row
+        sizes = last.gradient[0].flatten(1).to(exact).norm(dim=-1)
         if place > read_at.get(stack, -1) and bool(sizes.sum() > 0):
             starts[stack] = sizes / sizes.sum()
     if not starts:

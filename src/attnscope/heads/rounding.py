@@ -33,7 +33,7 @@ _STARTS = 4  # each ends in a corner of its own, the best of them is taken
 
 
 def rounded(factors: Factors, pattern: Pattern, dtype: Dtype, method: str) -> Head:
-    """Round the keys, give the queries exact ratios on the rounded keys, then round the queries.
+    """Round the keys, give the queries exact ratios on the rounded keys (unless `as_found`), then round the queries.
 
     Queries carry sqrt(width), because attention divides by it.
     """
@@ -41,8 +41,9 @@ def rounded(factors: Factors, pattern: Pattern, dtype: Dtype, method: str) -> He
     raise_queries = factors.width**0.5
     shift = _shift(factors, raise_queries, precision)
     keys = torch.from_numpy(np.ascontiguousarray(factors.keys * shift)).to(precision)
-    exact = with_exact_ratios(factors.queries / shift, keys.double().numpy(), pattern) * raise_queries
-    queries = torch.from_numpy(exact)
+    lowered = factors.queries / shift
+    exact = lowered if factors.as_found else with_exact_ratios(lowered, keys.double().numpy(), pattern)
+    queries = torch.from_numpy(exact * raise_queries)
     return Head(
         queries=_towards_ratios(queries, keys, pattern) if dtype in HALF else _short(queries, keys, pattern, dtype),
         keys=keys,

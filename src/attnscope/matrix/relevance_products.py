@@ -37,8 +37,8 @@ def from_right(call: AttentionCall, x: Float[Tensor, "batch key"]) -> Float[Tens
 
 def abar(call: AttentionCall) -> Float[Tensor, "query key"]:
     """Abar itself, of one sequence: for streams that read each other, whose maps are kept anyway."""
-    scores, dtype = call.scores, call.gradient.dtype
-    out = call.gradient.new_zeros(scores.query.shape[2], scores.key.shape[2])
+    scores, dtype = call.scores, torch.promote_types(call.gradient.dtype, torch.float32)
+    out = call.gradient.new_zeros(scores.query.shape[2], scores.key.shape[2], dtype=dtype)
     for strip, key, tile in _tiles(call, dtype):
         out[strip.row, key] += tile.sum((0, 1))
     return out / scores.query.shape[1]

@@ -27,8 +27,9 @@ PROJECTIONS = ("query", "key", "value", "output")
 def update_ratio(
     weight: Mapping[str, Float[Tensor, "inner outer"]], weight_before: Mapping[str, Float[Tensor, "inner outer"]]
 ) -> dict[str, Float[Tensor, ""]]:
-    # ||W_t - W_(t-1)|| / ||W_(t-1)|| in the Frobenius norm; about 1e-3 in a run that goes well. Weights that are all
-    # zero have no size to compare with.
+    # ||W_t - W_(t-1)|| / ||W_(t-1)|| in the Frobenius norm; about 1e-3 in a run that goes well. Weights that did not
+    # move moved by 0 of themselves, those that are all zero too; weights that leave zero have no size to compare with,
+    # and their ratio is no number, which says nothing about what they are now.
     known = next(iter(weight.values()), torch.zeros(()))
     dtype = accumulation_dtype(known)
     missing = torch.full((), torch.nan, dtype=dtype, device=known.device)
@@ -41,4 +42,4 @@ def update_ratio(
 def _ratio(now: Tensor, before: Tensor, dtype: torch.dtype) -> Float[Tensor, ""]:
     size = torch.linalg.vector_norm(before, dtype=dtype)
     change: Tensor = torch.linalg.vector_norm(now.to(dtype) - before.to(dtype))
-    return change / torch.where(size > 0, size, torch.nan)
+    return change / torch.where(size == 0, torch.where(change == 0, 1.0, torch.nan), size)

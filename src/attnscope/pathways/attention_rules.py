@@ -12,6 +12,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.pathways.freezing import Rule, freeze_answer, leaves, lifted
 from attnscope.pathways.graded import Frozen, Graded, passed, plain, watched
 from attnscope.pathways.linear_rules import times_constant
+from attnscope.pathways.memory import remembered_pattern
 from attnscope.pathways.pattern import attention_pattern
 from attnscope.pathways.sums import LEADING, Backwards, PathSums, split_axis
 
@@ -149,7 +150,7 @@ def _attention(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
             made.append(attention_pattern(**frozen))
         return made[0]
 
-    return _mixed(values, pattern, value)
+    return _mixed(values, remembered_pattern(pattern), value)
 
 
 def of_another_stack(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:

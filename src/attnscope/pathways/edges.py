@@ -13,7 +13,7 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.pathways.graded import Graded, Watch, watching
 from attnscope.pathways.network import Network
-from attnscope.pathways.sums import LEADING, split_axis
+from attnscope.pathways.sums import LEADING, Backwards, split_axis
 
 T = TypeVar("T")
 
@@ -45,23 +45,22 @@ def _edges_of(network: Network, layer: int) -> Edges:
     def mlp(activated: Graded, gate: Tensor) -> None:
         mlps.append(1)
 
+    stream = network.streams[layer]
     with watching(attention), watching(mlp, "mlp"):
-        network.block(layer, Graded.entering(network.streams[layer], "none", sources=False))
+        through = network.block(layer, Graded.of(stream, stream[None, None, None], None, "attention"))
     if len(heads) > 1:
         one_attention(heads, network, layer)
-    stream = network.streams[layer]
-    through = network.block(layer, Graded.of(stream, stream[None, None, None], None, "attention"))
     return Edges(sum(heads), len(mlps), through.sums.first[0] == 0)
 
 
-def number_of_paths(network: Network) -> tuple[int, ...]:
+def number_of_paths(network: Network, blocks: tuple[Edges, ...] | None = None) -> tuple[int, ...]:
     """How many paths of each length begin at the input: C(L, k) H^k where every block has a skip and H heads.
 
     The coefficients of prod_l (s_l + H_l t): at block l a path takes the skip (s_l = 1, or 0 where it is cut) or one of
-    H_l heads.
+    H_l heads. `blocks` are the edges of the network, where they are known.
     """
     counts = [1]
-    for block in edges(network):
+    for block in edges(network) if blocks is None else blocks:
         longer = [0, *(count * block.heads for count in counts)]
         counts = [a * block.skip + b for a, b in zip([*counts, 0], longer, strict=True)]
     return tuple(counts)
@@ -72,7 +71,7 @@ def multiplied(factors: Callable[[int], Float[Tensor, "source head"]], network: 
     `factors(heads)` says which."""
 
     def watch(mixed: Graded, pattern: Tensor) -> Graded:
-        sums, merged = mixed.sums, mixed.value.ndim == 3
+        sums, merged = mixed.deferred, mixed.value.ndim == 3
         batch = network.streams[0].shape[0]
 
         def times(parts: Tensor) -> Tensor:
@@ -80,7 +79,8 @@ def multiplied(factors: Callable[[int], Float[Tensor, "source head"]], network: 
             scaled = apart * factors(apart.shape[LEADING + 1])[:, None, None, None, :, None, None]
             return scaled.flatten(LEADING, LEADING + 1) if merged else scaled
 
-        return mixed.made(mixed.value, lambda: sums.through(times))
+        transposed = Backwards(times, tuple(mixed.value.shape))  # a diagonal matrix is its own
+        return mixed.made(mixed.value, lambda: sums().through(times, transposed))
 
     return watch
 

@@ -32,7 +32,6 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
 from attnscope.pathways.edges import heads_apart, one_attention
 from attnscope.pathways.graded import Graded, watching
-from attnscope.pathways.lengths import streams_by_length
 from attnscope.pathways.network import Network
 from attnscope.pathways.sums import Sums
 from attnscope.pathways.tape import pulled_through
@@ -41,10 +40,15 @@ from attnscope.pathways.targets import Functional, pulled_back_through_tail, see
 
 @dataclass(frozen=True)
 class HeadTable:
-    """`contributions[l, h, k]` is c_k(l, h); `lengths[k]` the target summed over all paths of length k."""
+    """`contributions[l, h, k]` is c_k(l, h); `lengths[k]` the target summed over all paths of length k, which
+    `sources[s, k]` splits by where they begin, at the input or at a constant. `stream` is what leaves the last block,
+    sorted by length, and `constant` what constants behind it add to length zero."""
 
     contributions: Float[Tensor, "layer head length"]
     lengths: Float[Tensor, " length"]
+    sources: Float[Tensor, "2 length"]
+    constant: float
+    stream: Graded
 
     @property
     def shapley(self) -> Float[Tensor, "layer head"]:
@@ -56,28 +60,63 @@ class HeadTable:
         return float(self.lengths.sum())
 
 
+@torch.no_grad()
 def head_table(network: Network, target: Functional, advance: Advance = silent) -> HeadTable:
-    """The exact head x length table of `target`, by one graded pass forward and one backward."""
+    """The exact head x length table of `target`, by one graded pass forward and one backward.
+
+    Sources are not kept apart on the way forward, which would be twice the work: what arrives back at the input meets
+    the stream that enters, and what passes a constant meets that.
+    """
     network = seen_by(target, network)
-    streams = list(streams_by_length(network, sources=False))
+    stream, forward = _forward(network)
     last, constant = pulled_back_through_tail(network, target)
-    lengths = torch.einsum("k...,...->k", streams[-1].parts[0, :, 0], last)
+    lengths = torch.einsum("k...,...->k", stream.parts[0, :, 0], last)
     lengths[0] += constant
+    sources = lengths.new_zeros(2, len(lengths))
+    sources[1, 0] = constant
     adjoint = Sums(last[None, None, None])
     rows = []
     for layer in reversed(range(network.layers)):
-        forward = _mixed_parts(network, layer, streams[layer])  # [a, batch, head, token, channel]
-        adjoint, pulled = _pulled_back(network, layer, adjoint)  # [b, batch, head, token, channel]
-        rows.append(_collected(torch.einsum("anhtc,bnhtc->hab", forward, pulled), network.layers + 1))
-        streams.pop()
+        pulled = pulled_through(network, layer, adjoint, "attention", heads=True)
+        if pulled.constants is not None:
+            sources[1, : pulled.constants.ends[0]] += pulled.constants.dense[0, :, 0]
+        heads = one_attention(list(pulled.kept), network, layer)
+        assert heads is not None, "an attention whose output goes nowhere"
+        after = heads_apart(heads.dense[0, :, 0], network)  # [b, batch, head, token, channel]
+        rows.append(_collected(torch.einsum("anhtc,bnhtc->hab", forward.pop(), after), network.layers + 1))
+        adjoint = _nothing_before(network, layer) if pulled.before is None else pulled.before
         advance("heads", network.layers - layer, network.layers)
-    heads = sorted({len(row) for row in rows})
-    if len(heads) > 1:
+    heads_of_blocks = sorted({len(row) for row in rows})
+    if len(heads_of_blocks) > 1:
         raise RefusalError(
-            f"Blocks of {network.name} have {' and '.join(map(str, heads))} heads, and a table of heads needs equally "
-            "many in each: choose another model or stack."
+            f"Blocks of {network.name} have {' and '.join(map(str, heads_of_blocks))} heads, and a table of heads "
+            "needs equally many in each: choose another model or stack."
         )
-    return HeadTable(torch.stack(rows[::-1]), lengths)
+    sources[0, : adjoint.ends[0]] = torch.einsum("k...,...->k", adjoint.dense[0, :, 0], network.streams[0])
+    return HeadTable(torch.stack(rows[::-1]), lengths, sources, constant, stream)
+
+
+def _forward(network: Network) -> tuple[Graded, list[Float[Tensor, "before batch head token channel"]]]:
+    """What leaves the last block by length, and what every head of each block adds to every length on the way: its
+    mixed values A_h Y^(a) V_h, before the output projection."""
+    stream = network.entering("attention", sources=False)
+    mixed_parts = []
+    for layer in range(network.layers):
+        seen: list[Sums] = []
+
+        def keep(mixed: Graded, pattern: Tensor, seen: list[Sums] = seen) -> None:
+            seen.append(mixed.sums)
+
+        with watching(keep):
+            stream = network.block(layer, stream)
+        # Sums leave out lengths that have no path: from one edge on, so that the place says how many were before.
+        mixed = one_attention(seen, network, layer)
+        mixed_parts.append(heads_apart(mixed.within((1, 0), mixed.ends)[0, :, 0], network))
+    return stream, mixed_parts
+
+
+def _nothing_before(network: Network, layer: int) -> Sums:
+    return Sums(torch.zeros_like(network.streams[layer])[None, None, None])
 
 
 def _collected(pairs: Float[Tensor, "head before after"], lengths: int) -> Float[Tensor, "head length"]:
@@ -88,28 +127,3 @@ def _collected(pairs: Float[Tensor, "head before after"], lengths: int) -> Float
             if a + 1 + b < lengths:
                 collected[:, a + 1 + b] += pairs[:, a, b]
     return collected
-
-
-@torch.no_grad()
-def _mixed_parts(network: Network, layer: int, stream: Graded) -> Float[Tensor, "before batch head token channel"]:
-    """What every head adds to every length: its mixed values A_h Y^(a) V_h, before the output projection."""
-    seen: list[Sums] = []
-
-    def keep(mixed: Graded, pattern: Tensor) -> None:
-        seen.append(mixed.sums)
-
-    with watching(keep):
-        network.block(layer, stream)
-    # Sums leave out lengths that have no path: from zero edges on, so that the place says how many there were before.
-    return heads_apart(one_attention(seen, network, layer).dense[0, 1:, 0], network)
-
-
-def _pulled_back(
-    network: Network, layer: int, adjoint: Sums
-) -> tuple[Sums, Float[Tensor, "after batch head token channel"]]:
-    """The adjoint before block `layer`, and at its heads, by attention edges still to come."""
-    pulled = pulled_through(network, layer, adjoint, "attention", heads=True)
-    heads = one_attention(list(pulled.kept), network, layer)
-    assert heads is not None, "an attention whose output goes nowhere"
-    nothing = Sums(torch.zeros_like(network.streams[layer])[None, None, None])
-    return nothing if pulled.before is None else pulled.before, heads_apart(heads.dense[0, :, 0], network)

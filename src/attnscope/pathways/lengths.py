@@ -69,13 +69,3 @@ def lengths(network: Network, count: Count = "attention", sources: bool = True) 
     for layer in range(network.layers):
         stream = network.block(layer, stream)
     return Lengths(stream, network)
-
-
-@torch.no_grad()
-def streams_by_length(network: Network, count: Count = "attention", sources: bool = True) -> Iterator[Graded]:
-    """The graded stream entering block 0, 1, ..., and leaving the last."""
-    stream = network.entering(count, sources)
-    yield stream
-    for layer in range(network.layers):
-        stream = network.block(layer, stream)
-        yield stream

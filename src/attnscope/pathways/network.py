@@ -6,6 +6,7 @@ take from the value that the graded stream carries, so a block must be given the
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ class Network:
     blocks: tuple[Piece, ...]
     tail: Piece
     output: Tensor
+    apart: float = math.nan  # the largest of `differences`, where they were looked at
     memories: dict[int, Memory] = field(default_factory=lambda: defaultdict(Memory), compare=False, repr=False)
 
     @property

@@ -17,10 +17,16 @@ Quadrature is exact. On the diagonal dF/dx_p is a polynomial in t of degree at m
 where a path can meet a player. Gauss-Legendre with q nodes integrates degree 2q - 1 exactly, so q = ceil(D/2) do. One
 pass forward and one backward for each node, a block at a time, nodes side by side as sources of one graded stream:
 patterns and norms are computed once for all of them.
+
+A slope is a product. With u what arrives at player p's gate and g the adjoint behind it, x_p u goes on, so
+dF/dx_p = <g, u>: the pass forward keeps u, the tape gives g, and no block runs forward a second time. Where a rule
+cannot be written on a tape, blocks are differentiated instead (`_differentiated`), which the tape is tested against.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,9 +36,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.progress import Advance, silent
-from attnscope.pathways.edges import Edges, edges, multiplied
-from attnscope.pathways.graded import Graded, watching
+from attnscope.pathways.edges import Edges, edges, heads_apart, multiplied
+from attnscope.pathways.graded import Graded, Watch, watching
 from attnscope.pathways.network import Network
+from attnscope.pathways.sums import Backwards, Sums
+from attnscope.pathways.tape import pulled_if_recorded
 from attnscope.pathways.targets import Functional, pulled_back_through_tail, seen_by
 
 Players = Literal["heads", "heads and mlps"]
@@ -58,10 +66,12 @@ def shapley(
     players: Players = "heads and mlps",
     at_once: int = 8,
     advance: Advance = silent,
+    found: tuple[Edges, ...] | None = None,
 ) -> ShapleyValues:
-    """The exact Shapley value of every player; `at_once` nodes are held in memory together."""
+    """The exact Shapley value of every player; `at_once` nodes are held in memory together, with what arrives at every
+    gate. `found` are the edges of the network, where they are known."""
     network = seen_by(target, network)
-    found = edges(network)
+    found = edges(network) if found is None else found
     if players == "heads":
         found = tuple(replace(block, mlps=0) for block in found)
     last, constant = pulled_back_through_tail(network, target)
@@ -71,51 +81,108 @@ def shapley(
     worth: list[Tensor] = []
     for start in range(0, len(nodes), at_once):
         some = slice(start, start + at_once)
-        streams = _forward(network, found, nodes[some])
-        worth.append(torch.einsum("q...,...->q", streams[-1], last) + constant)
+        met, left = _forward(network, found, nodes[some])
+        worth.append(torch.einsum("q...,...->q", left, last) + constant)
         adjoint = last.expand(len(nodes[some]), *last.shape)
         for layer in reversed(range(network.layers)):
-            adjoint, slopes = _backward(network, layer, found[layer], nodes[some], streams.pop(-2), adjoint)
+            adjoint, slopes = _backward(network, layer, found[layer], nodes[some], met.pop(), adjoint)
             heads[layer] += weights[some] @ slopes[:, : found[layer].heads]
             mlps[layer] += weights[some] @ slopes[:, found[layer].heads :]
         advance("values", min(start + at_once, len(nodes)), len(nodes))
-    every = torch.cat(worth)
-    return ShapleyValues(tuple(heads), tuple(mlps), float(every[0]), float(every[1]))
+    everything = float((network.streams[-1] * last).sum()) + constant
+    return ShapleyValues(tuple(heads), tuple(mlps), float(torch.cat(worth)[0]), everything)
 
 
 def _quadrature(places: int, like: Tensor) -> tuple[Float[Tensor, " node"], Float[Tensor, " node"]]:
-    """Nodes on [0, 1]; before them t = 0 and t = 1 with weight zero, where F is the worth of nobody and of all."""
+    """Nodes on [0, 1] and their weights; before them t = 0 with weight zero, where F is the worth of nobody."""
     nodes, weights = np.polynomial.legendre.leggauss(max(1, -(-places // 2)))
-    padded = np.concatenate([[0.0, 1.0], (nodes + 1) / 2]), np.concatenate([[0.0, 0.0], weights / 2])
+    padded = np.concatenate([[0.0], (nodes + 1) / 2]), np.concatenate([[0.0], weights / 2])
     return like.new_tensor(padded[0]), like.new_tensor(padded[1])
 
 
+@dataclass(frozen=True)
+class _Met:
+    """The stream that enters a block, and what arrives at the gates of its attention and of its MLPs, at every node."""
+
+    stream: Float[Tensor, " node *shape"]
+    arriving: tuple[Float[Tensor, " node *inner"], ...]
+
+
 @torch.no_grad()
-def _forward(network: Network, found: tuple[Edges, ...], nodes: Float[Tensor, " node"]) -> list[Tensor]:
-    """The stream before every block and after the last, at every node: [node, *shape]."""
-    entering = network.streams[0]
-    streams = [entering.expand(len(nodes), *entering.shape)]
+def _forward(
+    network: Network, found: tuple[Edges, ...], nodes: Float[Tensor, " node"]
+) -> tuple[list[_Met], Float[Tensor, " node *shape"]]:
+    """What is met in every block, at every node, and the stream that leaves the last."""
+    stream: Tensor = network.streams[0].expand(len(nodes), *network.streams[0].shape)
+    met = []
     for layer, block in enumerate(found):
         gates = nodes[:, None].expand(-1, block.heads + block.mlps)
-        streams.append(_gated(network, layer, block, streams[-1], gates))
-    return streams
+        after, arriving = _gated(network, layer, block, stream, gates)
+        met.append(_Met(stream, arriving))
+        stream = after
+    return met, stream
 
 
+@torch.no_grad()
 def _backward(
+    network: Network, layer: int, block: Edges, nodes: Tensor, met: _Met, adjoint: Tensor
+) -> tuple[Float[Tensor, " node *shape"], Float[Tensor, "node player"]]:
+    """The adjoint before block `layer`, and dF/dx_p of its players."""
+    gates = nodes[:, None].expand(-1, block.heads + block.mlps)
+    with _gates(network, block, gates):
+        pulled = pulled_if_recorded(network, layer, Sums(adjoint[:, None, None]), "none", heads=True, mlps=True)
+    if pulled is None:
+        return _differentiated(network, layer, block, nodes, met.stream, adjoint)
+    behind = [*pulled.kept, *pulled.kept_mlps[: block.mlps]]
+    slopes = [adjoint.new_zeros(len(nodes), 0)]
+    for place, (arriving, sums) in enumerate(zip(met.arriving, behind, strict=True)):
+        of_heads = block.heads > 0 and place == 0
+        if sums is None:  # what passes this gate goes nowhere
+            slopes.append(adjoint.new_zeros(len(nodes), block.heads if of_heads else 1))
+        elif of_heads:
+            pair = (heads_apart(one, network) for one in (arriving, sums.dense[:, 0, 0]))
+            slopes.append(torch.einsum("qnhtc,qnhtc->qh", *pair))
+        else:
+            slopes.append((arriving * sums.dense[:, 0, 0]).flatten(1).sum(1, keepdim=True))
+    before = torch.zeros_like(met.stream) if pulled.before is None else pulled.before.dense[:, 0, 0]
+    return before, torch.cat(slopes, 1)
+
+
+def _differentiated(
     network: Network, layer: int, block: Edges, nodes: Tensor, stream: Tensor, adjoint: Tensor
 ) -> tuple[Float[Tensor, " node *shape"], Float[Tensor, "node player"]]:
+    """The same by running the block forward and differentiating: slow, for any rule that there is."""
     with torch.enable_grad():
         leaf = stream.clone().requires_grad_()
         gates = nodes[:, None].repeat(1, block.heads + block.mlps).requires_grad_()
-        answer = _gated(network, layer, block, leaf, gates)
+        answer, _ = _gated(network, layer, block, leaf, gates)
         before, slopes = torch.autograd.grad(answer, [leaf, gates], adjoint, allow_unused=True)
     return before, torch.zeros_like(gates) if slopes is None else slopes
 
 
 def _gated(
     network: Network, layer: int, block: Edges, stream: Float[Tensor, " node *shape"], gates: Tensor
-) -> Float[Tensor, " node *shape"]:
-    """Block `layer` with a gate on every player, on all nodes."""
+) -> tuple[Float[Tensor, " node *shape"], tuple[Float[Tensor, " node *inner"], ...]]:
+    """Block `layer` with a gate on every player, on all nodes, and what arrives at the gates: attention's first."""
+    at_heads: list[Tensor] = []
+    at_mlps: list[Tensor] = []
+
+    def keep(found: list[Tensor], most: int) -> Watch:
+        def watch(edge: Graded, factor: Tensor) -> None:
+            if len(found) < most:
+                found.append(edge.sums.parts[:, 0, 0])
+
+        return watch
+
+    graded = Graded.of(network.streams[layer], stream[:, None, None], slice(None), "none")
+    with watching(keep(at_heads, 1)), watching(keep(at_mlps, block.mlps), "mlp"), _gates(network, block, gates):
+        after = network.block(layer, graded).parts[:, 0, 0]
+    return after, (*at_heads, *at_mlps)
+
+
+@contextmanager
+def _gates(network: Network, block: Edges, gates: Float[Tensor, "node player"]) -> Iterator[None]:
+    """Inside, what passes through a player is multiplied by its gate."""
     met: list[int] = []
 
     def on_mlp(activated: Graded, gate: Tensor) -> Graded | None:
@@ -123,11 +190,13 @@ def _gated(
             return None
         factor = gates[:, block.heads + len(met)]
         met.append(1)
-        sums = activated.sums
-        return activated.made(
-            activated.value, lambda: sums.through(lambda p: p * factor.reshape(-1, *[1] * (p.ndim - 1)))
-        )
+        sums = activated.deferred
 
-    graded = Graded.of(network.streams[layer], stream[:, None, None], slice(None), "none")
+        def times(p: Tensor) -> Tensor:
+            return p * factor.reshape(-1, *[1] * (p.ndim - 1))
+
+        transposed = Backwards(times, tuple(activated.value.shape))  # a diagonal matrix is its own
+        return activated.made(activated.value, lambda: sums().through(times, transposed))
+
     with watching(multiplied(lambda heads: gates[:, :heads], network)), watching(on_mlp, "mlp"):
-        return network.block(layer, graded).parts[:, 0, 0]
+        yield

@@ -23,7 +23,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from attnscope.pathways.graded import Count, Graded, watching
+from attnscope.pathways.graded import Count, Edge, Graded, Watch, watching
 from attnscope.pathways.network import Network
 from attnscope.pathways.slow_adjoint import pulled_slowly
 from attnscope.pathways.sums import LEADING, Backwards, Constants, OnParts, PathSums, Sums
@@ -51,8 +51,9 @@ class Tape:
     def zeros(self, leading: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
         return self.like.new_zeros(()).expand(*leading, *shape)
 
-    def pulled(self, last: Recorded, adjoint: Sums, kept: Sequence[Recorded] = ()) -> Pulled:
-        """Carry the adjoint at `last` back to the first step; adjoints at `kept` are given too."""
+    def pulled(self, last: Recorded, adjoint: Sums, kept: Sequence[Recorded] = (), stop: bool = False) -> Pulled:
+        """Carry the adjoint at `last` back to the first step; adjoints at `kept` are given too, and with `stop` are
+        carried no further."""
         arrived: dict[int, Sums] = {last.index: adjoint}
         constants: list[Sums] = []
         wanted = {one.index for one in kept}
@@ -63,6 +64,8 @@ class Tape:
                 continue
             if step.index in wanted:
                 found[step.index] = mine
+                if stop:
+                    continue
             if step.constant is not None:
                 constants.append(mine.through(step.constant))
             if step.index == 0:
@@ -81,6 +84,7 @@ class Pulled:
     before: Sums | None
     constants: Sums | None
     kept: tuple[Sums | None, ...]
+    kept_mlps: tuple[Sums | None, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,27 +184,76 @@ class Recorded(PathSums):
         return self.tape.step(shape, back)
 
 
-@torch.no_grad()
 def pulled_through(network: Network, layer: int, adjoint: Sums, count: Count, heads: bool = False) -> Pulled:
     """An adjoint behind block `layer`, carried to before it; with `heads`, also to the output of each attention."""
-    stream = network.streams[layer]
-    seen: list[Recorded] = []
-    tape = Tape(stream)
-    first = tape.step(tuple(stream.shape), lambda _: iter(()))
+    pulled = pulled_if_recorded(network, layer, adjoint, count, heads)
+    if pulled is None:
+        before, constants, at_heads = pulled_slowly(network, layer, adjoint, count)
+        pulled = Pulled(before, constants, tuple(at_heads))
+    return pulled
 
-    def keep(mixed: Graded, pattern: Tensor) -> None:
-        node = mixed.deferred()
-        assert isinstance(node, Recorded)
-        seen.append(node)
 
+def pulled_if_recorded(
+    network: Network, layer: int, adjoint: Sums, count: Count, heads: bool = False, mlps: bool = False
+) -> Pulled | None:
+    """The same for any number of sources, with `mlps` also to what each MLP's gate lets through; None where a rule
+    needs numbers."""
     try:
-        with watching(keep) if heads else nullcontext():
+        taped = Taped.of(network, layer, count, heads, mlps)
+        return taped.pulled(adjoint)
+    except UnrecordedError:
+        return None
+
+
+@dataclass(frozen=True)
+class Taped:
+    """A block written down: its last step, and those at the output of each attention and each MLP's gate."""
+
+    tape: Tape
+    last: Recorded
+    heads: tuple[Recorded, ...]
+    mlps: tuple[Recorded, ...]
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, network: Network, layer: int, count: Count, heads: bool = True, mlps: bool = False) -> Taped:
+        stream = network.streams[layer]
+        tape = Tape(stream)
+        first = tape.step(tuple(stream.shape), lambda _: iter(()))
+        seen: dict[Edge, list[Recorded]] = {"attention": [], "mlp": []}
+
+        def keeping(edge: Edge) -> Watch:
+            def keep(passing: Graded, factor: Tensor) -> None:
+                node = passing.deferred()
+                assert isinstance(node, Recorded)
+                seen[edge].append(node)
+
+            return keep
+
+        with (
+            watching(keeping("attention")) if heads else nullcontext(),
+            watching(keeping("mlp"), "mlp") if mlps else nullcontext(),
+        ):
             last = network.block(layer, Graded.later(stream, lambda: first, 0, count)).deferred()
         assert isinstance(last, Recorded)
-        return tape.pulled(last, adjoint, seen)
-    except UnrecordedError:
-        before, constants, at_heads = pulled_slowly(network, layer, adjoint, count)
-        return Pulled(before, constants, tuple(at_heads))
+        return cls(tape, last, tuple(seen["attention"]), tuple(seen["mlp"]))
+
+    @torch.no_grad()
+    def pulled(self, adjoint: Sums) -> Pulled:
+        """From behind the block to before it."""
+        found = self.tape.pulled(self.last, adjoint, (*self.heads, *self.mlps))
+        at_heads, at_mlps = found.kept[: len(self.heads)], found.kept[len(self.heads) :]
+        return Pulled(found.before, found.constants, at_heads, at_mlps)
+
+    @torch.no_grad()
+    def pulled_to_heads(self, adjoint: Sums) -> Pulled:
+        """From behind the block to the output of its attention, and to before it by ways that pass no head."""
+        return self.tape.pulled(self.last, adjoint, self.heads, stop=True)
+
+    @torch.no_grad()
+    def pulled_from_heads(self, adjoint: Sums) -> Sums | None:
+        """From the output of its one attention to before the block."""
+        return self.tape.pulled(self.heads[0], adjoint).before
 
 
 def summed_to(g: Tensor, shape: tuple[int, ...]) -> Tensor:

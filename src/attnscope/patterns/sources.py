@@ -52,7 +52,7 @@ def read_pattern(source: Any, *, causal: bool = False, normalise: bool = False, 
     try:
         return _pattern(entries, causal, normalise, name or path.stem)
     except RefusalError as refusal:
-        sentence = str(refusal)
+        sentence = refusal.sentence
         raise RefusalError(f"In {path}, {sentence[0].lower()}{sentence[1:]}") from refusal
 
 

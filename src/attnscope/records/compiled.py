@@ -29,6 +29,7 @@ from attnscope.records.decoding import FieldError, decode, encode
 from attnscope.records.head_file import HeadFile, read_head, write_head
 from attnscope.records.record import Record
 from attnscope.records.sparse_pattern import SparsePattern
+from attnscope.records.universality import Universality
 
 if TYPE_CHECKING:
     import pandas
@@ -40,7 +41,7 @@ Kind = TypeVar("Kind", bound="Compiled")
 WIDTH_AS_ASKED = "width as asked"
 # Fields that stand in the file under their own names, and what is said there although it follows from others.
 _OWN = ("method", "why", "seed", "seconds", "tried", "universal", "forced", "interrupted", "out_of_time", "notes",
-        "attnscope", "served", "served_of")  # fmt: skip
+        "attnscope", "served", "served_of", "universality")  # fmt: skip
 _DERIVED = ("reached", "proved_minimal", "verdict", "lower_bound", "lower_bound_reason")
 
 
@@ -83,6 +84,7 @@ class Compiled(Record):
     attnscope: str = __version__  # which made it
     served: int | None = None  # universal keys: how many patterns of this size that they were not sought for ...
     served_of: int | None = None  # ... of so many tried they realise as well
+    universality: Universality | None = None  # ... or a proof that they serve all, where there is one
 
     @property
     def reached(self) -> bool:
@@ -92,9 +94,16 @@ class Compiled(Record):
     def proved_minimal(self) -> bool:
         """Whether no narrower head can exist: a bound that is a proof says so. All else is `smallest found`.
 
-        Of universal keys it is never said: that they serve *all* patterns is not proved by the ones that were tried.
+        Of universal keys it is said where they are proved to be universal: that they serve *all* patterns is not proved
+        by the ones that were tried.
         """
-        return self.reached and not self.universal and self.certificate.d == self.bounds.best.width
+        sure = not self.universal or self.proved_universal
+        return self.reached and sure and self.certificate.d == self.bounds.best.width
+
+    @property
+    def proved_universal(self) -> bool:
+        """Whether the keys are proved to serve every pattern of rows of so many keys and weights within the spread."""
+        return self.universality is not None and self.universality.proved
 
     @property
     def verdict(self) -> str:
@@ -240,6 +249,7 @@ class _Flat:
     forced: bool | None = None  # missing in older files, whose verdict says it where it matters
     served: int | None = None
     served_of: int | None = None
+    universality: Universality | None = None
     rounding: float | None = None  # missing in files from before certificates counted it
 
 
@@ -262,6 +272,13 @@ def _agree(compiled: Compiled, flat: _Flat, stored: HeadFile) -> None:
     for name in ("ratio_error", "leak"):
         if compiled.reached and not getattr(flat, name) <= getattr(flat, f"asked_{name}"):
             raise FieldError(f"{name}: {getattr(flat, name):g} is more than was asked, and no row is failing")
+    if flat.universality is not None:
+        proof = flat.universality
+        about = (proof.n, proof.d, proof.dtype, proof.asked_ratio_error, proof.asked_leak)
+        if about != (flat.n_keys, flat.d, flat.dtype, flat.asked_ratio_error, flat.asked_leak) or proof.k < flat.k:
+            raise FieldError("universality: it is about other keys than these")
+        if not (flat.universal and proof.proved):
+            raise FieldError("universality: it is no proof, by its own numbers")
     met = flat.ratio_error <= flat.asked_ratio_error and flat.leak <= flat.asked_leak
     if met != compiled.reached:
         raise FieldError(f"failing: {flat.failing} is stored, and the worst row keeps the accuracy")

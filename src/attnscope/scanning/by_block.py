@@ -214,7 +214,7 @@ def _tried(subject: Subject, batch: Batch) -> str | None:
             try:
                 relay.stream = _through(subject, stack, number, batch, relay, None)
             except RefusalError as refusal:
-                return str(refusal)
+                return refusal.sentence
             except Exception as error:  # whatever a block says that misses what earlier ones left behind
                 return f"block {block.layer} does not run by itself: {type(error).__name__}"
             if _digest(relay.stream) != whole[number]:

@@ -36,7 +36,7 @@ class Checkpoint:
     def clear(self) -> None:
         """A new scan begins: what an earlier one left behind must not be taken for its work."""
         if self.path is not None:
-            self._refuse_folder(self.path)
+            self.refuse_folder(self.path)
             self.path.unlink(missing_ok=True)
             remove_store(shards_beside(self.path))
 
@@ -44,7 +44,7 @@ class Checkpoint:
         """What there is to go on with; None where there is nothing."""
         if self.path is None or not self.path.exists():
             return None
-        self._refuse_folder(self.path)
+        self.refuse_folder(self.path)
         partial = Survey.load(self.path)
         try:
             plan = Plan.from_json(partial.provenance.get("resume"))
@@ -69,7 +69,8 @@ class Checkpoint:
         return partial
 
     @staticmethod
-    def _refuse_folder(path: Path) -> None:
+    def refuse_folder(path: Path) -> None:
+        """What is done is kept in a file: a folder of its name is somebody's."""
         if path.is_dir():
             raise RefusalError(f"'{path}' is a folder, and what is done is kept in a file there: remove or rename it.")
 

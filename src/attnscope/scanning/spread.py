@@ -87,7 +87,7 @@ def spread(
     request = _portable(request)
     tell("starting workers", 0, 0, 0)
     if store is None and checkpoint is not None and not resume:
-        Checkpoint._refuse_folder(checkpoint)
+        Checkpoint.refuse_folder(checkpoint)
         checkpoint.unlink(missing_ok=True)
         remove_store(shards_beside(checkpoint))
     with _folder(store, checkpoint) as where, hands.crew(ScanJob(request, str(where))) as crew:

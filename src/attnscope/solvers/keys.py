@@ -1,4 +1,4 @@
-"""Keys that know no pattern: n unit vectors in a given width, made once, on which every pattern is then served.
+"""Keys that know no pattern: n unit vectors in a given width, made once, on which queries are sought later.
 
 What makes keys good depends on how queries are found on them. Interpolation (`frame`) wants small coherence
 mu = max |k_i . k_j|, which is never below the Welch bound sqrt((n - d) / (d (n - 1))). Separation (`margin`) wants
@@ -30,7 +30,8 @@ _DESCENT_PRODUCTS = 6e8  # inner products that the optimisation of low-coherence
 
 @dataclass(frozen=True, eq=False)
 class Keys:
-    """Keys that any pattern over `len(array)` keys can use. `seed` is None where a running generator made them."""
+    """Keys that depend on no pattern; which patterns they serve is seen when queries are sought. `seed` is None where a
+    running generator made them."""
 
     array: Array
     kind: Kind

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from attnscope.corpus.read import read
 from attnscope.models.nano import Config, Nano
 from attnscope.records.timeline.read import read_run
+from attnscope.watching.telling import unheard
 from attnscope.watching.ways import watch
 
 RISEN = 1.2  # the loss shows it: 20% above its lowest value so far
@@ -105,7 +106,7 @@ def failing_run(
     losses: list[float] = []
     with tempfile.TemporaryDirectory() as there:
         place = Path(there) / "run" if folder is None else folder
-        with watch(model, place, every=size.every) as watching:
+        with unheard(), watch(model, place, every=size.every) as watching:
             for step in range(size.steps):
                 for group in optimiser.param_groups:
                     group["lr"] = way.rate(step) * (way.mlp(step) if group["mlp"] else 1.0)

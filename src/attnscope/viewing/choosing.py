@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import index
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import ranges
@@ -41,7 +42,12 @@ def _numbers(words: str | int | Sequence[int] | range, what: str) -> tuple[int, 
     if isinstance(words, int):
         return (words,)
     if not isinstance(words, str):
-        return tuple(int(number) for number in words)
+        try:
+            return tuple(index(number) for number in words)
+        except TypeError:
+            raise RefusalError(
+                f"{words!r} does not name a {what}: give a number, or several such as '0-3,7'."
+            ) from None
     found: list[int] = []
     for piece in filter(None, map(str.strip, words.split(","))):
         match = _PIECE.fullmatch(piece)

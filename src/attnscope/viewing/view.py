@@ -23,7 +23,7 @@ from attnscope.core.progress import Advance, silent
 from attnscope.core.seeds import refuse_unusable_seed
 from attnscope.core.stamp import Stamp
 from attnscope.core.words import ranges
-from attnscope.corpus.medium import refuse_unreadable
+from attnscope.corpus.medium import readable
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.anatomy.example import cut_down, run
 from attnscope.hf.loading.load import Loaded
@@ -86,8 +86,8 @@ def view(
     """
     refuse_unknown_bos(bos)
     refuse_unusable_seed(seed)
-    given, behind = _asked(text, survey, sample)
-    refuse_unreadable(*(given if isinstance(given, tuple) else (given,)))
+    _refuse_no_size(max_mb)
+    given, behind = _asked(readable(text), survey, sample)
     if behind is not None and layer is None and head is None:
         layer, head = behind.layer, behind.head
     progress("loading", 0, 0)
@@ -135,11 +135,18 @@ def view(
     )
 
 
+def _refuse_no_size(max_mb: float) -> None:
+    if isinstance(max_mb, bool) or not isinstance(max_mb, int | float) or not max_mb > 0:
+        raise RefusalError(
+            f"The size of a page is a number of megabytes above 0, not {max_mb!r}: give --max-mb such a one."
+        )
+
+
 def _asked(text: Text | None, survey: Survey | str | Path | None, sample: int | None) -> tuple[Text, Behind | None]:
     """The text itself, or the tokens of the sequence that a survey kept."""
     if survey is None:
         if text is None or sample is not None:
-            raise RefusalError("Give a text to view, or a survey and a sample of it (--from SURVEY --sample N).")
+            raise RefusalError("Give a text to view, or a survey and a sample of it (--from SURVEY, --sample N).")
         return text, None
     if text is not None:
         raise RefusalError("A text and a survey are two things to view: give one of them.")

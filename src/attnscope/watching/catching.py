@@ -47,6 +47,8 @@ class Caught:
     """Filled by the hooks, emptied by `forget` when a step is over."""
 
     inputs: Inputs | None = None
+    labels: Inputs = field(default_factory=dict)  # that were left out of them
+    keeps: tuple[str, ...] = ()  # what this model does not run without
     precision: Precision | None = None
     losses: list[Tensor] = field(default_factory=list)
     summed: bool = False  # the losses are parts of a sum, not each a mean
@@ -54,7 +56,7 @@ class Caught:
     tokens: int = 0
 
     def forget(self) -> None:
-        self.inputs, self.precision, self.losses = None, None, []
+        self.inputs, self.precision, self.losses, self.labels = None, None, [], {}
 
     def loss(self) -> float | None:
         """The loss of the step where the model itself computes it."""
@@ -65,10 +67,15 @@ class Caught:
 
 
 def catch(
-    changes: Restoring, outer: nn.Module, model: nn.Module, caught: Caught, before: Callable[[Inputs], None]
+    changes: Restoring,
+    outer: nn.Module,
+    model: nn.Module,
+    caught: Caught,
+    before: Callable[[Inputs], None],
+    after: Callable[[Any], None],
 ) -> None:
     """Hooks on `outer`, the module that the loop calls; arguments are those of `model`, which may stand inside it.
-    `before` is told of every training forward before it runs."""
+    `before` is told of every training forward before it runs, `after` what it gave."""
     signature = inspect.signature(model.forward)
     device = next((p.device.type for p in model.parameters()), "cpu")
 
@@ -82,7 +89,8 @@ def catch(
         caught.forwards += 1
         caught.summed = "num_items_in_batch" in kwargs and kwargs["num_items_in_batch"] is not None
         caught.precision = Precision.now(device)
-        caught.inputs = named(signature, bound)
+        caught.inputs = named(signature, bound, caught.keeps)
+        caught.labels = labels_of(signature, bound, caught.inputs)
         caught.tokens += tokens_of(caught.inputs)
         before(caught.inputs)
 
@@ -92,13 +100,28 @@ def catch(
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if isinstance(loss, Tensor) and loss.numel() == 1:
             caught.losses.append(loss.detach())
+        after(output)
 
     changes.before(outer, enter)
     changes.after(outer, leave)
 
 
-def named(signature: inspect.Signature, bound: inspect.BoundArguments) -> Inputs:
-    """Arguments by name, without those that a look has no use for."""
+def named(signature: inspect.Signature, bound: inspect.BoundArguments, keeps: tuple[str, ...] = ()) -> Inputs:
+    """Arguments by name, without those that a look has no use for; `keeps` names some that it has to have."""
+    given = _given(signature, bound)
+    written = "decoder_input_ids" in signature.parameters and given.get("decoder_input_ids") is None
+    kept = {*keeps, "labels"} if written else {*keeps}  # from which an encoder-decoder makes what its decoder reads
+    needed = {n for n, p in signature.parameters.items() if p.default is p.empty}
+    return {n: v for n, v in given.items() if v is not None and (n not in _LEFT_OUT or n in kept or n in needed)}
+
+
+def labels_of(signature: inspect.Signature, bound: inspect.BoundArguments, kept: Inputs) -> Inputs:
+    """Labels that were given and are not kept: some models do not run without them."""
+    labels = _given(signature, bound).get("labels")
+    return {} if labels is None or "labels" in kept else {"labels": labels}
+
+
+def _given(signature: inspect.Signature, bound: inspect.BoundArguments) -> Inputs:
     given: Inputs = {}
     for name, value in bound.arguments.items():
         kind = signature.parameters[name].kind
@@ -111,10 +134,7 @@ def named(signature: inspect.Signature, bound: inspect.BoundArguments) -> Inputs
                 f"The model is called with arguments that have no name (*{name}), so a look cannot repeat the call: "
                 "give probe=, a batch of named arguments."
             )
-    written = "decoder_input_ids" in signature.parameters and given.get("decoder_input_ids") is None
-    kept = ("labels",) if written else ()  # from which an encoder-decoder makes what its decoder reads
-    needed = {n for n, p in signature.parameters.items() if p.default is p.empty}
-    return {n: v for n, v in given.items() if v is not None and (n not in _LEFT_OUT or n in kept or n in needed)}
+    return given
 
 
 def tokens_of(inputs: Mapping[str, Any]) -> int:
@@ -139,10 +159,11 @@ def sliced(inputs: Mapping[str, Any], rows: int | None, sequence_first: bool) ->
     return {name: cut(value) for name, value in inputs.items()}
 
 
-def checked_probe(model: nn.Module, probe: Mapping[str, Any] | None) -> Inputs | None:
-    """A batch to look at, as the model takes it; copied, since it has to stay what it is."""
+def checked_probe(model: nn.Module, probe: Mapping[str, Any] | None) -> tuple[Inputs | None, Inputs]:
+    """A batch to look at, as the model takes it, and the labels that are left out; copied, since it has to stay what
+    it is."""
     if probe is None:
-        return None
+        return None, {}
     if not isinstance(probe, Mapping) or not any(isinstance(one, Tensor) for one in probe.values()):
         raise RefusalError(
             "A probe maps the names of forward's arguments to tensors, sequences first: give {'input_ids': ...}."
@@ -154,4 +175,8 @@ def checked_probe(model: nn.Module, probe: Mapping[str, Any] | None) -> Inputs |
         raise RefusalError(f"The probe does not fit {type(model).__name__}: {error}.") from error
     place = next((p.device for p in model.parameters()), torch.device("cpu"))
     kept = named(signature, bound)
-    return {n: v.detach().clone().to(place) if isinstance(v, Tensor) else v for n, v in kept.items()}
+
+    def copied(one: Inputs) -> Inputs:
+        return {n: v.detach().clone().to(place) if isinstance(v, Tensor) else v for n, v in one.items()}
+
+    return copied(kept), copied(labels_of(signature, bound, kept))

@@ -46,8 +46,6 @@ class Clip:
     """Active from `install` on, for as long as `changes` is open."""
 
     def __init__(self, model: nn.Module, found: Anatomy, threshold: float | int) -> None:
-        if threshold <= 0:
-            raise RefusalError(f"qk_clip={threshold:g} would leave no logits: give a number above 0, such as 100.")
         self._model, self._found, self._threshold = model, found, threshold
         self._largest: dict[Key, Tensor] = {}
         self._looking = False

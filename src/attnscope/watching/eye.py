@@ -44,7 +44,8 @@ class Eye:
         self.measures = measures
         self._rows = rows
         takes = inspect.signature(model.forward).parameters
-        self._options = {name: value for name, value in _WISHED.items() if name in takes}
+        whole = ("logits_to_keep",) if "labels" in inputs else ()  # a loss is made of all logits
+        self._options = {name: value for name, value in _WISHED.items() if name in takes and name not in whole}
         self._kind = next((p.device.type for p in model.parameters()), "cpu")
         with untouched(model), quiet():
             self.anatomy: Anatomy = anatomy(model, inputs)

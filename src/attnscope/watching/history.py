@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscope.records.timeline.look import Look
+from attnscope.records.timeline.look import Look, Values
 
 KEPT = 256  # looks; what came before them is forgotten, but for the first
+# Has no number where weights leave zero; weights that are no numbers show in what layers give.
+_NO_SIZE = ("update_ratio",)
 Array = NDArray[np.float64]
 
 
@@ -23,26 +25,27 @@ class Track:
     site: str
     steps: NDArray[np.int64]
     values: Array
-    first: Array  # at the first look of the run
+    first: Array  # at the first look of the run that has it
 
     @property
     def now(self) -> Array:
         last: Array = self.values[-1]
         return last
 
-    def before(self, window: float) -> Array | None:
-        """At the last look that is `window` steps old or older; at the oldest known where none is; None at the first
-        look of all."""
+    def before(self, window: float) -> tuple[Array, int] | None:
+        """At the last look that is `window` steps old or older, at the oldest known where none is, and how many steps
+        ago that was: more than `window` where looks are rarer. None at the first look of all."""
         if len(self.steps) < 2:
             return None
         old = np.flatnonzero(self.steps <= self.steps[-1] - window)
-        found: Array = self.values[old[-1] if len(old) else 0]
-        return found
+        place = int(old[-1]) if len(old) else 0
+        return self.values[place], int(self.steps[-1] - self.steps[place])
 
-    def within(self, window: float) -> Array:
-        """The values of the looks of the last `window` steps, this one included."""
-        found: Array = self.values[self.steps >= self.steps[-1] - window]
-        return found
+    def within(self, window: float) -> tuple[Array, int]:
+        """The values of the looks of the last `window` steps, this one included, and how many steps they span. Where
+        looks are rarer than that, this one and the one before it."""
+        begins = min(int((self.steps < self.steps[-1] - window).sum()), max(len(self.steps) - 2, 0))
+        return self.values[begins:], int(self.steps[-1] - self.steps[begins])
 
 
 class History:
@@ -50,13 +53,14 @@ class History:
 
     def __init__(self) -> None:
         self.looks: list[Look] = []
-        self.first: Look | None = None
+        self._begun: dict[tuple[str, str, str, str], Values] = {}
         self.lowest = math.inf  # of all losses that were told
         self.loss: float | None = None
         self.broken: str | None = None  # where numbers stop being numbers, if that is known
 
     def add(self, look: Look) -> None:
-        self.first = self.first or look
+        for one in look.values:
+            self._begun.setdefault(one.key, one)
         self.looks = [*self.looks[-KEPT + 1 :], look]
         self.told(look.loss)
 
@@ -70,9 +74,26 @@ class History:
     def step(self) -> int:
         return self.looks[-1].step
 
+    def begun(self, one: Values) -> Values | None:
+        """The same measure of the same place at the first look that had it (gradients are not there before the first
+        update, and all else is); None where that had another shape."""
+        first = self._begun.get(one.key)
+        return None if first is None or first.numbers.shape != one.numbers.shape else first
+
+    def lost(self, look: Look) -> list[tuple[Values, NDArray[np.bool_]]]:
+        """What is no number at this look and was one at the first that had it, with the layers. An empty place in a
+        table of unequal layers is NaN from the first look on."""
+        found: list[tuple[Values, NDArray[np.bool_]]] = []
+        for one in look.values:
+            before = self.begun(one)
+            if before is not None and one.measure not in _NO_SIZE:
+                gone = np.isnan(one.numbers) & ~np.isnan(before.numbers)
+                if gone.any():
+                    found.append((one, np.asarray(gone if gone.ndim == 1 else gone.any(axis=1))))
+        return found
+
     def tracks(self, measure: str, part: str = "value") -> Iterator[Track]:
         """One for every stack and site in which the last look measured it."""
-        assert self.first is not None
         for last in self.looks[-1].values:
             if (last.measure, last.part) != (measure, part):
                 continue
@@ -81,12 +102,11 @@ class History:
                 found = look.find(measure, part, last.stack, last.site)
                 if found is not None and found.numbers.shape == last.numbers.shape:
                     same.append((look.step, found.numbers))
-            first = self.first.find(measure, part, last.stack, last.site)
-            begun = last.numbers if first is None or first.numbers.shape != last.numbers.shape else first.numbers
+            first = self.begun(last)
             yield Track(
                 last.stack,
                 last.site,
                 np.array([step for step, _ in same]),
                 np.array([numbers for _, numbers in same]),
-                begun,
+                last.numbers if first is None else first.numbers,
             )

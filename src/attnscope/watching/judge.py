@@ -1,10 +1,12 @@
 """The judge asks every rule after every look, and says which alarms begin and which end. Needs no torch.
 
     judge = Judge(thresholds)
-    alarms = judge(look)                # those that began or ended at this look
+    alarms = judge(look)                # those that began, were renewed or ended at this look
 
 An alarm holds from the look at which its rule first rings in a stack and site, until it has been quiet for two looks.
-One that becomes more severe ends and begins again.
+One that becomes more severe ends and begins again. One that reaches a layer which it never named, twice the heads that
+it named, or another threshold (logits that grew fast are now above their level) is renewed: told again, with its places
+of now. So each layer renews an alarm once, however often it comes and goes.
 """
 
 from __future__ import annotations
@@ -28,7 +30,28 @@ _QUIET = 2  # looks
 @dataclass
 class _Held:
     alarm: Alarm
+    layers: set[int]  # that were ever named
+    heads: set[tuple[int, int]]
+    thresholds: set[float]  # that were ever passed
     quiet: int = 0
+
+    @classmethod
+    def of(cls, alarm: Alarm) -> _Held:
+        return cls(alarm, set(alarm.layers), set(alarm.heads), {alarm.threshold})
+
+    def renewed_by(self, now: Alarm) -> bool:
+        """Whether this says what was not told; it is told then."""
+        heads = self.heads.union(now.heads)
+        news = (
+            not self.layers.issuperset(now.layers)
+            or len(heads) >= 2 * max(len(self.heads), 1)
+            or now.threshold not in self.thresholds
+        )
+        if news:
+            self.layers |= set(now.layers)
+            self.heads, self.alarm = heads, now
+            self.thresholds.add(now.threshold)
+        return news
 
 
 class Judge:
@@ -69,30 +92,33 @@ class Judge:
         if held is not None:
             held.quiet = 0
             if SEVERITIES.index(severity) <= SEVERITIES.index(held.alarm.severity):
-                return []
+                again = self._alarm(rule, what, held.alarm.severity, held.alarm.since)
+                return [again] if held.renewed_by(again) else []
             ended = [self._ends(key)]
         alarm = self._alarm(rule, what, severity)
-        self._held[key] = _Held(alarm)
+        self._held[key] = _Held.of(alarm)
         return [*ended, alarm]
 
     def _ends(self, key: tuple[str, str, str]) -> Alarm:
         alarm = self._held.pop(key).alarm
         sentence = f"Over since step {self.history.step:,}: {alarm.sentence[0].lower()}{alarm.sentence[1:]}"
-        return replace(alarm, step=self.history.step, ended=True, sentence=sentence)
+        return replace(alarm, step=self.history.step, ended=True, renewed=False, sentence=sentence)
 
-    def _alarm(self, rule: Rule, what: Ringing, severity: Severity) -> Alarm:
+    def _alarm(self, rule: Rule, what: Ringing, severity: Severity, since: int | None = None) -> Alarm:
+        """`since`: of one that holds already, from that step on."""
         step = self.history.step
         layers = tuple(int(n) for n in np.flatnonzero(what.where if what.where.ndim == 1 else what.where.any(axis=1)))
         heads = tuple((int(a), int(b)) for a, b in np.argwhere(what.where)) if what.where.ndim == 2 else ()
         stacks = {one.stack for one in self.history.looks[-1].values}
         place = _place(layers, heads, what.where)
         place += within(what.stack, what.site, len(stacks) > 1) if place else ""
-        sentence = f"{what.what}{place and f' in {place}'}, since step {step:,}; {self._loss()}."
+        when = f"since step {step:,}" if since is None else f"at step {step:,}, and in part since step {since:,}"
+        sentence = f"{what.what}{place and f' in {place}'}, {when}; {self._loss()}."
         return Alarm(
             rule=rule.name,
             severity=severity,
             step=step,
-            since=step,
+            since=step if since is None else since,
             stack=what.stack,
             site=what.site,
             layers=layers,
@@ -102,17 +128,19 @@ class Judge:
             sentence=sentence,
             advice=rule.advice,
             citation=rule.citation,
+            renewed=since is not None,
         )
 
     def _loss(self) -> str:
+        """In the past tense: an alarm is read again when the run is long over."""
         loss, lowest = self.history.loss, self.history.lowest
         if loss is None:
             return "the loss was not told"
         if not math.isfinite(loss):
-            return "the loss is not a number"
+            return "the loss was no number"
         if loss > RISEN * lowest:
-            return f"the loss is {loss / lowest - 1:.0%} above its lowest"
-        return "the loss is still normal"
+            return f"the loss was {loss / lowest - 1:.0%} above its lowest"
+        return "the loss was normal then"
 
 
 def _place(layers: tuple[int, ...], heads: tuple[tuple[int, int], ...], where: np.ndarray) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
-from attnscope.core.errors import RefusalError
+from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.finding import Severity
 from attnscope.core.measure import Measure
 from attnscope.core.registry import choose, refuse_unknown_measures
@@ -15,10 +16,20 @@ from attnscope.records.timeline.look import Alarm
 
 # What can be said of every step at little cost, and what the rules read.
 DEFAULT = (
-    *("entropy", "max_logit", "sink_mass", "inactive_heads", "value_drain", "gate_mean"),
+    *("entropy", "max_logit", "sink_mass", "inactive_heads", "head_contribution", "value_drain", "gate_mean"),
     *("spike", "relative_residual", "gradient_norm", "update_ratio"),
 )
 ROWS = 2  # sequences of a batch that are looked at
+
+_WANTED = {
+    "every": "A look every {} steps is none: give every=1 or more, a whole number.",
+    "rows": "A look at {} sequences sees nothing: give rows=1 or more, a whole number, or None for all.",
+    "resume_from": "No run was at step {}: give resume_from=0 or more, a whole number.",
+    "qk_clip": "qk_clip={} holds no logits down: give a number above 0, such as 100.",
+}
+_LEAST = {"every": 1, "rows": 1, "resume_from": 0}
+_NOTHING = type(None)
+_KINDS = {"every": (int,), "rows": (int, _NOTHING), "resume_from": (int, _NOTHING), "qk_clip": (int, float, _NOTHING)}
 
 
 @dataclass(frozen=True)
@@ -42,16 +53,28 @@ class Settings:
     framework: str = "a loop of its own"
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise RefusalError(f"A look every {self.every} steps is none: give every=1 or more.")
-        if self.rows is not None and self.rows < 1:
-            raise RefusalError(f"A look at {self.rows} sequences sees nothing: give rows=1 or more, or None for all.")
+        for word, least in _LEAST.items():
+            value = getattr(self, word)
+            if value is not None and not value >= least:
+                raise RefusalError(_WANTED[word].format(value))
+        if self.qk_clip is not None and not 0 < self.qk_clip < math.inf:
+            raise RefusalError(_WANTED["qk_clip"].format(self.qk_clip))
         if self.stop_on is not None and self.stop_on not in get_args(Severity):
             raise RefusalError(f"There is no severity '{self.stop_on}': give stop_on='warning' or stop_on='critical'.")
-        if self.resume_from is not None and self.resume_from < 0:
-            raise RefusalError(f"No run was at step {self.resume_from}: give resume_from=0 or more.")
         if self.on_alarm is not None and not callable(self.on_alarm):
             raise RefusalError("on_alarm is called with every alarm: give a function of one argument.")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Settings:
+        """From the words of a call."""
+        known = [one.name for one in fields(cls)]
+        for word in given:
+            if word not in known:
+                raise RefusalError(f"A watch has no setting '{word}'.{nearest(word, known)}")
+        for word, kinds in _KINDS.items():
+            if word in given and (isinstance(given[word], bool) or not isinstance(given[word], kinds)):
+                raise RefusalError(_WANTED[word].format(given[word]))
+        return cls(**given)
 
     def words(self) -> list[str]:
         given = self.measures.split(",") if isinstance(self.measures, str) else list(self.measures)

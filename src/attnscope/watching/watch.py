@@ -9,44 +9,40 @@
             optimizer.zero_grad()
 
 Nothing of the training changes: weights, optimiser, random state and losses are the same to the bit with and without
-the watch. The first step is looked at, and every step that `every` divides; a loss that is no number is looked at where
-it appears (by several processes together, at the next look). What cannot be looked at is refused at the first forward
+the watch. The model is looked at as it came, before its first update (step 0), after the first step, and after every
+step that `every` divides; a loss that is no number is looked at where it appears (by several processes together, at the
+next look). What cannot be looked at is refused at the first forward
 pass; afterwards training comes first: a look that fails is left out, and said so in the log.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 
-import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.hf.seeing.restoring import Restoring
-from attnscope.records.timeline.header import RunHeader, fingerprint
 from attnscope.records.timeline.log import RunLog, RunLogStopped
 from attnscope.records.timeline.look import Alarm, Look
-from attnscope.watching.broken import Broken, broken_place
+from attnscope.watching.broken import Broken, Forwards, broken_place
 from attnscope.watching.catching import Caught, Inputs, Precision, catch, checked_probe
 from attnscope.watching.clipping import Clip, Clipped
 from attnscope.watching.eye import Eye
 from attnscope.watching.inside import compiled_in_place, inside
 from attnscope.watching.judge import Judge
+from attnscope.watching.opening import eye_for, header_of
 from attnscope.watching.page import Page
 from attnscope.watching.ranks import mean_of_all, of_all, together, writes
 from attnscope.watching.settings import Settings
+from attnscope.watching.telling import LOG, no_gradients, tell, tell_clipped
 from attnscope.watching.writers.writer import Writers
-
-LOG = logging.getLogger("attnscope.watch")
-_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.CRITICAL}
 
 
 class TrainingStoppedError(Exception):
@@ -63,7 +59,7 @@ class Watch:
         self._outer, self._model = model, inside(model)
         self._folder = folder
         self._measures = settings.chosen()
-        self._probe = checked_probe(self._model, probe)
+        self._probe, self._probe_labels = checked_probe(self._model, probe)
         self._changes = Restoring()
         self._caught = Caught()
         self._eye: Eye | None = None
@@ -75,6 +71,8 @@ class Watch:
         self._begun, self._seconds, self._tokens = time.monotonic(), 0.0, 0
         self._before: dict[str, Tensor] | None = None
         self._page = Page()
+        self._as_it_came: tuple[Page, float, float] | None = None  # with when it was looked at, and what that took
+        self._forwards = Forwards(self._model)
         self._seen_gradient = False
         self._steps, self._said_broken, self._told_gradients = 0, False, False
         self.raises = True  # frameworks have their own way to stop
@@ -88,7 +86,7 @@ class Watch:
     def __enter__(self) -> Watch:
         compiled = compiled_in_place(self._outer)  # its hooks would be compiled with it
         if not compiled:
-            catch(self._changes, self._outer, self._model, self._caught, self._forward_begins)
+            catch(self._changes, self._outer, self._model, self._caught, self._forward_begins, self._forward_ended)
         try:
             if compiled and self._probe is None:
                 raise RefusalError(
@@ -97,6 +95,8 @@ class Watch:
                 )
             if self._probe is not None:
                 self._open(self._probe)
+                if compiled:  # else the first forward tells in which precision
+                    self._look_as_it_came(self._probe)
         except BaseException:
             self._changes.close()
             raise
@@ -146,7 +146,8 @@ class Watch:
             self._clipped(self._clip.after_step())
         value = self._loss(loss)
         # All processes look at the same steps: one that waits for the others at a step of its own waits for ever.
-        lost = value is not None and not math.isfinite(value) and not self._said_broken and not together()
+        lost = (value is not None and not math.isfinite(value)) or self._forwards.broken is not None
+        lost = lost and not self._said_broken and not together()
         try:
             if self._due(self._step) or lost:
                 self._look(value, batch)
@@ -155,6 +156,7 @@ class Watch:
         finally:
             self._page, self._before, self._seen_gradient = Page(), None, False
             self._caught.forget()
+            self._forwards.forget()
         if self.stopped is not None and self.raises:
             raise TrainingStoppedError(self.stopped.sentence)
 
@@ -178,39 +180,33 @@ class Watch:
         """Before a training forward. The first one shows the watch where attention is."""
         if self._eye is None:
             self._open(inputs)
+        self._look_as_it_came(self._probe or inputs)
         if self._due(self._step + 1):
             self._copy_weights()
+
+    def _forward_ended(self, output: Any) -> None:
+        """After a training forward: where it went wrong can be found out now, and not when the optimiser is done."""
+        if self._eye is not None and self._caught.inputs is not None:
+            due = self._due(self._step + 1)
+            self._forwards.ended(output, self._eye.anatomy, self._caught.inputs, self._precision(), looked_at=due)
 
     def _copy_weights(self) -> None:
         if self._before is None and self._eye is not None and self._eye.reads("weight_before"):
             self._before = self._eye.copied_weights()
 
     def _open(self, inputs: Inputs) -> None:
-        looked_at = "a probe batch" if self._probe is not None else "the batch that was trained on"
-        try:
-            rows = None if self._probe else self.settings.rows
-            self._eye = Eye(self._model, self._measures, inputs, rows, probed=self._probe is not None)
-        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            reason = (str(error).strip().splitlines() or ["no reason given"])[0][:200]
-            raise RefusalError(
-                f"{type(self._model).__name__} does not run on {looked_at} ({type(error).__name__}: {reason}): give "
-                "probe=, a batch that holds what its forward takes, within its vocabulary and its positions."
-            ) from error
+        probed = self._probe is not None
+        labels, rows = (self._probe_labels, None) if probed else (self._caught.labels, self.settings.rows)
+        self._eye, kept = eye_for(self._model, self._measures, inputs, labels, rows=rows, probed=probed)
+        if kept:
+            inputs |= labels
+            self._caught.keeps = tuple(labels)
         if self.settings.qk_clip is not None:
             self._clip = Clip(self._model, self._eye.anatomy, self.settings.qk_clip)
         if not writes():
             return
-        config = getattr(self._model, "config", None)
-        shapes = {name: tuple(p.shape) for name, p in self._model.named_parameters()}
-        header = RunHeader(
-            attnscope=attnscope.__version__,
-            model=self.settings.name or getattr(config, "_name_or_path", "") or type(self._model).__name__,
-            fingerprint=fingerprint(type(self._model).__name__, shapes),
-            stacks=self._eye.stacks,
-            measures={measure.card.name: measure.card for measure in self._measures},
-            settings=self.settings.to_json(self._judge.limits, looked_at),
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
+        limits = self._judge.limits
+        header = header_of(self._model, self._eye, self._measures, self.settings, limits, probed=probed)
         if self.settings.resume_from is None:
             self._log = RunLog.create(self._folder, header)
         else:
@@ -220,8 +216,32 @@ class Watch:
                 self._seconds, self._tokens = look.seconds, look.tokens
         self._writers.open(self._log.header)
 
+    def _look_as_it_came(self, inputs: Inputs) -> None:
+        """Before the first update, which can do harm too: all later looks are compared with this one."""
+        if self._as_it_came is None and not self._steps and self._eye is not None:
+            page, begun = Page(), time.monotonic()
+            self._eye.look(page, inputs, self._precision())
+            self._as_it_came = (page, begun - self._begun, time.monotonic() - begun)
+
+    def _enter_as_it_came(self) -> None:
+        """With the first look, where processes meet; a run that is resumed has its own beginning."""
+        if self._as_it_came is None or self._steps > 1:
+            return
+        page, seconds, cost = self._as_it_came
+        values = of_all(page, same=self._probe is not None).values()
+        if not self._judge.history.looks:
+            bare = Look(self._step - 1, None, self._seconds + seconds, self._tokens, cost, values)
+            self._told(bare, self._judge(bare))
+
+    def _told(self, look: Look, alarms: tuple[Alarm, ...]) -> None:
+        self._write(replace(look, alarms=alarms))
+        self.looks += 1
+        for alarm in alarms:
+            self._tell(alarm)
+
     def _look(self, loss: float | None, batch: Mapping[str, Any] | None) -> None:
         assert self._eye is not None
+        self._enter_as_it_came()
         begun = time.monotonic()
         inputs = self._probe or (dict(batch) if batch is not None else self._caught.inputs)
         precision = self._precision()
@@ -231,7 +251,7 @@ class Watch:
             if inputs is not None:
                 self._eye.look(self._page, inputs, precision)
         except (RefusalError, RuntimeError, MemoryError) as error:
-            if not self.looks:
+            if self._steps <= 1:
                 raise
             LOG.warning("The look at step %d is left out: %s", self._step, str(error).splitlines()[0])
         self._page.tokens = self._caught.tokens
@@ -242,37 +262,29 @@ class Watch:
         broken = self._broken(bare, inputs, precision)
         alarms = self._judge(bare, None if broken is None else str(broken))
         cost = time.monotonic() - begun
-        self._write(Look(bare.step, _finite(loss), bare.seconds, bare.tokens, cost, values, alarms))
-        self.looks += 1
-        for alarm in alarms:
-            self._tell(alarm)
+        self._told(replace(bare, loss=_finite(loss), cost=cost), alarms)
 
     def _mind_gradients(self, had: bool) -> None:
         if had or self._told_gradients or not self._eye or not self._eye.reads("gradient"):
             return
         self._told_gradients = True
-        what = ", ".join(self.settings.needs_gradients())
-        if what:
-            raise RefusalError(
-                f"{what} reads gradients, and none are there when watch.step() is called: call it after "
-                "loss.backward() and before optimizer.zero_grad(), or leave the measure out."
-            )
-        LOG.warning(
-            "There are no gradients at watch.step(): call it before optimizer.zero_grad() to have them watched."
-        )
+        no_gradients(self.settings.needs_gradients())
 
     def _broken(self, look: Look, inputs: Inputs | None, precision: Precision) -> Broken | None:
-        """Only where something is not finite, and once."""
-        first = self._judge.history.first or look
-        lost = look.loss is not None and not math.isfinite(look.loss)
-        for one in look.values:
-            before = first.find(*one.key)
-            if before is not None and before.numbers.shape == one.numbers.shape:
-                lost = lost or bool((np.isnan(one.numbers) & ~np.isnan(before.numbers)).any())
-        if not lost or self._eye is None or self._said_broken:
+        """Only where something is not finite, and once until all is finite again."""
+        loss_lost = look.loss is not None and not math.isfinite(look.loss)
+        lost = loss_lost or self._forwards.broken is not None or bool(self._judge.history.lost(look))
+        told, self._said_broken = self._said_broken, lost
+        if not lost or self._eye is None or told:
             return None
-        self._said_broken = True
-        return broken_place(self._model, self._eye.anatomy, self._eye.slice(inputs) if inputs else None, precision)
+        return self._forwards.broken or broken_place(
+            self._model,
+            self._eye.anatomy,
+            self._eye.slice(inputs) if inputs else None,
+            precision,
+            gave_numbers=self._forwards.gave_numbers,
+            loss_lost=loss_lost,
+        )
 
     def _write(self, look: Look) -> None:
         if writes():
@@ -288,23 +300,15 @@ class Watch:
     def _tell(self, alarm: Alarm) -> None:
         self.alarms.append(alarm)
         if writes():
-            LOG.log(logging.INFO if alarm.ended else _LEVELS[alarm.severity], "%s %s", alarm.sentence, alarm.advice)
-            if self.settings.on_alarm is not None:
-                try:
-                    self.settings.on_alarm(alarm)
-                except Exception:
-                    LOG.exception("on_alarm failed; the training goes on.")
+            tell(alarm, self.settings.on_alarm)
         stop = self.settings.stop_on
         if stop is not None and not alarm.ended and alarm.at_least(stop) and self.stopped is None:
             self.stopped = alarm
 
     def _clipped(self, clipped: tuple[Clipped, ...]) -> None:
         self.clipped += clipped
-        for one in clipped if writes() else ():
-            LOG.info(
-                "Step %d: head %d of layer %d reached a logit of %.3g and was scaled by %.3g.",
-                *(self._step, one.head, one.layer, one.largest, one.factor),
-            )
+        if writes():
+            tell_clipped(self._step, clipped)
 
 
 def _finite(loss: float | None) -> float | None:

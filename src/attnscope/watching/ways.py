@@ -55,7 +55,7 @@ class _Ways:
 
 
 def _settings(given: Mapping[str, Any], framework: str | None = None) -> Settings:
-    return Settings(**given) if framework is None else Settings(**{"framework": framework, **given})
+    return Settings.of(given if framework is None else {"framework": framework, **given})
 
 
 watch = _Ways()

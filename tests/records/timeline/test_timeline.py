@@ -13,6 +13,7 @@ import pytest
 from attnscope.core.errors import RefusalError
 from attnscope.records.decoding import FieldError
 from attnscope.records.timeline import Look, Timeline, Values, fingerprint
+from attnscope.reporting.timeline.words import verdict, when
 from tests.records.timeline.sample import look, sample_timeline
 
 
@@ -60,6 +61,27 @@ def test_an_alarm_knows_its_end() -> None:
         ("entropy_collapse", 750, 850, None)
     ]
     assert sample_timeline(40).alarms[0].ended == 1350
+
+
+def test_what_renews_an_alarm_belongs_to_it() -> None:
+    run = sample_timeline(40)
+    first = run.alarms[0].alarm
+    later = replace(first, step=900, layers=(1, 2), heads=((1, 0), (2, 1)), renewed=True, sentence="Now in two layers.")
+    looks = tuple(replace(one, alarms=(later,)) if one.step == 900 else one for one in run.looks)
+    whole = Timeline.from_json(json.loads(json.dumps(replace(run, looks=looks).to_json())))
+    (spell,) = whole.alarms
+    assert (spell.alarm, spell.renewals, spell.ended) == (first, (later,), 1350)
+    assert spell.sentence == f"{first.sentence} Now in two layers."
+    old = [alarm for one in run.to_json()["looks"] for alarm in one["alarms"]]
+    for alarm in old:
+        del alarm["renewed"]  # records of before have no such field
+    assert Look.from_json({**run.looks[16].to_json(), "alarms": old[:1]}).alarms == (first,)
+
+
+def test_the_past_is_told_as_past_and_what_holds_as_still_on() -> None:
+    assert verdict(sample_timeline(40)).sentence.endswith("since step 750; the loss was normal then. (1 warning)")
+    assert when(sample_timeline(20).alarms[0]) == "Since step 850, still on"
+    assert when(sample_timeline(40).alarms[0]) == "Steps 850 to 1,350"
 
 
 def test_tokens_a_second_between_looks() -> None:

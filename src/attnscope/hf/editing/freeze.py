@@ -15,7 +15,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -75,7 +75,7 @@ def freeze(model: nn.Module, batch: Batch, found: Anatomy | None = None, stack: 
                 f"The linear form of {network.name} differs from the model by {max(found_differences):.1e} (relative; "
                 f"first in {where}), above {ALLOWED[dtype]:.0e}: {cause}."
             )
-    return network
+    return replace(network, apart=max(found_differences))
 
 
 @contextmanager

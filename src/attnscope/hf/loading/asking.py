@@ -17,7 +17,7 @@ def asked(name: str, given: Any) -> str | int | None:
     if given is None or isinstance(given, str):
         return given
     try:
-        return index(given)
+        return _number(given)
     except TypeError:
         raise RefusalError(
             f"The {name} is one token or class, not a {type(given).__name__}: give text or a number."
@@ -27,9 +27,16 @@ def asked(name: str, given: Any) -> str | int | None:
 def whole_position(position: Any) -> int | None:
     """The number of a token, or None for the usual one."""
     try:
-        return None if position is None else index(position)
+        return None if position is None else _number(position)
     except TypeError:
         raise RefusalError(f"The position is the number of a token, not '{position}': -1 is the last one.") from None
+
+
+def _number(given: Any) -> int:
+    """A whole number; True is one in Python and never meant as one here."""
+    if isinstance(given, bool):
+        raise TypeError
+    return index(given)
 
 
 def where_said(loaded: Loaded, read: Reading, place: int | None) -> str:

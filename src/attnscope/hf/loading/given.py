@@ -38,6 +38,8 @@ def loaded_for(model: Given, tokenizer: Tokenizer | None, loading: Loading) -> L
         return loaded_model(model, tokenizer, loading)
     if isinstance(model, nn.Module | Loaded) and loading.random_init:
         raise RefusalError("A model in memory has its weights: give a function from seed to model instead.")
+    if not isinstance(model, nn.Module | Loaded) and not callable(model):
+        raise RefusalError(f"A {type(model).__name__} is no model: give a name, a folder, or a model in memory.")
     made = model if isinstance(model, nn.Module | Loaded) else model(loading.seed)
     compiled = made.model if isinstance(made, Loaded) else made
     inner = uncompiled(compiled)

@@ -129,11 +129,12 @@ def refusing_what_does_not_run(loaded: Loaded, which: str = "the first batch") -
 
 def why_it_does_not_run(loaded: Loaded, inputs: Mapping[str, Any]) -> str | None:
     """In the model's own words, for those that mix precisions in their code and stop at float64; None where it runs."""
-    try:
-        with looking_at(loaded.model), evaluating(loaded.model), without_gradients(), quiet():
-            loaded.model(**inputs, **forward_options(loaded))
-    except RuntimeError as error:
-        return None if out_of_memory(error) else (str(error).strip().splitlines() or ["no reason given"])[0][:120]
+    with refusing_what_does_not_run(loaded, "this input"):
+        try:
+            with looking_at(loaded.model), evaluating(loaded.model), without_gradients(), quiet():
+                loaded.model(**inputs, **forward_options(loaded))
+        except RuntimeError as error:
+            return None if out_of_memory(error) else (str(error).strip().splitlines() or ["no reason given"])[0][:120]
     return None
 
 

@@ -44,7 +44,8 @@ class Sampling:
 
 def refuse_unknown_dtype(name: str) -> None:
     if name not in DTYPES:
-        raise RefusalError(f"There is no dtype '{name}': choose one of {', '.join(DTYPES)}.{meant(name, DTYPES)}")
+        near = meant(str(name), DTYPES)  # torch.float64 is no name, and is near one
+        raise RefusalError(f"There is no dtype '{name}': choose one of {', '.join(DTYPES)}.{near}")
 
 
 def refuse_unknown_bos(asked: str) -> None:

@@ -87,10 +87,10 @@ class Values:
 
 @dataclass(frozen=True)
 class Alarm:
-    """A rule that began to hold at a look, or (`ended`) stopped holding.
+    """A rule that began to hold at a look, holds in more places or by more (`renewed`), or (`ended`) stopped holding.
 
-    `since` is the step since which it holds: an alarm and its end share rule, stack, site and since. `layers` and
-    `heads` (pairs of layer and head) say where; `value` is the number that crossed `threshold`.
+    `since` is the step since which it holds: an alarm, what renews it and its end share rule, stack, site and since.
+    `layers` and `heads` (pairs of layer and head) say where; `value` is the number that crossed `threshold`.
     """
 
     rule: str
@@ -107,10 +107,11 @@ class Alarm:
     advice: str = ""
     citation: str = ""
     ended: bool = False
+    renewed: bool = False
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """What an alarm and its end have in common."""
+        """What an alarm, what renews it and its end have in common."""
         return (self.rule, self.stack, self.site, self.since)
 
     def at_least(self, severity: Severity) -> bool:

@@ -35,10 +35,20 @@ Key = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class Spell:
-    """An alarm from its beginning to its end, which is None while it holds."""
+    """An alarm from its beginning to its end, which is None while it holds; `renewals` say where it went on to."""
 
     alarm: Alarm
     ended: int | None
+    renewals: tuple[Alarm, ...] = ()
+
+    @property
+    def told(self) -> tuple[Alarm, ...]:
+        return (self.alarm, *self.renewals)
+
+    @property
+    def sentence(self) -> str:
+        """Of its beginning, and of the last renewal."""
+        return " ".join(one.sentence for one in (self.alarm, *self.renewals[-1:]))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -138,7 +148,12 @@ class Timeline(Record):
         """In the order in which they began, each with its end."""
         told = [alarm for look in self.looks for alarm in look.alarms]
         ends = {alarm.key: alarm.step for alarm in told if alarm.ended}
-        return tuple(Spell(alarm, ends.get(alarm.key)) for alarm in told if not alarm.ended)
+        again: dict[Any, list[Alarm]] = {}
+        for alarm in told:
+            if alarm.renewed:
+                again.setdefault(alarm.key, []).append(alarm)
+        began = [alarm for alarm in told if not alarm.ended and not alarm.renewed]
+        return tuple(Spell(alarm, ends.get(alarm.key), tuple(again.get(alarm.key, ()))) for alarm in began)
 
     @property
     def tokens_a_second(self) -> NDArray[np.float64]:

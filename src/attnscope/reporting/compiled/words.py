@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from attnscope.core.numerals import numeral
 from attnscope.core.words import count
 from attnscope.records.compiled import Compiled, Try
+from attnscope.records.universality import Universality
 from attnscope.reporting.verdict import Verdict
 
 Line = tuple[str, str, str]
@@ -25,7 +26,8 @@ def sentences(compiled: Compiled) -> tuple[str, ...]:
         first = f"{best} misses the accuracy in {missed}: {_worst(compiled)}."
     elif compiled.proved_minimal:
         proof = lowest.statement[:1].lower() + lowest.statement[1:]
-        first = f"A head of width {certificate.d:,} realises {subject}, and no narrower one can: {proof}"
+        which = "no narrower keys serve all patterns" if compiled.universal else "no narrower one can"
+        first = f"A head of width {certificate.d:,} realises {subject}, and {which}: {proof}"
     else:
         whose = " for keys that serve all patterns" * compiled.universal
         below = (
@@ -39,15 +41,34 @@ def sentences(compiled: Compiled) -> tuple[str, ...]:
         f"for) and the ratio error {number(certificate.ratio_error)} (at most "
         f"{numeral(certificate.asked_ratio_error)})."
     )
-    served = (_served(compiled),) if compiled.served_of else ()
+    served = (_served(compiled),) if compiled.proved_universal or compiled.served_of else ()
     return first, *served, worst, f"Construction: {compiled.why}"
 
 
 def _served(compiled: Compiled) -> str:
-    """Universality is a claim about all patterns, and this is what there is to say for it."""
+    """Universality is a claim about all patterns. What there is to say for it: a proof, or what was tried."""
+    if compiled.universality is not None and compiled.universality.proved:
+        return f"Its keys are universal, which is proved: {_proof(compiled.universality)}."
     others = f"{compiled.served:,} of {count(compiled.served_of or 0, 'other pattern')}"
     sure = "" if compiled.served == compiled.served_of else " Wider keys serve more."
     return f"Its keys do not depend on the pattern, and served {others} of this size that were tried.{sure}"
+
+
+def _proof(proved: Universality) -> str:
+    weights = "equal weights" if proved.spread == 1 else f"weights within a factor {numeral(proved.spread)}"
+    return (
+        f"every row of up to {proved.k:,} of {count(proved.n, 'key')} with {weights} has a query on them with a leak "
+        f"of {number(proved.leak)} and a ratio error of {number(proved.ratio_error)} at most"
+    )
+
+
+def _universal_line(compiled: Compiled) -> Line:
+    if compiled.universality is not None and compiled.universality.proved:
+        return ("universal", "proved", _proof(compiled.universality))
+    if compiled.served_of:
+        tried = f"{compiled.served:,} of {compiled.served_of:,} tried"
+        return ("universal", tried, "other patterns that the same keys served; whether they serve all is not proved")
+    return ("universal", "not tried", "the keys do not depend on the pattern; which others they serve is not known")
 
 
 def _worst(compiled: Compiled) -> str:
@@ -86,6 +107,8 @@ def certificate_lines(compiled: Compiled) -> list[Line]:
         ("method", compiled.method, compiled.why.removeprefix(f"{compiled.method}, ")),
         ("seed", str(compiled.seed), f"{count(len(compiled.tried), 'head')} tried in {numeral(compiled.seconds)} s"),
     ]
+    if compiled.universal:
+        lines.insert(2, _universal_line(compiled))
     if certificate.failing:
         rows = row_words(certificate.failing_rows, certificate.failing)
         lines.insert(4, ("failing rows", f"{certificate.failing:,}", rows))
@@ -96,7 +119,8 @@ def title_words(compiled: Compiled) -> str:
     """Generated patterns have their size in their name; files do not."""
     name = compiled.target.name
     size = "" if "n=" in name else f": {size_words(compiled)}"
-    return f"{name}{size}{', universal keys' * compiled.universal}, {compiled.certificate.dtype}"
+    keys = ", universal keys" if compiled.proved_universal else ", keys fixed beforehand" * compiled.universal
+    return f"{name}{size}{keys}, {compiled.certificate.dtype}"
 
 
 def size_words(compiled: Compiled) -> str:

@@ -19,7 +19,7 @@ def verdict(found: Faithfulness) -> Verdict:
     """The method with the widest gap, and who cannot be told from it."""
     first = next((one for one in found.methods if one.group != "floor"), found.methods[0])
     floor = next((one for one in found.methods if one.group == "floor" and one is not first), None)
-    if found.too_few_documents:
+    if _nothing_told(found):
         return Verdict("warning", _untold(found))
     # Of many methods one is above 0 by chance: a winner must be surely better than random numbers, all compared.
     if not (first.gap.sure and first.gap.mean > 0 if floor is None else found.real(first.name, floor.name)):
@@ -62,14 +62,19 @@ def _real(found: Faithfulness) -> str:
     pairs = found.comparisons()
     if not pairs:
         return ""
-    if any(math.isinf(each.high) for each in pairs):
-        return "" if found.too_few_documents else _untold(found)  # the verdict says it then
+    if _nothing_told(found):
+        return ""  # the verdict says it
     sure = sum(each.real for each in pairs)
     return (
         f"{sure} of {count(len(pairs), 'difference')} between methods are real: with 95% certainty all of them, since "
         "intervals are widened for their number. A rank is between the methods that are surely better and those that "
         "are surely worse."
     )
+
+
+def _nothing_told(found: Faithfulness) -> bool:
+    """So few texts or documents that intervals which hold together are without end."""
+    return found.too_few_documents or any(math.isinf(each.high) for each in found.comparisons())
 
 
 def _untold(found: Faithfulness) -> str:
@@ -84,11 +89,11 @@ def _soft(found: Faithfulness) -> str:
     """Whether the other test, which is fairer to decoders, puts the same method first."""
     knowing = [one for one in found.methods if one.group != "floor"]
     first, soft = (max(knowing, key=lambda one: getattr(one, by).mean, default=None) for by in ("gap", "soft_gap"))
-    if first is None or soft is None:
+    if first is None or soft is None or _nothing_told(found):
         return ""
     kept = "With tokens kept in part, as much in all for every method,"
     if first is soft:
-        return f"{kept} it comes first as well (soft gap {near(soft.soft_gap)})."
+        return f"{kept} {_inside(soft.title)} comes first as well (soft gap {near(soft.soft_gap)})."
     surely = "" if found.real(soft.name, first.name, "soft_gap") else ", which may be chance"
     return f"{kept} {_inside(soft.title)} comes first (soft gap {near(soft.soft_gap)}){surely}."
 

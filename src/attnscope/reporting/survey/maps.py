@@ -1,13 +1,12 @@
 """Maps of blocks and heads for the page: numbers for the script, and a drawing of each that needs no script.
 
-A drawing is one SVG path per colour step: a cell costs seven characters, so thirty maps of a thousand heads
-stay small, and they follow light, dark and print through the stylesheet.
+A drawing is one SVG path per colour step (`reporting/strokes.py`): a cell costs seven characters, so thirty maps of a
+thousand heads stay small, and they follow light, dark and print through the stylesheet.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +19,11 @@ from attnscope.charts.scales import Scale, scale
 from attnscope.core.card import Card
 from attnscope.records.survey.baseline import largest
 from attnscope.records.survey.survey import Survey
+from attnscope.reporting.strokes import BROKEN, MISSING, strokes
 from attnscope.reporting.survey.words import site_title
 
 FULL_DETAIL = 60_000
 """Cells in all maps up to which the page carries the spread beside the mean."""
-
-MISSING, BROKEN = -1, -2
-"""Colour steps of a head that was not measured (a block may have no attention), and of one that is not a number."""
 
 _USUAL = {"other": "most like head", "key": "mostly on key"}
 """How a label is put before its number."""
@@ -64,7 +61,7 @@ class HeadMap:
 
     def drawing(self) -> str:
         """A small picture: blocks to the right, heads downwards, one path per colour."""
-        return draw(self.steps(), self.ramp)
+        return strokes(self.steps(), self.ramp)
 
     def to_json(self, detail: bool) -> dict[str, Any]:
         keep = ("mean", "p10", "p90", "min", "max") if detail else ("mean",)
@@ -122,29 +119,7 @@ def difference_drawing(change: np.ndarray) -> tuple[str, float]:
     sizes = np.abs(change[np.isfinite(change)])
     reach = float(sizes.max(initial=0.0)) or 1.0
     step = np.rint((np.clip(change / reach, -1, 1) + 1) / 2 * (STEPS - 1))
-    return draw(np.where(np.isfinite(step), step, MISSING).astype(int), "d"), reach
-
-
-def draw(steps: np.ndarray, ramp: str) -> str:
-    """An SVG of a [layer, head] array of colour steps. A run of one colour along the layers is one stroke; -1 is
-    crossed out, and where there is nothing (-2: a block without attention) nothing is drawn."""
-    layers, heads = steps.shape
-    strokes: defaultdict[int, list[str]] = defaultdict(list)
-    for head in range(heads):
-        start = 0
-        for layer in range(1, layers + 1):
-            if layer == layers or steps[layer, head] != steps[start, head]:
-                strokes[int(steps[start, head])].append(f"M{start} {head}h{layer - start}")
-                start = layer
-    paths = "".join(
-        f'<path class="{f"{ramp}{step}" if step >= 0 else "void"}" d="{"".join(runs)}"/>'
-        for step, runs in sorted(strokes.items())
-        if step != MISSING
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="map" viewBox="0 -0.5 {layers} {heads}"'
-        f' preserveAspectRatio="none" aria-hidden="true" focusable="false">{paths}</svg>'
-    )
+    return strokes(np.where(np.isfinite(step), step, MISSING).astype(int), "d"), reach
 
 
 def figures(numbers: np.ndarray) -> list[float | None]:

@@ -15,7 +15,7 @@ from attnscope.core.numerals import numeral
 from attnscope.core.visible import clean
 from attnscope.records.timeline.timeline import Key, Spell, Timeline
 from attnscope.reporting.terminal import LEVELS
-from attnscope.reporting.timeline.terminal import one_line, spark
+from attnscope.reporting.timeline.terminal import now_of, one_line, spark
 from attnscope.reporting.timeline.words import title_of
 
 ALARMS = 5
@@ -44,8 +44,8 @@ def _status(run: Timeline, silent: float | None) -> Text:
         return Text("No look yet: the first comes with the first step that is looked at.", style="dim")
     last = run.looks[-1]
     words = [f"step {last.step:,}"]
-    if last.loss is not None:
-        words.append(f"loss {numeral(last.loss, 4)}")
+    if np.isfinite(run.losses).any():
+        words.append("loss –" if last.loss is None else f"loss {numeral(last.loss, 4)}")
     speed = run.tokens_a_second
     if np.isfinite(speed).any() and last.tokens:
         words.append(f"{numeral(float(speed[np.isfinite(speed)][-1]), 3)} tokens/s")
@@ -83,8 +83,8 @@ def _alarms(run: Timeline) -> list[Text]:
 def _alarm(spell: Spell) -> Text:
     alarm = spell.alarm
     if spell.ended is not None:
-        return Text(f"over since step {spell.ended:,}: {clean(alarm.sentence)}", style="dim")
-    return Text.assemble((f"step {alarm.step:,} ", LEVELS[alarm.severity]), clean(alarm.sentence))
+        return Text(f"over since step {spell.ended:,}: {clean(spell.sentence)}", style="dim")
+    return Text.assemble((f"step {alarm.step:,} ", LEVELS[alarm.severity]), clean(spell.sentence))
 
 
 def _named(run: Timeline, key: Key) -> str:
@@ -107,9 +107,7 @@ def _measures(run: Timeline, width: int, room: int) -> RenderableType:
     keys.sort(key=lambda key: key[3] in ("stream", "middle"))
     rows += [(_named(run, key), one_line(run, key)) for key in keys]
     for title, numbers in rows[:room]:
-        known = numbers[np.isfinite(numbers)]
-        last = numeral(float(known[-1]), 3) if len(known) else "–"
-        table.add_row(Text(clean(title[:longest])), Text(last, style="bold"), Text(spark(numbers, line)))
+        table.add_row(Text(clean(title[:longest])), Text(now_of(numbers), style="bold"), Text(spark(numbers, line)))
     if len(rows) > room:
         table.add_row(Text(f"and {len(rows) - room} more", style="dim"), Text(""), Text(""))
     return table

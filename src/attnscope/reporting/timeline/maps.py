@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from attnscope.core.card import Card
 from attnscope.core.numerals import numeral
 from attnscope.records.timeline.thinned import Columns
 from attnscope.records.timeline.timeline import Key, Timeline
+from attnscope.reporting.strokes import BROKEN, MISSING, strokes
 from attnscope.reporting.survey.words import site_title
 from attnscope.reporting.timeline.words import title_of
 
@@ -30,7 +30,7 @@ MOST = 400  # columns that a screen can tell apart
 FEWEST = 40
 SMALL = 120  # columns of a small map
 AWAY = 10  # times the alarm of its card: a number that runs away
-LEVELS, BROKEN, ABSENT = 250, 254, 255
+LEVELS, NO_NUMBER, ABSENT = 250, 254, 255
 """Codes 0 to 250 are numbers; one that is not finite where others are, and a place that was not measured."""
 
 
@@ -74,7 +74,7 @@ class StepMap:
         there = known.any(axis=0, keepdims=True) & known.reshape(len(known), -1).any(axis=1).reshape(
             -1, *[1] * (numbers.ndim - 1)
         )
-        return np.where(~known & there, BROKEN, code).astype(np.uint8)
+        return np.where(~known & there, NO_NUMBER, code).astype(np.uint8)
 
     def to_json(self) -> dict[str, Any]:
         alarm = self.card.alarm if self.key[1] == self.card.parts[0] else None
@@ -118,11 +118,13 @@ class StepMap:
         again = Columns.of(len(columns), SMALL)
         grid = again.thin(of_heads(numbers, self.rows_of))
         codes = self.codes(grid).astype(int)
-        steps = np.where(codes <= LEVELS, np.rint(codes / LEVELS * (STEPS - 1)), np.where(codes == BROKEN, -1, -2))
+        steps = np.where(
+            codes <= LEVELS, np.rint(codes / LEVELS * (STEPS - 1)), np.where(codes == NO_NUMBER, BROKEN, MISSING)
+        )
         starts, ends = reach(run.steps, columns.begins[again.begins])
         wide = max(last - first, 1)
         at = np.rint(1000 * (np.append(starts, ends[-1:]) - first) / wide).astype(int)
-        return _strokes(steps.astype(int), at, self.ramp)
+        return strokes(steps.astype(int), self.ramp, at)
 
 
 def step_maps(timeline: Timeline) -> tuple[StepMap, ...]:
@@ -167,24 +169,3 @@ _EXACT = f"Numbers under the pointer are kept in {LEVELS} steps of their colour 
 def _by_place(codes: np.ndarray) -> bytes:
     """Place after place, each along the steps: neighbours in time are alike, and fold small."""
     return np.ascontiguousarray(np.moveaxis(codes, 0, -1)).tobytes()
-
-
-def _strokes(steps: np.ndarray, at: np.ndarray, ramp: str) -> str:
-    """An SVG of [column, layer] colour steps; a run of one colour along the steps is one stroke. -1 is crossed out."""
-    columns, layers = steps.shape
-    strokes: defaultdict[int, list[str]] = defaultdict(list)
-    for layer in range(layers):
-        start = 0
-        for column in range(1, columns + 1):
-            if column == columns or steps[column, layer] != steps[start, layer]:
-                strokes[int(steps[start, layer])].append(f"M{at[start]} {layer}h{max(at[column] - at[start], 1)}")
-                start = column
-    paths = "".join(
-        f'<path class="{f"{ramp}{step}" if step >= 0 else "void"}" d="{"".join(runs)}"/>'
-        for step, runs in sorted(strokes.items())
-        if step != -2
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="map" viewBox="0 -0.5 1000 {layers}"'
-        f' preserveAspectRatio="none" aria-hidden="true" focusable="false">{paths}</svg>'
-    )

@@ -40,6 +40,7 @@ class Shown:
     severity: str
     run: str
     when: str
+    sentence: str
     value: str
     threshold: str
 
@@ -95,8 +96,8 @@ def _data(timeline: Timeline, names: Sequence[str], maps: tuple[StepMap, ...], o
                         "sentence": spell.alarm.sentence,
                         "stack": spell.alarm.stack,
                         "site": spell.alarm.site,
-                        "layers": list(spell.alarm.layers),
-                        "heads": [list(pair) for pair in spell.alarm.heads],
+                        "layers": sorted({layer for one in spell.told for layer in one.layers}),
+                        "heads": [list(pair) for pair in sorted({pair for one in spell.told for pair in one.heads})],
                     }
                     for spell in run.alarms[:MOST_ALARMS]
                 ],
@@ -142,7 +143,15 @@ def _each(timeline: Timeline, names: Sequence[str], say: Callable[[Timeline], tu
 
 def _shown(name: str, spell: Spell) -> Shown:
     alarm = spell.alarm
-    return Shown(alarm, NAMES[alarm.severity][0], name, when(spell), numeral(alarm.value), numeral(alarm.threshold))
+    return Shown(
+        alarm,
+        NAMES[alarm.severity][0],
+        name,
+        when(spell),
+        spell.sentence,
+        numeral(alarm.value),
+        numeral(alarm.threshold),
+    )
 
 
 def _headlines(run: Timeline, name: str) -> list[dict[str, str]]:

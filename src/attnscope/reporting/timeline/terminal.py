@@ -27,8 +27,7 @@ def show(timeline: Timeline, *, verbose: bool = False) -> RenderableType:
             parts.append(section(clean(run.name)))
         alarms = run.alarms if verbose else run.alarms[:MOST_ALARMS]
         parts += [
-            Text.assemble((f"{when(spell)}: ", LEVELS[spell.alarm.severity]), clean(spell.alarm.sentence))
-            for spell in alarms
+            Text.assemble((f"{when(spell)}: ", LEVELS[spell.alarm.severity]), clean(spell.sentence)) for spell in alarms
         ]
         if len(run.alarms) > len(alarms):
             parts.append(Text(f"{len(run.alarms) - len(alarms)} more alarms: --verbose shows them.", style="dim"))
@@ -54,6 +53,11 @@ def spark(numbers: np.ndarray, width: int = SPARK) -> str:
     return "".join(BLOCKS[step] if there else "·" for step, there in zip(steps, known, strict=True))
 
 
+def now_of(numbers: np.ndarray) -> str:
+    """The number of the last look; a dash where it has none, whatever was known before."""
+    return numeral(float(numbers[-1]), 3) if len(numbers) and np.isfinite(numbers[-1]) else "–"
+
+
 def one_line(run: Timeline, key: tuple[str, str, str, str]) -> np.ndarray:
     """One number for each look: of the layers the largest, the smallest or the mean, as the card worries."""
     of = worry(card_of(run, key))
@@ -67,8 +71,8 @@ def _lines(run: Timeline) -> list[tuple[str, ...]]:
         known = numbers[np.isfinite(numbers)]
         if len(known):
             card = run.header.measures.get(key[0])
-            first, last = (numeral(float(known[n]), 3) for n in (0, -1))
-            lines.append((title_of(card, key), key[3], first, last, spark(numbers, 24)))
+            first = numeral(float(known[0]), 3)
+            lines.append((title_of(card, key), key[3], first, now_of(numbers), spark(numbers, 24)))
     return lines
 
 

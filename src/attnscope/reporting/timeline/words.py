@@ -30,7 +30,7 @@ def verdict(timeline: Timeline) -> Verdict:
         return Verdict("calm", f"No alarms in {_looks(timeline)}{extra}.")
     run, worst = max(told, key=lambda pair: SEVERITIES.index(pair[1].alarm.severity))
     whose = f"{run.name}: " if timeline.beside else ""
-    return Verdict(worst.alarm.severity, f"{whose}{worst.alarm.sentence} ({_counts([spell for _, spell in told])})")
+    return Verdict(worst.alarm.severity, f"{whose}{worst.sentence} ({_counts([spell for _, spell in told])})")
 
 
 def sentences(timeline: Timeline) -> tuple[str, ...]:
@@ -53,12 +53,14 @@ def about(run: Timeline) -> str:
 
 
 def alarm_sentences(run: Timeline) -> tuple[str, ...]:
-    return tuple(f"{when(spell)}: {spell.alarm.sentence}" for spell in run.alarms)
+    return tuple(f"{when(spell)}: {spell.sentence}" for spell in run.alarms)
 
 
 def when(spell: Spell) -> str:
-    """`Step 850`, `Steps 850 to 1,350`."""
-    if spell.ended is None or spell.ended <= spell.alarm.step:
+    """`Since step 850, still on`, `Steps 850 to 1,350`."""
+    if spell.ended is None:
+        return f"Since step {spell.alarm.step:,}, still on"
+    if spell.ended <= spell.alarm.step:
         return f"Step {spell.alarm.step:,}"
     return f"Steps {spell.alarm.step:,} to {spell.ended:,}"
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnscope.core.finding import Severity
-from attnscope.core.words import number, percent
+from attnscope.core.words import count, number, percent
 from attnscope.watching.history import History
 from attnscope.watching.rule import Limits, Ringing, rule
 
@@ -30,7 +30,8 @@ def entropy_collapse(history: History, limits: Limits) -> Iterator[Ringing]:
         low = (track.now < limits["level"]) & (track.first >= limits["level"])
         known = np.isfinite(track.now).sum(axis=1)
         collapsed = low.sum(axis=1) > limits["most"] * np.maximum(known, 1)
-        means = np.array([_means(one) for one in track.within(limits["window"])])
+        recent, steps = track.within(limits["window"])
+        means = np.array([_means(one) for one in recent])
         highest = np.fmax.reduce(means, axis=0)
         fallen = means[-1] < (1 - limits["fall"]) * highest
         if collapsed.any():
@@ -41,7 +42,7 @@ def entropy_collapse(history: History, limits: Limits) -> Iterator[Ringing]:
             yield Ringing(track.stack, track.site, where, lowest, limits["level"], what, severity)
         elif fallen.any():
             share = float((1 - means[-1] / highest)[fallen].max())
-            what = f"Entropy fell by {percent(share)} within {limits['window']:.0f} steps"
+            what = f"Entropy fell by {percent(share)} within {count(steps, 'step')}"
             yield Ringing(track.stack, track.site, fallen, share, limits["fall"], what)
 
 

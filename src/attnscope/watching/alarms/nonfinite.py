@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscope.records.timeline.look import Values
 from attnscope.watching.history import History
 from attnscope.watching.rule import Limits, Ringing, rule
 
-_TRAINING = ("gradient_norm", "update_ratio")
+_TRAINING = ("gradient_norm",)
 
 
 @rule(
@@ -27,16 +26,7 @@ _TRAINING = ("gradient_norm", "update_ratio")
     thresholds={"allowed": 0.0},
 )
 def nonfinite(history: History, limits: Limits) -> Iterator[Ringing]:
-    look, first = history.looks[-1], history.first
-    assert first is not None
-    lost: list[tuple[Values, NDArray[np.bool_]]] = []
-    for one in look.values:
-        before = first.find(*one.key)
-        # An empty place in a table of unequal layers is NaN from the first look on.
-        if before is not None and before.numbers.shape == one.numbers.shape:
-            gone = np.isnan(one.numbers) & ~np.isnan(before.numbers)
-            if gone.any():
-                lost.append((one, np.asarray(gone if gone.ndim == 1 else gone.any(axis=1))))
+    lost = history.lost(history.looks[-1])
     broken_loss = history.loss is not None and not math.isfinite(history.loss)
     if not lost and not broken_loss and history.broken is None:
         return

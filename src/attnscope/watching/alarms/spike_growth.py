@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attnscope.core.words import number
+from attnscope.core.words import count, number
 from attnscope.watching.history import History
 from attnscope.watching.rule import Limits, Ringing, rule
 
@@ -26,10 +26,10 @@ from attnscope.watching.rule import Limits, Ringing, rule
 )
 def spike_growth(history: History, limits: Limits) -> Iterator[Ringing]:
     for track in history.tracks("spike"):
-        before = track.before(limits["window"])
-        if before is None or track.site != "stream":
+        past = track.before(limits["window"])
+        if past is None or track.site != "stream":
             continue
-        now = track.now
+        now, (before, steps) = track.now, past
         ratio = now / np.maximum(before, np.finfo(np.float64).tiny)
         soon = (now > limits["floor"]) & (ratio > 1) & (now * ratio > limits["end"])
         fast = (now > limits["floor"]) & (ratio > limits["growth"])
@@ -37,8 +37,8 @@ def spike_growth(history: History, limits: Limits) -> Iterator[Ringing]:
         if not where.any():
             continue
         worst = float(now[where].max())
-        grew = f"The largest activation grew {number(float(ratio[where].max()))} times within"
-        what = f"{grew} {limits['window']:.0f} steps, to {number(worst)},"
+        grew = f"The largest activation grew {number(float(ratio[where][now[where].argmax()]))} times"  # in one layer
+        what = f"{grew} within {count(steps, 'step')}, to {number(worst)},"
         if soon.any():
             yield Ringing(track.stack, track.site, where, worst, limits["end"], what, "critical")
         else:

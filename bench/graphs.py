@@ -1,0 +1,35 @@
+"""Graphs as somebody would bring them: adjacency with uniform rows, of very unequal degrees."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnscope.patterns.pattern import Pattern
+
+
+def power_law(n: int, links: int, seed: int) -> Pattern:
+    """Barabasi and Albert (1999): every new node links to so many old ones, chosen in proportion to their degree."""
+    rng = np.random.default_rng(seed)
+    ends = list(range(links))  # every node as often as it has links, the first ones once more
+    edges = []
+    for node in range(links, n):
+        chosen: set[int] = set()
+        while len(chosen) < links:
+            chosen.add(ends[int(rng.integers(len(ends)))])
+        for old in chosen:
+            edges.append((old, node))
+            ends += [old, node]
+    return _adjacency(np.array(edges), n, f"power-law graph, n={n}, seed={seed}")
+
+
+def erdos_renyi(n: int, mean_degree: float, seed: int) -> Pattern:
+    """Every pair is linked with the same probability; a node without a link attends to itself."""
+    linked = np.triu(np.random.default_rng(seed).random((n, n)) < mean_degree / (n - 1), 1)
+    alone = np.flatnonzero(~(linked | linked.T).any(1))
+    linked[alone, alone] = True
+    return _adjacency(np.argwhere(linked), n, f"random graph, n={n}, seed={seed}")
+
+
+def _adjacency(edges: np.ndarray, n: int, name: str) -> Pattern:
+    both = np.unique(np.concatenate([edges, edges[:, ::-1]]), axis=0)
+    return Pattern.of(both[:, 0], both[:, 1], np.ones(len(both)), n=n, normalise=True, name=name)

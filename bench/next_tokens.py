@@ -1,0 +1,61 @@
+"""`python -m bench.next_tokens`: which explanation of a next token is faithful in SmolLM2-135M.
+
+Faithfulness is that of `attnscope explain --evaluate`: 12 articles of WikiText-2's test part, the first 20 words of the
+first long paragraph of each; the probability of the token that the model names next is followed while words go. All
+default methods are judged beside occlusion and random numbers. One thread; about twenty minutes of one core.
+
+Writes bench/next_tokens.json (the record of `evaluate`, which `attnscope.load` reads back) and, with --page, its page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from itertools import islice
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+import attnscope
+from attnscope.core.progress import silent
+from attnscope.reporting.terminal import print_record
+from bench.subjects import wikitext
+from tools.fetch_models import path as weights
+
+RESULTS = Path(__file__).with_name("next_tokens.json")
+ARTICLES, WORDS, LONG = 12, 20, 300  # characters of a paragraph that is more than a caption
+HEADING = re.compile(r"^ = [^=]+ = $", re.MULTILINE)
+
+
+def beginnings(count: int) -> list[str]:
+    """One text of each article: texts of one article are alike, and count as one."""
+    articles = HEADING.split(wikitext())[1:]
+    paragraphs = (next((line for line in article.splitlines() if len(line) > LONG), None) for article in articles)
+    return [" ".join(line.split()[:WORDS]) for line in islice(filter(None, paragraphs), count)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--articles", type=int, default=ARTICLES)
+    parser.add_argument("--method", default="default")
+    parser.add_argument("--page", type=Path, default=None)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    found = attnscope.evaluate(
+        str(weights("smollm2")),
+        beginnings(asked.articles),
+        methods=asked.method,
+        samples=asked.articles,
+        max_tokens=3 * WORDS,
+        progress=silent,
+    )
+    print_record(found, console=Console(width=100), verbose=True)
+    RESULTS.write_text(json.dumps(found.to_json(), indent=1) + "\n")
+    if asked.page is not None:
+        found.write_page(asked.page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""A nano model of zeros whose weights are then written by hand, channel by channel, for `models.programs`.
+
+sheet = Sheet({"symbol": 1, "code": 2, "answer": 1}, tokens=5, places=7, layers=1, heads=[2], hidden=8, out=4)
+sheet.embed("symbol", numbers)                  # what the embedding writes, for every token
+sheet.head(0, 0, query=["code"], key=["code"], value="symbol", write="answer")
+sheet.staircase(0, {"answer": 1.0}, nodes, {"answer": values})
+model = sheet.say("answer", 4)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnscope.models.nano import Block, Config, Nano
+
+PROBE = 7  # tokens on which the tap looks a model over: a shorter table of places would refuse them
+
+
+class Sheet:
+    """Sizes of the channels, of tokens and places, widths of the heads of one layer, hidden units, answers."""
+
+    def __init__(
+        self, channels: Mapping[str, int], tokens: int, places: int, layers: int, heads: Sequence[int], hidden: int,
+        out: int, causal: bool = False,
+    ) -> None:  # fmt: skip
+        ends = np.cumsum([*channels.values()]).tolist()
+        self.at = {name: slice(end - size, end) for (name, size), end in zip(channels.items(), ends, strict=True)}
+        self.model = Nano(
+            Config(
+                width=ends[-1],
+                heads=len(heads),
+                head_width=max(heads),
+                layers=layers,
+                vocab_size=tokens,
+                out=out,
+                mlp=hidden,
+                norm="none",
+                positions="learned",
+                max_tokens=max(places, PROBE),
+                causal=causal,
+                activation="relu",
+            )
+        )
+        for parameter in self.model.parameters():
+            nn.init.zeros_(parameter)
+        self.used = [0] * layers  # hidden units
+
+    def embed(self, name: str, of_token: Float[Tensor, "token some"]) -> None:
+        embedding = self.model.embedding
+        assert isinstance(embedding, nn.Embedding)
+        embedding.weight.data[:, self.at[name]] = of_token
+
+    def place(self, name: str, of_place: Float[Tensor, "place some"]) -> None:
+        assert self.model.positions is not None
+        self.model.positions.weight.data[: len(of_place), self.at[name]] = of_place
+
+    def head(
+        self, layer: int, index: int, *, query: Sequence[str] = (), always: Tensor | None = None, key: Sequence[str],
+        value: str, write: str, key_weight: Tensor | None = None, key_bias: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """`query` and `key` are channels side by side, queries without the root that attention divides by; `always` is
+        a query that all share, `key_weight` what the key channels are multiplied with."""
+        layer_of = self._block(layer).attention
+        first = index * layer_of.dim
+        start = first
+        for name in query:
+            size = self.at[name].stop - self.at[name].start
+            layer_of.query.weight.data[start : start + size, self.at[name]] = torch.eye(size) / layer_of.scale
+            start += size
+        if always is not None:
+            layer_of.query.bias.data[first : first + len(always)] = always / layer_of.scale
+        start = first
+        for name in key:
+            size = self.at[name].stop - self.at[name].start
+            weight = torch.eye(size) if key_weight is None else key_weight
+            layer_of.key.weight.data[start : start + len(weight), self.at[name]] = weight
+            start += len(weight)
+        if key_bias is not None:
+            layer_of.key.bias.data[first : first + len(key_bias)] = key_bias
+        layer_of.value.weight.data[first, self.at[value]] = 1.0
+        layer_of.output.weight.data[self.at[write], first] = 1.0
+
+    def staircase(
+        self, layer: int, reads: Mapping[str, float], nodes: Float[Tensor, " node"],
+        writes: Mapping[str, Float[Tensor, "node some"]], shift: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Look x = shift + sum of channels times numbers up among rising nodes, and write what stands there."""
+        mlp = self._block(layer).mlp
+        assert isinstance(mlp, nn.Sequential)
+        up, down = mlp[0], mlp[2]
+        assert isinstance(up, nn.Linear)
+        assert isinstance(down, nn.Linear)
+        for write, values in writes.items():
+            down.bias.data[self.at[write]] += values[0]
+        for m in range(1, len(nodes)):
+            gap = float(nodes[m] - nodes[m - 1])
+            for begin, sign in ((0.25, 1.0), (0.75, -1.0)):
+                unit = self.used[layer]
+                for read, factor in reads.items():
+                    up.weight.data[unit, self.at[read]] = 2 * factor / gap
+                up.bias.data[unit] = 2 * (shift - float(nodes[m - 1])) / gap - 2 * begin
+                for write, values in writes.items():
+                    down.weight.data[self.at[write], unit] = sign * (values[m] - values[m - 1])
+                self.used[layer] += 1
+
+    def say(self, name: str, answers: int) -> Nano:
+        """Answer o where the number is nearest to o."""
+        numbers = torch.arange(float(answers))
+        self.model.output.weight.data[:, self.at[name]] = 2 * numbers[:, None]
+        self.model.output.bias.data[:] = -numbers.square()
+        return self.model
+
+    def _block(self, layer: int) -> Block:
+        block = self.model.blocks[layer]
+        assert isinstance(block, Block)
+        return block

@@ -1,0 +1,13 @@
+"""Writes CITATION.cff in the root of the repository from what attnscope says of itself (`attnscope cite`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attnscope.citing.software import citation_file
+from attnscope.core.files import write_atomically
+
+FILE = Path(__file__).resolve().parents[1] / "CITATION.cff"
+
+if __name__ == "__main__":
+    write_atomically(FILE, citation_file().encode())
