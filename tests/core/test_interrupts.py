@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from attnscope.core import interrupts
-from attnscope.core.interrupts import Stepwise, Terminated, exit_code, stoppable, uninterrupted
+from attnscope.core.interrupts import Stepwise, Terminated, exit_code, leave_in_peace, stoppable, uninterrupted
 from tests.interrupting import hearing_signals
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
@@ -152,3 +152,15 @@ def test_other_threads_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert done == [before]
+
+
+@BOTH
+def test_no_signal_can_raise_between_the_end_of_a_stopped_command_and_the_end_of_its_process(number: int) -> None:
+    """The handlers of before are not put back for a moment: another signal, however late, changes nothing."""
+    with pytest.raises(KeyboardInterrupt), stoppable():
+        try:
+            send(signal.SIGINT)
+        finally:
+            leave_in_peace()
+    assert handlers() == [signal.SIG_IGN, signal.SIG_IGN]
+    send(number)

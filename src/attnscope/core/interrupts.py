@@ -9,7 +9,9 @@ KeyboardInterrupt, so whatever keeps work for one keeps it for the other, and on
     Stepwise          around long work: a signal waits for the next step, a later one stops at once
 
 Only signals that Python handles are touched: what was ignored when the process began stays ignored, and a library's
-caller keeps the handlers they set. Handlers are put back when a context is left; nothing happens on import.
+caller keeps the handlers they set. Handlers are put back when a context is left, unless `leave_in_peace` was called
+inside: between the end of a context and the end of the process there is then no moment in which a signal can raise.
+Nothing happens on import.
 """
 
 from __future__ import annotations
@@ -40,9 +42,12 @@ class _Arrivals:
 
     def note(self, number: int) -> bool:
         """Whether this is a new wish to stop, and not the echo of one."""
-        echo = self.first is not None and time.monotonic() - self.at < SAME_STOP_SECONDS
+        now = time.monotonic()
+        echo = self.first is not None and now - self.at < SAME_STOP_SECONDS
         if self.first is None:
-            self.first, self.at = number, time.monotonic()
+            self.first = number
+        if not echo:  # each wish is answered in peace, not the first alone
+            self.at = now
         return not echo
 
 
@@ -59,7 +64,7 @@ def exit_code() -> int:
 
 
 def leave_in_peace() -> None:
-    """A stopped command is on its way out: another signal now would change nothing but its exit code."""
+    """A stopped command is on its way out: another signal would change nothing but its exit code. Holds to the end."""
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
@@ -138,4 +143,5 @@ def _handling(handler: Handler, *, also_by_default: bool = False) -> Iterator[di
         yield before
     finally:
         for number in taken:
-            signal.signal(number, before.get(number, signal.SIG_DFL))
+            if signal.getsignal(number) is handler:  # what was set inside is another's decision
+                signal.signal(number, before.get(number, signal.SIG_DFL))
