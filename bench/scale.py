@@ -30,8 +30,8 @@ RESULTS = Path(__file__).with_name("scale.json")
 SHARDS, DISTINCT, SEQUENCES = 10_000, 50, 8
 FEW, MANY = 64, 640_000
 SCANNED = {
-    "minilm": {"samples": 512, "max_tokens": 128, "batch_size": 16},
-    "smollm2": {"samples": 64, "max_tokens": 256, "batch_size": 8},
+    "minilm": {"samples": 2048, "max_tokens": 128, "batch_size": 16},
+    "smollm2": {"samples": 256, "max_tokens": 256, "batch_size": 8},
 }
 
 

@@ -169,8 +169,8 @@ class Processes:
 
 def environment(workers: int) -> Mapping[str, str]:
     """Where a worker finds its modules, and how many threads it may use."""
-    share = max(1, cores() // workers)
-    threads = {name: str(min(share, int(os.environ.get(name, "") or share))) for name in _THREADS}
+    asked = int(os.environ.get("OMP_NUM_THREADS", "") or cores())  # one limit for all: MKL's own would go before it
+    threads = dict.fromkeys(_THREADS, str(max(1, min(asked, cores() // workers))))
     path = os.pathsep.join(dict.fromkeys(filter(None, [*sys.path, os.environ.get("PYTHONPATH", "")])))
     return {**os.environ, **threads, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
 
