@@ -1,6 +1,6 @@
 """`make bench`: what a scan costs, as ratios to the model's own fused forward in the same run.
 
-Prints a table and writes bench/results.json. Machines are noisy: look at ratios, and at more than one run.
+Prints a table, writes bench/results.json and from it the tables of README.md and docs/costs.md. Machines are noisy: look at ratios, and at more than one run.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from bench.cost_tables import write
 
 RESULTS = Path(__file__).with_name("results.json")
 WAYS = {
@@ -109,6 +111,7 @@ def main() -> None:
         results["report_mb_30x9"] = report_megabytes()
         console.print(f"report for 30 layers x 9 heads: {results['report_mb_30x9']:.2f} MB (reach: 2)")
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    write()
     console.print(f"written to {RESULTS.relative_to(Path.cwd())}")
 
 

@@ -1,0 +1,71 @@
+"""What a scan costs, from bench/results.json into README.md and docs/costs.md: no number there is typed by hand.
+
+python -m bench.cost_tables
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from attnscope.core.files import write_atomically
+
+ROOT = Path(__file__).parents[1]
+BEGIN, END = "<!-- costs: written by bench/cost_tables.py -->", "<!-- end of costs -->"
+WORK = {
+    "minilm": "MiniLM, 64 texts x 128 tokens, default measures",
+    "llama-4096": "4-layer grouped-head Llama, n = 4096",
+    "llama-32768": "the same at n = 32,768",
+    "smollm2": "SmolLM2-135M, WikiText-2, 64 x 256 tokens",
+}
+MAPS_GB = {"llama-32768": 4 * 8 * 32_768**2 * 4 / 1e9}  # layers, heads, n x n, bytes: more than there is memory
+IN_README = ("minilm", "llama-4096", "llama-32768")
+
+
+def table(results: dict[str, Any], subjects: tuple[str, ...]) -> str:
+    """One row a subject: time beside the bare forward, and the peak memory of the process."""
+    rows = {(row["subject"], row["way"]): row for row in results["rows"]}
+    lines = ["| work | scan | eager maps + statistics |", "|---|---|---|"]
+    for subject in subjects:
+        if (subject, "scan") in rows:
+            lines.append(f"| {WORK[subject]} | {_cell(rows, subject, 'scan')} | {_cell(rows, subject, 'eager')} |")
+    return "\n".join(lines)
+
+
+def _cell(rows: dict[tuple[str, str], dict[str, Any]], subject: str, way: str) -> str:
+    row, bare = rows.get((subject, way)), rows[subject, "bare"]
+    if row is None:
+        return f"{MAPS_GB[subject]:.0f} GB of maps" if subject in MAPS_GB else "not measured"
+    return f"{row['time_ratio']:.2f}x time, {row['peak_mb']:,.0f} MB (bare: {bare['peak_mb']:,.0f})"
+
+
+def beside(results: dict[str, Any]) -> str:
+    """What else one run tells, in sentences."""
+    said = f"The report of 30 layers x 9 heads (SmolLM2-135M) has {results['report_mb_30x9']:.2f} MB."
+    if "two_threads" in results:
+        ratio = results["two_threads"]["ratio"]
+        said += f" On two threads, a scan of MiniLM takes {ratio:.2f}x the wall time of the bare forward on two threads."
+    return said
+
+
+def with_costs(page: str, text: str) -> str:
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}"
+
+
+def pages(results: dict[str, Any]) -> dict[Path, str]:
+    return {
+        ROOT / "README.md": table(results, IN_README),
+        ROOT / "docs" / "costs.md": f"{table(results, tuple(WORK))}\n\n{beside(results)}",
+    }
+
+
+def write() -> None:
+    results = json.loads((ROOT / "bench" / "results.json").read_text(encoding="utf-8"))
+    for page, text in pages(results).items():
+        write_atomically(page, with_costs(page.read_text(encoding="utf-8"), text).encode())
+
+
+if __name__ == "__main__":
+    write()
