@@ -45,7 +45,9 @@ def beside(results: dict[str, Any]) -> str:
     said = f"The report of 30 layers x 9 heads (SmolLM2-135M) has {results['report_mb_30x9']:.2f} MB."
     if "two_threads" in results:
         ratio = results["two_threads"]["ratio"]
-        said += f" On two threads, a scan of MiniLM takes {ratio:.2f}x the wall time of the bare forward on two threads."
+        said += (
+            f" On two threads, a scan of MiniLM takes {ratio:.2f}x the wall time of the bare forward on two threads."
+        )
     return said
 
 

@@ -1,6 +1,7 @@
 """`make bench`: what a scan costs, as ratios to the model's own fused forward in the same run.
 
-Prints a table, writes bench/results.json and from it the tables of README.md and docs/costs.md. Machines are noisy: look at ratios, and at more than one run.
+Prints a table, writes bench/results.json and from it the tables of README.md and docs/costs.md.
+Machines are noisy: look at ratios, and at more than one run.
 """
 
 from __future__ import annotations
