@@ -1,0 +1,27 @@
+"""The tables of costs say what bench/results.json says: `python -m bench.cost_tables` writes them."""
+
+from __future__ import annotations
+
+import json
+
+from bench.cost_tables import BEGIN, END, ROOT, pages, with_costs
+
+RESULTS = json.loads((ROOT / "bench" / "results.json").read_text(encoding="utf-8"))
+
+
+def test_pages_say_what_was_measured() -> None:
+    for page, text in pages(RESULTS).items():
+        said = page.read_text(encoding="utf-8")
+        assert said == with_costs(said, text), f"{page.name} is older than the results: python -m bench.cost_tables"
+
+
+def test_another_measurement_is_another_page() -> None:
+    changed = {**RESULTS, "rows": [row | {"time_ratio": row["time_ratio"] + 1} for row in RESULTS["rows"]]}
+    for page, text in pages(changed).items():
+        said = page.read_text(encoding="utf-8")
+        assert with_costs(said, text) != said
+
+
+def test_what_stands_around_the_table_is_left_alone() -> None:
+    page = with_costs(f"before\n{BEGIN}\nold\n{END}\nafter\n", "new")
+    assert page == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
