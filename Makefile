@@ -15,14 +15,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install -q -c constraints.txt -e ".[dev]"
 	touch $(STAMP)
 
-demo: $(STAMP)  ## the embedded model: scanned, beside random weights, its depth and its paths
-	$(BIN)/attnscope scan pocket --out demo/pocket
-	$(BIN)/attnscope scan pocket --random-init --out demo/random
-	$(BIN)/attnscope compare demo/pocket demo/random --out demo/compare.html
-	$(BIN)/attnscope collapse pocket --samples 4 --max-tokens 48 --out demo/collapse
-	$(BIN)/attnscope paths pocket "The dog chased its own tail and the dog" --out demo/paths
-	@echo "Open demo/pocket/report.html in a browser; demo/compare.html sets it beside random weights,"
-	@echo "demo/collapse/collapse.html shows what depth does to it, demo/paths/paths.html what paths contribute."
+demo: $(STAMP)  ## everything that can be asked of the embedded model, and one page that links the answers
+	$(BIN)/python tools/demo.py demo
 
 test: $(STAMP) weights browser  ## everything: unit, families, real weights, browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile

@@ -1,0 +1,28 @@
+"""The page that links others: every link, verdict and command is on it, and the worst verdict is its own."""
+
+from __future__ import annotations
+
+import html
+import re
+
+from attnscope.reporting.index import Linked, index
+from attnscope.reporting.verdict import Verdict
+
+CALM = Linked("Is it healthy?", "attnscope scan pocket", "scan.html", Verdict("calm", "Nothing stands out."))
+BAD = Linked("Why <b>?", 'attnscope paths pocket "a & b"', "paths.html", Verdict("warning", "One & two are alike."))
+
+
+def test_each_page_is_linked_with_its_verdict_and_its_command() -> None:
+    made = index("pocket", [CALM, BAD])
+    for one in (CALM, BAD):
+        assert f'<a href="{one.place}">{html.escape(one.question)}</a>' in made
+        assert html.escape(one.command).replace("&quot;", "&#34;") in made
+        assert html.escape(one.verdict.sentence) in made
+    assert "<b>" not in made
+
+
+def test_its_own_verdict_is_the_worst_whatever_the_order() -> None:
+    for linked in ([CALM, BAD], [BAD, CALM]):
+        found = re.search(r'id="verdict" class="verdict (\w+)"', index("pocket", linked))
+        assert found is not None
+        assert found[1] == "warning"

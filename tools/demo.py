@@ -1,0 +1,107 @@
+"""`make demo`: everything that can be asked of the embedded model, in one process, and one page that links the answers.
+
+    python tools/demo.py [FOLDER]        writes FOLDER/index.html and the pages behind it (default: demo)
+
+Each step is the Python twin of the command printed beside it. The last one trains: a small language model whose
+learning rate climbs too far, under the eyes of a watch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import attnscope
+from attnscope.core.files import write_atomically
+from attnscope.records.record import Record
+from attnscope.reporting.index import Linked, index
+from attnscope.reporting.verdict import verdict
+from draw_failing_run import train  # its neighbour in tools/
+
+TEXT = "The dog chased its own tail and the dog"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A question, the command that answers it, and its twin, which is given the folder of the demonstration."""
+
+    question: str
+    command: str
+    page: str
+    ask: Callable[[Path], Record]
+
+
+def compared(folder: Path) -> Record:
+    untrained = attnscope.scan("pocket", random_init=True)
+    untrained.save(folder / "untrained.json")
+    return attnscope.compare(attnscope.load(folder / "survey.json"), untrained)
+
+
+STEPS = (
+    Step("Is it healthy?", "attnscope scan pocket", "scan", lambda _: attnscope.scan("pocket")),
+    Step(
+        "What did training change?", "attnscope compare attnscope-pocket attnscope-pocket-random", "compare", compared
+    ),
+    Step(
+        "Does depth destroy it?",
+        "attnscope collapse pocket --samples 4 --max-tokens 48",
+        "collapse",
+        lambda _: attnscope.collapse("pocket", samples=4, max_tokens=48),
+    ),
+    Step(
+        "Which paths carry an answer?",
+        f'attnscope paths pocket "{TEXT}"',
+        "paths",
+        lambda _: attnscope.paths("pocket", TEXT),
+    ),
+    Step(
+        "Which words decided?",
+        f'attnscope explain pocket "{TEXT}"',
+        "explain",
+        lambda _: attnscope.explain("pocket", TEXT),
+    ),
+    Step(
+        "Which head looks where?", f'attnscope view pocket "{TEXT}"', "view", lambda _: attnscope.view("pocket", TEXT)
+    ),
+    Step(
+        "Which heads can go?",
+        "attnscope treat pocket --remedy prune --heads 4 --samples 16",
+        "treat",
+        lambda _: attnscope.treat("pocket", remedy="prune", heads=4, samples=16),
+    ),
+    Step(
+        "What would an alarm have said?",
+        "attnscope timeline too-high",
+        "timeline",
+        lambda folder: attnscope.timeline(train(folder, "too-high")),
+    ),
+)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "demo")
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    linked = []
+    for step in STEPS:
+        print(f"{step.question}  $ {step.command}", flush=True)
+        found = step.ask(folder)
+        page = attnscope.report(found, folder / f"{step.page}.html")
+        said = verdict(found)
+        print(f"  {said.sentence}")
+        if isinstance(found, attnscope.Survey):
+            found.save(folder / "survey.json")
+            for finding in attnscope.diagnose(found):
+                print(f"  {finding.severity}: {finding.sentence}")
+        print(f"  {page}", flush=True)
+        linked.append(Linked(step.question, step.command, page.name, said))
+    write_atomically(folder / "index.html", index("pocket", linked).encode())
+    print(f"Open {folder / 'index.html'} in a browser: it links all of them.")
+
+
+if __name__ == "__main__":
+    main()
