@@ -79,6 +79,22 @@ def test_a_shard_file_is_the_survey(tmp_path: Path) -> None:
             from_bytes(broken, "here")
 
 
+def test_one_bit_that_was_turned_is_seen_wherever_it_is() -> None:
+    """Most of a shard are numbers, of which any would be added up; behind the header every part is tried."""
+    data = to_bytes(Whose(PLAN_OF, DIGEST, 3, 4), _survey(0), Missing())
+    start = 8 + int.from_bytes(data[:8], "little")  # safetensors: the length of the header, and the header
+    for place in range(start, len(data), 101):
+        turned = bytearray(data)
+        turned[place] ^= 1 << place % 8
+        with pytest.raises(RefusalError, match="no whole shard"):
+            from_bytes(bytes(turned), "here")
+    from safetensors.numpy import load, save
+
+    arrays = load(data)
+    arrays.pop("sha256")
+    assert from_bytes(save(arrays), "of before").sequences == 6
+
+
 def test_the_fold_is_the_merge_of_surveys_in_any_order(store: Store, tmp_path: Path) -> None:
     merged = attnscope.merge(str(store.place))
     for order in itertools.islice(itertools.permutations(range(4)), 0, 24, 7):
