@@ -7,12 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from attnscope.core.errors import RefusalError
 from attnscope.corpus import stream as stream_module
 from attnscope.corpus.read import read as read_whole
 from attnscope.corpus.stream import stream
+from attnscope.hf.loading.load import load
+from attnscope.hf.loading.options import Sampling
+from attnscope.hf.loading.streamed import Streamed
 from attnscope.scanning.scan import scan
 from tests.specimens import TEXT, save_specimen
 
@@ -74,6 +78,30 @@ def test_a_streamed_scan_is_the_same_alone_and_by_parts(tmp_path: Path, monkeypa
     monkeypatch.setattr("attnscope.hf.loading.streamed.MOST_SHARDS", 2)  # two shards, of two pieces and one
     assert scan(model, corpus, **options, store=tmp_path / "few").cells == whole.cells
     assert len(list((tmp_path / "few").glob("*.shard"))) == 2
+
+
+def test_every_stretch_of_text_has_the_same_chance(tmp_path: Path) -> None:
+    """Fifty notes of a line beside a book are a hundredth of the text, and not half of what is read."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "book.jsonl").write_text("".join(f'"{n:06} is a line of the book"\n' for n in range(4000)))
+    for number in range(50):
+        (folder / f"note-{number:02}.txt").write_text("a note of one line\n")
+    text = stream(folder, block=2000)
+    assert len(text) > 100
+    loaded = load(save_specimen(tmp_path / "model"))
+    whole = text.characters(len(text))
+    shares = np.diff([text.characters(number) for number in range(len(text) + 1)]) / whole
+    drawn = np.array(
+        [
+            [Streamed(loaded, text, Sampling(10, 16, 4, seed))._quota(block) for block in range(len(text))]
+            for seed in range(300)
+        ]
+    )
+    assert set(drawn.sum(axis=1)) == {10}
+    assert np.abs(drawn - 10 * shares).max() < 1  # never further from its share than rounding
+    errors = np.sqrt(10 * shares * (1 - 10 * shares) / len(drawn))
+    assert (np.abs(drawn.mean(axis=0) - 10 * shares) < 5 * errors).all()  # and in the mean exactly that
 
 
 def test_a_corpus_elsewhere(tmp_path: Path) -> None:
