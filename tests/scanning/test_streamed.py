@@ -123,3 +123,19 @@ def test_a_damaged_stream_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n\n")
     with pytest.raises(RefusalError, match="is empty"):
         stream(tmp_path / "empty.jsonl")
+
+
+def test_a_stream_that_is_damaged_further_on_is_refused_by_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _write(tmp_path, "parquet")
+    data = bytearray(path.read_bytes())
+    data[4:200] = bytes(196)  # the first row group; the footer, by which a file is opened, is whole
+    path.write_bytes(data)
+    with pytest.raises(RefusalError, match="not a whole parquet file"):
+        stream(path)
+    monkeypatch.setattr(stream_module, "_PIECE", 100)
+    for broken, sentence in ((b"\0", r"a zero byte at offset 990\)"), (b"\xff", r"byte 0xff at offset 990\)")):
+        (tmp_path / "broken.txt").write_bytes(b"123456789\n" * 99 + broken + b"and more\n")
+        with pytest.raises(RefusalError, match=sentence):
+            stream(tmp_path / "broken.txt")

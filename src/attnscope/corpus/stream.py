@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.places import filesystem, is_address
-from attnscope.corpus.formats import JSON_LINES, KNOWN, json_record, opened_parquet, plain_text
+from attnscope.corpus.formats import JSON_LINES, KNOWN, json_record, opened_parquet, plain_text, whole_parquet
 
 LARGE = 64 << 20  # bytes, as stored: what is smaller is read whole
 _PIECE = 1 << 16
@@ -161,7 +161,9 @@ def _json_lines(lines: Any, file: str, name_of_field: str) -> Iterator[tuple[str
     for line in iter(lines.readline, b""):
         after += len(line)
         if line.strip():
-            found = json_record(plain_text(line, file), f"{file}, before byte {after},", name_of_field)
+            found = json_record(
+                plain_text(line, file, after - len(line)), f"{file}, before byte {after},", name_of_field
+            )
             if not isinstance(found, str):
                 raise RefusalError(f"{file} holds pairs and is too large to be read whole: give fewer of them.")
             yield found, after
@@ -175,11 +177,11 @@ def _text(lines: Any, file: str, last: int | None) -> Iterator[tuple[str, int]]:
         end = rest.rfind(b"\n") + 1 or rest.rfind(b" ") + 1
         if end or len(rest) > 16 * _PIECE:
             end = end or _whole_characters(rest)
+            yield plain_text(rest[:end], file, after), after + end
             after += end
-            yield plain_text(rest[:end], file), after
             rest = rest[end:]
     if rest:
-        yield plain_text(rest, file), after + len(rest)
+        yield plain_text(rest, file, after), after + len(rest)
 
 
 def _whole_characters(data: bytes) -> int:
@@ -198,9 +200,10 @@ def _rows(raw: Any, file: str, name_of_field: str, start: int) -> Iterator[tuple
         rows = found.metadata.row_group(group).num_rows
         if before + rows > start:
             number = before
-            for batch in found.iter_batches(batch_size=_ROWS, columns=[name_of_field], row_groups=[group]):
-                for text in batch.column(0).to_pylist():
-                    number += 1
-                    if number > start and text is not None:
-                        yield text, number
+            with whole_parquet(file):
+                for batch in found.iter_batches(batch_size=_ROWS, columns=[name_of_field], row_groups=[group]):
+                    for text in batch.column(0).to_pylist():
+                        number += 1
+                        if number > start and text is not None:
+                            yield text, number
         before += rows

@@ -1,9 +1,9 @@
 """The shards of a corpus that is larger than memory, each made when it is wanted and forgotten afterwards.
 
-Which blocks the N sequences come from that are asked for is a systematic sample by length. Let C be the characters of
-the corpus, c(k) those of its first k blocks, and r a number below C that the seed draws. The first k blocks give
-g(k) = (c(k) N + r) // C sequences and block k gives g(k + 1) - g(k): N in all, from all over the corpus, and blocks that
-give none are not read. Over r, block k gives (c(k + 1) - c(k)) N / C in the mean, so that every stretch of text has the
+The N sequences that are asked for come from a systematic sample of blocks, by length. Let C be the characters of the
+corpus, c(k) those of its first k blocks, and r a number below C that the seed draws. The first k blocks give
+g(k) = (c(k) N + r) // C sequences and the next one g(k + 1) - g(k): N in all, from all over the corpus, and blocks
+that give none are not read. Over r, a block gives (c(k + 1) - c(k)) N / C in the mean: every stretch of text has the
 same chance, whether its file or document is short or long.
 
 Consecutive blocks make a piece, as many as give `SHARD_TOKENS` tokens; in a piece sequences are drawn, sorted and
