@@ -14,7 +14,7 @@ import pytest
 from attnscope.core.errors import RefusalError
 from attnscope.engine.crew import one
 from attnscope.engine.hands import Hands
-from attnscope.engine.processes import Processes, cores
+from attnscope.engine.processes import Processes, cores, environment
 from tests.engine.toy import Squares
 
 
@@ -108,3 +108,16 @@ def _lives(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+@pytest.mark.parametrize(("said", "asked"), [("1", 1), ("3,2", 3), ("many", 10**6), ("", 10**6), ("0", 1)])
+def test_threads_of_a_worker_are_those_that_were_asked_for(
+    monkeypatch: pytest.MonkeyPatch, said: str, asked: int
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert environment(1)["OMP_NUM_THREADS"] == str(min(asked, cores()))
+
+
+def test_far_more_workers_than_cores_are_refused_before_any_begins(tmp_path: Path) -> None:
+    with pytest.raises(RefusalError, match=rf"would only take each other's memory: pass .*workers.*{cores()}"):
+        Processes(Squares(str(tmp_path)), 1000 * cores())

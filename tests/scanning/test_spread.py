@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,12 @@ import pytest
 
 import attnscope
 from attnscope.core.errors import RefusalError
+from attnscope.hf.loading.options import Loading, Sampling
+from attnscope.records.survey.store import PLAN, Store
 from attnscope.records.survey.survey import Survey
 from attnscope.scanning.scan import scan
+from attnscope.scanning.spread import _portable
+from attnscope.scanning.workplace import Request
 from attnscope.trace import cut
 from tests.command import attnscope as command
 from tests.specimens import TEXT, byte_tokenizer, save_specimen, tiny_llama
@@ -63,8 +68,10 @@ def test_parts_of_a_job_array_meet_in_a_store(given: tuple[str, str], whole: Sur
     merged = Survey.load(tmp_path / "merged")
     assert merged.cells == whole.cells
     assert (tmp_path / "merged" / "report.html").read_text().rstrip().endswith("</html>")
-    with pytest.raises(RefusalError, match="so part 3/3 has none"):
-        scan(*given, **OPTIONS, shard="3/3", store=store)
+    none = command("scan", *given, *WORDS, "--shard", "3/3", "--store", store)  # more parts than shards
+    assert none.returncode == 0, none.stderr
+    assert "Part 3/3 has nothing to do: there are fewer shards than parts" in none.stdout
+    assert (scan(*given, **OPTIONS, shard="3/3", store=store) | merged).cells == merged.cells
     with pytest.raises(RefusalError, match=r"another plan .another seed"):
         scan(*given, **OPTIONS, seed=3, store=store)
 
@@ -86,6 +93,37 @@ def test_what_is_kept_of_a_scan_with_several_shards(given: tuple[str, str], whol
     assert _same(whole, scan(*given, **OPTIONS, checkpoint=kept, resume=True))
     with pytest.raises(RefusalError, match="another plan"):
         scan(*given, **OPTIONS, seed=4, checkpoint=kept, resume=True)
+
+
+def test_workers_that_cannot_begin_leave_an_interrupted_scan_alone(given: tuple[str, str], tmp_path: Path) -> None:
+    """A typo in the corpus costs nothing; a scan that begins takes the place of the earlier one."""
+    kept, shards = tmp_path / "survey.partial.json", tmp_path / "survey.partial.shards"
+    Store.open(shards, {"seed": 3}, "ab" * 32, 2)
+    kept.write_text("{}")
+    (tmp_path / "typo.jsonl").write_text("{")
+    with pytest.raises(RefusalError, match="is not JSON"):
+        scan(given[0], tmp_path / "typo.jsonl", **OPTIONS, workers=1, checkpoint=kept)
+    assert (kept.exists(), (shards / PLAN).exists()) == (True, True)
+    scan(*given, **OPTIONS | {"samples": 4, "measures": "entropy"}, workers=1, checkpoint=kept)
+    assert not kept.exists()
+    assert json.loads((shards / PLAN).read_text())["plan"]["seed"] == 0
+
+
+def test_names_stay_as_they_were_given_where_workers_are_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise what workers read would be called another corpus than what one process reads."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    loading, sampling = Loading("float32", "cpu", False, 0, False, False), Sampling(4)
+
+    def sent(corpus: str, here: bool) -> tuple[object, object]:
+        asked = _portable(Request("model", corpus, None, ("entropy",), loading, sampling, None), here)
+        return asked.model, asked.corpus
+
+    assert sent("c.txt", here=True) == ("model", "c.txt")
+    assert sent("c.txt", here=False) == (str(tmp_path / "model"), str(tmp_path / "c.txt"))
+    assert sent("repeated", here=False)[1] == "repeated"
+    (tmp_path / "repeated").write_text("a file comes first")
+    assert sent("repeated", here=False)[1] == str(tmp_path / "repeated")
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from attnscope.core.errors import RefusalError
 from attnscope.corpus import stream as stream_module
 from attnscope.corpus.read import read as read_whole
 from attnscope.corpus.stream import stream
+from attnscope.hf.loading.load import load
+from attnscope.hf.loading.options import Sampling
+from attnscope.hf.loading.streamed import Streamed
 from attnscope.scanning.scan import scan
 from tests.specimens import TEXT, save_specimen
 
@@ -76,6 +80,30 @@ def test_a_streamed_scan_is_the_same_alone_and_by_parts(tmp_path: Path, monkeypa
     assert len(list((tmp_path / "few").glob("*.shard"))) == 2
 
 
+def test_every_stretch_of_text_has_the_same_chance(tmp_path: Path) -> None:
+    """Fifty notes of a line beside a book are a hundredth of the text, and not half of what is read."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "book.jsonl").write_text("".join(f'"{n:06} is a line of the book"\n' for n in range(4000)))
+    for number in range(50):
+        (folder / f"note-{number:02}.txt").write_text("a note of one line\n")
+    text = stream(folder, block=2000)
+    assert len(text) > 100
+    loaded = load(save_specimen(tmp_path / "model"))
+    whole = text.characters(len(text))
+    shares = np.diff([text.characters(number) for number in range(len(text) + 1)]) / whole
+    drawn = np.array(
+        [
+            [Streamed(loaded, text, Sampling(10, 16, 4, seed))._quota(block) for block in range(len(text))]
+            for seed in range(300)
+        ]
+    )
+    assert set(drawn.sum(axis=1)) == {10}
+    assert np.abs(drawn - 10 * shares).max() < 1  # never further from its share than rounding
+    errors = np.sqrt(10 * shares * (1 - 10 * shares) / len(drawn))
+    assert (np.abs(drawn.mean(axis=0) - 10 * shares) < 5 * errors).all()  # and in the mean exactly that
+
+
 def test_a_corpus_elsewhere(tmp_path: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     data = _write(tmp_path, "jsonl").read_bytes()
@@ -95,3 +123,19 @@ def test_a_damaged_stream_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n\n")
     with pytest.raises(RefusalError, match="is empty"):
         stream(tmp_path / "empty.jsonl")
+
+
+def test_a_stream_that_is_damaged_further_on_is_refused_by_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _write(tmp_path, "parquet")
+    data = bytearray(path.read_bytes())
+    data[4:200] = bytes(196)  # the first row group; the footer, by which a file is opened, is whole
+    path.write_bytes(data)
+    with pytest.raises(RefusalError, match="not a whole parquet file"):
+        stream(path)
+    monkeypatch.setattr(stream_module, "_PIECE", 100)
+    for broken, sentence in ((b"\0", r"a zero byte at offset 990\)"), (b"\xff", r"byte 0xff at offset 990\)")):
+        (tmp_path / "broken.txt").write_bytes(b"123456789\n" * 99 + broken + b"and more\n")
+        with pytest.raises(RefusalError, match=sentence):
+            stream(tmp_path / "broken.txt")

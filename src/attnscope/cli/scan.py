@@ -217,12 +217,10 @@ def _say_part(survey: Survey, shard: str, store: str, as_json: bool) -> None:
 
         print_json({"store": store, "shard": which, "sequences": read["sequences"], "tokens": read["tokens"]})
     else:
-        typer.echo(
-            clean(
-                f"Part {which} is in {store}: {read['sequences']:,} sequences, {read['tokens']:,} tokens. "
-                f"When all parts are done: attnscope merge {store} --out FOLDER"
-            )
-        )
+        done = f"is in {store}: {read['sequences']:,} sequences, {read['tokens']:,} tokens"
+        if not read["sequences"]:
+            done = f"has nothing to do: there are fewer shards than parts in {store}"
+        typer.echo(clean(f"Part {which} {done}. When all parts are done: attnscope merge {store} --out FOLDER"))
 
 
 def _echo(sentence: str) -> None:

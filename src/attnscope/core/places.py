@@ -38,7 +38,13 @@ class Place(Protocol):
 
 
 def place(where: str | Path) -> Place:
-    return _Elsewhere.at(str(where)) if is_address(where) else _Here(named_path(where, "folder"))
+    if not is_address(where):
+        return _Here(named_path(where, "folder"))
+    address = str(where).rstrip("/")
+    system, path = filesystem(address)
+    if "file" in system.protocol:  # a folder here after all, where a file must not be seen before it is whole
+        return _Here(named_path(path, "folder"))
+    return _Elsewhere(address, system, path)
 
 
 def filesystem(address: str) -> tuple[Any, str]:
@@ -92,10 +98,6 @@ class _Elsewhere:
     address: str
     system: Any
     path: str
-
-    @classmethod
-    def at(cls, address: str) -> _Elsewhere:
-        return cls(address.rstrip("/"), *filesystem(address.rstrip("/")))
 
     def __str__(self) -> str:
         return self.address

@@ -44,17 +44,18 @@ def _gunzip(data: bytes, name: str) -> bytes:
         ) from error
 
 
-def plain_text(data: bytes, name: str) -> str:
-    """UTF-8 with or without a byte order mark; line ends become newlines, as in Python's text files."""
+def plain_text(data: bytes, name: str, before: int = 0) -> str:
+    """UTF-8 with or without a byte order mark; line ends become newlines, as in Python's text files. `before` are the
+    bytes of the file that come before these."""
     if (zero := data.find(b"\0")) >= 0:
         raise RefusalError(
-            f"{name} looks binary (a zero byte at offset {zero}): give a text file; save UTF-16 as UTF-8."
+            f"{name} looks binary (a zero byte at offset {before + zero}): give a text file; save UTF-16 as UTF-8."
         )
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise RefusalError(
-            f"{name} is not UTF-8 (byte 0x{data[error.start]:02x} at offset {error.start}): "
+            f"{name} is not UTF-8 (byte 0x{data[error.start]:02x} at offset {before + error.start}): "
             "convert it, for example with iconv -f latin1 -t utf-8."
         ) from error
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
@@ -108,7 +109,7 @@ def _pick(fields: Any) -> str:
 
 
 def _parquet(data: bytes, name: str, field: str) -> list[Document]:
-    with _whole_parquet(name):
+    with whole_parquet(name):
         return _rows(opened_parquet(io.BytesIO(data), name, field), name, field)
 
 
@@ -121,7 +122,7 @@ def opened_parquet(source: Any, name: str, field: str) -> Any:
         raise RefusalError(
             f"Reading {name} needs pyarrow: pip install 'attnscope[parquet]', or convert it to .jsonl."
         ) from error
-    with _whole_parquet(name):
+    with whole_parquet(name):
         file = pyarrow.parquet.ParquetFile(source)
         columns = file.schema_arrow
         if field not in columns.names:
@@ -135,7 +136,7 @@ def opened_parquet(source: Any, name: str, field: str) -> Any:
 
 
 @contextmanager
-def _whole_parquet(name: str) -> Iterator[None]:
+def whole_parquet(name: str) -> Iterator[None]:
     damaged: tuple[type[Exception], ...] = (OSError, KeyError, ValueError)
     try:
         import pyarrow

@@ -1,8 +1,9 @@
 """A corpus larger than memory: read once to be counted and hashed, then again a block at a time, wherever it is needed.
 
-A block is about 64,000 characters of consecutive documents. The index that the first reading leaves says where each
-begins (a file and a place in it: 16 bytes a block), so that any block can be had without those before it; inside gzip
-they are unpacked on the way, and forgotten. Plain text is cut where a line or a word ends.
+A block is about 64,000 characters of consecutive documents of one file; a short file is a short block, and a long
+document a long one. The index that the first reading leaves says where each begins (a file and a place in it) and how
+many characters there are up to its end (24 bytes a block), so that any block can be had without those before it; inside
+gzip they are unpacked on the way, and forgotten. Plain text is cut where a line or a word ends.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.places import filesystem, is_address
-from attnscope.corpus.formats import JSON_LINES, KNOWN, json_record, opened_parquet, plain_text
+from attnscope.corpus.formats import JSON_LINES, KNOWN, json_record, opened_parquet, plain_text, whole_parquet
 
 LARGE = 64 << 20  # bytes, as stored: what is smaller is read whole
 _PIECE = 1 << 16
@@ -39,9 +40,14 @@ class Stream:
     folder: bool
     _file: NDArray[np.int64]
     _place: NDArray[np.int64]
+    _upto: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self._file)
+
+    def characters(self, blocks: int) -> int:
+        """In so many blocks, the first ones."""
+        return int(self._upto[blocks - 1]) if blocks else 0
 
     def block(self, number: int) -> list[str]:
         """The texts of one block."""
@@ -69,17 +75,20 @@ def stream(source: str | Path, name_of_field: str = "text", block: int = _PIECE)
     """Read everything once, and keep where its blocks of `block` characters begin."""
     files, folder = _files(source)
     digest = hashlib.sha256()
-    starts = (array("q"), array("q"))
+    starts = (array("q"), array("q"), array("q"))
+    characters = 0
     for number, file in enumerate(files):
         full, place = block, 0  # so that the first piece begins a block
         for text, after in _pieces(file, name_of_field, 0):
             if full >= block:
                 starts[0].append(number)
                 starts[1].append(place)
+                starts[2].append(0)
                 full = 0
             data = text.encode()
             digest.update(len(data).to_bytes(8, "big") + data)
-            full, place = full + len(text), after
+            full, place, characters = full + len(text), after, characters + len(text)
+            starts[2][-1] = characters
     if not starts[0]:
         raise RefusalError(f"The corpus {source} is empty: give it at least a few sentences of text.")
     index = [np.array(one, dtype=np.int64) for one in starts]
@@ -152,7 +161,9 @@ def _json_lines(lines: Any, file: str, name_of_field: str) -> Iterator[tuple[str
     for line in iter(lines.readline, b""):
         after += len(line)
         if line.strip():
-            found = json_record(plain_text(line, file), f"{file}, before byte {after},", name_of_field)
+            found = json_record(
+                plain_text(line, file, after - len(line)), f"{file}, before byte {after},", name_of_field
+            )
             if not isinstance(found, str):
                 raise RefusalError(f"{file} holds pairs and is too large to be read whole: give fewer of them.")
             yield found, after
@@ -166,11 +177,11 @@ def _text(lines: Any, file: str, last: int | None) -> Iterator[tuple[str, int]]:
         end = rest.rfind(b"\n") + 1 or rest.rfind(b" ") + 1
         if end or len(rest) > 16 * _PIECE:
             end = end or _whole_characters(rest)
+            yield plain_text(rest[:end], file, after), after + end
             after += end
-            yield plain_text(rest[:end], file), after
             rest = rest[end:]
     if rest:
-        yield plain_text(rest, file), after + len(rest)
+        yield plain_text(rest, file, after), after + len(rest)
 
 
 def _whole_characters(data: bytes) -> int:
@@ -189,9 +200,10 @@ def _rows(raw: Any, file: str, name_of_field: str, start: int) -> Iterator[tuple
         rows = found.metadata.row_group(group).num_rows
         if before + rows > start:
             number = before
-            for batch in found.iter_batches(batch_size=_ROWS, columns=[name_of_field], row_groups=[group]):
-                for text in batch.column(0).to_pylist():
-                    number += 1
-                    if number > start and text is not None:
-                        yield text, number
+            with whole_parquet(file):
+                for batch in found.iter_batches(batch_size=_ROWS, columns=[name_of_field], row_groups=[group]):
+                    for text in batch.column(0).to_pylist():
+                        number += 1
+                        if number > start and text is not None:
+                            yield text, number
         before += rows

@@ -21,10 +21,12 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.words import count
 from attnscope.engine.crew import RETRIES, Job, failed, lost, refuse_disagreement, refused
 from attnscope.engine.frames import receive, send
 
 _NOTHING = object()
+_MOST_PER_CORE = 16  # more of them only take each other's memory
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
@@ -51,6 +53,11 @@ class Processes:
     def __init__(self, job: Job, workers: int) -> None:
         if workers < 1:
             raise RefusalError(f"{workers} workers do nothing: pass --workers 1 or more.")
+        if workers > (most := _MOST_PER_CORE * cores()):
+            raise RefusalError(
+                f"{workers} workers on {count(cores(), 'core')} would only take each other's memory: pass --workers "
+                f"{cores()}, and never more than {most}."
+            )
         self._job, self._workers = job, workers
         self._pickled = pickle.dumps(job)
         self._hands: list[_Hand] = []
@@ -169,7 +176,8 @@ class Processes:
 
 def environment(workers: int) -> Mapping[str, str]:
     """Where a worker finds its modules, and how many threads it may use."""
-    asked = int(os.environ.get("OMP_NUM_THREADS", "") or cores())  # one limit for all: MKL's own would go before it
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # OpenMP takes a list, a number a level
+    asked = int(first) if first.isdecimal() else cores()  # one limit for all: MKL's own would go before it
     threads = dict.fromkeys(_THREADS, str(max(1, min(asked, cores() // workers))))
     path = os.pathsep.join(dict.fromkeys(filter(None, [*sys.path, os.environ.get("PYTHONPATH", "")])))
     return {**os.environ, **threads, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}

@@ -25,7 +25,6 @@ from attnscope.core.named_path import named_path
 from attnscope.core.progress import AdvanceReading, silent
 from attnscope.core.registry import choose
 from attnscope.core.seeds import refuse_unusable_seed
-from attnscope.core.words import count
 from attnscope.corpus.corpus import Corpus
 from attnscope.engine.hands import Hands
 from attnscope.engine.part import part
@@ -51,6 +50,7 @@ from attnscope.hf.seeing.gradients import without_gradients
 from attnscope.hf.seeing.intact import keeping_its_modules
 from attnscope.records.survey.ledger import Each
 from attnscope.records.survey.merge import folded
+from attnscope.records.survey.provenance import counted
 from attnscope.records.survey.shard_file import shard_name
 from attnscope.records.survey.store import Store
 from attnscope.records.survey.survey import Survey
@@ -113,7 +113,8 @@ def scan(
 
     `workers` processes, or the workers of a Ray cluster (`engine="ray"`, at `address`), share the shards of the corpus;
     finished shards gather in `store`, where a scan of the same plan finds them again. `shard="3/64"` does the third of
-    64 parts of them and gives the survey of that part; `attnscope.merge(store)` makes the whole.
+    64 parts of them and gives the survey of that part, which is empty where there are fewer shards than parts;
+    `attnscope.merge(store)` makes the whole.
     """
     tell = progress or silent
     words = _names_of(measures)
@@ -176,11 +177,11 @@ def _alone(
             numbers = range(place.plan.shards) if mine is None else mine.shards(place.plan.shards)
             one_by_one(place, kept, numbers, keeper, before, each, tell)
             files = [(kept.place, shard_name(kept.digest, number)) for number in numbers]
-            if not files:
-                raise RefusalError(
-                    f"There are {count(place.plan.shards, 'shard')}, so part {mine} has none: use fewer parts."
-                )
-            survey = folded(files, partial=mine is not None)
+            if files:
+                survey = folded(files, partial=mine is not None)
+            else:  # more parts than shards, which is no failure: torchrun would end all for it
+                cards = {measure.card.name: measure.card for measure in place.plan.chosen}
+                survey = Survey.empty(counted(place.origin, 0, 0, {}), cards)
         with uninterrupted():
             if keep_text and mine is None:
                 survey = with_excerpts(survey, place.cut, place.loaded.tokenizer)

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,13 +19,14 @@ from torch import nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import AdvanceReading
+from attnscope.corpus.read import repeated
 from attnscope.engine.crew import one
 from attnscope.engine.hands import Hands
 from attnscope.hf.loading.load import Loaded
 from attnscope.records.survey.evidence import Excerpts, Sequences
 from attnscope.records.survey.merge import folded
 from attnscope.records.survey.shard_file import shard_name
-from attnscope.records.survey.store import Store, remove_store
+from attnscope.records.survey.store import Store
 from attnscope.records.survey.survey import Survey
 from attnscope.scanning.checkpoint import Checkpoint, shards_beside
 from attnscope.scanning.excerpts import texts_of, wanted_samples
@@ -46,7 +48,7 @@ class ScanJob:
     @contextmanager
     def open(self) -> Iterator[_Opened]:
         with opened(self.request) as place:
-            yield _Opened(place, Store.open(self.store, place.plan.to_json(), place.plan.digest, place.plan.shards))
+            yield _Opened(place, self.store)
 
     def called(self, task: Task) -> str:
         return f"shard {task[1]}" if task[0] == "shard" else "the texts behind findings"
@@ -55,7 +57,13 @@ class ScanJob:
 @dataclass(frozen=True)
 class _Opened:
     place: Workplace
-    store: Store
+    where: str
+
+    @cached_property
+    def store(self) -> Store:
+        """Opened with the first shard: by then the driver has taken away what an earlier scan left there."""
+        plan = self.place.plan
+        return Store.open(self.where, plan.to_json(), plan.digest, plan.shards)
 
     @property
     def agreed(self) -> str:
@@ -84,14 +92,12 @@ def spread(
     tell: AdvanceReading,
 ) -> Survey:
     """The survey of a request, by other hands."""
-    request = _portable(request)
+    request = _portable(request, here=hands.engine == "local")
     tell("starting workers", 0, 0, 0)
-    if store is None and checkpoint is not None and not resume:
-        Checkpoint.refuse_folder(checkpoint)
-        checkpoint.unlink(missing_ok=True)
-        remove_store(shards_beside(checkpoint))
     with _folder(store, checkpoint) as where, hands.crew(ScanJob(request, str(where))) as crew:
         plan, sizes = crew.hello
+        if store is None and not resume:  # not before a worker has model and corpus: a typo must cost nothing
+            Checkpoint(checkpoint, plan).clear()
         kept = Store.open(where, plan.to_json(), plan.digest, plan.shards)
         done = kept.done()
         todo = [("shard", number) for number in range(plan.shards) if number not in done]
@@ -121,8 +127,9 @@ def _folder(store: str | Path | None, checkpoint: Path | None) -> AbstractContex
     return tempfile.TemporaryDirectory(prefix="attnscope-shards-")
 
 
-def _portable(request: Request) -> Request:
-    """The request as plain data that a worker can open; what lives in this process only is refused."""
+def _portable(request: Request, here: bool) -> Request:
+    """The request as plain data that a worker can open; what lives in this process only is refused. Workers `here` are
+    in the same folder, so that names stay as they were given, and so does what surveys call the corpus."""
     if isinstance(request.model, nn.Module | Loaded) or request.tokenizer is not None:
         raise RefusalError(
             "Workers load the model themselves, so one in memory cannot be handed to them: save it with "
@@ -133,11 +140,13 @@ def _portable(request: Request) -> Request:
         raise RefusalError(
             "Standard input can be read by one process only: write it to a file, or leave --workers out."
         )
-    if isinstance(corpus, Path) or (isinstance(corpus, str) and "://" not in corpus):
-        corpus = str(Path(corpus).expanduser().absolute())  # a worker may run elsewhere
+    if repeated(corpus) is not None:
+        pass  # a word, and no path
+    elif isinstance(corpus, Path) or (isinstance(corpus, str) and "://" not in corpus):
+        corpus = str(corpus) if here else str(Path(corpus).expanduser().absolute())
     elif corpus is not None and not isinstance(corpus, str):
         corpus = corpus if isinstance(corpus, Batches | Mapping) else cast(Any, list(corpus))
     model = str(request.model)
-    if Path(model).expanduser().exists():
+    if not here and Path(model).expanduser().exists():
         model = str(Path(model).expanduser().absolute())
     return replace(request, model=model, corpus=corpus)

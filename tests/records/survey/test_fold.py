@@ -13,6 +13,7 @@ import pytest
 import attnscope
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
+from attnscope.core.places import place
 from attnscope.core.registry import measures
 from attnscope.records.survey.cell import Cell, Key
 from attnscope.records.survey.missing import Missing
@@ -79,6 +80,22 @@ def test_a_shard_file_is_the_survey(tmp_path: Path) -> None:
             from_bytes(broken, "here")
 
 
+def test_one_bit_that_was_turned_is_seen_wherever_it_is() -> None:
+    """Most of a shard are numbers, of which any would be added up; behind the header every part is tried."""
+    data = to_bytes(Whose(PLAN_OF, DIGEST, 3, 4), _survey(0), Missing())
+    start = 8 + int.from_bytes(data[:8], "little")  # safetensors: the length of the header, and the header
+    for byte in range(start, len(data), 101):
+        turned = bytearray(data)
+        turned[byte] ^= 1 << byte % 8
+        with pytest.raises(RefusalError, match="no whole shard"):
+            from_bytes(bytes(turned), "here")
+    from safetensors.numpy import load, save
+
+    arrays = load(data)
+    arrays.pop("sha256")
+    assert from_bytes(save(arrays), "of before").sequences == 6
+
+
 def test_the_fold_is_the_merge_of_surveys_in_any_order(store: Store, tmp_path: Path) -> None:
     merged = attnscope.merge(str(store.place))
     for order in itertools.islice(itertools.permutations(range(4)), 0, 24, 7):
@@ -95,6 +112,13 @@ def test_the_fold_is_the_merge_of_surveys_in_any_order(store: Store, tmp_path: P
 def test_surveys_are_merged_too(tmp_path: Path) -> None:
     paths = [_survey(number).save(tmp_path / f"{number}.json") for number in range(2)]
     assert attnscope.merge(paths).cells == (_survey(0) | _survey(1)).cells
+    with pytest.raises(RefusalError, match=r"The survey .*0\.json is there twice"):
+        attnscope.merge([*paths, paths[0]])
+    with pytest.raises(RefusalError, match="One survey is there twice"):
+        attnscope.merge([_survey(0), _survey(0)])
+    for nothing in (tmp_path, tmp_path / "not there"):
+        with pytest.raises(RefusalError, match="neither a store of shards nor a survey"):
+            attnscope.merge(nothing)
     with pytest.raises(RefusalError, match="nothing to merge"):
         attnscope.merge([])
 
@@ -161,3 +185,11 @@ def test_many_shards_of_one_layout_are_one_sum(tmp_path: Path) -> None:
         np.testing.assert_array_equal(merged.cells[key].moments.count, 30 * cell.moments.count)
         assert (merged.cells[key].moments.total == 30 * cell.moments.total).all()
         np.testing.assert_array_equal(merged.cells[key].sketch.tally.counts, 30 * cell.sketch.tally.counts)
+
+
+def test_an_address_of_this_machine_is_a_folder(tmp_path: Path) -> None:
+    """What fsspec writes there is seen before it is whole: a killed writer would leave half a shard as a whole one."""
+    pytest.importorskip("fsspec")
+    where = place(f"file://{tmp_path / 'shards'}/")
+    assert str(where) == str(tmp_path / "shards")
+    assert where == place(tmp_path / "shards")

@@ -1,21 +1,26 @@
 """The shards of a corpus that is larger than memory, each made when it is wanted and forgotten afterwards.
 
-Of B blocks of text and N sequences that are asked for, block k gives (k + 1) N // B - k N // B: N in all, from all over
-the corpus, and blocks that give none are not read. Consecutive blocks make a piece, as many as give `SHARD_TOKENS`
-tokens; in a piece sequences are drawn, sorted and padded as those of a small corpus are. A shard is one piece, or as
-many consecutive ones as keep the number of shards at `MOST_SHARDS`: a billion tokens are 30,518 shards of four pieces.
-What a shard holds follows from the corpus and the options alone.
+The N sequences that are asked for come from a systematic sample of blocks, by length. Let C be the characters of the
+corpus, c(k) those of its first k blocks, and r a number below C that the seed draws. The first k blocks give
+g(k) = (c(k) N + r) // C sequences and the next one g(k + 1) - g(k): N in all, from all over the corpus, and blocks
+that give none are not read. Over r, a block gives (c(k + 1) - c(k)) N / C in the mean: every stretch of text has the
+same chance, whether its file or document is short or long.
+
+Consecutive blocks make a piece, as many as give `SHARD_TOKENS` tokens; in a piece sequences are drawn, sorted and
+padded as those of a small corpus are. A shard is one piece, or as many consecutive ones as keep the number of shards at
+`MOST_SHARDS`: a billion tokens are 30,518 shards of four pieces. What a shard holds follows from the corpus and the
+options alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import random
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 
 from attnscope.corpus.corpus import Corpus
 from attnscope.corpus.stream import Stream
@@ -52,7 +57,7 @@ class Streamed:
     @cached_property
     def _firsts(self) -> tuple[int, ...]:
         """The number of each piece's first sequence, as if every piece gave all that it may; at the end, of all."""
-        return tuple(accumulate((sum(map(self._quota, range(a, b))) for a, b in self._pieces), initial=0))
+        return tuple(map(self._given, (0, *(end for _, end in self._pieces))))
 
     @cached_property
     def _shards(self) -> tuple[range, ...]:
@@ -61,9 +66,17 @@ class Streamed:
         whole = range(len(self._pieces))
         return tuple(whole[a : a + together] for a in range(0, len(whole), together))
 
+    @cached_property
+    def _offset(self) -> int:
+        return random.Random(self.sampling.seed).randrange(self.text.characters(len(self.text)))
+
+    def _given(self, blocks: int) -> int:
+        """Sequences of so many blocks, the first ones."""
+        wanted, whole = self.sampling.samples or 0, self.text.characters(len(self.text))
+        return (self.text.characters(blocks) * wanted + self._offset) // whole
+
     def _quota(self, block: int) -> int:
-        wanted, blocks = self.sampling.samples or 0, len(self.text)
-        return (block + 1) * wanted // blocks - block * wanted // blocks
+        return self._given(block + 1) - self._given(block)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:

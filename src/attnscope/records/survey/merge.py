@@ -9,6 +9,7 @@ there are. Every shard must be there once. No torch here.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from functools import reduce
@@ -16,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.named_path import named_path
 from attnscope.core.places import Place, is_address, place
 from attnscope.core.progress import Advance, silent
 from attnscope.core.words import ranges
-from attnscope.records.load import opened
+from attnscope.records.load import file_of, opened
 from attnscope.records.survey.fold import Fold
 from attnscope.records.survey.missing import Missing
 from attnscope.records.survey.provenance import counted, merge_provenance
@@ -38,7 +40,7 @@ def merge(parts: Part | Iterable[Part], *, partial: bool = False, progress: Adva
         raise RefusalError("There is nothing to merge: name a store of shards, shard files, or surveys.")
     shards = [one for one in given if not isinstance(one, Survey) and _holds_shards(one)]
     if not shards:
-        return reduce(lambda a, b: a | b, (opened(one, Survey) for one in given))
+        return reduce(lambda a, b: a | b, _each_once(given))
     if len(shards) < len(given):
         raise RefusalError("Shards and surveys are not merged together: merge the shards first, then the surveys.")
     return folded(_files(shards), partial=partial, tell=progress or silent)
@@ -78,6 +80,24 @@ def folded(files: Iterable[tuple[Place, str]], *, partial: bool = False, tell: A
         origin["notes"] = [*origin.get("notes", ()), note]
     provenance = counted(origin, sequences, tokens.pop(""), tokens)
     return missing.said_of(Survey(provenance, survey.cards, survey.cells))
+
+
+def _each_once(given: Iterable[Part]) -> Iterator[Survey]:
+    """The same survey twice would count every sequence of it twice."""
+    seen: set[str] = set()
+    for one in given:
+        if not isinstance(one, Survey) and not file_of(named_path(one), Survey).is_file():
+            raise RefusalError(
+                f"{one} is neither a store of shards nor a survey: name the folder that was the --store of the scan, "
+                "or the --out of scans that are done."
+            )
+        survey = opened(one, Survey)
+        digest = hashlib.sha256(json.dumps(survey.to_json(), sort_keys=True).encode()).hexdigest()
+        if digest in seen:
+            called = "One survey" if isinstance(one, Survey) else f"The survey {one}"
+            raise RefusalError(f"{called} is there twice, and each of its sequences would be too: give it once.")
+        seen.add(digest)
+        yield survey
 
 
 def _holds_shards(one: str | Path) -> bool:

@@ -1,11 +1,13 @@
 """One shard of a survey as a file: `PLAN-0000012.shard`, safetensors with arrays and one JSON document beside them.
 
 It says of itself which plan it belongs to, which of how many shards it is, and what was read, so that shards can be
-gathered from anywhere and merged where neither the model nor torch is.
+gathered from anywhere and merged where neither the model nor torch is. A hash of all of it lies inside: a bit that a
+disk or a network turned would otherwise be added up like any other. (Files of before the hash are read without it.)
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from attnscope.records.survey.survey import Survey
 
 SUFFIX = ".shard"
 FORMAT, VERSION = "attnscope-shard", 1
+_HASH = "sha256"
 _DAMAGED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError, FieldError)
 
 
@@ -87,6 +90,7 @@ def to_bytes(whose: Whose, survey: Survey, missing: Missing) -> bytes:
         stored[f"{name}.negative"] = np.asarray((limbs < 0).any(axis=1), np.uint8)
     for name, content in (("document", json.dumps(document).encode()), ("layout", layout.to_bytes())):
         stored[name] = np.frombuffer(content, np.uint8)
+    stored[_HASH] = np.frombuffer(_hash(stored), np.uint8)
     data: bytes = save(stored)
     return data
 
@@ -98,6 +102,9 @@ def from_bytes(data: bytes, name: str) -> ShardFile:
 
     try:
         arrays: dict[str, NDArray[Any]] = load(data)
+        written = arrays.pop(_HASH, None)
+        if written is not None and written.tobytes() != _hash(arrays):
+            raise ValueError("it is not what was written")
         document = json.loads(arrays.pop("document").tobytes())
         layout = arrays.pop("layout").tobytes()
         if document["format"] != FORMAT or document["version"] != VERSION:
@@ -119,6 +126,13 @@ def from_bytes(data: bytes, name: str) -> ShardFile:
         )
     except (SafetensorError, *_DAMAGED) as error:
         raise RefusalError(f"{name} is no whole shard ({error}): remove it and run its shard again.") from error
+
+
+def _hash(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode() + array.tobytes())
+    return digest.digest()
 
 
 def cards_of(text: str) -> dict[str, Card]:
