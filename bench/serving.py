@@ -1,8 +1,8 @@
 """`python -m bench.serving`: patterns a second on keys that are fixed beforehand, the slow way and the fast way.
 
-Unions of k random permutations of 256 keys, weights within a factor 4, float32, accuracy as by default, at widths that
-docs/patterns.md gives. `queries_for`, rounding and the certificate serve one pattern after the other; `query_server` serves
-all of them together. Rates are of processor seconds of one thread, the median of several turns, both ways taking turns
+Unions of k random permutations of 256 keys, weights within a factor 4, float32, accuracy as by default, at the widths
+in docs/patterns.md. `queries_for`, rounding and the certificate serve one pattern after another, `query_server` all of
+them together. Rates are of processor seconds of one thread, the median of several turns, both ways taking turns
 so that what else the machine does falls on both. The first turn of the fast way, in which it meets every support for
 the first time, is kept apart. Kept in bench/serving.json, from which the table of docs/patterns.md is written.
 """

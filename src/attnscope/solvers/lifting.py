@@ -3,7 +3,7 @@
 A query base + s z, with E base = e and E z = 0 the row's equations, has the row's ratios whatever s is. With
 n_j = k_0 - k_j it keeps key j a margin M below the support as soon as
 
-    n_j . base + s n_j . z  >=  M + ln A_0,   so   s = max over visible j not in S of (M + ln A_0 - n_j . base) / n_j . z
+    n_j . base + s n_j . z  >=  M + ln A_0,  so  s = max over visible j not in S of (M + ln A_0 - n_j . base) / n_j . z
 
 if every n_j . z that is needed is positive. Where one is not, there is no such s and the answer is worth nothing, which
 the check afterwards finds. All visible zeros of a row together then have at most
