@@ -2,11 +2,12 @@
 
     python tools/measure_capacity.py                          # everything that is missing; hours
     python tools/measure_capacity.py --sizes 64 256 --counts 1 2 4 --seconds 60
-    python tools/measure_capacity.py --fresh                  # after a construction has changed: all of it again
+    python tools/measure_capacity.py --fresh                  # also what is of an older REVISION (widths.py)
 
 Every number is the smallest width found on a union of k random permutations (seeds 0, 1, 2) at ratio error 0.1 and leak
-0.01. The file is written after every measurement, so Ctrl-C loses one at most and the next run goes on. A search that
-takes longer than --seconds is kept with what it had found by then, marked so; one that had found nothing is left out.
+0.01. The file is written after every measurement, so Ctrl-C loses one at most and the next run goes on, with --fresh
+too: what it has not come to stays as it was. A search that takes longer than --seconds is kept with what it found by
+then, marked so; one that had found nothing is left out.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import time
 from pathlib import Path
 
-from attnscope.compiling.widths import Measurement, Point, known_widths_json, measure
+from attnscope.compiling.widths import REVISION, Measurement, Point, known_widths_json, measure
 from attnscope.core.files import write_atomically
 from attnscope.core.registry import constructions
 
@@ -25,10 +26,9 @@ TARGET = Path(__file__).parent.parent / "src" / "attnscope" / "compiling" / "kno
 
 def main() -> None:
     asked = _arguments()
-    kept: dict[Point, Measurement] = {}
-    if not asked.fresh:
-        stored = json.loads(TARGET.read_text(encoding="utf-8"))["measurements"]
-        kept = {one.point: one for one in map(Measurement.from_json, stored)}
+    stored = json.loads(TARGET.read_text(encoding="utf-8"))["measurements"]
+    kept: dict[Point, Measurement] = {one.point: one for one in map(Measurement.from_json, stored)}
+    good = {point for point, one in kept.items() if one.revision == REVISION or not asked.fresh}
     points = [
         Point(method, n, k, dtype, 0.1, 0.01, seed)
         for n in asked.sizes
@@ -41,7 +41,7 @@ def main() -> None:
     too_long: set[tuple[str, int, int, str]] = set()
     for point in points:
         place = (point.method, point.n, point.k, point.dtype)
-        if point in kept or place in too_long:
+        if point in good or place in too_long or (asked.known and point not in kept):
             continue
         start = time.monotonic()
         measurement = measure(point, asked.seconds)
@@ -52,8 +52,10 @@ def main() -> None:
             continue
         print(f"{place} seed {point.seed}: width {measurement.d} in {spent:.1f} s {measurement.refused}")
         kept[point] = measurement
+        good.add(point)
         write_atomically(TARGET, known_widths_json(kept.values()))
-    print(f"{len(kept)} measurements in {TARGET}")
+    older = sum(one.revision < REVISION for one in kept.values())
+    print(f"{len(kept)} measurements in {TARGET}, {older} of an older revision")
 
 
 def _arguments() -> argparse.Namespace:
@@ -64,7 +66,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--methods", nargs="+", default=list(constructions()))
     parser.add_argument("--seconds", type=float, default=300.0, help="for one measurement, at most about")
-    parser.add_argument("--fresh", action="store_true", help="forget what is there and measure all of it again")
+    parser.add_argument("--fresh", action="store_true", help="measure again what is of an older revision")
+    parser.add_argument("--known", action="store_true", help="nothing that was never measured")
     return parser.parse_args()
 
 

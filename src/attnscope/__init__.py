@@ -40,6 +40,7 @@ _HOMES = {
     "program": "attnscope.compiling.programs:program",
     "fixed_keys": "attnscope.compiling.universal:fixed_keys",
     "queries_for": "attnscope.compiling.universal:queries_for",
+    "query_server": "attnscope.compiling.query_server:query_server",
     "universality": "attnscope.compiling.universal:universality",
     "universal_head": "attnscope.compiling.universal:universal_head",
     "generate": "attnscope.patterns.generate:generate",
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from attnscope.compiling.compress import compress as compress
     from attnscope.compiling.head_widths import head_widths as head_widths
     from attnscope.compiling.programs import program as program
+    from attnscope.compiling.query_server import query_server as query_server
     from attnscope.compiling.universal import fixed_keys as fixed_keys
     from attnscope.compiling.universal import queries_for as queries_for
     from attnscope.compiling.universal import universal_head as universal_head

@@ -28,6 +28,9 @@ from attnscope.core.progress import Advance, silent
 from attnscope.records.decoding import FieldError, decode
 
 KNOWN_WIDTHS = "known_widths.json"
+REVISION = 1
+"""Raised when a construction or the certificate changes, so that tools/measure_capacity.py --fresh knows what is older.
+0: certified by one evaluation; 1: with what rounding can do in any order of summation."""
 WIDEST = 1000  # times n: searches end at n, or at a few times their own first guess, which is some logarithms of n
 
 
@@ -54,6 +57,7 @@ class Measurement:
     seconds: float
     cut_short: bool = False
     refused: str = ""
+    revision: int = 0
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
@@ -106,9 +110,9 @@ def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurem
             construction, pattern, accuracy, seed=point.seed, budget=SearchBudget(seconds), advance=advance
         )
     except RefusalError as refusal:
-        return Measurement(point, None, None, time.process_time() - start, refused=str(refusal))
+        return Measurement(point, None, None, time.process_time() - start, refused=str(refusal), revision=REVISION)
     except OutOfTimeError:
-        return Measurement(point, None, None, time.process_time() - start, cut_short=True)
+        return Measurement(point, None, None, time.process_time() - start, cut_short=True, revision=REVISION)
     if found.interrupted:  # what a search had by then is worth keeping for a head, not for a measurement
         raise KeyboardInterrupt
     certificate = found.certificate
@@ -118,6 +122,7 @@ def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurem
         certificate.max_logit if certificate.reached else None,
         time.process_time() - start,
         cut_short=found.ending != "finished",
+        revision=REVISION,
     )
 
 

@@ -36,7 +36,8 @@ MORE, LESS, MOST_URGENT = 1.1, 0.98, 10.0  # at each look: factor for failing ro
 FORGIVEN = 0.4  # of the leak asked for: rows below it stop pulling
 START_SCALE = 3.0  # length of the first queries and keys: logits of about 9 on the support
 LOOK_EVERY = 20
-MOST_STEPS, FEWEST_STEPS = 3000, 300
+HELD, HELD_OF_BOTH = 0.8, 0.5  # share of the steps at the full rate: the last rows that fail are mended there
+MOST_STEPS, FEWEST_STEPS = 4000, 300
 MOST_STEPS_OF_BOTH = 2000  # with rows fuller than the width, where looks cost as much as the steps between them
 WORK = 2**34  # pairs of query and key looked at in one attempt, between the two numbers of steps above
 NOISES = (0.1, 0.5)  # one attempt each: noise on the first keys, as a share of their length
@@ -111,6 +112,7 @@ def _descend(
     urgency = torch.ones(pattern.n)
     most = MOST_STEPS_OF_BOTH if sides else MOST_STEPS
     steps = int(np.clip(WORK // (pattern.n * pattern.n_keys), FEWEST_STEPS, most))
+    held = HELD_OF_BOTH if sides else HELD
     best = _Found(queries.clone(), keys.clone(), pattern.n + 1, 0)
     for step in range(1, steps + 1):
         # The leak is felt through the keys as they will be rounded, the step is made on the keys behind them.
@@ -141,7 +143,7 @@ def _descend(
                 break
             if failing < URGENT_BELOW * pattern.n:
                 urgency = torch.where(fails, (MORE * urgency).clamp(max=MOST_URGENT), 1 + LESS * (urgency - 1))
-        rate = RATE * min(1.0, 2 * (1 - step / steps) + 0.02)
+        rate = RATE * min(1.0, (1 - step / steps) / (1 - held) + 0.02)
         on_queries.step(slope.queries, rate)
         on_keys.step(slope.keys, rate)
     queries, keys = best.queries, best.keys

@@ -16,6 +16,7 @@ passes.
 from __future__ import annotations
 
 import torch
+from jaxtyping import Bool
 
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy, precision
@@ -42,7 +43,7 @@ def certify(head: Head, pattern: Pattern, accuracy: Accuracy) -> Certificate:
         rows = slice(first, min(first + step, pattern.n))
         found = _block(head, pattern, rows.start, rows.stop)
         ratio[rows], leak[rows], zero_ratio[rows], max_logit[rows], slack[rows] = found
-    bad = ~((ratio <= accuracy.ratio_error) & (leak <= accuracy.leak))  # NaN compares false, so it is bad
+    bad = ~_good(ratio, leak, accuracy)
     return Certificate(
         n=pattern.n,
         k=pattern.k,
@@ -63,6 +64,22 @@ def certify(head: Head, pattern: Pattern, accuracy: Accuracy) -> Certificate:
         failing=int(bad.sum()),
         failing_rows=tuple(bad.nonzero().flatten().tolist()[:NAMED_ROWS]),
     )
+
+
+@torch.no_grad()
+def certified_rows(head: Head, pattern: Pattern, accuracy: Accuracy) -> Bool[torch.Tensor, " row"]:
+    """Which rows are as accurate as asked; the head is certified where all of them are."""
+    step = max(1, BLOCK_ELEMENTS // pattern.n_keys)
+    good = [
+        _good(found[0], found[1], accuracy)
+        for first in range(0, pattern.n, step)
+        for found in [_block(head, pattern, first, min(first + step, pattern.n))]
+    ]
+    return torch.cat(good)
+
+
+def _good(ratio: torch.Tensor, leak: torch.Tensor, accuracy: Accuracy) -> torch.Tensor:
+    return (ratio <= accuracy.ratio_error) & (leak <= accuracy.leak)  # NaN compares false, so it is bad
 
 
 def _block(head: Head, pattern: Pattern, first: int, last: int) -> tuple[torch.Tensor, ...]:

@@ -1,0 +1,105 @@
+"""`python -m bench.serving`: patterns a second on keys that are fixed beforehand, the slow way and the fast way.
+
+Unions of k random permutations of 256 keys, weights within a factor 4, float32, accuracy as by default, at the widths
+in docs/patterns.md. `queries_for`, rounding and the certificate serve one pattern after another, `query_server` all of
+them together. Rates are of processor seconds of one thread, the median of several turns, both ways taking turns
+so that what else the machine does falls on both. The first turn of the fast way, in which it meets every support for
+the first time, is kept apart. Kept in bench/serving.json, from which the table of docs/patterns.md is written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from attnscope.core.files import write_atomically
+
+ROOT = Path(__file__).parent.parent
+RECORD, PAGE = ROOT / "bench" / "serving.json", ROOT / "docs" / "patterns.md"
+BEGIN, END = "<!-- serving: written by bench/serving.py -->", "<!-- end of serving -->"
+N = 256
+CASES = ((2, 6, 512), (4, 14, 64), (8, 29, 64))  # k, width, patterns
+SLOWLY = 8  # patterns of a turn of the slow way
+TURNS = 5
+
+
+def measure(k: int, width: int, many: int) -> dict[str, Any]:
+    import torch
+
+    from attnscope import fixed_keys, generate, queries_for, query_server
+    from attnscope.heads.accuracy import Accuracy
+    from attnscope.heads.certificate import certify
+    from attnscope.heads.rounding import rounded
+
+    torch.set_num_threads(1)
+    keys, accuracy = fixed_keys(N, width), Accuracy()
+    patterns = [generate("union_of_permutations", N, k, seed=seed) for seed in range(many)]
+    server = query_server(keys)
+    start = time.process_time()
+    served = server.serve(patterns)
+    first = time.process_time() - start
+    fast, slow, reached = [], [], []
+    for turn in range(TURNS):
+        some = patterns[turn * SLOWLY : (turn + 1) * SLOWLY]
+        start = time.process_time()
+        for pattern in some:
+            head = rounded(queries_for(pattern, keys), pattern, accuracy.dtype, "margin")
+            reached.append(certify(head, pattern, accuracy).reached)
+        slow.append(len(some) / (time.process_time() - start))
+        start = time.process_time()
+        served = server.serve(patterns)
+        fast.append(many / (time.process_time() - start))
+    checked = [certify(head, one, accuracy).reached for head, one in zip(served.heads, patterns, strict=True)]
+    if checked != served.certified:
+        raise SystemExit("the quick check and the certificate disagree")
+    return {
+        "n": N,
+        "k": k,
+        "width": width,
+        "patterns": many,
+        "slow": statistics.median(slow),
+        "first": many / first,
+        "fast": statistics.median(fast),
+        "fast_of_turns": fast,
+        "certified": sum(served.certified),
+        "certified_slowly": [sum(reached), sum(served.certified[: len(reached)]), len(reached)],
+        "looked_at_again": served.looked_at_again / (many * N),
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "| k | width | one by one | together, supports not met before | together | certified, one by one and together "
+        "| rows looked at again |",
+        "|---" * 7 + "|",
+    ]
+    for row in rows:
+        one, other, of = row["certified_slowly"]
+        lines.append(
+            f"| {row['k']} | {row['width']} | {row['slow']:.3g} | {row['first']:.3g} | {row['fast']:.3g} "
+            f"| {one} and {other} of {of} | {row['looked_at_again']:.2%} |"
+        )
+    return "\n".join(lines)
+
+
+def with_table(page: str, rows: list[dict[str, Any]]) -> str:
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{table(rows)}\n\n{END}{rest.partition(END)[2]}"
+
+
+def main() -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    rows = []
+    for case in CASES:
+        rows.append(measure(*case))
+        print(json.dumps(rows[-1]), flush=True)
+    write_atomically(RECORD, (json.dumps(rows, indent=1) + "\n").encode())
+    write_atomically(PAGE, with_table(PAGE.read_text(encoding="utf-8"), rows).encode())
+
+
+if __name__ == "__main__":
+    main()
