@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE := 1
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt torch==2.13.0
-	$(BIN)/pip install -q -c constraints.txt -e ".[dev]"
+	$(BIN)/pip install -q -c constraints.txt -e ".[torch,dev]"
 	touch $(STAMP)
 
 demo: $(STAMP)  ## the embedded model: scanned, beside random weights, its depth and its paths

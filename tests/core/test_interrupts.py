@@ -157,10 +157,15 @@ def test_other_threads_are_left_alone() -> None:
 @BOTH
 def test_no_signal_can_raise_between_the_end_of_a_stopped_command_and_the_end_of_its_process(number: int) -> None:
     """The handlers of before are not put back for a moment: another signal, however late, changes nothing."""
-    with pytest.raises(KeyboardInterrupt), stoppable():
-        try:
-            send(signal.SIGINT)
-        finally:
-            leave_in_peace()
+
+    def stopped() -> None:
+        with stoppable():
+            try:
+                send(signal.SIGINT)
+            finally:
+                leave_in_peace()
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
     assert handlers() == [signal.SIG_IGN, signal.SIG_IGN]
     send(number)
