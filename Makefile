@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test lint bench bench-full peers families tables weights browser clean
+.PHONY: demo test lint bench bench-full peers families tables dist release weights browser clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -68,6 +68,15 @@ tables: $(STAMP)  ## write the table of measures in docs/scan.md, the cards of e
 	$(BIN)/python tools/papers_page.py
 	$(BIN)/python tools/variant_cards.py
 	$(BIN)/python tools/citation_file.py
+
+dist: $(STAMP)  ## wheel and sdist, and a look into both
+	$(BIN)/pip install -q -c constraints.txt build
+	rm -rf dist
+	$(BIN)/python -m build -q --outdir dist .
+	$(BIN)/python tools/check_release.py --contents
+
+release: dist  ## both installed into empty environments outside the checkout, with torch and without, and used there
+	$(BIN)/python tools/check_release.py
 
 weights: $(STAMP)  ## real weights and texts for the tests, unpacked from packages
 	$(BIN)/python tools/fetch_models.py
