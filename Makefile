@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test lint bench bench-full peers families tables dist release weights browser clean
+.PHONY: demo test coverage screenshots lint bench bench-full peers families tables dist release weights browser clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -26,6 +26,14 @@ demo: $(STAMP)  ## the embedded model: scanned, beside random weights, its depth
 
 test: $(STAMP) weights browser  ## everything: unit, families, real weights, browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+coverage: $(STAMP) weights browser  ## which lines of src no test runs: a table, and build/coverage/index.html (slower than `make test`)
+	$(BIN)/pip install -q -c constraints.txt pytest-cov
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov=attnscope \
+	  --cov-report=term:skip-covered --cov-report=html:build/coverage
+
+screenshots: $(STAMP) browser  ## pictures of every kind of page on every screen, and what axe-core says, in build/screenshots
+	$(BIN)/python -m tools.screenshots build/screenshots
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests tools bench

@@ -138,7 +138,7 @@ def check_whole(here: Environment, wheel: Path) -> None:
 
 def check_small(here: Environment, wheel: Path) -> None:
     here.install(str(wheel))
-    brought = here.python("from importlib.util import find_spec; print(find_spec('torch') or find_spec('transformers'))")
+    brought = here.python("import importlib.util as u; print(u.find_spec('torch') or u.find_spec('transformers'))")
     if brought != "None":
         raise UnfitError("The wheel brings torch or transformers without its extra.")
     here.attnscope("--help")
