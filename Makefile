@@ -7,12 +7,12 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test lint bench bench-full peers families tables weights browser clean
+.PHONY: demo test coverage screenshots lint bench bench-full peers families tables dist release weights browser clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt torch==2.13.0
-	$(BIN)/pip install -q -c constraints.txt -e ".[dev]"
+	$(BIN)/pip install -q -c constraints.txt -e ".[torch,dev]"
 	touch $(STAMP)
 
 demo: $(STAMP)  ## everything that can be asked of the embedded model, and one page that links the answers
@@ -20,6 +20,14 @@ demo: $(STAMP)  ## everything that can be asked of the embedded model, and one p
 
 test: $(STAMP) weights browser  ## everything: unit, families, real weights, browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+coverage: $(STAMP) weights browser  ## which lines of src no test runs: a table, and build/coverage/index.html (slower than `make test`)
+	$(BIN)/pip install -q -c constraints.txt pytest-cov
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov=attnscope \
+	  --cov-report=term:skip-covered --cov-report=html:build/coverage
+
+screenshots: $(STAMP) browser  ## pictures of every kind of page on every screen, and what axe-core says, in build/screenshots
+	$(BIN)/python -m tools.screenshots build/screenshots
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests tools bench
@@ -62,6 +70,15 @@ tables: $(STAMP)  ## write the table of measures in docs/scan.md, the cards of e
 	$(BIN)/python tools/papers_page.py
 	$(BIN)/python tools/variant_cards.py
 	$(BIN)/python tools/citation_file.py
+
+dist: $(STAMP)  ## wheel and sdist, and a look into both
+	$(BIN)/pip install -q -c constraints.txt build
+	rm -rf dist
+	$(BIN)/python -m build -q --outdir dist .
+	$(BIN)/python tools/check_release.py --contents
+
+release: dist  ## both installed into empty environments outside the checkout, with torch and without, and used there
+	$(BIN)/python tools/check_release.py
 
 weights: $(STAMP)  ## real weights and texts for the tests, unpacked from packages
 	$(BIN)/python tools/fetch_models.py

@@ -1,7 +1,8 @@
-"""Writes the table of measures in docs/scan.md from the catalog.
+"""Writes the table of measures in docs/scan.md, and src/attnscope/measures/cards.json, what `attnscope measures` lists
+without torch.
 
-python tools/measures_table.py            write the table
-python tools/measures_table.py --check    exit with 1 where the written table says something else
+python tools/measures_table.py            write both
+python tools/measures_table.py --check    exit with 1 where one of them says something else
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from attnscope.core.card import Card
+from attnscope.core.files import write_atomically
+from attnscope.core.measure_cards import FILE, cards_json
 from attnscope.core.registry import measures
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "scan.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "scan.md"
+CARDS = ROOT / "src" / "attnscope" / "measures" / FILE
 FIRST, LAST = "<!-- measures: written by tools/measures_table.py -->", "<!-- end of measures -->"
 SCOPES = {"stream": "residual stream", "attention": "attention", "weights": "weights"}
 TRAINING = "training (`attnscope.watch`)"
@@ -47,8 +52,9 @@ def main(check: bool) -> int:
     text = PAGE.read_text("utf-8")
     wanted = with_table(text, measures_table(measure.card for measure in measures().values()))
     if check:
-        return int(wanted != text)
-    PAGE.write_text(wanted, "utf-8")
+        return int(wanted != text or CARDS.read_bytes() != cards_json(measures()))
+    write_atomically(CARDS, cards_json(measures()))
+    write_atomically(PAGE, wanted.encode())
     return 0
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "scan": "attnscope.scanning.scan:scan",
@@ -144,8 +144,11 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'attnscope' has no attribute '{name}'")
+    from attnscope.core.torch_extra import asking_for_torch
+
     module, _, attribute = _HOMES[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    with asking_for_torch():
+        return getattr(importlib.import_module(module), attribute)
 
 
 def __dir__() -> list[str]:

@@ -182,10 +182,14 @@ def test_what_is_not_known_is_refused(name: str, said: str) -> None:
 
 def test_attnscope_itself_is_cited_from_one_place() -> None:
     """The version is the package's, and CITATION.cff says the same."""
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert settings["project"]["dynamic"] == ["version"]
+    assert (ROOT / settings["tool"]["hatch"]["version"]["path"]).samefile(str(attnscope.__file__))
+    newest = re.search(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
+    assert newest
     ((_, _, fields),) = parsed(str(attnscope.cite()))
     file: dict[str, Any] = yaml.safe_load(FILE.read_text("utf-8"))
-    assert fields["version"] == file["version"] == attnscope.__version__ == version, "run tools/citation_file.py"
+    assert fields["version"] == file["version"] == attnscope.__version__ == newest[1], "run tools/citation_file.py"
     assert fields["title"] == f"{{{file['title']}}}"
     assert [author["name"] for author in file["authors"]] == list(software().authors)
     assert {"cff-version", "message", "title", "authors"} <= set(file)  # what the format asks for

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from attnscope import __version__
 from tests.command import attnscope
 from tests.interrupting import as_from_a_terminal
 from tests.specimens import TEXT, save_specimen
@@ -131,7 +132,7 @@ def test_fail_on_is_a_gate(model: Path, tmp_path: Path) -> None:
 
 
 def test_version() -> None:
-    assert attnscope("--version").stdout.strip() == "0.1.0"
+    assert attnscope("--version").stdout.strip() == __version__
 
 
 def test_a_closed_pipe_is_no_error() -> None:

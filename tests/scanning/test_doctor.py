@@ -30,7 +30,8 @@ def test_a_whole_checkup() -> None:
     found = attnscope.doctor()
     assert found.well, found.sentences()
     by_name = {(check.group, check.name): check for check in found.checks}
-    assert by_name["versions", "torch"].found == metadata.version("torch")
+    assert by_name["extras", "torch"].found.startswith(f"torch {metadata.version('torch')}, transformers ")
+    assert by_name["versions", "numpy"].found == metadata.version("numpy")
     assert by_name["extras", "gguf"].state == "well"  # of the extras that tests need
     assert by_name["scan", "pocket"].found.startswith("verified, largest difference")
     assert "2.0 MB" in by_name["cache", "folder"].found
@@ -38,13 +39,15 @@ def test_a_whole_checkup() -> None:
 
 
 def test_what_is_missing_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_installed", lambda name: None if name in ("ray", "torch") else "1.0")
+    monkeypatch.setattr(room, "_installed", lambda name: None if name in ("ray", "torch", "numpy") else "1.0")
     (ray,) = [check for check in room.extras() if check.name == "ray"]
     assert (ray.state, ray.found, ray.advice) == ("missing", "without ray", "pip install 'attnscope[ray]'")
-    (torch,) = [check for check in room.versions() if check.name == "torch"]
-    assert torch.state == "ill"
-    assert not Checkup((ray, torch)).well
-    assert Checkup((ray,)).well  # an extra is not needed
+    (torch,) = [check for check in room.extras() if check.name == "torch"]
+    assert (torch.state, torch.found, torch.advice) == ("missing", "without torch", "pip install 'attnscope[torch]'")
+    (numpy,) = [check for check in room.versions() if check.name == "numpy"]
+    assert numpy.state == "ill"
+    assert not Checkup((ray, numpy)).well
+    assert Checkup((ray, torch)).well  # an extra is not needed
 
 
 def test_a_scan_that_is_refused_or_not_verified_is_ill(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ from attnscope.cli.view import view
 from attnscope.cli.watch import watch
 from attnscope.core.errors import RefusalError
 from attnscope.core.interrupts import exit_code, leave_in_peace, stoppable
+from attnscope.core.torch_extra import asking_for_torch
 
 STOPPED = 130  # what commands say after a stop of either kind
 
@@ -106,7 +107,8 @@ def run() -> None:
 
 def _code() -> int:
     try:
-        app()
+        with asking_for_torch():
+            app()
     except SystemExit as leaving:  # how typer ends, well or not; commands say 130 for both kinds of stop
         if nobody_read(leaving):
             return NOBODY_READS

@@ -13,12 +13,12 @@ def measures(
 ) -> None:
     """List what can be measured, with unit, range and source."""
     from attnscope.cli.output import print_json
-    from attnscope.core.registry import choose, refuse_unknown_measures
-    from attnscope.core.registry import measures as catalog
+    from attnscope.core.measure_cards import measure_cards
+    from attnscope.core.registry import refuse_unknown_measures
 
     if name is not None:
         refuse_unknown_measures([name])
-    cards = [m.card for m in (choose([name]) if name else catalog().values())]
+    cards = [card for card in measure_cards().values() if name in (None, card.name, card.group, "all")]
     if as_json:
         print_json([card.to_json() for card in cards])
         return

@@ -19,9 +19,11 @@ def check_model(
     shapes: bool = False,
 ) -> None:
     """The model must be there (a hub name is fetched); with `shapes`, one of the paper's shapes will do as well."""
+    from attnscope.core.torch_extra import refuse_without_torch
     from attnscope.hf.loading.options import Loading, refuse_unknown_dtype
     from attnscope.hf.loading.sources import find
 
+    refuse_without_torch()
     refuse_unknown_dtype(dtype)
     if shapes and _is_shape(model) and not Path(model).exists():
         if not random_init:

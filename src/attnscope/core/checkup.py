@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from attnscope.core.torch_extra import INSTALL
+
 State = Literal["well", "missing", "ill"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at. `missing` is an extra that nobody needs unless they ask for it; `ill` is broken."""
+    """One thing that was looked at. `missing` is an extra that nobody needs unless they ask for it, or what cannot be
+    looked at without it; `ill` is broken."""
 
     group: str
     name: str
@@ -36,6 +39,8 @@ class Checkup:
     def sentences(self) -> tuple[str, ...]:
         """What is wrong and what to do, or that nothing is."""
         wrong = tuple(f"{c.name}: {c.found}. {c.advice}".strip() for c in self.checks if c.state == "ill")
+        if not wrong and any(check.group == "scan" and check.state == "missing" for check in self.checks):
+            return (f"Records can be read, drawn, compared and exported here. To run models: {INSTALL}",)
         return wrong or ("Everything that attnscope needs works here.",)
 
     def to_json(self) -> dict[str, Any]:

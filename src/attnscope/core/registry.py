@@ -14,6 +14,7 @@ from attnscope.core.explanation import Method
 from attnscope.core.finding import FindingKind
 from attnscope.core.measure import Measure
 from attnscope.core.rooms import names
+from attnscope.core.torch_extra import asking_for_torch
 from attnscope.core.variant import Variant
 
 SETS = ("default", "deep", "all")
@@ -25,7 +26,8 @@ def leaves(room: str, kind: type[Leaf]) -> dict[str, Leaf]:
     """What the files of a leaf room define, by name: file x.py must define a `kind` called x."""
     found: dict[str, Leaf] = {}
     for name in names(room):
-        thing = getattr(importlib.import_module(f"{room}.{name}"), name, None)
+        with asking_for_torch():
+            thing = getattr(importlib.import_module(f"{room}.{name}"), name, None)
         if not isinstance(thing, kind):
             raise TypeError(f"{room}.{name} must define a {kind.__name__.lower()} called {name}")
         found[name] = thing

@@ -17,6 +17,7 @@ from typing import Any
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.named_path import named_path, neighbour_meant
+from attnscope.core.torch_extra import asking_for_torch
 from attnscope.records.timeline.read import is_run, read_run
 from attnscope.records.timeline.timeline import Timeline
 
@@ -58,7 +59,8 @@ def timeline(
             "Runs and checkpoints do not go into one timeline: name runs, or checkpoints of one training."
         )
     if checkpoints:
-        from attnscope.following.checkpoints import from_checkpoints
+        with asking_for_torch():
+            from attnscope.following.checkpoints import from_checkpoints
 
         return from_checkpoints(checkpoints, progress, **{"samples": SAMPLES, **scan})
     if scan:

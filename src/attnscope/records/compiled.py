@@ -23,6 +23,7 @@ from jaxtyping import Float
 
 from attnscope import __version__
 from attnscope.core.errors import RefusalError
+from attnscope.core.torch_extra import asking_for_torch
 from attnscope.records.bounds import Bound, Bounds
 from attnscope.records.certificate import Certificate
 from attnscope.records.decoding import FieldError, decode, encode
@@ -120,7 +121,8 @@ class Compiled(Record):
     @cached_property
     def head(self) -> Head:
         """The head as torch tensors; torch, and a room above this one, are first needed here."""
-        made: Head = import_module("attnscope.heads.export").head_of(self)
+        with asking_for_torch():
+            made: Head = import_module("attnscope.heads.export").head_of(self)
         return made
 
     @cached_property

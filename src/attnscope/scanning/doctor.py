@@ -3,7 +3,8 @@
     attnscope.doctor().well
 
 Versions and extras are read off what is installed, without importing any of it. The scan is the whole way: the model is
-loaded, tapped, measured, and what was recomputed is compared with what its modules really did.
+loaded, tapped, measured, and what was recomputed is compared with what its modules really did. Without torch, which is
+an extra, there is nothing to scan with: that is told, and is no fault.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from attnscope.core.checkup import Check, Checkup
 from attnscope.core.errors import RefusalError
 from attnscope.core.numerals import numeral
 from attnscope.core.tiles import LIMIT, LIMITED_TO, narrow_products_are_deadly
+from attnscope.core.torch_extra import BROUGHT, EXTRA, INSTALL, torch_is_there
 from attnscope.engine.processes import cores
 
 PACKAGE = "attnscope"
@@ -43,6 +45,9 @@ def versions() -> Iterator[Check]:
 
 
 def devices() -> Iterator[Check]:
+    if not torch_is_there():
+        yield Check("devices", "cpu", "well", f"{cores()} cores")
+        return
     import torch
 
     own = os.environ.get("OMP_NUM_THREADS")
@@ -60,10 +65,11 @@ def devices() -> Iterator[Check]:
 
 
 def extras() -> Iterator[Check]:
-    """An extra is there when everything that it asks for is."""
+    """An extra is there when everything that it asks for is. torch, which most of them ask for, is told once."""
     asked: dict[str, list[str]] = {}
     for name, extra in _requirements():
-        if extra is not None and extra != DEVELOPMENT and name != PACKAGE:
+        told = extra != EXTRA and name in (PACKAGE, *BROUGHT)
+        if extra is not None and extra != DEVELOPMENT and not told:
             asked.setdefault(extra, []).append(name)
     for extra, names in asked.items():
         missing = [name for name in names if not _installed(name)]
@@ -83,6 +89,8 @@ def cache() -> Check:
 
 def embedded_model() -> Check:
     """What could be wrong with an installation shows in a scan: it is run, and its verification is told."""
+    if not torch_is_there():
+        return Check("scan", "pocket", "missing", f"without {' and '.join(BROUGHT)}", INSTALL)
     from attnscope.scanning.scan import scan
 
     begun = time.monotonic()

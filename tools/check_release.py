@@ -1,0 +1,206 @@
+"""Is what `make dist` built fit to be released? The files are opened, and installed where no checkout is near.
+
+python tools/check_release.py                 contents, and the three environments: some minutes, most of them torch's
+python tools/check_release.py --contents      what lies in the wheel and in the sdist, and nothing is installed
+
+Environments are new, in a temporary folder that is removed (--folder keeps them, and goes on with those that it
+holds), and made with the Python that runs this:
+  whole   the wheel with its extra `torch`: scan, report, doctor, and a training run that is watched
+  small   the wheel alone: what `whole` wrote is reported, compared, merged, exported; what needs torch is refused
+  source  the sdist alone: a report
+
+Versions are those of constraints.txt; --newest takes whatever pip finds, of torch alone the pinned one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "attnscope"
+TORCH = "torch==2.13.0"
+REFUSAL = "attnscope: This needs torch, which is not installed: pip install 'attnscope[torch]'.\n"
+NEEDED = (
+    *("py.typed", "pocket/model.safetensors", "pocket/config.json", "pocket/tokenizer.json", "corpus/embedded.txt"),
+    *("records/survey/survey-1.schema.json", "reporting/templates/shell.html", "citing/references.json"),
+    *("measures/cards.json", "variants/cards.json", "reproducing/cards.json", "compiling/known_widths.json"),
+)
+FORBIDDEN = ("tests/", "tools/", "bench/", ".weights", ".venv", "__pycache__")
+# A short training whose record is a run folder.
+TRAINING = """
+from pathlib import Path
+import torch
+from transformers import AutoModelForCausalLM
+import attnscope
+
+model = AutoModelForCausalLM.from_pretrained(Path(attnscope.__file__).with_name("pocket")).train()
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+with attnscope.watch(model, "run", every=2) as watch:
+    for step in range(6):
+        batch = torch.randint(model.config.vocab_size, (2, 16))
+        loss = model(input_ids=batch, labels=batch).loss
+        loss.backward()
+        optimizer.step()
+        watch.step(loss=loss)
+        optimizer.zero_grad()
+"""
+
+
+class UnfitError(Exception):
+    """What is wrong with the release, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An environment of its own, and the folder in which its commands run."""
+
+    folder: Path
+    work: Path
+    constraints: tuple[str, ...]
+
+    def install(self, *what: str) -> None:
+        self._run(self.folder / "bin" / "pip", "install", "-q", *self.constraints, *what)
+
+    def python(self, program: str) -> str:
+        return self._run(self.folder / "bin" / "python", "-c", program).stdout.strip()
+
+    def attnscope(self, *words: str, writes: str | None = None, says: str = "") -> None:
+        """A command that must succeed, write that file and say those words."""
+        done = self._run(self.folder / "bin" / PACKAGE, *words)
+        if writes is not None and not (self.work / writes).is_file():
+            raise UnfitError(f"`attnscope {' '.join(words)}` did not write {writes}.")
+        if says not in " ".join(done.stdout.split()):
+            raise UnfitError(f"`attnscope {' '.join(words)}` did not say '{says}':\n{done.stdout}")
+        print(f"  attnscope {' '.join(words)}")
+
+    def refuses(self, *words: str) -> None:
+        done = self._run(self.folder / "bin" / PACKAGE, *words, check=False)
+        if (done.returncode, done.stdout, done.stderr) != (2, "", REFUSAL):
+            raise UnfitError(f"`attnscope {' '.join(words)}` was not refused in one sentence:\n{done.stderr}")
+        print(f"  attnscope {' '.join(words)}: {done.stderr.strip()}")
+
+    def _run(self, program: Path, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        outside = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PIP_CONSTRAINT")}
+        environment = {**outside, "HF_HUB_OFFLINE": "1", "COLUMNS": "110", "XDG_CACHE_HOME": str(self.folder / "cache")}
+        done = subprocess.run(
+            [str(program), *words], cwd=self.work, env=environment, capture_output=True, text=True, check=False
+        )
+        if check and done.returncode:
+            raise UnfitError(f"`{program.name} {' '.join(words)}` left with {done.returncode}:\n{done.stderr}")
+        return done
+
+
+def check_contents(wheel: Path, sdist: Path) -> None:
+    """What must be inside is, and what must not be is not."""
+    with zipfile.ZipFile(wheel) as archive:
+        inside = archive.namelist()
+    _hold(wheel, inside, (f"{PACKAGE}/{name}" for name in NEEDED))
+    strangers = {name.split("/")[0] for name in inside} - {PACKAGE, f"{wheel.stem.partition('-py3')[0]}.dist-info"}
+    if strangers:
+        raise UnfitError(f"{wheel.name} would install {', '.join(sorted(strangers))} beside {PACKAGE}.")
+    with tarfile.open(sdist) as source:
+        named = [name.partition("/")[2] for name in source.getnames()]
+    needed = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "SECURITY.md", "PKG-INFO")
+    _hold(sdist, named, (*needed, *(f"src/{PACKAGE}/{name}" for name in NEEDED)))
+    for file in (wheel, sdist):
+        print(f"{file.name}: {file.stat().st_size / 1e6:.1f} MB, whole")
+
+
+def _hold(file: Path, inside: Iterable[str], needed: Iterable[str]) -> None:
+    names = set(inside)
+    if missing := set(needed) - names:
+        raise UnfitError(f"{file.name} lacks {', '.join(sorted(missing))}.")
+    if found := {name for name in names if name.startswith(FORBIDDEN) or any(f"/{bad}" in name for bad in FORBIDDEN)}:
+        raise UnfitError(f"{file.name} holds {', '.join(sorted(found)[:3])}, which nobody who installs it needs.")
+
+
+def check_whole(here: Environment, wheel: Path) -> None:
+    here.install(TORCH)
+    here.install(f"{wheel}[torch]")
+    few = ("--samples", "4", "--max-tokens", "32", "--out")
+    here.attnscope("scan", "pocket", *few, "trained", writes="trained/report.html")
+    here.attnscope("scan", "pocket", "--random-init", *few, "random", writes="random/report.html")
+    here.attnscope("report", "trained", "--out", "again.html", writes="again.html")
+    here.attnscope("doctor", says="Everything that attnscope needs works here.")
+    here.python(TRAINING)
+    print("  a training run was watched")
+
+
+def check_small(here: Environment, wheel: Path) -> None:
+    here.install(str(wheel))
+    brought = here.python("import importlib.util as u; print(u.find_spec('torch') or u.find_spec('transformers'))")
+    if brought != "None":
+        raise UnfitError("The wheel brings torch or transformers without its extra.")
+    here.attnscope("--help")
+    here.attnscope("--version", says=here.python("import attnscope; print(attnscope.__version__)"))
+    here.attnscope("report", "trained", "--out", "small.html", writes="small.html")
+    here.attnscope("compare", "trained", "random", "--out", "compare.html", writes="compare.html")
+    here.attnscope("merge", "trained", "random", "--out", "merged", writes="merged/survey.json")
+    here.attnscope("export", "trained", "--out", "table.csv", writes="table.csv")
+    here.attnscope("timeline", "run", writes="run/timeline.html")
+    here.attnscope("cite", "entropy", says="@")
+    here.attnscope("measures", says="Attention entropy")
+    here.attnscope("doctor", says="To run models: pip install 'attnscope[torch]'")
+    for words in (("scan", "pocket"), ("view", "pocket", "a dog"), ("compile", "window", "-n", "8", "-k", "2")):
+        here.refuses(*words)
+
+
+def check_source(here: Environment, sdist: Path) -> None:
+    here.install(str(sdist))
+    here.attnscope("report", "trained", "--out", "source.html", writes="source.html")
+
+
+def _only(folder: Path, pattern: str) -> Path:
+    found = sorted(folder.glob(pattern))
+    if len(found) != 1:
+        raise UnfitError(f"{folder} must hold one {pattern}, and holds {len(found)}: `make dist` builds it anew.")
+    return found[0].resolve()
+
+
+def check(dist: Path, *, contents_only: bool, newest: bool, folder: Path | None) -> None:
+    wheel, sdist = _only(dist, "*.whl"), _only(dist, "*.tar.gz")
+    check_contents(wheel, sdist)
+    if contents_only:
+        return
+    constraints = () if newest else ("-c", str(ROOT / "constraints.txt"))
+    with nullcontext(folder) if folder else tempfile.TemporaryDirectory(prefix="attnscope-release-") as place:
+        for step, file in ((check_whole, wheel), (check_small, wheel), (check_source, sdist)):
+            name = step.__name__.removeprefix("check_")
+            print(f"{name}: {file.name}, Python {sys.version.split()[0]}")
+            here = Environment(Path(place, name).resolve(), Path(place, "work").resolve(), constraints)
+            here.work.mkdir(parents=True, exist_ok=True)
+            if not (here.folder / "bin" / "pip").exists():
+                subprocess.run([sys.executable, "-m", "venv", here.folder], check=True)
+            step(here, file)
+            if not here.python("import attnscope; print(attnscope.__file__)").startswith(str(here.folder)):
+                raise UnfitError("Another attnscope than the installed one was found.")
+    print("fit to be released")
+
+
+def main() -> int:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("dist", nargs="?", type=Path, default=ROOT / "dist", help="the folder with both files")
+    words.add_argument("--contents", action="store_true", help="install nothing")
+    words.add_argument("--newest", action="store_true", help="without constraints.txt")
+    words.add_argument("--folder", type=Path, help="where environments are made, and kept")
+    given = words.parse_args()
+    try:
+        check(given.dist, contents_only=given.contents, newest=given.newest, folder=given.folder)
+    except UnfitError as error:
+        print(f"check_release: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
