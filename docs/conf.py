@@ -29,6 +29,8 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_execution_show_tb = True
 nb_merge_streams = True
+nb_output_stderr = "remove"  # progress bars
+smartquotes = False  # two dashes are the beginning of an option
 
 html_theme = "pydata_sphinx_theme"
 html_title = "attnscope"
