@@ -17,8 +17,8 @@ source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
 root_doc = "index"
 exclude_patterns = ["**/gate.yml"]
 
-# Strict: `make docs` makes an error of every warning. Headings are anchors down to the fourth level, named as GitHub names
-# them, so that a link into a page is the same in the repository and on the site, and is checked in both.
+# Strict: `make docs` makes an error of every warning. Headings are anchors down to the fourth level, named as GitHub
+# names them, so that a link into a page is the same in the repository and on the site, and is checked in both.
 nitpicky = True
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_block", "colon_fence"]

@@ -37,7 +37,7 @@ def test_a_page_that_does_not_run_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["attnscope scam pocket", "attnscope scan pocket --sample 8"])
 def test_a_command_that_there_is_not_is_found(line: str) -> None:
-    with pytest.raises(Exception, match="scam|sample"):
+    with pytest.raises(Exception, match=r"scam|sample"):
         check(_of(f"```console\n# needs: a cluster\n$ {line}\n```\n"))
 
 

@@ -1,4 +1,4 @@
-"""The site is whole without being built: every page has its place, the reference names everything, notebooks are bare."""
+"""The site is whole before it is built: every page has its place, the reference names all, notebooks are bare."""
 
 from __future__ import annotations
 
@@ -66,7 +66,10 @@ def test_the_reference_names_everything(reference: dict[str, str], page: str, na
 
 def test_every_command_has_a_page_with_its_options(reference: dict[str, str]) -> None:
     commands = {command.callback.__name__ for command in app.registered_commands if command.callback}
-    assert {name.removeprefix("commands/") for name in reference if name.startswith("commands/")} == {*commands, "index"}
+    assert {name.removeprefix("commands/") for name in reference if name.startswith("commands/")} == {
+        *commands,
+        "index",
+    }
     assert "| `--samples <int range>` | Sequences, at most. (x>=1) | `64` |" in reference["commands/scan"]
 
 

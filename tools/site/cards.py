@@ -23,7 +23,10 @@ SCOPES = {
 
 
 def measures_page() -> str:
-    parts = ["# Measures\n", "`attnscope measures` lists them in a terminal. `scan --measures default,deep` takes sets."]
+    parts = [
+        "# Measures\n",
+        "`attnscope measures` lists them in a terminal. `scan --measures default,deep` takes sets.",
+    ]
     for scope, (title, words) in SCOPES.items():
         parts.append(f"\n## {title}\n\n{words}\n")
         for one in measures().values():

@@ -7,6 +7,8 @@ from dataclasses import fields
 from attnscope.records.load import KINDS, class_of
 from tools.site.markdown import code, prose, table
 
+SCHEMA = "The file is described by [a schema](../other_hands.md#the-survey-format).\n"
+
 
 def formats_page() -> str:
     rows, parts = [], []
@@ -15,10 +17,10 @@ def formats_page() -> str:
         said = prose(" ".join((record.__doc__ or "").split("\n\n")[0].split()))
         said = "" if said.startswith(f"{record.__name__}(") else said
         rows.append((f"[{code(kind)}](#{kind})", code(file), str(record.VERSION), record.made_by()))
-        own = [(code(one.name), code(_type(one.type))) for one in fields(record) if not one.name.startswith("_")]
+        shown = [one for one in fields(record) if not one.name.startswith("_")]  # type: ignore[arg-type]
+        own = [(code(one.name), code(_type(one.type))) for one in shown]
         # A survey keeps sums and not numbers, so its file is described by a schema, and not by its fields.
-        schema = "The file is described by [a schema](../other_hands.md#the-survey-format).\n" if kind == "survey" else ""
-        listed = table(("field", "type"), own) if own and not schema else schema
+        listed = SCHEMA if kind == "survey" else table(("field", "type"), own) if own else ""
         parts.append(f"## {kind}\n\nIn Python `attnscope.{record.__name__}`. {said}\n\n{listed}")
     return "\n".join(
         [

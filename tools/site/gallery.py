@@ -46,7 +46,11 @@ DRAWN: dict[str, tuple[str, str, Callable[[], Any]]] = {
         "tutorials/healthy.md",
         lambda: survey().chart("sink_mass", heads=True),
     ),
-    "entropy": ("How widely every head spreads its attention", "scan.md", lambda: survey().chart("entropy", heads=True)),
+    "entropy": (
+        "How widely every head spreads its attention",
+        "scan.md",
+        lambda: survey().chart("entropy", heads=True),
+    ),
     "compare": (
         "Attention entropy, trained beside random weights",
         "tutorials/healthy.md",
@@ -86,7 +90,9 @@ def gallery_page(docs: Path) -> str:
     for name, (words, page, _) in DRAWN.items():
         lines.append(f"## {words}\n\n[![{words}]({name}.png)](../{page})\n\nHow it is made: [{page}](../{page}).\n")
     lines += ["## From the other pages\n", "Larger models, and runs of papers.\n"]
-    lines += [f"### {words}\n\n![{words}](../{file})\n\nFrom [{page}](../{page}).\n" for words, file, page in shown(docs)]
+    lines += [
+        f"### {words}\n\n![{words}](../{file})\n\nFrom [{page}](../{page}).\n" for words, file, page in shown(docs)
+    ]
     return "\n".join(lines)
 
 

@@ -15,7 +15,11 @@ from tools.site.markdown import contents
 
 GROUPS = (
     ("functions", "What can be done", "Every command has a twin here that takes the same words, and models in memory."),
-    ("records", "What is found", "What a command finds is a record: a frozen dataclass that is saved, loaded and drawn."),
+    (
+        "records",
+        "What is found",
+        "A record is what a command finds: a frozen dataclass that is saved, loaded and drawn.",
+    ),
     ("others", "What they are made of", "Smaller things that these take, give or raise."),
 )
 
@@ -66,17 +70,17 @@ def _member(owner: str, name: str, what: Any) -> str:
 
 
 def _signature(thing: Any) -> str:
-    """As it is written: names and defaults, without the shapes that only tests look at; over several lines where long."""
+    """As it is written: names and defaults, without the shapes that only tests look at; on several lines if long."""
     try:
         found = inspect.signature(thing)
     except ValueError:  # an exception takes what exceptions take
         return "(sentence)"
     shown = [one for one in found.parameters.values() if one.name not in ("self", "cls")]
-    pieces = []
+    pieces: list[str] = []
     for one in shown:
         if one.kind is one.KEYWORD_ONLY and not any(piece.startswith("*") for piece in pieces):
             pieces.append("*")
-        stars = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
+        stars = "*" if one.kind is one.VAR_POSITIONAL else "**" if one.kind is one.VAR_KEYWORD else ""
         default = "" if one.default is one.empty else f"={_value(one.default)}"
         pieces.append(f"{stars}{one.name}{default}")
     line = ", ".join(pieces)
