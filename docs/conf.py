@@ -40,7 +40,7 @@ html_show_sourcelink = False
 html_copy_source = False
 html_last_updated_fmt = None
 html_use_index = True
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], "docs/gallery/index": []}
 html_theme_options = {
     "show_prev_next": True,
     "navigation_with_keys": False,

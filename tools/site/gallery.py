@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import attnscope
 from attnscope.charts.export import save
 from tools.site.assemble import ROOT
+from tools.site.markdown import prose
 
 FOLDER = ROOT / "docs" / "gallery"
 TEXT = "The dog chased its own tail and the dog"
@@ -88,19 +89,19 @@ def draw(folder: Path) -> None:
 def gallery_page(docs: Path) -> str:
     lines = ["# Gallery\n", "The embedded model `pocket`, drawn when this site was built.\n"]
     for name, (words, page, _) in DRAWN.items():
-        lines.append(f"## {words}\n\n[![{words}]({name}.png)](../{page})\n\nHow it is made: [{page}](../{page}).\n")
+        how = f"How it is made: [{_title(docs / page)}](../{page})."
+        lines.append(f"## {words}\n\n[![{words}]({name}.png)](../{page})\n\n{how}\n")
     lines += ["## From the other pages\n", "Larger models, and runs of papers.\n"]
-    lines += [
-        f"### {words}\n\n![{words}](../{file})\n\nFrom [{page}](../{page}).\n" for words, file, page in shown(docs)
-    ]
+    for page in sorted(docs.glob("*.md")):
+        pictures = PICTURE.findall(page.read_text("utf-8"))
+        if pictures:
+            lines.append(f"### {_title(page)}\n\nFrom [{_title(page)}](../{page.name}).\n")
+        lines += [f"![{words}](../{file})\n\n*{prose(words.rstrip('.'))}.*\n" for words, file in pictures]
     return "\n".join(lines)
 
 
-def shown(docs: Path) -> Iterator[tuple[str, str, str]]:
-    """Every picture that lies beside a page: its words, its file, its page."""
-    for page in sorted(docs.glob("*.md")):
-        for words, file in PICTURE.findall(page.read_text("utf-8")):
-            yield words.rstrip("."), file, page.name
+def _title(page: Path) -> str:
+    return page.read_text("utf-8").partition("\n")[0].removeprefix("# ")
 
 
 if __name__ == "__main__":

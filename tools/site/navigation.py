@@ -10,6 +10,7 @@ from tools.site.markdown import contents
 
 NAVIGATION: Mapping[str, tuple[str, ...]] = {
     "index": (
+        "Start <self>",
         "docs/tutorials/index",
         "docs/howto/index",
         "docs/reference/index",

@@ -14,13 +14,13 @@ from attnscope.records.record import Record
 from tools.site.markdown import contents
 
 GROUPS = (
-    ("functions", "What can be done", "Every command has a twin here that takes the same words, and models in memory."),
+    ("functions", "Functions", "Every command has a twin here that takes the same words, and models in memory."),
     (
         "records",
-        "What is found",
+        "Records",
         "A record is what a command finds: a frozen dataclass that is saved, loaded and drawn.",
     ),
-    ("others", "What they are made of", "Smaller things that these take, give or raise."),
+    ("others", "Other classes", "Smaller things that these take, give or raise."),
 )
 
 
@@ -84,9 +84,9 @@ def _signature(thing: Any) -> str:
         default = "" if one.default is one.empty else f"={_value(one.default)}"
         pieces.append(f"{stars}{one.name}{default}")
     line = ", ".join(pieces)
-    if len(line) <= 90:
+    if len(line) <= 72:
         return f"({line})"
-    return "(\n" + textwrap.fill(line, 92, initial_indent="    ", subsequent_indent="    ") + ",\n)"
+    return "(\n" + textwrap.fill(line, 80, initial_indent="    ", subsequent_indent="    ") + ",\n)"
 
 
 def _value(default: Any) -> str:
