@@ -3,17 +3,22 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS := $(VENV)/.installed-docs
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test coverage screenshots lint bench bench-full peers families tables dist release weights browser clean
+.PHONY: demo test coverage screenshots lint docs bench bench-full peers families tables dist release weights browser clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt torch==2.13.0
 	$(BIN)/pip install -q -c constraints.txt -e ".[torch,dev]"
 	touch $(STAMP)
+
+$(DOCS): $(STAMP)
+	$(BIN)/pip install -q -c constraints.txt -e ".[docs]"
+	touch $(DOCS)
 
 demo: $(STAMP)  ## everything that can be asked of the embedded model, and one page that links the answers
 	$(BIN)/python tools/demo.py demo
@@ -34,6 +39,10 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check src tests tools bench
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(DOCS)  ## the site, in build/site/html: every example is run, and a broken link is an error (some minutes)
+	OMP_NUM_THREADS=1 ATTNSCOPE_DOCS=all $(BIN)/python -m pytest tests/docs
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.site
 
 bench: $(STAMP) weights  ## what a scan costs, as ratios in one run (some nine minutes of one core)
 	$(BIN)/python -m bench.run minilm llama-4096 smollm2

@@ -42,8 +42,9 @@ Written from the cards by `make tables`. `attnscope variants` shows the same in 
 it out in Python:
 
 ```python
-import attnscope
+import torch
 
+query, key, value, stream = (torch.randn(shape) for shape in [(1, 12, 16, 64)] * 3 + [(1, 16, 768)])
 local = attnscope.variants("local")
 mixed = local(query, key, value, visible=None, causal=True, scale=0.125, window=64)   # [batch, head, token, dim]
 gates = attnscope.variants("gated_output")

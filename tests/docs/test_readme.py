@@ -11,7 +11,7 @@ from tests.docs.lists import ROOT, section
 
 README = (ROOT / "README.md").read_text("utf-8")
 WORDS = 700
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 
 
 def test_it_is_short() -> None:
@@ -32,7 +32,7 @@ def test_its_costs_are_those_of_the_page_of_costs() -> None:
     assert [row for row in rows if row not in costs] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.S)
     broken = []

@@ -60,7 +60,7 @@ def collapse_of(means: Mapping[str, Sequence[float]], *, bounds: bool = False, f
         pairs=9,
         notes=(
             "Only the decoder is measured here.",
-            "The bounds from weights alone do not speak of this model: a mask.",
+            "The bounds from weights alone do not apply to this model: a mask.",
         ),
         provenance={"corpus": {"name": "a text", "sequences": 8}, "model": {"hash": "sha256:" + 64 * "0"}},
     )

@@ -44,7 +44,7 @@ OF_SKIPS = (UNKNOWN, FOLDED, LEAKING, OVERFLOWING, SANDWICHED, SCALED)  # those 
 
 @dataclass(frozen=True)
 class Reading:
-    """One layer in one sequence. None: the bound does not speak of it."""
+    """One layer in one sequence. None: the bound does not apply to it."""
 
     layer: int
     before: float

@@ -44,7 +44,7 @@ def noted(runs: Sequence[Measured], beside: Bounded | None, norm: str) -> tuple[
         broken = sum(int((~np.isfinite(run.values[name]).all(1)).sum()) for run in runs)
         if broken:
             notes.append(
-                f"{name}: {count(broken, 'sequence')} became NaN or infinite on the way and left out from there."
+                f"{name}: {count(broken, 'sequence')} became NaN or infinite on the way; the rest of it is left out."
             )
     if first.others:
         notes.append(
@@ -56,12 +56,12 @@ def noted(runs: Sequence[Measured], beside: Bounded | None, norm: str) -> tuple[
         reasons = () if seen is None else tuple(seen.reasons)
         if reasons:
             alone = which == "attention only"
-            what = "The bounds from weights alone do" if alone else "The bounds with a skip do"
+            what = "The bounds from weights alone" if alone else "The bounds with a skip"
             relevant = [r for r in reasons if (r != SANDWICHED if alone else r in OF_SKIPS)]
             if relevant:
-                notes.append(f"{what} not speak of this model: {'; '.join(relevant)}.")
+                notes.append(f"{what} do not apply to this model: {'; '.join(relevant)}.")
     if beside is not None and beside.with_mlp is not None and isinstance(beside.mlp, str):
-        notes.append(f"The bound of the paper's corollary 3.2 does not speak of this model: {beside.mlp}.")
+        notes.append(f"The bound of the paper's corollary 3.2 does not apply to this model: {beside.mlp}.")
     return tuple(notes)
 
 

@@ -14,7 +14,7 @@ _LONGEST_NAME = 1024
 
 
 def text_of_file(path: Path) -> str:
-    """UTF-8, whatever the name; what is none is refused with the place of the first such byte."""
+    """UTF-8, whatever the name; anything else is refused, with the place of its first wrong byte."""
     if path.is_dir():
         raise RefusalError(f"'{path}' is a folder: give a text, or a file of one.")
     try:

@@ -43,7 +43,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class LayerBounds:
-    """One layer of attention alone: medians over sequences. None: the bound does not speak of this layer."""
+    """One layer of attention alone: medians over sequences. None: the bound does not apply to this layer."""
 
     layer: int
     sequences: int

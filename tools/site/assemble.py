@@ -1,0 +1,41 @@
+"""Puts the pages of the site into one folder that has the shape of the repository, so that every link stays as it is.
+
+README.md becomes the first page. Files beside the pages that pages link to (a schema, a
+workflow) come along. A link that leads nowhere is left alone: Sphinx tells of it, and `make docs` fails.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+AT_THE_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+NOT_PAGES = ("conf.py", "style")
+LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
+
+
+def assemble(source: Path) -> None:
+    """The pages that lie in the repository, in a new folder; what is generated is added to it afterwards."""
+    shutil.rmtree(source, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", source / "docs", ignore=shutil.ignore_patterns(*NOT_PAGES, ".ipynb_checkpoints"))
+    for name in AT_THE_ROOT:
+        shutil.copy(ROOT / name, source / name)
+    shutil.copy(ROOT / "README.md", source / "index.md")
+    for page in sorted(source.rglob("*.md")):
+        _bring_linked_files(page, source)
+
+
+def _bring_linked_files(page: Path, source: Path) -> None:
+    """Files of the repository that are no pages, and that this page links to."""
+    for target in LINK.findall(page.read_text("utf-8")):
+        if re.match(r"[a-z]+:", target):
+            continue
+        there = (page.parent / target).resolve()
+        if there.exists() or not there.is_relative_to(source):
+            continue
+        here = ROOT / there.relative_to(source)
+        if here.is_file():
+            there.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(here, there)

@@ -1,0 +1,63 @@
+"""Where each page stands. The navigation is added to pages when the site is built: in the repository they are plain
+Markdown, and a page that is not named here fails the build."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tools.site.markdown import contents
+
+NAVIGATION: Mapping[str, tuple[str, ...]] = {
+    "index": (
+        "Start <self>",
+        "docs/tutorials/index",
+        "docs/howto/index",
+        "docs/reference/index",
+        "docs/explanations",
+        "docs/gallery/index",
+        "docs/contributing/index",
+    ),
+    "docs/tutorials/index": (
+        "healthy",
+        "../collapse",
+        "which_words",
+        "build_a_head",
+        "watch_a_run",
+        "treat_it",
+        "on_a_cluster",
+        "../notebooks/scan_and_compare",
+        "../notebooks/explain_and_paths",
+        "../notebooks/watch_a_run",
+    ),
+    "docs/howto/index": (
+        "gate",
+        "own_model",
+        "pictures_and_sound",
+        "gguf",
+        "own_measure",
+        "../scan",
+        "../view",
+        "../explain",
+        "../treat",
+        "../watch",
+        "../scale",
+        "../large_models",
+        "../capacity_planning",
+        "../other_hands",
+    ),
+    "docs/explanations": ("statistics", "paths", "patterns", "relevance", "operator"),
+    "docs/contributing/index": (
+        "../../CONTRIBUTING",
+        "rooms",
+        "walk",
+        "../../CHANGELOG",
+        "../../SECURITY",
+    ),
+}
+
+
+def add_navigation(source: Path) -> None:
+    for page, below in NAVIGATION.items():
+        place = source / f"{page}.md"
+        place.write_text(f"{place.read_text('utf-8')}\n{contents(below, hidden=True)}", "utf-8")
