@@ -8,6 +8,7 @@ learning rate climbs too far, under the eyes of a watch.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,6 +86,7 @@ STEPS = (
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "demo")
     folder.mkdir(parents=True, exist_ok=True)
+    logging.getLogger("attnscope").setLevel(logging.CRITICAL)  # alarms stand on the page of the run
     torch.manual_seed(0)
     linked = []
     for step in STEPS:

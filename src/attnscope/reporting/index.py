@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 from attnscope.reporting.document import page
-from attnscope.reporting.verdict import Level, Verdict
+from attnscope.reporting.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Linked:
 
 
 def index(subject: str, linked: Sequence[Linked]) -> str:
-    """The page as text. Its own verdict is the worst of those it links to."""
-    levels: tuple[Level, ...] = get_args(Level)
-    worst = max((one.verdict for one in linked), key=lambda verdict: levels.index(verdict.level))
-    return page("index.html", verdict=worst, styles=("index.css",), subject=subject, linked=linked, provenance=())
+    """The page as text, under the verdict of the first that it links to."""
+    return page(
+        "index.html", verdict=linked[0].verdict, styles=("index.css",), subject=subject, linked=linked, provenance=()
+    )
