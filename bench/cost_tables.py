@@ -26,18 +26,20 @@ IN_README = ("minilm", "llama-4096", "llama-32768")
 def table(results: dict[str, Any], subjects: tuple[str, ...]) -> str:
     """One row a subject: time beside the bare forward, and the peak memory of the process."""
     rows = {(row["subject"], row["way"]): row for row in results["rows"]}
-    lines = ["| work | scan | eager maps + statistics |", "|---|---|---|"]
+    lines = ["| work | bare | scan | eager maps + statistics |", "|---|---|---|---|"]
     for subject in subjects:
         if (subject, "scan") in rows:
-            lines.append(f"| {WORK[subject]} | {_cell(rows, subject, 'scan')} | {_cell(rows, subject, 'eager')} |")
+            cells = (_cell(rows, subject, way) for way in ("bare", "scan", "eager"))
+            lines.append(f"| {WORK[subject]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _cell(rows: dict[tuple[str, str], dict[str, Any]], subject: str, way: str) -> str:
-    row, bare = rows.get((subject, way)), rows[subject, "bare"]
+    row = rows.get((subject, way))
     if row is None:
         return f"{MAPS_GB[subject]:.0f} GB of maps" if subject in MAPS_GB else "not measured"
-    return f"{row['time_ratio']:.2f}x time, {row['peak_mb']:,.0f} MB (bare: {bare['peak_mb']:,.0f})"
+    memory = f"{row['peak_mb']:,.0f} MB"
+    return memory if way == "bare" else f"{row['time_ratio']:.2f}x, {memory}"
 
 
 def beside(results: dict[str, Any]) -> str:
