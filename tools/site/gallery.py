@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import tempfile
 from collections.abc import Callable
@@ -35,7 +37,7 @@ def run() -> Any:
     text = (ROOT / "docs" / "tutorials" / "watch_a_run.md").read_text("utf-8")
     block = re.search(r"```python\n(.*?)```", text, re.S)
     assert block, "the tutorial has a block of Python"
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         exec(compile(block[1].replace('"run"', repr(folder)), "watch_a_run.md", "exec"), {})
         return attnscope.timeline(folder).chart("entropy")
 
