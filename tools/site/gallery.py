@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import tempfile
 from collections.abc import Callable
@@ -35,7 +37,7 @@ def run() -> Any:
     text = (ROOT / "docs" / "tutorials" / "watch_a_run.md").read_text("utf-8")
     block = re.search(r"```python\n(.*?)```", text, re.S)
     assert block, "the tutorial has a block of Python"
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         exec(compile(block[1].replace('"run"', repr(folder)), "watch_a_run.md", "exec"), {})
         return attnscope.timeline(folder).chart("entropy")
 
@@ -92,10 +94,10 @@ def gallery_page(docs: Path) -> str:
         how = f"How it is made: [{_title(docs / page)}](../{page})."
         lines.append(f"## {words}\n\n[![{words}]({name}.png)](../{page})\n\n{how}\n")
     lines += ["## From the other pages\n", "Larger models, and runs of papers.\n"]
-    for page in sorted(docs.glob("*.md")):
-        pictures = PICTURE.findall(page.read_text("utf-8"))
+    for place in sorted(docs.glob("*.md")):
+        pictures = PICTURE.findall(place.read_text("utf-8"))
         if pictures:
-            lines.append(f"### {_title(page)}\n\nFrom [{_title(page)}](../{page.name}).\n")
+            lines.append(f"### {_title(place)}\n\nFrom [{_title(place)}](../{place.name}).\n")
         lines += [f"![{words}](../{file})\n\n*{prose(words.rstrip('.'))}.*\n" for words, file in pictures]
     return "\n".join(lines)
 
