@@ -145,7 +145,7 @@ def check_small(here: Environment, wheel: Path) -> None:
     here.attnscope("--version", says=here.python("import attnscope; print(attnscope.__version__)"))
     here.attnscope("report", "trained", "--out", "small.html", writes="small.html")
     here.attnscope("compare", "trained", "random", "--out", "compare.html", writes="compare.html")
-    here.attnscope("merge", "trained", "random", "--out", "merged", writes="merged/survey.json")
+    here.attnscope("merge", "trained", "--out", "merged", writes="merged/survey.json")
     here.attnscope("export", "trained", "--out", "table.csv", writes="table.csv")
     here.attnscope("timeline", "run", writes="run/timeline.html")
     here.attnscope("cite", "entropy", says="@")
