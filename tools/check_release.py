@@ -149,7 +149,7 @@ def check_small(here: Environment, wheel: Path) -> None:
     here.attnscope("export", "trained", "--out", "table.csv", writes="table.csv")
     here.attnscope("timeline", "run", writes="run/timeline.html")
     here.attnscope("cite", "entropy", says="@")
-    here.attnscope("measures", says="Attention entropy")
+    here.attnscope("measures", "entropy", says="Attention entropy")
     here.attnscope("doctor", says="To run models: pip install 'attnscope[torch]'")
     for words in (("scan", "pocket"), ("view", "pocket", "a dog"), ("compile", "window", "-n", "8", "-k", "2")):
         here.refuses(*words)

@@ -115,7 +115,7 @@
       cell.className = `cell ${colour(index)}${lit}${chosen}`;
       cell.textContent = written && map.mean[index] !== null && !map.broken[index] ? numeral(map.mean[index], 3) : "";
       const said = describe(layer, head).replaceAll("\n", "; ");
-      cell.ariaLabel = said.includes(cell.textContent) ? said : `${cell.textContent}; ${said}`; // who speaks to a page says what they see
+      cell.ariaLabel = said.split(/[\s;:,()]+/).includes(cell.textContent) ? said : `${cell.textContent}; ${said}`; // who speaks to a page says what they see
       cell.tabIndex = layer === state.layer && head === state.head ? 0 : -1;
     }));
     grid.classList.toggle("spotlight", Boolean(state.lit));
