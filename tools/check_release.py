@@ -145,11 +145,11 @@ def check_small(here: Environment, wheel: Path) -> None:
     here.attnscope("--version", says=here.python("import attnscope; print(attnscope.__version__)"))
     here.attnscope("report", "trained", "--out", "small.html", writes="small.html")
     here.attnscope("compare", "trained", "random", "--out", "compare.html", writes="compare.html")
-    here.attnscope("merge", "trained", "random", "--out", "merged", writes="merged/survey.json")
+    here.attnscope("merge", "trained", "--out", "merged", writes="merged/survey.json")
     here.attnscope("export", "trained", "--out", "table.csv", writes="table.csv")
     here.attnscope("timeline", "run", writes="run/timeline.html")
     here.attnscope("cite", "entropy", says="@")
-    here.attnscope("measures", says="Attention entropy")
+    here.attnscope("measures", "entropy", says="Attention entropy")
     here.attnscope("doctor", says="To run models: pip install 'attnscope[torch]'")
     for words in (("scan", "pocket"), ("view", "pocket", "a dog"), ("compile", "window", "-n", "8", "-k", "2")):
         here.refuses(*words)

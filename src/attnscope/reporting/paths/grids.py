@@ -19,7 +19,6 @@ LOWEST, HIGHEST = 20, 40  # of a cell
 TALL = 200  # pixels that a grid may grow to where its rows do not need more
 NARROWEST = 5.0  # of a cell: a grid of more columns than fit is scrolled
 MANY = 40  # rows: cells are half as high
-PLAIN, BRIGHT = 6, 10  # steps from the middle of the ramp: up to, and from which letters have the colours of either end
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,6 @@ class Cell:
     x: float
     y: float
     step: int
-    ink: str
     number: str
     label: str
 
@@ -74,9 +72,8 @@ def grid(rows: Sequence[Mapping[str, Any]], across: str, down: str, width: int, 
     cells = []
     for row, number in zip(rows, numbers, strict=True):
         step = round(STEPS // 2 * row["value"] / reach) if reach else 0
-        ink = "plain" if abs(step) <= PLAIN else "bright" if abs(step) >= BRIGHT else "dark"
         x, y = left + wide * columns.index(row[across]), high * lines.index(row[down])
-        cells.append(Cell(round(x, 2), round(y, 2), STEPS // 2 + step, ink, number, row["label"]))
+        cells.append(Cell(round(x, 2), round(y, 2), STEPS // 2 + step, number, row["label"]))
     return Grid(
         width=round(left + wide * len(columns) + 2, 2),
         height=high * len(lines) + 2 * NAME,

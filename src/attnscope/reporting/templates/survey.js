@@ -81,7 +81,7 @@
       grid.append(row);
     }
     const every = map.layers <= 16 ? 1 : map.layers <= 32 ? 2 : map.layers <= 64 ? 4 : 8;
-    const feet = make("div", { role: "row" }, make("span", { role: "columnheader", className: "tick head", ariaLabel: "block" }));
+    const feet = make("div", { role: "row" }, make("span", { role: "gridcell", className: "tick head", ariaLabel: "block" }));
     for (let layer = 0; layer < map.layers; layer++) {
       feet.append(make("span", { role: "columnheader", className: "tick", ariaLabel: `block ${layer}` }, layer % every ? "" : String(layer)));
     }
@@ -114,7 +114,8 @@
       const index = layer * map.heads + head;
       cell.className = `cell ${colour(index)}${lit}${chosen}`;
       cell.textContent = written && map.mean[index] !== null && !map.broken[index] ? numeral(map.mean[index], 3) : "";
-      cell.ariaLabel = describe(layer, head).replaceAll("\n", "; ");
+      const said = describe(layer, head).replaceAll("\n", "; ");
+      cell.ariaLabel = said.split(/[\s;:,()]+/).includes(cell.textContent) ? said : `${cell.textContent}; ${said}`; // who speaks to a page says what they see
       cell.tabIndex = layer === state.layer && head === state.head ? 0 : -1;
     }));
     grid.classList.toggle("spotlight", Boolean(state.lit));
