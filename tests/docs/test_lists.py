@@ -6,7 +6,7 @@ import re
 
 from attnscope.core.registry import experiments, findings, measures
 from tests.docs.lists import ROOT, section, undocumented
-from tools import measures_table, papers_page
+from tools import measures_table, papers_page, widths_table
 
 
 def test_everything_is_named_where_a_reader_looks_for_it() -> None:
@@ -17,6 +17,13 @@ def test_the_table_of_measures_is_the_catalog() -> None:
     table = measures_table.measures_table(measure.card for measure in measures().values())
     text = measures_table.PAGE.read_text("utf-8")
     assert measures_table.with_table(text, table) == text, "write it anew with `make tables`"
+
+
+def test_widths_are_those_that_ship() -> None:
+    assert widths_table.PAGE.read_text("utf-8") == widths_table.written(), "write it anew with `make tables`"
+    one = {"method": "frame", "n": 64, "k": 1, "dtype": "float32"}
+    assert "| 64 | 1 | 7 (1 seed) | not measured |" in widths_table.table([one | {"d": 7}])
+    assert "| 64 | 1 | not reached | not measured |" in widths_table.table([one | {"d": None}] * 3)
 
 
 def test_papers_stand_beside_their_numbers_and_none_is_gone() -> None:
