@@ -411,7 +411,15 @@ def test_a_hub_name_in_the_cache(llama: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (loaded.name, loaded.provenance["revision"]) == ("someone/some-model", "v2")
 
 
-def test_pocket_is_a_folder_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("beside", [None, "survey.json", "config.json"])
+def test_pocket_is_a_folder_of_the_package_unless_a_model_of_that_name_is_here(
+    beside: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`attnscope scan pocket --out pocket` makes a folder of that name: it is no model."""
+    monkeypatch.chdir(tmp_path)
+    if beside is not None:
+        (tmp_path / "pocket").mkdir()
+        (tmp_path / "pocket" / beside).touch()
     seen: list[Path] = []
 
     def note(folder: Path, name: str, loading: Loading) -> sources.Source:
@@ -420,7 +428,7 @@ def test_pocket_is_a_folder_of_the_package(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(sources, "_in_folder", note)
     assert refusal("pocket") == "pocket"
-    assert seen == [Path(sources.__file__).parents[2] / "pocket"]
+    assert seen == [Path("pocket") if beside == "config.json" else Path(sources.__file__).parents[2] / "pocket"]
 
 
 def test_gguf(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

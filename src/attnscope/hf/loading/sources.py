@@ -46,7 +46,7 @@ class Source:
 
 def find(source: str | Path, loading: Loading) -> Source:
     """The model that `source` names, with files that are there and whole."""
-    if str(source) == "pocket" and not Path("pocket").exists():
+    if str(source) == "pocket" and not _may_be_a_model(Path("pocket")):
         return _in_folder(Path(str(resources.files("attnscope").joinpath("pocket"))), "pocket", loading)
     if not str(source).strip():
         raise RefusalError("The model argument is empty: name a folder, a hub name, a .gguf file, or 'pocket'.")
@@ -60,6 +60,13 @@ def find(source: str | Path, loading: Loading) -> Source:
             f"There is no model at '{source}': check the path, or give a hub name like 'gpt2'.{_meant(path)}"
         )
     return _in_folder(_from_hub(source, loading), source, loading)
+
+
+def _may_be_a_model(path: Path) -> bool:
+    """A folder of that name without any file of a model is where a scan was written, say, and names nothing."""
+    if not path.is_dir():
+        return path.exists()
+    return any(one.name == "config.json" or one.suffix in (".safetensors", ".gguf", ".bin") for one in path.iterdir())
 
 
 def _meant(path: Path) -> str:
