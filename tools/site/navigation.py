@@ -31,6 +31,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
         "../notebooks/watch_a_run",
     ),
     "docs/howto/index": (
+        "../install",
         "gate",
         "own_model",
         "pictures_and_sound",

@@ -36,8 +36,8 @@ Corpus = Annotated[
 ScanCorpus = Annotated[
     str | None,
     typer.Argument(
-        help="Text: a .txt, .jsonl, .gz or .parquet file, a folder, or - for standard input; or 'repeated': random "
-        "tokens twice over, which show induction heads. "
+        help="Text: a .txt, .jsonl, .gz or .parquet file, a folder, or - for standard input; a picture, a .wav, or a "
+        "folder of them; or 'repeated': random tokens twice over, which show induction heads. "
         "Default: a public-domain text inside the package; random tokens without a tokenizer."
     ),
 ]

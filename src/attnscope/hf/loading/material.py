@@ -16,6 +16,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.places import is_address
 from attnscope.corpus import stream as stream_module
 from attnscope.corpus.corpus import Corpus, Document
+from attnscope.corpus.gallery import Gallery, gallery
 from attnscope.corpus.read import corpus_path, read, repeated
 from attnscope.corpus.stream import Stream, stored_bytes
 from attnscope.hf.loading.autocast import refuse_autocast
@@ -25,6 +26,7 @@ from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.load import Loaded, load_as
 from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.shown import shown
 from attnscope.hf.loading.streamed import Streamed
 from attnscope.hf.seeing.exclusive import looking_at
 from attnscope.hf.seeing.gradients import without_gradients
@@ -53,17 +55,17 @@ def loaded_model(model: str | Path | nn.Module | Loaded, tokenizer: Tokenizer | 
     return load_as(str(model), loading)
 
 
-def text_of(corpus: Text | Ready | None, sampling: Sampling) -> Corpus | Text | Ready | None:
-    """The corpus that a path names, or `repeated`; anything else as it is."""
-    drawn = repeated(corpus)
+def text_of(corpus: Text | Ready | None, sampling: Sampling) -> Corpus | Gallery | Text | Ready | None:
+    """The corpus that a path names, of texts, pictures or sounds, or `repeated`; anything else as it is."""
+    drawn = repeated(corpus) or gallery(corpus)
     if drawn is not None:
         return drawn
     return read(corpus, field=sampling.field) if isinstance(corpus, str | Path) else corpus
 
 
-def text_or_stream(corpus: Text | Ready | None, sampling: Sampling) -> Corpus | Stream | Text | Ready | None:
-    """What `text_of` gives; a corpus too large for that as a stream of which a block at a time is in memory."""
-    if isinstance(corpus, str | Path) and str(corpus) != "-" and not repeated(corpus):
+def text_or_stream(corpus: Text | Ready | None, sampling: Sampling) -> Corpus | Gallery | Stream | Text | Ready | None:
+    """What `text_of` gives; texts too large for that as a stream of which a block at a time is in memory."""
+    if isinstance(corpus, str | Path) and str(corpus) != "-" and not (repeated(corpus) or gallery(corpus)):
         here = corpus if is_address(corpus) else corpus_path(str(corpus))
         if stored_bytes(here) > stream_module.LARGE:
             return stream_module.stream(
@@ -79,23 +81,24 @@ def files_of(corpus: object) -> dict[str, int]:
     return {"files_read": len(corpus.files), "files_skipped": len(getattr(corpus, "skipped", ()))}
 
 
-def batches_for(loaded: Loaded, corpus: Corpus | Text | Ready | None, sampling: Sampling) -> Batches:
-    """Ready batches as they are; text read, and cut as `sampling` says."""
+def batches_for(loaded: Loaded, corpus: Corpus | Gallery | Text | Ready | None, sampling: Sampling) -> Batches:
+    """Ready batches as they are; text read, and cut as `sampling` says; pictures and sounds each for itself."""
+    if isinstance(corpus, Gallery):
+        return shown(loaded, corpus, sampling)
     if corpus is None or isinstance(corpus, Corpus):
         return feed(loaded, corpus, sampling)
-    if isinstance(corpus, Batches):
-        return _as_they_are(loaded, corpus, sampling)
-    if isinstance(corpus, Mapping):
-        return _as_they_are(loaded, Batches.of([corpus]), sampling)
+    if isinstance(corpus, Batches | Mapping):
+        ready = corpus if isinstance(corpus, Batches) else Batches.of([corpus])
+        return _as_they_are(loaded, ready, sampling)
     if isinstance(corpus, str | Path):
-        return feed(loaded, repeated(corpus) or read(corpus, field=sampling.field), sampling)
+        return batches_for(loaded, text_of(corpus, sampling), sampling)
     things: list[Any] = list(corpus)
     if things and isinstance(things[0], Mapping):
         return _as_they_are(loaded, Batches.of(things), sampling)
     return feed(loaded, read(things), sampling)
 
 
-def cut_for(loaded: Loaded, corpus: Corpus | Stream | Text | Ready | None, sampling: Sampling) -> Cut:
+def cut_for(loaded: Loaded, corpus: Corpus | Gallery | Stream | Text | Ready | None, sampling: Sampling) -> Cut:
     """The same batches, in shards."""
     if isinstance(corpus, Stream):
         return Streamed(loaded, corpus, sampling)
