@@ -52,7 +52,6 @@ app = typer.Typer(
     "pocket",
     epilog=WHAT_IS_WRITTEN,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
