@@ -86,7 +86,7 @@ STEPS = (
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "demo")
     folder.mkdir(parents=True, exist_ok=True)
-    logging.getLogger("attnscope").setLevel(logging.CRITICAL)  # alarms stand on the page of the run
+    logging.getLogger("attnscope").setLevel(logging.CRITICAL + 1)  # alarms stand on the page of the run
     torch.manual_seed(0)
     linked = []
     for step in STEPS:
