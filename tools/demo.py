@@ -75,7 +75,7 @@ STEPS = (
         lambda _: attnscope.treat("pocket", remedy="prune", heads=4, samples=16),
     ),
     Step(
-        "What would an alarm have said?",
+        "What does a failing training run look like?",
         "attnscope timeline too-high",
         "timeline",
         lambda folder: attnscope.timeline(train(folder, "too-high")),
