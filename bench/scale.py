@@ -71,7 +71,7 @@ def _shard(store: Path, digest: str, distinct: int) -> Callable[[int], bytes]:
     from attnscope.core.registry import choose
     from attnscope.records.survey.ledger import Ledger
     from attnscope.records.survey.missing import Missing
-    from attnscope.records.survey.shard_file import Whose, to_bytes
+    from attnscope.records.survey.shard_file import HASH, Whose, content_hash, to_bytes
     from attnscope.records.survey.store import Store
 
     chosen = [m.card for m in choose(["default"]) if m.card.scope != "weights"]
@@ -88,11 +88,13 @@ def _shard(store: Path, digest: str, distinct: int) -> Callable[[int], bytes]:
     plan = {"seed": 0}
     Store.open(store, plan, digest, SHARDS)
     arrays = load(to_bytes(Whose(plan, digest, distinct, SHARDS), survey, Missing()))
+    arrays.pop(HASH)
     document = json.loads(arrays["document"].tobytes())
 
     def renumbered(number: int) -> bytes:
         said = json.dumps(document | {"number": number}).encode()
-        data: bytes = save(arrays | {"document": np.frombuffer(said, np.uint8)})
+        stored = arrays | {"document": np.frombuffer(said, np.uint8)}
+        data: bytes = save(stored | {HASH: np.frombuffer(content_hash(stored), np.uint8)})
         return data
 
     return renumbered

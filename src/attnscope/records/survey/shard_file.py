@@ -26,7 +26,7 @@ from attnscope.records.survey.survey import Survey
 
 SUFFIX = ".shard"
 FORMAT, VERSION = "attnscope-shard", 1
-_HASH = "sha256"
+HASH = "sha256"
 _DAMAGED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError, FieldError)
 
 
@@ -90,7 +90,7 @@ def to_bytes(whose: Whose, survey: Survey, missing: Missing) -> bytes:
         stored[f"{name}.negative"] = np.asarray((limbs < 0).any(axis=1), np.uint8)
     for name, content in (("document", json.dumps(document).encode()), ("layout", layout.to_bytes())):
         stored[name] = np.frombuffer(content, np.uint8)
-    stored[_HASH] = np.frombuffer(_hash(stored), np.uint8)
+    stored[HASH] = np.frombuffer(content_hash(stored), np.uint8)
     data: bytes = save(stored)
     return data
 
@@ -102,8 +102,8 @@ def from_bytes(data: bytes, name: str) -> ShardFile:
 
     try:
         arrays: dict[str, NDArray[Any]] = load(data)
-        written = arrays.pop(_HASH, None)
-        if written is not None and written.tobytes() != _hash(arrays):
+        written = arrays.pop(HASH, None)
+        if written is not None and written.tobytes() != content_hash(arrays):
             raise ValueError("it is not what was written")
         document = json.loads(arrays.pop("document").tobytes())
         layout = arrays.pop("layout").tobytes()
@@ -128,7 +128,8 @@ def from_bytes(data: bytes, name: str) -> ShardFile:
         raise RefusalError(f"{name} is no whole shard ({error}): remove it and run its shard again.") from error
 
 
-def _hash(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+def content_hash(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Of all arrays of a file but the hash itself."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(f"{name} {array.dtype.str} {array.shape} ".encode() + array.tobytes())
