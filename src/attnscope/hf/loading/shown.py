@@ -22,7 +22,8 @@ def shown(loaded: Loaded, files: Gallery, sampling: Sampling) -> Batches:
     read = [
         reading_of(loaded, file, sampling.bos, what="Corpora") for file in files.drawn(sampling.samples, sampling.seed)
     ]
-    notes = tuple(dict.fromkeys(note for one in read for note in one.notes if loaded.decoder_start is None))
+    # What a decoder wrote of each sound is a note of that sound; how files are read is one of all, and said once.
+    notes = () if loaded.decoder_start is not None else tuple(dict.fromkeys(note for one in read for note in one.notes))
     made = Batches.of(_together([dict(one.batch) for one in read], sampling.batch_size), files.name)
     return Batches(made.name, made.sha256, made.batches, notes=notes)
 
