@@ -74,12 +74,12 @@ families: $(STAMP)  ## write docs/families.md anew: every model type of transfor
 	rm build/families.json
 
 tables: $(STAMP)  ## write the table of measures in docs/scan.md, the cards of experiments and variants, docs/papers.md, docs/variants.md, the widths in docs/patterns.md and CITATION.cff anew
-	$(BIN)/python tools/measures_table.py
+	$(BIN)/python -m tools.measures_table
 	$(BIN)/python tools/experiment_cards.py
 	$(BIN)/python tools/papers_page.py
 	$(BIN)/python tools/variant_cards.py
 	$(BIN)/python tools/citation_file.py
-	$(BIN)/python tools/widths_table.py
+	$(BIN)/python -m tools.widths_table
 
 dist: $(STAMP)  ## wheel and sdist, and a look into both
 	$(BIN)/pip install -q -c constraints.txt build

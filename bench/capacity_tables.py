@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from tools.marked import put_between_marks
+
 _UNITS = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def with_tables(page: str, found: dict[str, Any]) -> str:
     """The page with what stands between its marks made anew."""
     for name, table in {"measured": _measured(found), "needs": _needs(found), "scaling": _scaling(found)}.items():
-        begin, end = f"<!-- {name}: written by bench/cluster_simulation.py -->", f"<!-- end of {name} -->"
-        before, _, rest = page.partition(begin)
-        _, _, after = rest.partition(end)
-        page = f"{before}{begin}\n\n{table}\n\n{end}{after}"
+        page = put_between_marks(page, name, "bench/cluster_simulation.py", table)
     return page
 
 

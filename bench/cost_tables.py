@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.core.files import write_atomically
+from tools.marked import put_between_marks
 
 ROOT = Path(__file__).parents[1]
-BEGIN, END = "<!-- costs: written by bench/cost_tables.py -->", "<!-- end of costs -->"
 WORK = {
     "minilm": "MiniLM, 64 texts x 128 tokens, default measures",
     "llama-4096": "4-layer grouped-head Llama, n = 4096",
@@ -54,8 +54,7 @@ def beside(results: dict[str, Any]) -> str:
 
 
 def with_costs(page: str, text: str) -> str:
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}"
+    return put_between_marks(page, "costs", "bench/cost_tables.py", text)
 
 
 def pages(results: dict[str, Any]) -> dict[Path, str]:

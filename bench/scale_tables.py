@@ -9,8 +9,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tools.marked import put_between_marks
+
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
-BEGIN, END = "<!-- figures: written by bench/scale_tables.py -->", "<!-- end of figures -->"
 
 
 def figures(scale: dict[str, Any], kills: dict[str, Any]) -> str:
@@ -46,8 +47,7 @@ def _load(one: dict[str, Any]) -> str:
 
 
 def with_figures(page: str, table: str) -> str:
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.partition(END)[2]}"
+    return put_between_marks(page, "figures", "bench/scale_tables.py", table)
 
 
 def write() -> None:

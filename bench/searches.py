@@ -18,10 +18,10 @@ from attnscope.core.files import write_atomically
 from attnscope.patterns.generate import union_of_permutations
 from attnscope.patterns.pattern import Pattern
 from bench.graphs import erdos_renyi, power_law
+from tools.marked import put_between_marks
 
 ROOT = Path(__file__).parent.parent
 RECORD, PAGE = ROOT / "bench" / "searches.json", ROOT / "docs" / "patterns.md"
-BEGIN, END = "<!-- searches: written by bench/searches.py -->", "<!-- end of searches -->"
 SEEDS = (0, 1, 2)
 
 CASES: dict[str, tuple[Callable[[int], Pattern], float]] = {  # how to make it from a seed, and the budget
@@ -74,8 +74,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def with_table(page: str, rows: list[dict[str, Any]]) -> str:
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{table(rows)}\n\n{END}{rest.partition(END)[2]}"
+    return put_between_marks(page, "searches", "bench/searches.py", table(rows))
 
 
 def main() -> None:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.core.files import write_atomically
+from tools.marked import put_between_marks
 
 ROOT = Path(__file__).parent.parent
 RECORD, PAGE = ROOT / "bench" / "serving.json", ROOT / "docs" / "patterns.md"
-BEGIN, END = "<!-- serving: written by bench/serving.py -->", "<!-- end of serving -->"
 N = 256
 CASES = ((2, 6, 512), (4, 14, 64), (8, 29, 64))  # k, width, patterns
 SLOWLY = 8  # patterns of a turn of the slow way
@@ -87,8 +87,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def with_table(page: str, rows: list[dict[str, Any]]) -> str:
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{table(rows)}\n\n{END}{rest.partition(END)[2]}"
+    return put_between_marks(page, "serving", "bench/serving.py", table(rows))
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """Writes the table of measures in docs/scan.md, and src/attnscope/measures/cards.json, what `attnscope measures` lists
 without torch.
 
-python tools/measures_table.py            write both
-python tools/measures_table.py --check    exit with 1 where one of them says something else
+python -m tools.measures_table            write both
+python -m tools.measures_table --check    exit with 1 where one of them says something else
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from attnscope.core.card import Card
 from attnscope.core.files import write_atomically
 from attnscope.core.measure_cards import FILE, cards_json
 from attnscope.core.registry import measures
+from tools.marked import put_between_marks
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "scan.md"
 CARDS = ROOT / "src" / "attnscope" / "measures" / FILE
-FIRST, LAST = "<!-- measures: written by tools/measures_table.py -->", "<!-- end of measures -->"
 SCOPES = {"stream": "residual stream", "attention": "attention", "weights": "weights"}
 TRAINING = "training (`attnscope.watch`)"
 
@@ -41,11 +41,7 @@ def measures_table(cards: Iterable[Card]) -> str:
 
 def with_table(text: str, table: str) -> str:
     """The page with this table where its marks are."""
-    before, _, rest = text.partition(FIRST)
-    _, mark, after = rest.partition(LAST)
-    if not mark:
-        raise SystemExit(f"{PAGE.name} has lost its marks: put '{FIRST}' and '{LAST}' around the table of measures.")
-    return f"{before}{FIRST}\n\n{table}\n\n{mark}{after}"
+    return put_between_marks(text, "measures", "tools/measures_table.py", table)
 
 
 def main(check: bool) -> int:

@@ -1,6 +1,6 @@
 """The table of widths of the other constructions in docs/patterns.md, from the measurements that ship with the package.
 
-python tools/widths_table.py
+python -m tools.widths_table
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections import defaultdict
 from pathlib import Path
 
 from attnscope.core.files import write_atomically
+from tools.marked import put_between_marks
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "patterns.md"
 KNOWN = ROOT / "src" / "attnscope" / "compiling" / "known_widths.json"
-BEGIN, END = "<!-- widths: written by tools/widths_table.py -->", "<!-- end of widths -->"
 METHODS = {
     "frame": "frame",
     "margin": "margin",
@@ -51,8 +51,7 @@ def _cell(widths: list[int | None]) -> str:
 
 
 def with_table(page: str, text: str) -> str:
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}"
+    return put_between_marks(page, "widths", "tools/widths_table.py", text)
 
 
 def written() -> str:

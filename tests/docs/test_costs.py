@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
-from bench.cost_tables import BEGIN, END, ROOT, pages, with_costs
+import pytest
+
+from bench.cost_tables import ROOT, pages, with_costs
+from tools.marked import marks, put_between_marks
 
 RESULTS = json.loads((ROOT / "bench" / "results.json").read_text(encoding="utf-8"))
 
@@ -23,5 +26,12 @@ def test_another_measurement_is_another_page() -> None:
 
 
 def test_what_stands_around_the_table_is_left_alone() -> None:
-    page = with_costs(f"before\n{BEGIN}\nold\n{END}\nafter\n", "new")
-    assert page == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
+    begin, end = marks("costs", "a script")
+    page = put_between_marks(f"before\n{begin}\nold\n{end}\nafter\n", "costs", "a script", "new")
+    assert page == f"before\n{begin}\n\nnew\n\n{end}\nafter\n"
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_page_without_its_marks_is_refused(kept: int) -> None:
+    with pytest.raises(SystemExit, match="lost its marks"):
+        put_between_marks(f"before {marks('costs', 'a script')[kept]} after", "costs", "a script", "new")
