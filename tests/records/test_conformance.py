@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import attnscope
+from attnscope.charts.theme import configuration
 from attnscope.core.errors import RefusalError
 from attnscope.records.load import KINDS, class_of
 from attnscope.reporting.terminal import print_record
@@ -52,7 +53,17 @@ def test_it_speaks(kind: str) -> None:
     shown = record._repr_html_()
     assert shown.startswith("<div")
     assert "<script" not in shown
-    assert record.chart().to_dict()
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_its_chart_has_its_look_and_can_be_put_beside_another(kind: str) -> None:
+    record = sample(kind)
+    for theme in ("light", "dark"):
+        own, shown = configuration(theme), record.chart(theme=theme).to_dict()["config"]
+        assert {name: shown[name] for name in own if name != "view"} == {k: own[k] for k in own if k != "view"}
+    assert record.chart().to_dict()["config"]["background"] == configuration("light")["background"]
+    bare = record.chart(theme=None)
+    assert len((bare | bare).to_dict()["hconcat"]) >= 2
 
 
 @pytest.mark.parametrize("kind", ALL)

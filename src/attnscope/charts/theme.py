@@ -46,6 +46,13 @@ def specification(chart: Any, theme: str = "light", *, validate: bool = True) ->
     return {**document, "config": configuration(theme)}
 
 
+def dressed(chart: Any, theme: str) -> Any:
+    """The chart with the look of a theme in it, for a notebook, which draws charts itself."""
+    copy = chart.copy(deep=False)
+    copy.config = configuration(theme)
+    return copy
+
+
 def configuration(theme: str) -> dict[str, Any]:
     """The Vega-Lite `config` of a theme."""
     if theme not in THEMES:

@@ -138,6 +138,11 @@ class Compiled(Record):
         columns = [one.name for one in fields(Try)]
         return pandas.DataFrame([[getattr(one, name) for name in columns] for one in self.tried], columns=columns)
 
+    def chart(self, *args: Any, theme: str | None = "light", **options: Any) -> Any:
+        """Target, realised pattern and error: pictures, which have the colours of the theme inside."""
+        drawn = self._reporting("chart").chart(self, *args, theme=theme or "light", **options)
+        return self._dressed(drawn, theme)
+
     def to_json(self) -> dict[str, Any]:
         """Flat: what was asked, what was reached, and how. The tensors are in the file alone."""
         told = {

@@ -101,9 +101,12 @@ class Record:
         said: tuple[str, ...] = self._reporting("words").sentences(self)
         return said
 
-    def chart(self, *args: Any, **options: Any) -> Any:
-        """The picture of this record, as an Altair chart; `reporting/KIND/chart.py` says what can be asked for."""
-        return self._reporting("chart").chart(self, *args, **options)
+    def chart(self, *args: Any, theme: str | None = "light", **options: Any) -> Any:
+        """The picture of this record, as an Altair chart; `reporting/KIND/chart.py` says what can be asked for.
+
+        Altair joins charts (`one | other`) only where none has colours of its own: ask for both with `theme=None`.
+        """
+        return self._dressed(self._reporting("chart").chart(self, *args, **options), theme)
 
     def write_page(self, path: Path | str, **options: Any) -> Path:
         """The self-contained HTML page of this record."""
@@ -120,6 +123,10 @@ class Record:
         """How it shows itself in a notebook. All text is escaped."""
         shown: str = import_module("attnscope.reporting.notebook").html(self)
         return shown
+
+    @staticmethod
+    def _dressed(chart: Any, theme: str | None) -> Any:
+        return chart if theme is None else import_module("attnscope.charts.theme").dressed(chart, theme)
 
     @classmethod
     def _reporting(cls, part: str) -> Any:
