@@ -14,9 +14,10 @@ BAD = Linked("Why <b>?", 'attnscope paths pocket "a & b"', "paths.html", Verdict
 
 def test_each_page_is_linked_with_its_verdict_and_its_command() -> None:
     made = index("pocket", [CALM, BAD])
+    read = re.sub(r"</?span[^>]*>", "", made)  # words of commands are kept whole by spans
     for one in (CALM, BAD):
         assert f'<a href="{one.place}">{html.escape(one.question)}</a>' in made
-        assert html.escape(one.command).replace("&quot;", "&#34;") in made
+        assert html.escape(one.command).replace("&quot;", "&#34;") in read
         assert html.escape(one.verdict.sentence) in made
     assert "<b>" not in made
 
