@@ -10,6 +10,7 @@ import pytest
 
 import attnscope as package
 from tests.command import attnscope
+from tests.specimens import byte_tokenizer, tiny_t5
 
 BLANK = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10"></svg>'
 
@@ -50,6 +51,16 @@ def test_without_such_a_page_the_report_says_how_to_make_it(scanned: Path, tmp_p
     assert tuple(said["inputs"][0]["tokens"]) == survey.excerpts[sample]
     assert said["files"]["page"] == str(tmp_path / "view.html")
     assert package.load(tmp_path / "view.json").to_json()["parts"] == said["parts"]
+
+
+def test_a_source_and_its_target(tmp_path: Path) -> None:
+    for part in (tiny_t5(), byte_tokenizer()):
+        part.save_pretrained(tmp_path / "t5")
+    done = attnscope("view", str(tmp_path / "t5"), "source text", "target", "--out", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stderr
+    inputs = json.loads(done.stdout)["inputs"]
+    assert inputs == package.view(tiny_t5(), ("source text", "target"), tokenizer=byte_tokenizer()).to_json()["inputs"]
+    assert "targe" in "".join(inputs[1]["tokens"])  # shifted by one, as decoders read
 
 
 @pytest.mark.parametrize(

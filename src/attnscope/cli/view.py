@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -22,9 +22,6 @@ from attnscope.cli.options import (
     seed_option,
 )
 
-if TYPE_CHECKING:
-    pass
-
 DATA, PAGE = "view.json", "view.html"
 
 
@@ -33,8 +30,15 @@ def view(
     text: Annotated[
         str | None,
         typer.Argument(
-            help="What the model reads: a text, a file of one, - for standard input, or a picture (photo.png); or see "
-            "--from."
+            help="What the model reads: a text, a file of one, - for standard input, a picture (photo.png) or a sound "
+            "(speech.wav); or see --from."
+        ),
+    ] = None,
+    beside: Annotated[
+        str | None,
+        typer.Argument(
+            help="A second input: the text beside a picture, what is said in a sound, or the target of an "
+            "encoder-decoder, which writes it itself where it is left out."
         ),
     ] = None,
     layer: Annotated[
@@ -79,6 +83,7 @@ def view(
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
     words = None if text is None else text_or_medium(text)
+    second = None if beside is None else text_or_medium(beside)
     kept = _checked_survey(words, survey, sample)
     check_model(
         model, dtype=dtype, random_init=random_init, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
@@ -92,7 +97,7 @@ def view(
 
             found = run(
                 model,
-                words,
+                words if words is None or second is None else (words, second),
                 layer=layer,
                 head=head,
                 survey=kept,
