@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import logging
 import math
@@ -18,9 +17,12 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 import attnscope
+from tools import fetch_models
+from tools.pocket.books import encode, read_book, split
+from tools.pocket.params import Params
+from tools.pocket.training import evaluate
 
 FOLDER = Path(attnscope.__file__).parent / "pocket"
-TOOLS = Path(__file__).parents[2] / "tools"
 
 # The opening of Pride and Prejudice (Jane Austen, 1813), a book that is not in the training data.
 PASSAGE = (
@@ -170,15 +172,11 @@ def test_bos_carries_the_spike_that_the_random_model_lacks(
 
 @pytest.mark.real
 def test_the_held_out_loss_of_the_card_is_measured_again(
-    card: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+    card: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    monkeypatch.syspath_prepend(TOOLS)
-    fetch_models, script = (importlib.import_module(name) for name in ("fetch_models", "train_pocket"))
-    books = [script.read_book(path)[1] for path in sorted(fetch_models.path("gutenberg").glob("*.txt"))]
-    held = script.encode(tokenizer, [script.split(text, script.Params().held_out)[1] for text in books])
+    texts = [read_book(path)[1] for path in sorted(fetch_models.path("gutenberg").glob("*.txt"))]
+    held = encode(tokenizer, [split(text, Params().held_out)[1] for text in texts])
     written = re.search(r"held-out part, all windows \| ([0-9.]+)", card)
     assert written is not None
     told = float(written[1])
-    assert script.evaluate(model, held, model.config.max_position_embeddings, len(held)) == pytest.approx(
-        told, abs=6e-4
-    )
+    assert evaluate(model, held, model.config.max_position_embeddings, len(held)) == pytest.approx(told, abs=6e-4)

@@ -2,125 +2,154 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-SCRIPT = Path(__file__).parents[2] / "tools" / "train_pocket.py"
+import tools.pocket.__main__ as command
+from tools.pocket.books import encode, learn_tokenizer, read_book, split
+from tools.pocket.lessons import rate, training_batch
+from tools.pocket.model import build
+from tools.pocket.params import Params
+from tools.pocket.training import train
+
 PROSE = "\n\n".join(f"{n} green bottles hanging on the wall, and {n + 1} more." for n in range(120)) + "\n"
+TOY = Params(
+    vocab=300,
+    width=16,
+    layers=2,
+    heads=2,
+    hidden=24,
+    context=32,
+    school=3,
+    school_context=28,
+    school_warmup=2,
+    steps=8,
+    batch=2,
+    warmup=3,
+    horizon=10,
+    cooldown=4,
+    threads=1,
+)
+STREAM = torch.arange(2, 300)
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_pocket", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["train_pocket"] = module  # dataclasses look their module up by name
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def toy(script: ModuleType):
-    return script.Params(
-        vocab=300,
-        width=16,
-        layers=2,
-        heads=2,
-        hidden=24,
-        context=16,
-        steps=8,
-        batch=2,
-        warmup=3,
-        horizon=10,
-        cooldown=4,
-        threads=1,
-    )
-
-
-def test_a_book_is_read_without_heading_notice_and_line_breaks(script: ModuleType, tmp_path: Path) -> None:
+def test_a_book_is_read_without_heading_notice_and_line_breaks(tmp_path: Path) -> None:
     line = "This line of prose is long enough that the paragraph goes on"
     raw = f"[A Title 1800]\r\n\r\n\r\n\r\n{line}\r\nhere.   \r\n\r\nA short verse,\r\nand its rhyme.\r\n"
     notice = "\r\nEnd of Project Gutenberg's A Title\r\n\r\nSmall print.\r\n"
     (tmp_path / "book.txt").write_bytes((raw + notice).encode("latin-1"))
-    title, text = script.read_book(tmp_path / "book.txt")
+    title, text = read_book(tmp_path / "book.txt")
     assert title == "A Title 1800"
     assert text == f"{line} here.\n\nA short verse,\nand its rhyme.\n"
 
 
-def test_held_out_part_is_the_end_of_the_book_from_a_paragraph(script: ModuleType) -> None:
-    train, held = script.split(PROSE, 0.2)
+def test_held_out_part_is_the_end_of_the_book_from_a_paragraph() -> None:
+    train, held = split(PROSE, 0.2)
     assert train + held == PROSE
     assert train.endswith("\n\n")
     assert 0.15 * len(PROSE) < len(held) <= 0.2 * len(PROSE)
 
 
-def test_a_book_without_paragraphs_is_split_too(script: ModuleType) -> None:
-    train, held = script.split("x" * 1000, 0.1)
+def test_a_book_without_paragraphs_is_split_too() -> None:
+    train, held = split("x" * 1000, 0.1)
     assert (len(train), len(held)) == (902, 98)
 
 
-def test_batches_depend_on_seed_and_step_only(script: ModuleType, toy) -> None:
-    stream = torch.arange(2, 300)
-    first = script.training_batch(stream, 5, toy)
-    assert torch.equal(first, script.training_batch(stream, 5, toy))
-    assert not torch.equal(first, script.training_batch(stream, 6, toy))
+def test_batches_depend_on_seed_and_step_only() -> None:
+    first = training_batch(STREAM, 5, TOY)
+    assert torch.equal(first, training_batch(STREAM, 5, TOY))
+    assert not torch.equal(first, training_batch(STREAM, 6, TOY))
+    assert first.shape == (TOY.batch, TOY.context)
     assert (first[:, 0] == 0).all()
-    assert (first[:, 2:] - first[:, 1:-1] == 1).all()
 
 
-def test_the_rate_rises_to_its_peak_and_falls_to_its_last_value(script: ModuleType) -> None:
-    params = script.Params()
-    rates = [script.rate(step, params) for step in range(params.steps + 1)]
-    assert rates[params.warmup - 1] == rates[params.warmup] == max(rates) == params.peak_rate
-    assert rates[: params.warmup] == sorted(rates[: params.warmup])
-    assert rates[params.warmup :] == sorted(rates[params.warmup :], reverse=True)
+def _period(row: torch.Tensor) -> int:
+    """The least distance at which a row repeats itself to its end; its length where it never does."""
+    return next((n for n in range(1, len(row)) if torch.equal(row[n:], row[:-n])), len(row))
+
+
+def test_in_school_all_windows_repeat_and_afterwards_as_many_as_were_asked_for() -> None:
+    many = replace(TOY, batch=400, school=1)
+    school, later = training_batch(STREAM, 0, many)[:, 1:], training_batch(STREAM, 1, many)[:, 1:]
+    assert school.shape[1] == TOY.school_context - 1
+    periods = [_period(row) for row in school]
+    assert min(periods) == 8
+    assert max(periods) <= school.shape[1] // 3
+    plain = [bool((row[1:9] - row[:8] == 1)[:7].all()) for row in school]
+    # Of 400 draws at .4 the standard deviation is 9.8: five of them.
+    assert 160 - 49 <= sum(plain) <= 160 + 49
+    repeating = [row for row in later if _period(row) < len(row)]
+    assert 120 - 46 <= len(repeating) <= 120 + 46  # at .3: 9.2
+    text = [row for row in later if _period(row) == len(row)]
+    assert all((row[1:] - row[:-1] == 1).all() for row in text)
+
+
+def test_the_rate_is_calm_in_school_then_rises_to_its_peak_and_falls_to_nothing() -> None:
+    params = Params()
+    rates = [rate(step, params) for step in range(params.steps + 1)]
+    school, peak = rates[: params.school], params.school + params.warmup
+    assert school == sorted(school)
+    assert school[-1] == params.school_rate
+    assert rates[params.school : peak] == sorted(rates[params.school : peak])
+    assert rates[peak - 1] == pytest.approx(params.peak_rate)
+    assert max(rates) == pytest.approx(params.peak_rate)
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
     assert rates[-1] == 0
 
 
-def test_without_cooldown_the_rate_is_a_cosine(script: ModuleType) -> None:
-    params = script.Params(steps=1000, horizon=1000, warmup=100, cooldown=1)
+def test_without_school_and_cooldown_the_rate_is_a_cosine() -> None:
+    params = Params(school=0, steps=1000, horizon=1000, warmup=100, cooldown=1)
     middle = (params.peak_rate + params.last_rate) / 2
-    assert script.rate(550, params) == pytest.approx(middle)
-    assert script.rate(999, params) == pytest.approx(params.last_rate, rel=0.02)
+    assert rate(550, params) == pytest.approx(middle)
+    assert rate(999, params) == pytest.approx(params.last_rate, rel=0.02)
 
 
-def test_an_interrupted_run_ends_in_the_bits_of_an_unbroken_one(script: ModuleType, toy, tmp_path: Path) -> None:
-    train_text, held_text = script.split(PROSE, 0.2)
-    tokenizer = script.learn_tokenizer([train_text], toy)
-    stream, held = script.encode(tokenizer, [train_text]), script.encode(tokenizer, [held_text])
+@torch.no_grad()
+def test_the_planted_head_looks_one_token_back_and_no_other_does() -> None:
+    params = Params()
+    model = build(params).eval()
+    model.set_attn_implementation("eager")
+    tokens = torch.randint(2, params.vocab, (4, params.context), generator=torch.Generator().manual_seed(0))
+    attentions = model(input_ids=tokens, output_attentions=True).attentions
+    back = torch.stack([one.diagonal(offset=-1, dim1=2, dim2=3).mean((0, 2)) for one in attentions])
+    assert back[0, 0] > 0.6
+    back[0, 0] = 0
+    assert back.max() < 0.1
+
+
+def test_an_interrupted_run_ends_in_the_bits_of_an_unbroken_one(tmp_path: Path) -> None:
+    train_text, held_text = split(PROSE, 0.2)
+    tokenizer = learn_tokenizer([train_text], TOY)
+    stream, held = encode(tokenizer, [train_text]), encode(tokenizer, [held_text])
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     for folder in (whole, broken):
         folder.mkdir()
-    script.train(stream, held, toy, whole, toy.steps)
-    script.train(stream, held, toy, broken, 5)
+    train(stream, held, TOY, whole, TOY.steps)
+    train(stream, held, TOY, broken, 5)
     half = load_file(broken / "checkpoint.safetensors")
-    script.train(stream, held, toy, broken, toy.steps)
+    train(stream, held, TOY, broken, TOY.steps)
     left, right = (load_file(folder / "checkpoint.safetensors") for folder in (whole, broken))
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
     assert not torch.equal(half["model.model.embed_tokens.weight"], right["model.model.embed_tokens.weight"])
 
     with pytest.raises(SystemExit, match="another run"):
-        script.train(stream[:-1], held, toy, broken, toy.steps)
+        train(stream[:-1], held, TOY, broken, TOY.steps)
 
 
-def test_main_writes_a_folder_and_a_card_that_fit_each_other(
-    script: ModuleType, toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_main_writes_a_folder_and_a_card_that_fit_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "bottles.txt").write_text(f"[Green Bottles]\n\n{PROSE}")
-    monkeypatch.setattr(script, "Params", lambda: toy)
+    monkeypatch.setattr(command, "Params", lambda: TOY)
     folders = {f"--{name}": str(tmp_path / name) for name in ("run", "out")} | {"--corpus": str(tmp_path / "books")}
-    monkeypatch.setattr(sys, "argv", ["train_pocket.py", *(word for pair in folders.items() for word in pair)])
-    script.main()
+    monkeypatch.setattr(sys, "argv", ["pocket", *(word for pair in folders.items() for word in pair)])
+    command.main()
     out = tmp_path / "out"
     names = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "MODEL_CARD.md"}
     assert {path.name for path in out.iterdir()} == names
@@ -128,4 +157,5 @@ def test_main_writes_a_folder_and_a_card_that_fit_each_other(
     card = (out / "MODEL_CARD.md").read_text()
     assert "- Green Bottles\n" in card
     assert "8 steps of 2 windows" in card
-    assert "240\ntokens seen" in card
+    assert "472 tokens" in card  # 2 rows: 3 steps of 27 and 5 of 31
+    assert "attnscope reproduce spike2026" in card

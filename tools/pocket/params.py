@@ -1,0 +1,43 @@
+"""All that decides what pocket becomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BOS, PAD = "<bos>", "<pad>"
+
+
+@dataclass(frozen=True)
+class Params:
+    """1.2 million float32 weights stay under 5 MB without rounding them."""
+
+    vocab: int = 1024
+    width: int = 128
+    layers: int = 6
+    heads: int = 4
+    hidden: int = 304
+    context: int = 256
+
+    embedding_size: float = 0.1  # standard deviation of the first embeddings
+    matrix_size: float = 0.05  # and of the first matrices: .02 is for models ten times as wide
+
+    school: int = 900  # first steps, in which windows only repeat themselves
+    school_context: int = 128
+    school_rate: float = 1e-3
+    school_warmup: int = 200
+    shuffled: float = 0.1  # behind it: the share of windows that repeat words in no order
+    repeated: float = 0.2  # and of windows that repeat words as they stand
+
+    steps: int = 8000
+    batch: int = 8
+    peak_rate: float = 3e-3
+    last_rate: float = 3e-5
+    warmup: int = 300
+    horizon: int = 12_000  # where the cosine would reach last_rate
+    cooldown: int = 1600  # the last steps, which fall in a line from the cosine to zero
+    weight_decay: float = 0.0  # there is no dropout either
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip: float = 1.0
+    held_out: float = 0.05  # the last part of every book
+    seed: int = 1729
+    threads: int = 2
