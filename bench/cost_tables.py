@@ -37,7 +37,7 @@ def table(results: dict[str, Any], subjects: tuple[str, ...]) -> str:
 def _cell(rows: dict[tuple[str, str], dict[str, Any]], subject: str, way: str) -> str:
     row = rows.get((subject, way))
     if row is None:
-        return f"{MAPS_GB[subject]:.0f} GB of maps" if subject in MAPS_GB else "not measured"
+        return f"not run: {MAPS_GB[subject]:.0f} GB of maps" if subject in MAPS_GB else "not measured"
     memory = f"{row['peak_mb']:,.0f} MB"
     return memory if way == "bare" else f"{row['time_ratio']:.2f}x, {memory}"
 

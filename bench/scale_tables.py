@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 
 def figures(scale: dict[str, Any], kills: dict[str, Any]) -> str:
     """One row for each that was run; rows that were not are left out."""
-    rows = [["what", "reach", "seen", "load of the machine, cores"]]
+    rows = [["what", "target", "measured", "load of the machine, cores"]]
     if "merge" in scale:
         one = scale["merge"]
         seen = f"{one['cpu_seconds']:.0f} s of one core ({one['seconds']:.0f} s on the clock), {one['peak_mb']:.0f} MB"

@@ -36,6 +36,8 @@ sizes, or the nearest that run on a processor. Verdicts are computed from measur
 *reproduced*; *not reproduced* where the rule is missed; *contradicted* where the opposite was measured; *not run* where
 a number is missing, or what a comparison stands on is not there. Each run's page shows the rules. Where a paper states
 no number the limit is ours, and claims marked as our question are not the paper's.
+*5 of 8* says that five of eight claims were reproduced here. A low count may mean that the small setting does not show
+the effect: read the claims before you doubt the paper.
 
 Written by `make tables` from the experiments and the runs on record.
 """

@@ -75,19 +75,25 @@ def _period(row: torch.Tensor) -> int:
 
 
 def test_in_school_all_windows_repeat_and_afterwards_as_many_as_were_asked_for() -> None:
-    many = replace(TOY, batch=400, school=1)
-    school, later = training_batch(STREAM, 0, many)[:, 1:], training_batch(STREAM, 1, many)[:, 1:]
-    assert school.shape[1] == TOY.school_context - 1
+    """Counts stay within five standard deviations of a binomial: of 600 draws at .6, .08 and .07 that is 60, 33, 31."""
+    stream = torch.arange(2, 1002)
+    many = replace(TOY, vocab=100_000, batch=600, school=1, school_context=128, context=128)
+    school, later = training_batch(stream, 0, many)[:, 1:], training_batch(stream, 1, many)[:, 1:]
     periods = [_period(row) for row in school]
-    assert min(periods) == 8
-    assert max(periods) <= school.shape[1] // 3
-    plain = [bool((row[1:9] - row[:8] == 1)[:7].all()) for row in school]
-    # Of 400 draws at .4 the standard deviation is 9.8: five of them.
-    assert 160 - 49 <= sum(plain) <= 160 + 49
+    assert min(periods) == many.shortest
+    assert 0.3 * 127 < max(periods) <= 127 / 3
+    assert abs(sum(not _in_order(row) for row in school) - 360) <= 60
     repeating = [row for row in later if _period(row) < len(row)]
-    assert 120 - 46 <= len(repeating) <= 120 + 46  # at .3: 9.2
-    text = [row for row in later if _period(row) == len(row)]
-    assert all((row[1:] - row[:-1] == 1).all() for row in text)
+    assert abs(sum(not _in_order(row) for row in repeating) - 48) <= 33
+    assert abs(sum(_in_order(row) for row in repeating) - 42) <= 31
+    assert all(_in_order(row) for row in later if _period(row) == len(row))
+    foreign = [row for row in school if row.max() > 1001]  # any tokens of the vocabulary, of which the stream has few
+    assert abs(len(foreign) - 180) <= 57  # half of the 360; at .3
+
+
+def _in_order(row: torch.Tensor) -> bool:
+    """Whether the first words stand as in the stream, which counts up."""
+    return bool((row[1:8] - row[:7] == 1).all())
 
 
 def test_the_rate_is_calm_in_school_then_rises_to_its_peak_and_falls_to_nothing() -> None:
@@ -100,27 +106,35 @@ def test_the_rate_is_calm_in_school_then_rises_to_its_peak_and_falls_to_nothing(
     assert rates[peak - 1] == pytest.approx(params.peak_rate)
     assert max(rates) == pytest.approx(params.peak_rate)
     assert rates[peak:] == sorted(rates[peak:], reverse=True)
-    assert rates[-1] == 0
+    assert rates[-1] == 0  # behind the last step; the last has a part in 2,000 of the cosine
+    assert 0 < rates[-2] < 1e-3 * params.peak_rate
 
 
 def test_without_school_and_cooldown_the_rate_is_a_cosine() -> None:
     params = Params(school=0, steps=1000, horizon=1000, warmup=100, cooldown=1)
     middle = (params.peak_rate + params.last_rate) / 2
     assert rate(550, params) == pytest.approx(middle)
-    assert rate(999, params) == pytest.approx(params.last_rate, rel=0.02)
+    # One step of 900 before the end of half a turn: (peak / last - 1) (1 - cos(pi / 900)) / 2 = 3e-4 above it.
+    assert rate(999, params) == pytest.approx(params.last_rate, rel=4e-4)
 
 
 @torch.no_grad()
-def test_the_planted_head_looks_one_token_back_and_no_other_does() -> None:
+def test_one_head_begins_by_looking_one_token_back_and_those_behind_it_lean_towards_bos() -> None:
+    """With keys of one length the head has .97 on the token before; norms of tokens differ by 6%, which is 3 of its 48
+    logits, and leave .76 (measured). Behind block 0 BOS has .11 to .43 (measured; even attention would give .02)."""
     params = Params()
     model = build(params).eval()
     model.set_attn_implementation("eager")
     tokens = torch.randint(2, params.vocab, (4, params.context), generator=torch.Generator().manual_seed(0))
+    tokens[:, 0] = 0
     attentions = model(input_ids=tokens, output_attentions=True).attentions
     back = torch.stack([one.diagonal(offset=-1, dim1=2, dim2=3).mean((0, 2)) for one in attentions])
+    first = torch.stack([one[:, :, 1:, 0].mean((0, 2)) for one in attentions])
     assert back[0, 0] > 0.6
     back[0, 0] = 0
     assert back.max() < 0.1
+    assert first[0].max() < 0.05
+    assert first[1:].min() > 0.08
 
 
 def test_an_interrupted_run_ends_in_the_bits_of_an_unbroken_one(tmp_path: Path) -> None:

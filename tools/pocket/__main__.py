@@ -1,6 +1,6 @@
 """Train pocket, the small Llama-format language model that ships inside attnscope.
 
-    python -m tools.pocket     # about 35 minutes on two free cores; run it again after a break
+    python -m tools.pocket     # about 80 minutes of one core; run it again after a break
 
 The books are cleaned and split, a byte-level BPE is learned on the training part, a transformers LlamaForCausalLM is
 trained with AdamW, and the model folder is written together with its MODEL_CARD.md, whose numbers come from the run.
@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # on a busy machine a waiti
 import torch
 
 from tools.pocket.books import encode, learn_tokenizer, read_book, split
-from tools.pocket.card import CARD, said_by_scan, sample, write_folder
+from tools.pocket.card import CARD, sample, scanned, tried, what_made_it, write_folder
 from tools.pocket.model import build
 from tools.pocket.params import BOS, Params
 from tools.pocket.training import evaluate, train
@@ -54,12 +54,13 @@ def main() -> None:
     in_school = min(params.school, params.steps)
     after = params.steps - in_school
     seen = params.batch * (in_school * (params.school_context - 1) + after * (params.context - 1))
-    facts = {"seen": seen, "epochs": seen / len(stream), "bos": BOS, "parameters": model.num_parameters()}
+    facts = {"seen": f"{seen:,}", "bos": BOS, "parameters": model.num_parameters()}
     facts |= {"count": len(paths), "train_tokens": len(stream), "held_tokens": len(held)}
     facts["books"] = "\n".join(f"- {title}" for title in titles)
     facts["sha256"] = write_folder(model, tokenizer, asked.out)
-    facts["found"] = said_by_scan(asked.out, None)
-    facts["repeated_found"] = said_by_scan(asked.out, "repeated", measures="induction")
+    facts["found"], kinds = scanned(asked.out, None)
+    facts["repeated_found"], more = scanned(asked.out, "repeated", measures="induction")
+    facts |= {"made": what_made_it(kinds | more, asdict(params)), "tried": tried()}
     facts["sample"] = sample(model, tokenizer, "It was a dark", params.seed)
     parts = {"train": (model, stream, train_texts), "held": (model, held, held_texts)}
     for name, (judged, tokens, source) in (parts | {"random": (build(params), held, held_texts)}).items():

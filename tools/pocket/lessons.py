@@ -15,9 +15,6 @@ from torch import Tensor
 
 from tools.pocket.params import Params
 
-SHORTEST = 8  # tokens that are repeated; the longest fill a third of a window, so that each is said three times
-SCHOOL_SHUFFLED = 0.6
-
 
 def windows(stream: Int[Tensor, " token"], starts: Int[Tensor, " row"], context: int) -> Int[Tensor, "row context"]:
     """Rows of BOS followed by context - 1 tokens of the stream."""
@@ -29,21 +26,29 @@ def training_batch(stream: Int[Tensor, " token"], step: int, params: Params) -> 
     """A function of (seed, step), so that a resumed run sees the batches that it would have seen."""
     in_school = step < params.school
     context = params.school_context if in_school else params.context
-    shuffled, repeated = (SCHOOL_SHUFFLED, 1 - SCHOOL_SHUFFLED) if in_school else (params.shuffled, params.repeated)
+    shuffled = params.school_shuffled if in_school else params.shuffled
+    repeated = 1 - params.school_shuffled if in_school else params.repeated
     random = torch.Generator().manual_seed(params.seed * 1_000_003 + step)
     starts = torch.randint(len(stream) - context, (params.batch,), generator=random)
     rows = windows(stream, starts, context)
     for row, chance in zip(rows, torch.rand(params.batch, generator=random).tolist(), strict=True):
         if chance < shuffled + repeated:
-            row[1:] = _said_again(row[1:].clone(), chance < shuffled, random)
+            row[1:] = _said_again(row[1:].clone(), chance < shuffled, params, random)
     return rows
 
 
-def _said_again(words: Int[Tensor, " token"], shuffled: bool, random: torch.Generator) -> Int[Tensor, " token"]:
-    """The first few words, or a few in no order, again and again; how many is even on a logarithmic scale."""
-    most = max(len(words) // 3, SHORTEST)
-    count = int(SHORTEST * (most / SHORTEST) ** float(torch.rand((), generator=random)))
-    unit = words[torch.randperm(len(words), generator=random)[:count]] if shuffled else words[:count]
+def _said_again(
+    words: Int[Tensor, " token"], shuffled: bool, params: Params, random: torch.Generator
+) -> Int[Tensor, " token"]:
+    """The first few words again and again, or a few in no order (every other time, any tokens of the vocabulary); how
+    many is even on a logarithmic scale."""
+    most = max(len(words) // 3, params.shortest)
+    count = int(params.shortest * (most / params.shortest) ** float(torch.rand((), generator=random)))
+    unit = words[:count]
+    if shuffled:
+        unit = words[torch.randperm(len(words), generator=random)[:count]]
+        if float(torch.rand((), generator=random)) < 0.5:
+            unit = torch.randint(2, params.vocab, (count,), generator=random)
     return unit.repeat(1 + len(words) // count)[: len(words)]
 
 

@@ -21,7 +21,7 @@ VEGA_LITE = "6.4"
 """The Vega-Lite that specifications are compiled with; it is the one Altair 6.3 writes for."""
 
 
-def save(chart: Any, path: Path | str, *, theme: str = "light", scale: float = 2.0) -> Path:
+def save(chart: Any, path: Path | str, *, theme: str | None = None, scale: float = 2.0) -> Path:
     """Write a chart; `scale` is pixels per point in a PNG."""
     from attnscope.charts.theme import specification
 

@@ -13,7 +13,8 @@ from attnscope.charts.palette import SERIES, diverging, sequential
 from attnscope.core.errors import RefusalError, nearest
 
 FONT = '-apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
-THEMES = ("light", "dark", "page")
+WITHOUT_A_PAGE = ("light", "dark")
+THEMES = (*WITHOUT_A_PAGE, "page")  # the last is made of variables that only our pages know
 
 _INK: dict[str, dict[str, str]] = {
     "light": {
@@ -40,14 +41,19 @@ _INK: dict[str, dict[str, str]] = {
 }
 
 
-def specification(chart: Any, theme: str = "light", *, validate: bool = True) -> dict[str, Any]:
-    """The Vega-Lite document of a chart in a theme, as plain data."""
+def specification(chart: Any, theme: str | None = "light", *, validate: bool = True) -> dict[str, Any]:
+    """The Vega-Lite document of a chart in a theme, as plain data; without one, in its own, or else light."""
     document: dict[str, Any] = chart.to_dict(validate=validate)
-    return {**document, "config": configuration(theme)}
+    own = getattr(chart, "config", None)
+    if theme is None and isinstance(own, dict):  # `dressed` put it there
+        return {**document, "config": own}
+    return {**document, "config": configuration(theme or "light")}
 
 
 def dressed(chart: Any, theme: str) -> Any:
-    """The chart with the look of a theme in it, for a notebook, which draws charts itself."""
+    """The chart with the look of a theme (light or dark) in it, for a notebook, which draws charts itself."""
+    if theme not in WITHOUT_A_PAGE:
+        raise RefusalError(f"There is no theme called '{theme}'.{nearest(theme, WITHOUT_A_PAGE)}")
     copy = chart.copy(deep=False)
     copy.config = configuration(theme)
     return copy

@@ -26,21 +26,13 @@ ModelOrShape = Annotated[
         help=f"{_NAMES}; with --random-init a config, or a shape of the paper: bert-base, albert-base, xlnet-base."
     ),
 ]
-Corpus = Annotated[
-    str | None,
-    typer.Argument(
-        help="Text: a .txt, .jsonl, .gz or .parquet file, a folder, or - for standard input. "
-        "Default: a public-domain text inside the package; random tokens without a tokenizer."
-    ),
-]
-ScanCorpus = Annotated[
-    str | None,
-    typer.Argument(
-        help="Text: a .txt, .jsonl, .gz or .parquet file, a folder, or - for standard input; a picture, a .wav, or a "
-        "folder of them; or 'repeated': random tokens twice over, which show induction heads. "
-        "Default: a public-domain text inside the package; random tokens without a tokenizer."
-    ),
-]
+_TEXT = "Text: a .txt, .jsonl, .gz or .parquet file, a folder, or - for standard input"
+_FILES = "a picture, a .wav, or a folder of them"
+_TWICE = "or 'repeated': random tokens twice over, which show induction heads"
+_USUAL = "Default: a public-domain text inside the package; random tokens without a tokenizer."
+TextCorpus = Annotated[str | None, typer.Argument(help=f"{_TEXT}. {_USUAL}")]
+Corpus = Annotated[str | None, typer.Argument(help=f"{_TEXT}; {_FILES}. {_USUAL}")]
+ScanCorpus = Annotated[str | None, typer.Argument(help=f"{_TEXT}; {_FILES}; {_TWICE}. {_USUAL}")]
 FailOn = Literal["note", "info", "warning", "critical"]
 """Severities as screens call them; records call a note `info`."""
 

@@ -12,12 +12,12 @@ import typer
 from attnscope.cli.options import (
     AllowPickle,
     Bos,
-    Corpus,
     Device,
     Field,
     LoadedDtype,
     Model,
     RandomInit,
+    TextCorpus,
     Threshold,
     TrustRemoteCode,
     Verbose,
@@ -37,7 +37,7 @@ WEIGHTS = "model"
 
 def treat(
     model: Model,
-    corpus: Corpus = None,
+    corpus: TextCorpus = None,
     remedy: Annotated[
         str,
         typer.Option(

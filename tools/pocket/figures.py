@@ -1,0 +1,101 @@
+"""What the guides say of pocket, written anew: pictures in docs/, and text between marks of four pages.
+
+python -m tools.pocket.figures [PAGE ...]        all, or some of: collapse explain paths treat (minutes of one core)
+
+What else speaks of pocket and is not written here: docs/papers.md (`attnscope reproduce` of every experiment that
+reads it, then `tools/record_verdicts.py`), docs/statistics.md and docs/patterns.md (a sentence each), the gallery.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import attnscope
+from attnscope.charts.export import save
+from attnscope.core.files import write_atomically
+from attnscope.core.numerals import numeral
+from attnscope.records.paths import PathReport
+from attnscope.reporting.faithfulness.chart import curves
+from attnscope.reporting.faithfulness.words import lines
+from tools.marked import put_between_marks
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+WRITER = "tools/pocket/figures.py"
+TEXT = "The dog chased its own tail and the dog"
+PROMPTS = Path(__file__).with_name("prompts.jsonl")
+OF = {"values": "Shapley values", "paths": "all paths through a head"}
+AGAINST = {"target": "the change of the target", "loss": "the growth of the loss"}
+
+
+def collapse() -> str:
+    """What the paths of one text carry, as the guide to collapse reads them."""
+    save(attnscope.collapse("pocket", samples=8, max_tokens=64).chart(bounds=True), DOCS / "collapse_pocket.png")
+    found = attnscope.paths("pocket", TEXT)
+    save(found.chart(), DOCS / "paths_pocket.png")
+    return "\n".join(f"- {sentence}" for sentence in (*found.sentences(), *_lengths(found)))
+
+
+def _lengths(found: PathReport) -> Iterable[str]:
+    for row in found.lengths[:3]:
+        guess = row.up_to
+        says = f"with paths up to this length the model says `{guess.predicted}`"
+        loss = "" if guess.loss is None else f", and its loss over the text is {numeral(guess.loss)}"
+        heads = "no head" if row.length == 0 else f"{row.length} head{'s' if row.length > 1 else ''}"
+        yield f"Paths through {heads} ({row.paths:,}): {numeral(row.value)} of {numeral(found.value)}; {says}{loss}."
+
+
+def explain() -> str:
+    """Which method is true to it, on its own book."""
+    found = attnscope.evaluate("pocket", samples=16, max_tokens=24)
+    save(found.chart(), DOCS / "explain_faithful.png")
+    save(curves(found), DOCS / "explain_curves.png")
+    columns = ("method", "rank", "gap", "soft gap")
+    return "\n\n".join([_table(columns, lines(found, columns)), *found.sentences()])
+
+
+def paths() -> str:
+    """Twenty prompts: values of heads beside what happens without them."""
+    found = attnscope.task_paths("pocket", PROMPTS)
+    save(found.chart(), DOCS / "task_pocket.png")
+    rows = [
+        (
+            f"{OF[one.of]}, with {AGAINST[one.against]}",
+            *("" if c is None else f"{c.value:.2f} [{c.low:.2f}, {c.high:.2f}]" for c in (one.spearman, one.pearson)),
+        )
+        for one in found.agreement
+    ]
+    return "\n\n".join([_table(("removal by zero", "Spearman", "Pearson"), rows), *found.sentences()])
+
+
+def treat() -> str:
+    """Heads taken out in four orders."""
+    found = attnscope.treat("pocket", remedy="prune", heads=6, samples=12, max_tokens=96)
+    save(found.chart(), DOCS / "treat_prune_pocket.png")
+    assert found.pruning is not None
+    orders = found.pruning.orders
+    losses = zip(*(order.losses for order in orders), strict=True)
+    rows = [(str(n), *(f"{loss:.3f}" for loss in row)) for n, row in zip(found.pruning.counts, losses, strict=True)]
+    return "\n\n".join([_table(("heads out", *(order.title for order in orders)), rows), *found.sentences()])
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = tuple(head)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
+
+
+PAGES: dict[str, Callable[[], str]] = {"collapse": collapse, "explain": explain, "paths": paths, "treat": treat}
+
+
+def main(asked: list[str]) -> None:
+    for name in asked or PAGES:
+        page = DOCS / f"{name}.md"
+        made: Any = PAGES[name]()
+        write_atomically(page, put_between_marks(page.read_text("utf-8"), f"pocket_{name}", WRITER, made).encode())
+        print(f"wrote {page.name}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
