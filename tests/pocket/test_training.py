@@ -75,7 +75,7 @@ def _period(row: torch.Tensor) -> int:
 
 
 def test_in_school_all_windows_repeat_and_afterwards_as_many_as_were_asked_for() -> None:
-    """Counts stay within five standard deviations of a binomial: of 600 draws at .6, .08 and .07 that is 60, 33, 31."""
+    """Counts stay within five standard deviations of a binomial: of 600 draws at .6 and .1 that is 60 and 37."""
     stream = torch.arange(2, 1002)
     many = replace(TOY, vocab=100_000, batch=600, school=1, school_context=128, context=128)
     school, later = training_batch(stream, 0, many)[:, 1:], training_batch(stream, 1, many)[:, 1:]
@@ -84,8 +84,8 @@ def test_in_school_all_windows_repeat_and_afterwards_as_many_as_were_asked_for()
     assert 0.3 * 127 < max(periods) <= 127 / 3
     assert abs(sum(not _in_order(row) for row in school) - 360) <= 60
     repeating = [row for row in later if _period(row) < len(row)]
-    assert abs(sum(not _in_order(row) for row in repeating) - 48) <= 33
-    assert abs(sum(_in_order(row) for row in repeating) - 42) <= 31
+    assert abs(sum(not _in_order(row) for row in repeating) - 60) <= 37
+    assert abs(sum(_in_order(row) for row in repeating) - 60) <= 37
     assert all(_in_order(row) for row in later if _period(row) == len(row))
     foreign = [row for row in school if row.max() > 1001]  # any tokens of the vocabulary, of which the stream has few
     assert abs(len(foreign) - 180) <= 57  # half of the 360; at .3
@@ -111,7 +111,7 @@ def test_the_rate_is_calm_in_school_then_rises_to_its_peak_and_falls_to_nothing(
 
 
 def test_without_school_and_cooldown_the_rate_is_a_cosine() -> None:
-    params = Params(school=0, steps=1000, horizon=1000, warmup=100, cooldown=1)
+    params = Params(school=0, steps=1000, horizon=1000, warmup=100, cooldown=1, peak_rate=3e-3)
     middle = (params.peak_rate + params.last_rate) / 2
     assert rate(550, params) == pytest.approx(middle)
     # One step of 900 before the end of half a turn: (peak / last - 1) (1 - cos(pi / 900)) / 2 = 3e-4 above it.
@@ -119,22 +119,18 @@ def test_without_school_and_cooldown_the_rate_is_a_cosine() -> None:
 
 
 @torch.no_grad()
-def test_one_head_begins_by_looking_one_token_back_and_those_behind_it_lean_towards_bos() -> None:
-    """With keys of one length the head has .97 on the token before; norms of tokens differ by 6%, which is 3 of its 48
-    logits, and leave .76 (measured). Behind block 0 BOS has .11 to .43 (measured; even attention would give .02)."""
+def test_one_head_begins_by_looking_one_token_back() -> None:
+    """With keys of one length it has .97 on the token before; norms of tokens differ by 6%, which is 3 of its 48
+    logits, and leave .76 (measured)."""
     params = Params()
     model = build(params).eval()
     model.set_attn_implementation("eager")
     tokens = torch.randint(2, params.vocab, (4, params.context), generator=torch.Generator().manual_seed(0))
-    tokens[:, 0] = 0
     attentions = model(input_ids=tokens, output_attentions=True).attentions
     back = torch.stack([one.diagonal(offset=-1, dim1=2, dim2=3).mean((0, 2)) for one in attentions])
-    first = torch.stack([one[:, :, 1:, 0].mean((0, 2)) for one in attentions])
     assert back[0, 0] > 0.6
     back[0, 0] = 0
     assert back.max() < 0.1
-    assert first[0].max() < 0.05
-    assert first[1:].min() > 0.08
 
 
 def test_an_interrupted_run_ends_in_the_bits_of_an_unbroken_one(tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ And on random tokens said twice (`attnscope scan pocket repeated --measures indu
 {made}
 
 What was tried before (`tools/pocket/tried.json`; the largest of all heads at the last look, on held-out text;
-*induction* on random tokens said twice; *planted*: whether a head began by looking one token back). No head began by
-leaning towards `{bos}` in these:
+*induction* on random tokens said twice; *planted*: whether a head began by looking one token back; *leaning*: whether
+heads behind block 0 began with a third of their attention on `{bos}`):
 
 {tried}
 
@@ -78,10 +78,8 @@ Temperature 0.8, top 50; the first four words were given.
 MADE = {
     "sink": (
         "attention sinks",
-        "heads behind block 0 begin by leaning towards `<bos>` (`tools/pocket/model.py`), and training was free to undo"
-        " it."
-        " A first token that is the same in every window is what small decoders need for sinks:"
-        " `attnscope reproduce spike2026` asks for that.",
+        "nothing was done for them but a `<bos>` in front of every window, which small decoders need for sinks"
+        " (`attnscope reproduce spike2026` asks for that), and a high rate.",
     ),
     "massive_activation": ("a massive activation", "it was grown; runs at higher rates grew larger ones."),
     "previous_token_heads": (
@@ -106,7 +104,7 @@ def what_made_it(kinds: Collection[str], params: Mapping[str, Any]) -> str:
 
 def tried() -> str:
     """The table of runs before this one."""
-    columns = ("rate", "decay", "context", "matrices", "embeddings", "planted", "repeats")
+    columns = ("rate", "decay", "context", "matrices", "embeddings", "planted", "leaning", "repeats")
     last = ("step", "bits", "sink", "spike", "previous", "induction")
     head = (*columns, "at step", "bits per byte", *last[2:])
     rows = [head, ("---",) * len(head)]
@@ -119,6 +117,8 @@ def tried() -> str:
 def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if value is None:
+        return "not measured"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -23,8 +23,6 @@ class Params:
     constant: float = 4.0  # channel 0 of every embedding, in standard deviations: what a head without biases reads
     sharpness: float = 6.0  # of each of the fastest rotations in the head that begins as a previous-token head
     frequencies: int = 8  # how many of them
-    mark: float = 24.0  # channel 1 of BOS, in standard deviations; 0 in all other embeddings
-    rest: float = 6.0  # how much higher BOS begins in the logits of every head behind block 0
 
     school: int = 900  # first steps, in which windows only repeat themselves
     school_context: int = 128
@@ -32,16 +30,16 @@ class Params:
     school_warmup: int = 200
     school_shuffled: float = 0.6  # the share of windows there that repeat words in no order
     shortest: int = 8  # tokens that are repeated; the longest are nearly a third of a window
-    shuffled: float = 0.08  # behind school: the share of windows that repeat words in no order
-    repeated: float = 0.07  # and of windows that repeat words as they stand
+    shuffled: float = 0.1  # behind school: the share of windows that repeat words in no order
+    repeated: float = 0.1  # and of windows that repeat words as they stand
 
     steps: int = 9000
     batch: int = 8
-    peak_rate: float = 3e-3
+    peak_rate: float = 6e-3
     last_rate: float = 3e-5
     warmup: int = 300
-    horizon: int = 14_000  # where the cosine would reach last_rate
-    cooldown: int = 2000  # last steps, in which the cosine is multiplied by what falls in a line from 1 to 0
+    horizon: int = 12_000  # where the cosine would reach last_rate
+    cooldown: int = 2400  # last steps, in which the cosine is multiplied by what falls in a line from 1 to 0
     weight_decay: float = 0.0  # there is no dropout either
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0
