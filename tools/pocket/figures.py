@@ -32,7 +32,7 @@ AGAINST = {"target": "the change of the target", "loss": "the growth of the loss
 
 def collapse() -> str:
     """What the paths of one text carry, as the guide to collapse reads them."""
-    save(attnscope.collapse("pocket", samples=8, max_tokens=64).chart(bounds=True), DOCS / "collapse_pocket.png")
+    save(attnscope.collapse("pocket", samples=8, max_tokens=64).chart(), DOCS / "collapse_pocket.png")
     found = attnscope.paths("pocket", TEXT)
     save(found.chart(), DOCS / "paths_pocket.png")
     return "\n".join(f"- {sentence}" for sentence in (*found.sentences(), *_lengths(found)))
@@ -78,7 +78,7 @@ def treat() -> str:
     orders = found.pruning.orders
     losses = zip(*(order.losses for order in orders), strict=True)
     rows = [(str(n), *(f"{loss:.3f}" for loss in row)) for n, row in zip(found.pruning.counts, losses, strict=True)]
-    return "\n\n".join([_table(("heads out", *(order.title for order in orders)), rows), *found.sentences()])
+    return "\n\n".join([_table(("heads out", *(order.title for order in orders)), rows), found.sentences()[0]])
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
