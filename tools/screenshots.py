@@ -5,8 +5,9 @@ python -m tools.screenshots OUT --pages FOLDER     the pages that commands wrote
 python -m tools.screenshots OUT --only survey,view --screens phone,dark
 
 Needs Chromium, and npm for axe-core (a pinned version, kept in OUT). Where firefox-esr is installed, it draws each
-page on a laptop and on a wide screen too. Exits with 1 where axe-core finds a violation, a page is over 2 MB (views
-may be), or its largest paint comes after a second. The pictures are there to be looked at: no number sees ugliness.
+page on a laptop and on a wide screen too, as it is when it has loaded (the small maps of a view come a moment later).
+Exits with 1 where axe-core finds a violation, a page is over 2 MB (views may be), or its largest paint comes after a
+second. The pictures are there to be looked at: no number sees ugliness.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@
     point(next);
   });
 
-  /* The grid: who looks runs down, at whom across. Words stand beside it where they have room. */
+  /* The grid: rows are the tokens that look, columns the tokens looked at. Words stand beside it where they have room. */
   const square = byId("square"), sheet = byId("grid-of-weights"), marker = byId("marker");
   let place = { left: 0, top: 0, cell: 1 };
   const drawGrid = () => {
