@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import attnscope
-from attnscope.charts.theme import configuration
+from attnscope.charts.theme import configuration, specification
 from attnscope.core.errors import RefusalError
 from attnscope.records.load import KINDS, class_of
 from attnscope.reporting.terminal import print_record
@@ -61,7 +61,9 @@ def test_its_chart_has_its_look_and_can_be_put_beside_another(kind: str) -> None
     for theme in ("light", "dark"):
         own, shown = configuration(theme), record.chart(theme=theme).to_dict()["config"]
         assert {name: shown[name] for name in own if name != "view"} == {k: own[k] for k in own if k != "view"}
-    assert record.chart().to_dict()["config"]["background"] == configuration("light")["background"]
+        assert specification(record.chart(theme=theme), None)["config"] == own  # what `save` writes
+    with pytest.raises(RefusalError, match="no theme called 'page'"):
+        record.chart(theme="page")
     bare = record.chart(theme=None)
     assert len((bare | bare).to_dict()["hconcat"]) >= 2
 
