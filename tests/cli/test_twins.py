@@ -24,6 +24,7 @@ OTHERWISE = {
     "capacity": {"n", "k", "model", "corpus", "texts", "max_tokens"},  # another twin: attnscope.head_widths
     "explain": {"evaluate", "labels", "samples", "max_tokens"},  # another twin: attnscope.evaluate
     "paths": {"removal", "resume"},  # another twin: attnscope.task_paths
+    "view": {"beside"},  # the twin takes a pair
     "doctor": {"clear_cache"},  # not a look but an act
     "watch": {"run", "refresh", "once"},  # the screen of a run, where the twin writes one
     "timeline": {"runs"},  # any number of them

@@ -104,5 +104,5 @@ def test_codes_of_commands_stay(monkeypatch: pytest.MonkeyPatch, code: int | Non
 
 
 def test_the_code_is_documented() -> None:
-    page = Path(__file__).parents[2] / "docs" / "scan.md"
+    page = Path(__file__).parents[2] / "docs" / "other_hands.md"
     assert str(streams.NOBODY_READS) in page.read_text("utf-8")
