@@ -139,7 +139,7 @@ def test_an_edited_file_is_read_or_refused_and_never_breaks_what_is_made_of_it(k
         "timeline",
     )  # their pages are the largest: fewer of them keep the suite short
 
-    @settings(max_examples=8 if few else 20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=8 if few else 40, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.sampled_from(places), st.sampled_from(WRONG), st.booleans())
     def attempt(way: tuple[Any, ...], value: Any, remove: bool) -> None:
         nonlocal refused
@@ -158,4 +158,4 @@ def test_an_edited_file_is_read_or_refused_and_never_breaks_what_is_made_of_it(k
             pass  # such as: nothing finite to draw
 
     attempt()
-    assert refused > (0 if few else 2)  # the edits do reach what matters
+    assert refused > (0 if few else 5)  # the edits do reach what matters
