@@ -159,3 +159,30 @@ def test_an_edited_file_is_read_or_refused_and_never_breaks_what_is_made_of_it(k
 
     attempt()
     assert refused > (0 if few else 5)  # the edits do reach what matters
+
+
+@pytest.mark.parametrize(
+    ("kind", "way", "value"),
+    [
+        ("survey", ("cells", 2, "moments", "count"), 1.5),
+        ("survey", ("cells", 2, "moments", "count"), 1),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(kind: str, way: tuple[Any, ...], value: Any, tmp_path: Path) -> None:
+    """Whole counts that do not fit the sums beside them are seen when a spread is asked for."""
+    path = sample(kind).save(_file(kind, tmp_path))
+    path.write_text(json.dumps(_edited(json.loads(path.read_text()), way, value, remove=False)))
+    with pytest.raises(RefusalError):
+        attnscope.load(path).write_page(tmp_path / "page.html")
+
+
+@pytest.mark.parametrize("way", [("head_lengths", 0, 0, 1), ("head_values", 0, 0)])
+@pytest.mark.parametrize("value", [None, "inf"])
+def test_a_page_draws_what_is_no_number(way: tuple[Any, ...], value: Any, tmp_path: Path) -> None:
+    path = sample("paths").save(_file("paths", tmp_path))
+    path.write_text(json.dumps(_edited(json.loads(path.read_text()), way, value, remove=False)))
+    try:
+        read = attnscope.load(path)
+    except RefusalError:
+        return  # a word is no number
+    assert read.write_page(tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 from rich.console import Console
 
 from attnscope.core.card import Alarm
@@ -41,14 +41,14 @@ def test_two_runs_side_by_side_are_read_with_keys_and_pointer(two: Path, browser
         heat.focus()
         for key in ("ArrowDown", "End"):
             page.keyboard.press(key)
-        assert "Step 2,000, block 1" in page.locator("#tooltip").inner_text()
+        expect(page.locator("#tooltip")).to_contain_text("Step 2,000, block 1")
         page.keyboard.press("ArrowDown")
         page.keyboard.press("Enter")
-        page.wait_for_function("document.getElementById('layer').value === '2'")
+        expect(page.locator("#layer")).to_have_value("2")  # waiting by a function would be an eval, which pages forbid
         page.select_option("#rows", "every")
-        page.wait_for_function("document.querySelectorAll('#runs .heat')[0].viewBox.baseVal.height === 12")
+        expect(page.locator("#runs .heat").first).to_have_attribute("viewBox", re.compile(r" 12$"))
         page.locator("#thumbnails figure").nth(0).click()
-        page.wait_for_function("document.getElementById('which').textContent === 'Relative residual'")
+        expect(page.locator("#which")).to_have_text("Relative residual")
 
 
 @pytest.mark.browser

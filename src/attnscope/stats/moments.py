@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from attnscope.core.errors import RefusalError
 from attnscope.stats.exact import UNIT, exact_sums, from_text, integers, ratio, to_text
 from attnscope.stats.plain import counts_from_json, counts_to_json, floats_from_json, floats_to_json
 
@@ -89,8 +90,13 @@ class Moments:
     @property
     def variance(self) -> NDArray[np.float64]:
         """Mean squared distance from the mean: (n sum v^2 - (sum v)^2) / n^2, in integers up to the division."""
-        triples = zip(self.total.flat, self.squares.flat, self.count.flat, strict=True)
-        return self._array([ratio(int(n) * q - t * t, int(n) ** 2 << 2 * UNIT) for t, q, n in triples])
+        triples = list(zip(self.total.flat, self.squares.flat, self.count.flat, strict=True))
+        spreads = [int(n) * q - t * t for t, q, n in triples]
+        if any(n and spread < 0 for spread, (_, _, n) in zip(spreads, triples, strict=True)):
+            # Cauchy and Schwarz forbid it: such sums were not read off any numbers. Looked at here and not where files
+            # are read, since merging thousands of shards multiplies nothing.
+            raise RefusalError("Sums of a survey do not fit its counts: the file was changed by hand; scan again.")
+        return self._array([ratio(a, int(n) ** 2 << 2 * UNIT) for a, (_, _, n) in zip(spreads, triples, strict=True)])
 
     @property
     def std(self) -> NDArray[np.float64]:

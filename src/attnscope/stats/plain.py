@@ -32,9 +32,10 @@ def counts_to_json(array: NDArray[np.int64]) -> Any:
 
 
 def counts_from_json(data: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    array = np.asarray(data, dtype=np.int64)
-    if (array < 0).any():
-        raise ValueError("a count is never negative")
+    given = np.asarray(data)
+    array = given.astype(np.int64)
+    if (array < 0).any() or (array != given).any():
+        raise ValueError("a count is a whole number, and never negative")
     return np.full(shape, int(array)) if array.ndim == 0 else array.reshape(shape)
 
 

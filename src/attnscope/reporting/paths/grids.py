@@ -6,6 +6,7 @@ card; where they are wide enough their numbers are written into them, and every 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,10 +69,14 @@ def grid(rows: Sequence[Mapping[str, Any]], across: str, down: str, width: int, 
     numbers = [numeral(row["value"], 3) for row in rows]
     if LETTER * max(map(len, numbers)) + 6 > wide or high < LOWEST:
         numbers = [""] * len(rows)
-    reach = max(abs(row["value"]) for row in rows)
+    reach = max((abs(row["value"]) for row in rows if math.isfinite(row["value"])), default=0.0)
     cells = []
     for row, number in zip(rows, numbers, strict=True):
-        step = round(STEPS // 2 * row["value"] / reach) if reach else 0
+        value = row["value"]
+        if math.isfinite(value):
+            step = round(STEPS // 2 * value / reach) if reach else 0
+        else:  # the middle colour for what is no number, the ends for infinities
+            step = 0 if math.isnan(value) else int(math.copysign(STEPS // 2, value))
         x, y = left + wide * columns.index(row[across]), high * lines.index(row[down])
         cells.append(Cell(round(x, 2), round(y, 2), STEPS // 2 + step, number, row["label"]))
     return Grid(
