@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 import tools.pocket.__main__ as command
 from tools.pocket.books import encode, learn_tokenizer, read_book, split
 from tools.pocket.lessons import rate, training_batch
+from tools.pocket.looking import looks_elsewhere
 from tools.pocket.model import build
 from tools.pocket.params import Params
 from tools.pocket.training import train
@@ -34,6 +35,7 @@ TOY = Params(
     warmup=3,
     horizon=10,
     cooldown=4,
+    looking_from=4,
     threads=1,
 )
 STREAM = torch.arange(2, 300)
@@ -131,6 +133,26 @@ def test_one_head_begins_by_looking_one_token_back() -> None:
     assert back[0, 0] > 0.6
     back[0, 0] = 0
     assert back.max() < 0.1
+
+
+def test_what_heads_pay_for_is_their_attention_off_the_first_token() -> None:
+    """Means of 62 numbers of order 1 in float32, added to 2 per block: 62 units of rounding, 62 * 2^-24 * 2 < 1e-5."""
+    model = build(TOY)
+    before = model.config._attn_implementation
+    tokens = torch.randint(2, TOY.vocab, (2, TOY.context), generator=torch.Generator().manual_seed(0))
+    with looks_elsewhere(model) as looks:
+        attentions = model(input_ids=tokens, output_attentions=True).attentions
+        with torch.no_grad():
+            model(input_ids=tokens)  # what is only judged pays nothing
+    assert model.config._attn_implementation == before
+    assert len(looks) == TOY.layers
+    for paid, matrix in zip(looks, attentions, strict=True):
+        rest = matrix[:, :, 1:, 0].double()
+        assert paid.item() == pytest.approx(TOY.heads - rest.mean().item() * TOY.heads, abs=1e-5)
+    looks[0].backward()
+    assert model.model.layers[0].self_attn.q_proj.weight.grad.abs().max() > 0
+    model(input_ids=tokens)
+    assert len(looks) == TOY.layers  # nothing listens any more
 
 
 def test_an_interrupted_run_ends_in_the_bits_of_an_unbroken_one(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ And on random tokens said twice (`attnscope scan pocket repeated --measures indu
 
 What was tried before (`tools/pocket/tried.json`; the largest of all heads at the last look, on held-out text;
 *induction* on random tokens said twice; *planted*: whether a head began by looking one token back; *leaning*: whether
-heads behind block 0 began with a third of their attention on `{bos}`):
+heads behind block 0 began with a third of their attention on `{bos}`; *price*: nats that a head paid at every token):
 
 {tried}
 
@@ -78,8 +78,10 @@ Temperature 0.8, top 50; the first four words were given.
 MADE = {
     "sink": (
         "attention sinks",
-        "nothing was done for them but a `<bos>` in front of every window, which small decoders need for sinks"
-        " (`attnscope reproduce spike2026` asks for that), and a high rate.",
+        "they did not come by themselves at this size (the table below), though every window begins with `<bos>`, which"
+        " sinks need (`attnscope reproduce spike2026` asks for that). From step {looking_from:,} a head pays {looking}"
+        " nats at every token for attention that is not on the first (`tools/pocket/looking.py`): heads that gain more"
+        " than that go on looking, and the others rest.",
     ),
     "massive_activation": ("a massive activation", "it was grown; runs at higher rates grew larger ones."),
     "previous_token_heads": (
@@ -104,7 +106,7 @@ def what_made_it(kinds: Collection[str], params: Mapping[str, Any]) -> str:
 
 def tried() -> str:
     """The table of runs before this one."""
-    columns = ("rate", "decay", "context", "matrices", "embeddings", "planted", "leaning", "repeats")
+    columns = ("rate", "decay", "context", "matrices", "embeddings", "planted", "leaning", "repeats", "price")
     last = ("step", "bits", "sink", "spike", "previous", "induction")
     head = (*columns, "at step", "bits per byte", *last[2:])
     rows = [head, ("---",) * len(head)]

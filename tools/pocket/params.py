@@ -40,6 +40,8 @@ class Params:
     warmup: int = 300
     horizon: int = 12_000  # where the cosine would reach last_rate
     cooldown: int = 2400  # last steps, in which the cosine is multiplied by what falls in a line from 1 to 0
+    looking: float = 0.02  # nats that a head pays at a token for attention that is not on the first
+    looking_from: int = 6000  # and the step from which it pays
     weight_decay: float = 0.0  # there is no dropout either
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0

@@ -6,15 +6,20 @@ import hashlib
 import json
 import time
 from dataclasses import asdict
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from tools.pocket.lessons import rate, training_batch, windows
+from tools.pocket.looking import looks_elsewhere
 from tools.pocket.model import build
 from tools.pocket.params import Params
 
@@ -52,6 +57,16 @@ def load_checkpoint(path: Path, model: LlamaForCausalLM, adam: torch.optim.AdamW
         return int(file.metadata()["step"])
 
 
+def _loss(
+    model: LlamaForCausalLM, rows: Int[Tensor, "row context"], looking: float
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Nats per token, and what the heads pay for looking."""
+    if not looking:
+        return model(input_ids=rows, labels=rows, use_cache=False).loss, torch.zeros(())
+    with looks_elsewhere(model) as looks:
+        return model(input_ids=rows, labels=rows, use_cache=False).loss, looking * reduce(add, looks)
+
+
 def train(stream: torch.Tensor, held: torch.Tensor, params: Params, run: Path, end: int) -> LlamaForCausalLM:
     """Go on from the checkpoint in `run`, if there is one, to the end of step `end` of `params.steps`."""
     model = build(params)
@@ -71,8 +86,8 @@ def train(stream: torch.Tensor, held: torch.Tensor, params: Params, run: Path, e
         for group in adam.param_groups:
             group["lr"] = rate(step, params)
         rows = training_batch(stream, step, params)
-        loss = model(input_ids=rows, labels=rows, use_cache=False).loss
-        loss.backward()
+        loss, price = _loss(model, rows, params.looking if step >= params.looking_from else 0.0)
+        torch.autograd.backward(loss + price)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), params.clip)
         adam.step()
         adam.zero_grad(set_to_none=True)
@@ -80,7 +95,8 @@ def train(stream: torch.Tensor, held: torch.Tensor, params: Params, run: Path, e
         if done % 50 == 0 or done == end:
             pace = (done - first) / (time.monotonic() - began)
             speed, left = pace * rows.numel(), (params.steps - done) / pace / 60
-            print(f"step {done:5d}/{params.steps}  loss {loss.item():.3f}  gradient {norm.item():.2f}", end="  ")
+            told = f"loss {loss.item():.3f}  price {price.item():.3f}  gradient {norm.item():.2f}"
+            print(f"step {done:5d}/{params.steps}  {told}", end="  ")
             print(f"rate {rate(step, params):.1e}  {speed:,.0f} tokens/s  {left:.0f} min left", flush=True)
         if done % 250 == 0 or done == end:
             print(f"held-out loss {evaluate(model, held, params.context, 64):.3f}", flush=True)
