@@ -106,7 +106,7 @@ def what_made_it(kinds: Collection[str], params: Mapping[str, Any]) -> str:
 
 def tried() -> str:
     """The table of runs before this one."""
-    columns = ("rate", "decay", "context", "matrices", "embeddings", "planted", "leaning", "repeats", "price")
+    columns = ("run", "rate", "decay", "context", "matrices", "embeddings", "planted", "leaning", "repeats", "price")
     last = ("step", "bits", "sink", "spike", "previous", "induction")
     head = (*columns, "at step", "bits per byte", *last[2:])
     rows = [head, ("---",) * len(head)]

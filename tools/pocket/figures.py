@@ -1,9 +1,9 @@
-"""What the guides say of pocket, written anew: pictures in docs/, and text between marks of four pages.
+"""What the guides say of pocket, written anew: pictures in docs/, and text between marks of five pages.
 
-python -m tools.pocket.figures [PAGE ...]        all, or some of: collapse explain paths treat (minutes of one core)
+python -m tools.pocket.figures [PAGE ...]     all, or some of: collapse explain paths statistics treat (a minute or two)
 
 What else speaks of pocket and is not written here: docs/papers.md (`attnscope reproduce` of every experiment that
-reads it, then `tools/record_verdicts.py`), docs/statistics.md and docs/patterns.md (a sentence each), the gallery.
+reads it, then `tools/record_verdicts.py`), docs/patterns.md (a sentence), the gallery.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import attnscope
 from attnscope.charts.export import save
@@ -31,11 +30,17 @@ AGAINST = {"target": "the change of the target", "loss": "the growth of the loss
 
 
 def collapse() -> str:
+    """What depth does to it, with and without skips and MLPs."""
+    found = attnscope.collapse("pocket", samples=8, max_tokens=64)
+    save(found.chart(), DOCS / "collapse_pocket.png")
+    return _list(found.sentences())
+
+
+def carried() -> str:
     """What the paths of one text carry, as the guide to collapse reads them."""
-    save(attnscope.collapse("pocket", samples=8, max_tokens=64).chart(), DOCS / "collapse_pocket.png")
     found = attnscope.paths("pocket", TEXT)
     save(found.chart(), DOCS / "paths_pocket.png")
-    return "\n".join(f"- {sentence}" for sentence in (*found.sentences(), *_lengths(found)))
+    return _list((*found.sentences(), *_lengths(found)))
 
 
 def _lengths(found: PathReport) -> Iterable[str]:
@@ -81,19 +86,37 @@ def treat() -> str:
     return "\n\n".join([_table(("heads out", *(order.title for order in orders)), rows), found.sentences()[0]])
 
 
+def induction() -> str:
+    """Heads that look at what followed a token before, where random tokens are read twice."""
+    survey = attnscope.scan("pocket", "repeated", samples=8, measures="induction")
+    return _list(one.sentence for one in attnscope.diagnose(survey) if one.kind == "induction_heads")
+
+
+def _list(sentences: Iterable[str]) -> str:
+    return "\n".join(f"- {sentence}" for sentence in sentences)
+
+
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     head = tuple(head)
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
 
 
-PAGES: dict[str, Callable[[], str]] = {"collapse": collapse, "explain": explain, "paths": paths, "treat": treat}
+PAGES: dict[str, dict[str, Callable[[], str]]] = {
+    "collapse": {"pocket_collapse": collapse, "pocket_carried": carried},
+    "explain": {"pocket_explain": explain},
+    "paths": {"pocket_paths": paths},
+    "statistics": {"pocket_induction": induction},
+    "treat": {"pocket_treat": treat},
+}
 
 
 def main(asked: list[str]) -> None:
     for name in asked or PAGES:
         page = DOCS / f"{name}.md"
-        made: Any = PAGES[name]()
-        write_atomically(page, put_between_marks(page.read_text("utf-8"), f"pocket_{name}", WRITER, made).encode())
+        text = page.read_text("utf-8")
+        for mark, make in PAGES[name].items():
+            text = put_between_marks(text, mark, WRITER, make())
+        write_atomically(page, text.encode())
         print(f"wrote {page.name}", flush=True)
 
 

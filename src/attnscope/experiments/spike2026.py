@@ -8,7 +8,7 @@
     remedies   norms, gates and head widths, trained alike: sink rate, spike, loss
 
 What differs from the paper: its models have seven billion weights and read a trillion tokens, ours read a copying task
-in seconds, because text needs far more before a head learns to rest (pocket, after five million tokens, has no sink).
+in seconds, because text needs far more before a head learns to rest (pocket's heads rest because they pay for looking).
 So of the paper's table only the direction is asked for, and every limit on it is ours. A spike is judged against plain
 pre-norm trained alike, never against a fixed size. Task and recipe were chosen, in some thirty searching runs of mostly
 one seed, because plain pre-norm grew sinks there: 8 triggers, two heads, a rate of .01, no decay. Letters of books gave
