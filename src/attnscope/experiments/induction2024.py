@@ -4,7 +4,8 @@ together   texts of 100 symbols, each by a rule of its own (parents 1 and 2 plac
 in phases  the same with one kind of weight after the other: which set of heads, where heads look, how sharp
 which set  chains with other parents: the set that training keeps, beside the one whose information is largest; also
            where a second parent tells so little that the set with the largest information is not that of the parents
-in models  random tokens twice over in the embedded model, and in SmolLM2 where its weights are: who looks them up?
+in models  random tokens twice over in the embedded model, which went to a school of repeated words for it (its card),
+           and in SmolLM2 where its weights are, which did not: who looks them up?
 
 Sizes, start and rate are the paper's. How far back heads see in this run we did not find said: we take 5 places, so
 that heads have something to learn (with 3 they begin at .9 of what they should come to). Validation has more texts than

@@ -164,13 +164,14 @@ def normed(model: Decoder, seen: Seen) -> dict[str, float]:
 
 @torch.no_grad()
 def step_up(model: Decoder, seen: Seen) -> dict[str, Any]:
-    """The MLP that writes the largest entry, its channel k, and how S_k compares with the forms of other channels.
+    """The MLP that makes an entry grow most, its channel k, and how S_k compares with the forms of other channels.
 
+    Growth and not the size of the write: late in a trained model an MLP takes the spike away again and writes as much.
     `spike_form_share` is the share of the write that stays when SiLU is dropped and S_k is cut to its first eigenpair.
     """
-    writes = [(after - before).abs() for before, after in zip(seen.streams[1::2], seen.streams[2::2], strict=True)]
-    layer = max(range(len(writes)), key=lambda place: float(writes[place].max()))
-    _, token, channel = (int(one[0]) for one in (writes[layer] == writes[layer].max()).nonzero(as_tuple=True))
+    growth = [after.abs() - before.abs() for before, after in zip(seen.streams[1::2], seen.streams[2::2], strict=True)]
+    layer = max(range(len(growth)), key=lambda place: float(growth[place].max()))
+    _, token, channel = (int(one[0]) for one in (growth[layer] == growth[layer].max()).nonzero(as_tuple=True))
     block = model.blocks[layer]
     assert isinstance(block, Block)
     gate, up, down = block.gate.weight, block.up.weight, block.down.weight
@@ -181,7 +182,7 @@ def step_up(model: Decoder, seen: Seen) -> dict[str, Any]:
         "step_up_layer": layer,
         "step_up_channel": channel,
         "step_up_on_token": token,
-        "step_up": float(writes[layer].max()),
+        "step_up": float(growth[layer].max()),
         "form_norms": norms.tolist(),
         "spike_form_norm_over_median": float(norms[channel] / norms.median()),
         "spike_form_norm_rank": int((norms > norms[channel]).sum()) + 1,
@@ -222,6 +223,6 @@ def forms_figure(found: Sequence[Record]) -> Figure:
     rank = found[0]["spike_form_norm_rank"]
     rows += [Point(rank - 0.5, spiked, "the spike's channel"), Point(rank + 0.5, spiked, "the spike's channel")]
     layer = found[0]["step_up_layer"]
-    caption = f"||U_k|| of every channel in the MLP of block {layer}, which writes pocket's largest entry."
+    caption = f"||U_k|| of every channel in the MLP of block {layer}, in which pocket's largest entry grows most."
     axes = ("rank of the channel", "Frobenius norm of its quadratic form")
     return Figure("pocket-forms", "Quadratic forms of the MLP that steps up", caption, *axes, tuple(rows))
