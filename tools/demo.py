@@ -39,13 +39,13 @@ class Step:
 def compared(folder: Path) -> Record:
     untrained = attnscope.scan("pocket", random_init=True)
     untrained.save(folder / "untrained.json")
-    return attnscope.compare(attnscope.load(folder / "survey.json"), untrained)
+    return attnscope.compare(untrained, attnscope.load(folder / "survey.json"))
 
 
 STEPS = (
     Step("Is it healthy?", "attnscope scan pocket", "scan", lambda _: attnscope.scan("pocket")),
     Step(
-        "What did training change?", "attnscope compare attnscope-pocket attnscope-pocket-random", "compare", compared
+        "What did training change?", "attnscope compare attnscope-pocket-random attnscope-pocket", "compare", compared
     ),
     Step(
         "Does depth destroy it?",
