@@ -24,8 +24,8 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "scan": ("attnscope scan pocket", "attnscope scan pocket --random-init --samples 16"),
     "report": ("attnscope report attnscope-pocket", "attnscope report attnscope-pocket --charts charts"),
     "compare": (
-        "attnscope compare attnscope-pocket attnscope-pocket-random",
-        "attnscope compare attnscope-pocket attnscope-pocket-random --out both.html",
+        "attnscope compare attnscope-pocket-random attnscope-pocket",
+        "attnscope compare attnscope-pocket-random attnscope-pocket --out both.html",
     ),
     "export": (
         "attnscope export attnscope-pocket --format csv",
