@@ -295,8 +295,13 @@ def test_entropy_collapse_explained_by_sinks_is_no_emergency() -> None:
     planted("sink_mass", [[0.95, 0.95]] * 3, site="self", ledger=book)
     survey = planted("entropy", [[0.1, 0.2]] * 3, site="self", ledger=book)
     finding = next(f for f in diagnose(survey) if f.kind == "entropy_collapse")
+    assert finding.severity == "info"
+    assert "in 6 heads, all of them at rest on the first token" in finding.sentence
+    planted("sink_mass", [[0.05, 0.95]] * 3, site="self", ledger=(book := Ledger(CARDS)))
+    half = planted("entropy", [[0.1, 0.2]] * 3, site="self", ledger=book)
+    finding = next(f for f in diagnose(half) if f.kind == "entropy_collapse")
     assert finding.severity == "warning"
-    assert "6 of them at rest on the first token" in finding.sentence
+    assert "in 6 heads, 3 of them at rest on the first token" in finding.sentence
 
 
 def test_entropy_is_not_judged_on_sequences_of_two_tokens() -> None:

@@ -1,8 +1,8 @@
 """Layers that choose one key only: most of their heads are nearly one-hot.
 
 In training this comes before divergence (Zhai et al. 2023, arXiv:2303.06296). A head at rest on the first token is
-one-hot too, and harmless; where sinks explain the heads this stays a warning. Over fewer than two tokens there is
-nothing to choose, and nothing to say.
+one-hot too, and harmless: where sinks explain most of the heads this is a warning at most, and where they explain all
+of them a note. Over fewer than two tokens there is nothing to choose, and nothing to say.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from attnscope.records.survey.survey import Survey
 from attnscope.records.survey.thresholds import Thresholds
 
 _ROOM = 3.0
+_ADVICE = (
+    "In training this comes before divergence: lower the learning rate, normalise queries and keys, or reparametrise"
+    " their weights by their spectral norm (sigma-reparam)."
+)
+_AT_REST = "These heads rest, as many do in trained models: nothing to mend. What is said of sinks is said of them."
 
 
 @finding(
@@ -40,30 +45,28 @@ def entropy_collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding
             continue
         sinks = grid_at(survey, "sink_mass", grid.stack, grid.site)
         resting = low & (sinks.means > thresholds.sink_mass) if sinks is not None else np.zeros_like(low)
-        affected = low[collapsed].sum()
-        idle = resting[collapsed].sum()
+        affected, idle = int(low[collapsed].sum()), int(resting[collapsed].sum())
+        explained = idle == affected
         deep = len(collapsed) > thresholds.most_heads * int((measured > 0).sum())
+        alarming = deep and idle < thresholds.most_heads * affected
         rows = np.zeros_like(low)
         rows[collapsed] = low[collapsed]
         lowest = float(np.nanmin(grid.means[collapsed]))
         yield Finding(
             kind=entropy_collapse.name,
-            severity="critical" if deep and idle < thresholds.most_heads * affected else "warning",
+            severity="info" if explained else "critical" if alarming else "warning",
             stack=grid.stack,
             layers=tuple(int(layer) for layer in collapsed),
             heads=grid.chosen(rows),
             sentence=(
                 f"Attention is nearly one-hot in most heads of {blocks(int(n) for n in collapsed)}{grid.tail}: entropy"
-                f" is below {number(thresholds.entropy_floor)} nats in {count(int(affected), 'head')}"
-                + (f", {idle} of them at rest on the first token." if idle else ".")
+                f" is below {number(thresholds.entropy_floor)} nats in {count(affected, 'head')}"
+                + (f", {'all' if explained else idle} of them at rest on the first token." if idle else ".")
             ),
             value=lowest,
             threshold=thresholds.entropy_floor,
             threshold_name="entropy_floor",
             citation=entropy_collapse.citation,
-            advice=(
-                "In training this comes before divergence: lower the learning rate, normalise queries and keys, or"
-                " reparametrise their weights by their spectral norm (sigma-reparam)."
-            ),
-            details={"measure": "entropy", "site": grid.site, "resting_on_first_token": int(idle)},
+            advice=_AT_REST if explained else _ADVICE,
+            details={"measure": "entropy", "site": grid.site, "resting_on_first_token": idle},
         )
