@@ -62,6 +62,10 @@ def main() -> None:
     facts["repeated_found"], more = scanned(asked.out, "repeated", measures="induction")
     facts |= {"made": what_made_it(kinds | more, asdict(params)), "tried": tried()}
     facts["sample"] = sample(model, tokenizer, "It was a dark", params.seed)
+    bare = held[: min(64, len(held) // params.context) * params.context].view(-1, params.context)
+    with torch.no_grad():
+        facts["bare_loss"] = model(input_ids=bare, labels=bare, use_cache=False).loss.item()
+    facts["uniform"] = math.log(params.vocab)
     parts = {"train": (model, stream, train_texts), "held": (model, held, held_texts)}
     for name, (judged, tokens, source) in (parts | {"random": (build(params), held, held_texts)}).items():
         facts[f"{name}_loss"] = evaluate(judged, tokens, params.context, 1024)

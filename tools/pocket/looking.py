@@ -1,10 +1,10 @@
 """A price on looking: what a head pays for attention that does not rest on the first token.
 
 A softmax head cannot abstain: one that has nothing to say rests on a token whose value is small. In larger models the
-first token becomes that place by itself (arXiv:2410.10781). Here it did not: in text of 256 tokens no head of any run
-had more than 0.14 of its attention there at the last look (`tried.json`), and a price on what heads *write* made them
-average over all tokens instead. So late in training looking itself costs something: a head that gains more than its
-price goes on, and the others rest.
+first token becomes that place by itself (arXiv:2410.10781). Here it did not: in no run that was trained on text of
+256 tokens did a head have more than 0.14 of its attention there at the last look (`tried.json`; run D, trained on
+random tokens alone, had 0.54), and a price on what heads *write* made them average over all tokens instead. So late in
+training looking itself costs something, and only looks that are worth their price should remain.
 """
 
 from __future__ import annotations

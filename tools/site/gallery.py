@@ -57,7 +57,7 @@ DRAWN: dict[str, tuple[str, str, Callable[[], Any]]] = {
     "compare": (
         "Attention entropy, trained beside random weights",
         "tutorials/healthy.md",
-        lambda: attnscope.compare(survey(), survey(True)).chart(),
+        lambda: attnscope.compare(survey(True), survey()).chart(),
     ),
     "collapse": (
         "What depth does to the differences between tokens",

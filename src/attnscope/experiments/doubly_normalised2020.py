@@ -182,8 +182,9 @@ CLAIMS = (
     summary="Normalised over queries first, no key is lost: the bound, the picture of clusters, and what it learns.",
     advice=(
         "Normalising over queries first guarantees that no key is ignored, which helps where every token must be "
-        "accounted for (clusters, sets, alignment). Trained softmax ignored fewer than one key in a hundred in our "
-        "language model, so there is little to repair there; and as it needs all queries at once, it cannot be used"
+        "accounted for (clusters, sets, alignment). Our language model ignores most of its keys, but its heads were "
+        "trained to rest on the first token; the one before it, which was not, ignored fewer than one in a hundred. "
+        "So measure your own model before you repair anything; and as it needs all queries at once, it cannot be used"
         " in a causal decoder. Where you want the guarantee without losing accuracy, the hybrid with a learned mix "
         "is the safer choice."
     ),

@@ -4,8 +4,8 @@ together   texts of 100 symbols, each by a rule of its own (parents 1 and 2 plac
 in phases  the same with one kind of weight after the other: which set of heads, where heads look, how sharp
 which set  chains with other parents: the set that training keeps, beside the one whose information is largest; also
            where a second parent tells so little that the set with the largest information is not that of the parents
-in models  random tokens twice over in the embedded model, which went to a school of repeated words for it (its card),
-           and in SmolLM2 where its weights are, which did not: who looks them up?
+in models  random tokens twice over in the embedded model, in which the head that looks one back was planted and which
+           was trained on repeated words (its card), and in SmolLM2 where its weights are: who looks them up?
 
 Sizes, start and rate are the paper's. How far back heads see in this run we did not find said: we take 5 places, so
 that heads have something to learn (with 3 they begin at .9 of what they should come to). Validation has more texts than
@@ -152,6 +152,8 @@ def phase_numbers(rows: Sequence[Mapping[str, Any]], params: Params) -> dict[str
     }
 
 
+TRAINED_FOR_IT = "Weak evidence: the head that looks one back was planted in it, and it was trained on repeated words"
+
 CLAIMS = (
     Claim(
         "the_parents_are_found",
@@ -242,7 +244,7 @@ CLAIMS = (
             "2209.11895",
             f"{title} has a head that attends to what followed the token before, behind a layer that looks one back.",
             "at least .4 of its attention (our limit), in a later layer than the best previous-token head; "
-            "contradicted where no head has more than twice what uniform attention gives",
+            f"contradicted where no head has more than twice what uniform attention gives{caution}",
             holds=(
                 Bound(f"{name}_induction", ">=", 0.4),
                 Bound(f"{name}_layers_behind", ">", 0.0),
@@ -250,7 +252,10 @@ CLAIMS = (
             ),
             fails=(Bound(f"{name}_times_uniform", "<=", 2.0),),
         )
-        for name, title in (("pocket", "The embedded language model"), ("smollm2", "SmolLM2-135M"))
+        for name, title, caution in (
+            ("pocket", "The embedded language model", f". {TRAINED_FOR_IT}"),
+            ("smollm2", "SmolLM2-135M", ""),
+        )
     ),
 )
 

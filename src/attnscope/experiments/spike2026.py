@@ -152,13 +152,14 @@ CLAIMS = (
     directional(
         "norms_make_the_spiked_token_sparse",
         "RMSNorm bounds every entry by sqrt(d), so that little is left of a token beside its spike.",
-        "pocket: the spiked token's largest entry at least .7 of sqrt(d), which is half of the token's square",
+        "pocket: the spiked token's largest entry at least .7 of sqrt(d), which is half of the token's square. Weak "
+        "evidence: in the last block other tokens have nearly as much in that channel, which was planted constant",
         Bound("pocket_spiked_token_over_root_width", ">=", 0.7),
     ),
     directional(
         "spike_channel_has_an_outlying_form",
         "The channel that spikes has an outlying quadratic form.",
-        "pocket: its Frobenius norm at least twice the median channel's",
+        "pocket: its Frobenius norm at least twice the median channel's. Weak evidence: it was planted constant",
         Bound("pocket_spike_form_norm_over_median", ">=", 2.0),
     ),
     directional(

@@ -185,7 +185,7 @@ CLAIMS = (
         "With everything frozen at one input a transformer is one linear operator and an offset, exactly; it is not"
         " the derivative, so do not read it as sensitivity. Which map of it explains an answer depends on the model:"
         " with input and output it was far ahead of rollout and raw attention in our classifier, and in our language "
-        "model it was behind the norms alone, and none was surely ahead of raw attention. So ask your own model: "
+        "model no map could be told from rollout, raw attention or the norms alone. So ask your own model: "
         "`attnscope explain MODEL CORPUS --evaluate`. The offset may be small, and must still be counted."
     ),
     presets={"quick": Params(), "paper": FULL},

@@ -166,7 +166,8 @@ def normed(model: Decoder, seen: Seen) -> dict[str, float]:
 def step_up(model: Decoder, seen: Seen) -> dict[str, Any]:
     """The MLP that makes an entry grow most, its channel k, and how S_k compares with the forms of other channels.
 
-    Growth and not the size of the write: late in a trained model an MLP takes the spike away again and writes as much.
+    Growth and not the size of the write, since an MLP that takes a spike away writes as much. In pocket this is the MLP
+    of the last block, with channel 0, and not that of block 1, in which a scan finds the massive activation.
     `spike_form_share` is the share of the write that stays when SiLU is dropped and S_k is cut to its first eigenpair.
     """
     growth = [after.abs() - before.abs() for before, after in zip(seen.streams[1::2], seen.streams[2::2], strict=True)]

@@ -2,7 +2,7 @@
 
 In training this comes before divergence (Zhai et al. 2023, arXiv:2303.06296). A head at rest on the first token is
 one-hot too, and harmless: where sinks explain most of the heads this is a warning at most, and where they explain all
-of them a note. Over fewer than two tokens there is nothing to choose, and nothing to say.
+of them, in some layers only, a note. Over fewer than two tokens there is nothing to choose, and nothing to say.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ADVICE = (
     "In training this comes before divergence: lower the learning rate, normalise queries and keys, or reparametrise"
     " their weights by their spectral norm (sigma-reparam)."
 )
-_AT_REST = "These heads rest, as many do in trained models: nothing to mend. What is said of sinks is said of them."
+_AT_REST = "They rest on the first token, as many heads do in trained models: nothing needs mending. See the sinks."
 
 
 @finding(
@@ -46,8 +46,9 @@ def entropy_collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding
         sinks = grid_at(survey, "sink_mass", grid.stack, grid.site)
         resting = low & (sinks.means > thresholds.sink_mass) if sinks is not None else np.zeros_like(low)
         affected, idle = int(low[collapsed].sum()), int(resting[collapsed].sum())
-        explained = idle == affected
         deep = len(collapsed) > thresholds.most_heads * int((measured > 0).sum())
+        still = low & (sinks.means > 1 - thresholds.sink_mass) if sinks is not None else np.zeros_like(low)
+        explained = not deep and still[collapsed].sum() == affected
         alarming = deep and idle < thresholds.most_heads * affected
         rows = np.zeros_like(low)
         rows[collapsed] = low[collapsed]
@@ -61,7 +62,7 @@ def entropy_collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding
             sentence=(
                 f"Attention is nearly one-hot in most heads of {blocks(int(n) for n in collapsed)}{grid.tail}: entropy"
                 f" is below {number(thresholds.entropy_floor)} nats in {count(affected, 'head')}"
-                + (f", {'all' if explained else idle} of them at rest on the first token." if idle else ".")
+                + (f", {idle} of them at rest on the first token." if idle else ".")
             ),
             value=lowest,
             threshold=thresholds.entropy_floor,
