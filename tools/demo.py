@@ -9,6 +9,7 @@ learning rate climbs too far, under the eyes of a watch.
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +41,11 @@ def compared(folder: Path) -> Record:
     untrained = attnscope.scan("pocket", random_init=True)
     untrained.save(folder / "untrained.json")
     return attnscope.compare(untrained, attnscope.load(folder / "survey.json"))
+
+
+def failed(folder: Path) -> Record:
+    shutil.rmtree(folder / "too-high", ignore_errors=True)  # of an earlier one: a watch writes over no run
+    return attnscope.timeline(train(folder, "too-high"))
 
 
 STEPS = (
@@ -78,7 +84,7 @@ STEPS = (
         "What does a failing training run look like?",
         "attnscope timeline too-high",
         "timeline",
-        lambda folder: attnscope.timeline(train(folder, "too-high")),
+        failed,
     ),
 )
 
