@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -165,6 +166,7 @@ def test_an_edited_file_is_read_or_refused_and_never_breaks_what_is_made_of_it(k
     ("kind", "way", "value"),
     [
         ("survey", ("cells", 2, "moments", "count"), 1.5),
+        ("survey", ("cells", 2, "moments", "count"), math.nan),
         ("survey", ("cells", 2, "moments", "count"), 1),
     ],
 )
@@ -181,8 +183,4 @@ def test_numbers_that_cannot_be_are_refused(kind: str, way: tuple[Any, ...], val
 def test_a_page_draws_what_is_no_number(way: tuple[Any, ...], value: Any, tmp_path: Path) -> None:
     path = sample("paths").save(_file("paths", tmp_path))
     path.write_text(json.dumps(_edited(json.loads(path.read_text()), way, value, remove=False)))
-    try:
-        read = attnscope.load(path)
-    except RefusalError:
-        return  # a word is no number
-    assert read.write_page(tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
+    assert attnscope.load(path).write_page(tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")

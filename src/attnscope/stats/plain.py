@@ -33,8 +33,10 @@ def counts_to_json(array: NDArray[np.int64]) -> Any:
 
 def counts_from_json(data: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
     given = np.asarray(data)
+    if given.size and given.dtype.kind not in "iu":  # asked before the cast, which makes a number of anything
+        raise ValueError("a count is a whole number, and never negative")
     array = given.astype(np.int64)
-    if (array < 0).any() or (array != given).any():
+    if (array < 0).any():
         raise ValueError("a count is a whole number, and never negative")
     return np.full(shape, int(array)) if array.ndim == 0 else array.reshape(shape)
 
