@@ -36,13 +36,13 @@ def reproduce(
     from attnscope.cli.default_folder import named_folder
     from attnscope.cli.output import output_folder, print_json
     from attnscope.cli.progress import showing
-    from attnscope.reproducing.cards import cards, named
+    from attnscope.reproducing.cards import card_named, cards
 
     known = cards()
     if paper is None:
         _list(known.values(), as_json, verbose)
         return
-    name = named(paper, known).name  # an unknown name is refused before anything is loaded
+    name = card_named(paper, known).name  # an unknown name is refused before anything is loaded
     if preset not in PRESETS:
         raise RefusalError(f"There is no preset called '{preset}'.{nearest(preset, PRESETS)}")
     usual = named_folder(name if preset == "quick" else f"{name}-{preset}")

@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.matrix.residual import (
+    Mask,
+    Stream,
     largest_column_sum,
     largest_row_sum,
     relative_residual,
@@ -28,8 +30,6 @@ from attnscope.matrix.residual import (
 )
 from attnscope.matrix.sequences import accumulation_dtype
 
-Stream = Float[Tensor, "batch token width"]
-Mask = Bool[Tensor, "batch token"]
 LARGEST_PROGRAM = 4096
 
 

@@ -19,7 +19,7 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-LEVEL = 0.95
+from attnscope.stats.bootstrap import LEVEL
 
 
 @dataclass(frozen=True)

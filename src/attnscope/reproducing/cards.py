@@ -27,7 +27,7 @@ def cards() -> dict[str, ExperimentCard]:
     return {name: _card(name, written.get(name)) for name in names(ROOM)}
 
 
-def named(paper: str, known: Mapping[str, ExperimentCard]) -> ExperimentCard:
+def card_named(paper: str, known: Mapping[str, ExperimentCard]) -> ExperimentCard:
     """By name, or by the number of its paper where that is one experiment's alone."""
     by_number = [one for one in known.values() if one.paper == paper.lower().removeprefix("arxiv:")]
     if len(by_number) == 1:

@@ -28,7 +28,7 @@ from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import experiments
 from attnscope.core.seeds import numbered_seeds
 from attnscope.records.reproduction import CHARTS, PAGE, RESULTS, Reproduction
-from attnscope.reproducing.cards import named as card_named
+from attnscope.reproducing.cards import card_named
 from attnscope.reproducing.desk import KeepingDesk
 
 

@@ -13,9 +13,9 @@ from typing import Any
 from attnscope.records.timeline.header import RunHeader
 from attnscope.records.timeline.look import Look
 from attnscope.watching.writers.names import ROOT, images, scalars
+from attnscope.watching.writers.tensorboard import IMAGES_EVERY
 from attnscope.watching.writers.writer import Holding
 
-IMAGES_EVERY = 10  # looks
 _LEVELS = {"info": "INFO", "warning": "WARN", "critical": "ERROR"}
 
 
