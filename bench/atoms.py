@@ -31,7 +31,7 @@ from rich.table import Table
 import attnscope
 from attnscope.hf.loading.load import Loaded, load_as
 from attnscope.hf.loading.options import Loading
-from attnscope.stats.bootstrap import bootstrap_mean
+from attnscope.stats.intervals import bootstrap_mean
 from tools.fetch_models import path as weights
 
 RESULTS = Path(__file__).with_name("atoms.json")

@@ -228,11 +228,10 @@ def merge_cost(model: Model, shards: int = 6, sequences: int = 64, layers: int =
     """Bytes of the file of one shard, and processor seconds to read it and to add it to a sum."""
     import numpy as np
 
+    from attnscope.commands.scan.survey.ledger import Ledger, Missing
+    from attnscope.commands.scan.survey.merge import Fold
+    from attnscope.commands.scan.survey.shards import Whose, from_bytes, to_bytes
     from attnscope.core.registry import choose
-    from attnscope.records.survey.fold import Fold
-    from attnscope.records.survey.ledger import Ledger
-    from attnscope.records.survey.missing import Missing
-    from attnscope.records.survey.shard_file import Whose, from_bytes, to_bytes
 
     cards = {measure.card.name: measure.card for measure in choose(["default"]) if measure.card.scope != "weights"}
     cards = {name: card for name, card in cards.items() if not name.startswith(("media", "gate"))}
@@ -265,7 +264,7 @@ def merge_cost(model: Model, shards: int = 6, sequences: int = 64, layers: int =
 
 def shards_of(tokens: int) -> int:
     """Into how many a streamed corpus is cut: pieces of 8,192 tokens, as many together as keep shards few enough."""
-    from attnscope.trace.cut import MOST_SHARDS, SHARD_TOKENS
+    from attnscope.data.shards import MOST_SHARDS, SHARD_TOKENS
 
     pieces = -(-tokens // SHARD_TOKENS)
     return -(-pieces // -(-pieces // MOST_SHARDS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnscope.patterns.pattern import Pattern
+from attnscope.heads.pattern import Pattern
 
 
 def power_law(n: int, links: int, seed: int) -> Pattern:

@@ -82,7 +82,7 @@ def _walk(case: Case, method: str, seed: int) -> dict[int, float]:
     """Processor seconds of every width that reached the accuracy."""
     from attnscope.core.registry import constructions
     from attnscope.heads.accuracy import DTYPES, Accuracy
-    from attnscope.patterns.generate import generate
+    from attnscope.heads.generate import generate
 
     pattern = generate(case.kind, case.n, case.k, seed=seed)
     accuracy = Accuracy(dtype=next(dtype for dtype in DTYPES if dtype == case.dtype))

@@ -28,7 +28,7 @@ RESULTS = Path(__file__).with_name("kills.json")
 VICTIMS = ("worker", "driver", "node")
 SCAN = """
 import sys
-from attnscope.scanning.scan import scan
+from attnscope.commands.scan.run import scan
 model, corpus, store, out, hands = sys.argv[1:]
 ray = {"engine": "ray", "address": hands}
 by = {"0": {}, "2": {"workers": 2}}.get(hands, ray)
@@ -93,7 +93,7 @@ def one_round(
     given: tuple[Path, Path], folder: Path, whole: Any, victim: str, draw: random.Random, cluster: Cluster
 ) -> dict[str, Any]:
     """Killed once, then started again until there is a survey."""
-    from attnscope.records.survey.survey import Survey
+    from attnscope.commands.scan.survey.survey import Survey
 
     store, out, errors = folder / "store", folder / "survey.json", folder / "errors.txt"
     made, node = cluster.with_node() if victim == "node" else (None, None)
@@ -129,7 +129,7 @@ def one_round(
 
 
 def kills(number: int, minutes: float, victims: Sequence[str] = VICTIMS) -> None:
-    from attnscope.records.survey.survey import Survey
+    from attnscope.commands.scan.survey.survey import Survey
     from tests.specimens import TEXT, save_specimen
 
     rounds: list[dict[str, Any]] = json.loads(RESULTS.read_text())["rounds"] if RESULTS.exists() else []

@@ -28,10 +28,10 @@ from rich.console import Console
 from rich.table import Table
 
 from attnscope.hf.editing.freeze import freeze
-from attnscope.models.nano import Config, Nano
+from attnscope.papers.models.nano import Config, Nano
+from attnscope.pathways.ends import by_length
 from attnscope.pathways.graded import Graded, watching
 from attnscope.pathways.lengths import lengths
-from attnscope.pathways.meeting import by_length
 from attnscope.pathways.network import Network
 from attnscope.pathways.targets import logit
 
@@ -126,7 +126,7 @@ def whole_command(turns: int) -> list[dict[str, Any]]:
     import tempfile
     from pathlib import Path
 
-    from attnscope.decomposing.paths import paths
+    from attnscope.commands.paths.run import paths
     from attnscope.hf.loading.load import load
     from bench.subjects import wikitext
 

@@ -37,7 +37,7 @@ SCANNED = {
 
 def merge() -> dict[str, Any]:
     """Numbers of SmolLM2's shape, drawn: 8 sequences a shard, other ones in each of 50, each written 200 times."""
-    from attnscope.records.survey.shard_file import shard_name
+    from attnscope.commands.scan.survey.shards import shard_name
 
     with tempfile.TemporaryDirectory() as name:
         store, digest, written = Path(name) / "store", "ab" * 32, 0
@@ -68,11 +68,9 @@ def _shard(store: Path, digest: str, distinct: int) -> Callable[[int], bytes]:
     import numpy as np
     from safetensors.numpy import load, save
 
+    from attnscope.commands.scan.survey.ledger import Ledger, Missing
+    from attnscope.commands.scan.survey.shards import HASH, Store, Whose, content_hash, to_bytes
     from attnscope.core.registry import choose
-    from attnscope.records.survey.ledger import Ledger
-    from attnscope.records.survey.missing import Missing
-    from attnscope.records.survey.shard_file import HASH, Whose, content_hash, to_bytes
-    from attnscope.records.survey.store import Store
 
     chosen = [m.card for m in choose(["default"]) if m.card.scope != "weights"]
     draw = np.random.default_rng(distinct)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.core.files import write_atomically
-from attnscope.patterns.generate import union_of_permutations
-from attnscope.patterns.pattern import Pattern
+from attnscope.heads.generate import union_of_permutations
+from attnscope.heads.pattern import Pattern
 from bench.graphs import erdos_renyi, power_law
 from tools.marked import put_between_marks
 

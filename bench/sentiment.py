@@ -32,8 +32,8 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 import attnscope
 from attnscope.core.progress import silent
-from attnscope.reporting.terminal import print_record
-from attnscope.stats.bootstrap import bootstrap_mean
+from attnscope.report.show import print_record
+from attnscope.stats.intervals import bootstrap_mean
 from tools.fetch_models import path as weights
 
 RESULTS = Path(__file__).with_name("sentiment.json")

@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
+from attnscope.commands.scan.observer import Observer
+from attnscope.commands.scan.plan import Subject as Observed
+from attnscope.commands.scan.survey.ledger import Ledger
 from attnscope.core.registry import choose
+from attnscope.data.batches import Batches
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.load import Loaded, load
 from attnscope.hf.loading.material import batches_for, forward_options
 from attnscope.hf.loading.options import Sampling
-from attnscope.records.survey.ledger import Ledger
-from attnscope.scanning.observer import Observer
-from attnscope.scanning.subject import Subject as Observed
-from attnscope.trace.batches import Batches
 from tools.fetch_models import path as weights
 
 

@@ -25,10 +25,10 @@ from PIL import Image
 from torch import Tensor
 
 import attnscope
-from attnscope.corpus.medium import Picture
+from attnscope.data.medium import Picture
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.processing import picture_batch
-from attnscope.stats.bootstrap import bootstrap_mean
+from attnscope.stats.intervals import bootstrap_mean
 from tools.fetch_models import path as material
 from tools.real_models import dinov2
 

@@ -135,7 +135,7 @@ def fused_kin(console: Console) -> list[dict[str, Any]]:
 
 def installed_gates(console: Console, turns: int = 15) -> dict[str, float]:
     """MiniLM, 64 texts of 128 tokens: the model with gates at their start beside the model as it was."""
-    from attnscope.exchanging.installed import installed
+    from attnscope.hf.installed import installed
     from bench.subjects import minilm
 
     torch.set_num_threads(1)

@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 import attnscope
+from attnscope.commands.view.record import View
 from attnscope.hf.loading.load import Loaded, load
-from attnscope.records.view import View
 from bench.subjects import wikitext
 from bench.work import peak_megabytes_of
 from tools.fetch_models import path as weights

@@ -8,7 +8,7 @@ from tests.checking import install
 
 install("attnscope")
 
-from attnscope.core.tiles import LIMIT, LIMITED_TO, narrow_products_are_deadly  # noqa: E402
+from attnscope.core.narrow_products import LIMIT, LIMITED_TO, narrow_products_are_deadly  # noqa: E402
 
 if narrow_products_are_deadly():
     os.environ[LIMIT] = LIMITED_TO  # before torch's first product, here and in every child

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attnscope.citing.software import citation_file
 from attnscope.core.files import write_atomically
+from attnscope.papers.references import citation_file
 
 FILE = Path(__file__).resolve().parents[1] / "CITATION.cff"
 

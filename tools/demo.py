@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 
 import attnscope
+from attnscope.commands.report import Linked, index
 from attnscope.core.files import write_atomically
-from attnscope.records.record import Record
-from attnscope.reporting.index import Linked, index
-from attnscope.reporting.verdict import verdict
+from attnscope.report.document import verdict
+from attnscope.report.record import Record
 from draw_failing_run import train  # its neighbour in tools/
 
 TEXT = "The dog chased its own tail and the dog"

@@ -14,8 +14,8 @@ import torch
 from torch.nn import functional as F
 
 import attnscope
-from attnscope.models.nano import Config, Nano
-from attnscope.trials.failing_runs import characters
+from attnscope.papers.models.nano import Config, Nano
+from attnscope.papers.trials.failing_runs import characters
 
 STEPS, TOKENS, SEQUENCES, EVERY = 400, 32, 16, 5
 RATES = {"too-high": lambda step: 0.2 * (step + 1) / STEPS, "healthy": lambda step: 3e-3 * min(1.0, (step + 1) / 50)}

@@ -71,7 +71,7 @@ def _training(model: Any, batch: dict[str, Any]) -> str:
     """One step of gradient descent on whatever the model gives: `done`, or what stopped it."""
     import torch
 
-    from attnscope.hf.seeing.tensors import every_tensor
+    from attnscope.hf.seeing.owners import every_tensor
 
     try:
         model.train()
@@ -172,10 +172,6 @@ def main() -> int:
     import torch
     import transformers
 
-    import attnscope.collapsing.collapse
-    import attnscope.decomposing.paths
-    import attnscope.explaining.explain
-    import attnscope.scanning.scan  # noqa: F401
     from attnscope.core.files import write_atomically
 
     torch.set_num_threads(1)

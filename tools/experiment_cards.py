@@ -6,7 +6,7 @@ from pathlib import Path
 
 from attnscope.core.files import write_atomically
 from attnscope.core.registry import experiments
-from attnscope.reproducing.cards import FILE, cards_json
+from attnscope.papers.run import FILE, cards_json
 
 PLACE = Path(__file__).parents[1] / "src" / "attnscope" / "reproducing" / FILE
 

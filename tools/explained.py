@@ -24,14 +24,14 @@ ALLOWED = 4e3 * torch.finfo(torch.float32).eps
 def explained(model: Any, batch: dict[str, Tensor]) -> str:
     """What became of it, in a few words."""
     import attnscope
+    from attnscope.commands.explain.aiming import in_streams
+    from attnscope.commands.explain.running import start_of
     from attnscope.core.errors import RefusalError
-    from attnscope.explaining.running import start_of
-    from attnscope.explaining.streaming import in_streams
     from attnscope.explanations.relevance import relevance
     from attnscope.hf.anatomy.anatomy import anatomy
     from attnscope.hf.tapping.capture import capture
     from attnscope.hf.tapping.entrances import entrances
-    from attnscope.matrix.relevance_maps import read_each_other
+    from attnscope.matrix.relevance import read_each_other
 
     twin = deepcopy(model)  # before anything ran: some models keep states of a run, gradients and all
     of_tokens = any(name.endswith("input_ids") for name in batch)

@@ -17,7 +17,7 @@ import json
 import time
 from pathlib import Path
 
-from attnscope.compiling.widths import REVISION, Measurement, Point, known_widths_json, measure
+from attnscope.commands.capacity.widths import REVISION, Measurement, Point, known_widths_json, measure
 from attnscope.core.files import write_atomically
 from attnscope.core.registry import constructions
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from attnscope.core.card import Card
 from attnscope.core.files import write_atomically
-from attnscope.core.measure_cards import FILE, cards_json
+from attnscope.core.measure import FILE, cards_json
 from attnscope.core.registry import measures
 from tools.marked import put_between_marks
 

@@ -16,10 +16,9 @@ from pathlib import Path
 
 from attnscope.core.experiment import PRESETS, Claim, ExperimentCard
 from attnscope.core.files import write_atomically
-from attnscope.core.numerals import numeral
-from attnscope.core.words import count
-from attnscope.reproducing.cards import cards
-from attnscope.reproducing.known import Known, known
+from attnscope.core.words import count, numeral
+from attnscope.papers.known import Known, known
+from attnscope.papers.run import cards
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, PICTURES = ROOT / "docs" / "papers.md", ROOT / "docs" / "papers"
@@ -120,9 +119,9 @@ def _cell(words: str) -> str:
 
 def draw(results: Iterable[str]) -> None:
     """One small picture of each run."""
-    from attnscope.charts.experiment_figure import experiment_figure
-    from attnscope.charts.export import save
-    from attnscope.records.reproduction import Reproduction
+    from attnscope.commands.reproduce.record import Reproduction
+    from attnscope.report.experiment_figure import experiment_figure
+    from attnscope.report.export import save
 
     words = _drawn()
     for place in results:

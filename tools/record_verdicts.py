@@ -9,10 +9,10 @@ import json
 import sys
 from pathlib import Path
 
+from attnscope.commands.reproduce.record import Reproduction
+from attnscope.core.decoding import encode
 from attnscope.core.files import write_atomically
-from attnscope.records.decoding import encode
-from attnscope.records.reproduction import Reproduction
-from attnscope.reproducing.known import FILE, recorded
+from attnscope.papers.known import FILE, recorded
 
 PLACE = Path(__file__).parents[1] / "src" / "attnscope" / "reproducing" / FILE
 

@@ -26,8 +26,8 @@ from typing import Any, Literal
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import attnscope
-from tests.records.samples import ALL, sample
-from tests.reporting.conftest import FLAGS
+from tests.commands.samples import ALL, sample
+from tests.report.conftest import FLAGS
 
 AXE = "axe-core@4.14.0"
 LARGEST_MB, LATEST_MS = 2.0, 1000.0

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from attnscope.core.files import write_atomically
+from attnscope.core.finding import BOS, PRUNE, TABLE
 from attnscope.core.registry import variants
-from attnscope.core.remedy import BOS, PRUNE, TABLE
-from attnscope.core.variant import Kind, VariantCard
-from attnscope.core.variant_cards import FILE, cards_json
+from attnscope.core.variant import FILE, Kind, VariantCard, cards_json
 
 ROOT = Path(__file__).resolve().parents[1]
 CARDS = ROOT / "src" / "attnscope" / "variants" / FILE

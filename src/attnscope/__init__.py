@@ -15,128 +15,128 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 _HOMES = {
-    "scan": "attnscope.scanning.scan:scan",
-    "report": "attnscope.reporting.report:report",
-    "load": "attnscope.records.load:load",
-    "compare": "attnscope.records.comparison:compare",
-    "export": "attnscope.records.export:export",
-    "merge": "attnscope.records.survey.merge:merge",
-    "collapse": "attnscope.collapsing.collapse:collapse",
-    "paths": "attnscope.decomposing.paths:paths",
-    "task_paths": "attnscope.decomposing.task_paths:task_paths",
-    "operator": "attnscope.decomposing.operator:operator",
-    "explain": "attnscope.explaining.explain:explain",
-    "view": "attnscope.viewing.view:view",
-    "evaluate": "attnscope.explaining.evaluate:evaluate",
-    "timeline": "attnscope.following.timeline:timeline",
-    "watch": "attnscope.watching.ways:watch",
-    "treat": "attnscope.treating.treat:treat",
-    "reproduce": "attnscope.reproducing.reproduce:reproduce",
-    "cite": "attnscope.citing.cite:cite",
-    "compile": "attnscope.compiling.compile:compile",
-    "capacity": "attnscope.compiling.capacity:capacity",
-    "head_widths": "attnscope.compiling.head_widths:head_widths",
-    "compress": "attnscope.compiling.compress:compress",
-    "program": "attnscope.compiling.programs:program",
-    "fixed_keys": "attnscope.compiling.universal:fixed_keys",
-    "queries_for": "attnscope.compiling.universal:queries_for",
-    "query_server": "attnscope.compiling.query_server:query_server",
-    "universality": "attnscope.compiling.universal:universality",
-    "universal_head": "attnscope.compiling.universal:universal_head",
-    "generate": "attnscope.patterns.generate:generate",
-    "read_pattern": "attnscope.patterns.sources:read_pattern",
-    "Pattern": "attnscope.patterns.pattern:Pattern",
+    "scan": "attnscope.commands.scan.run:scan",
+    "report": "attnscope.commands.report:report",
+    "load": "attnscope.commands.load:load",
+    "compare": "attnscope.commands.compare.record:compare",
+    "export": "attnscope.commands.export:export",
+    "merge": "attnscope.commands.scan.survey.merge:merge",
+    "collapse": "attnscope.commands.collapse.run:collapse",
+    "paths": "attnscope.commands.paths.run:paths",
+    "task_paths": "attnscope.commands.task_paths.run:task_paths",
+    "operator": "attnscope.commands.operator.run:operator",
+    "explain": "attnscope.commands.explain.run:explain",
+    "view": "attnscope.commands.view.run:view",
+    "evaluate": "attnscope.commands.evaluate.run:evaluate",
+    "timeline": "attnscope.commands.timeline.run:timeline",
+    "watch": "attnscope.commands.watch.run:watch",
+    "treat": "attnscope.commands.treat.run:treat",
+    "reproduce": "attnscope.papers.run:reproduce",
+    "cite": "attnscope.papers.cite:cite",
+    "compile": "attnscope.commands.compile.run:compile",
+    "capacity": "attnscope.commands.capacity.run:capacity",
+    "head_widths": "attnscope.commands.head_widths.run:head_widths",
+    "compress": "attnscope.commands.compile.compress:compress",
+    "program": "attnscope.papers.programs:program",
+    "fixed_keys": "attnscope.commands.compile.query_server:fixed_keys",
+    "queries_for": "attnscope.commands.compile.query_server:queries_for",
+    "query_server": "attnscope.commands.compile.query_server:query_server",
+    "universality": "attnscope.commands.compile.query_server:universality",
+    "universal_head": "attnscope.commands.compile.query_server:universal_head",
+    "generate": "attnscope.heads.generate:generate",
+    "read_pattern": "attnscope.heads.read_pattern:read_pattern",
+    "Pattern": "attnscope.heads.pattern:Pattern",
     "catalog": "attnscope.core.registry:catalog",
     "variants": "attnscope.core.registry:variant_catalog",
-    "Citation": "attnscope.citing.cite:Citation",
+    "Citation": "attnscope.papers.cite:Citation",
     "Size": "attnscope.core.variant:Size",
-    "diagnose": "attnscope.records.survey.diagnose:diagnose",
-    "Thresholds": "attnscope.records.survey.thresholds:Thresholds",
-    "doctor": "attnscope.scanning.doctor:doctor",
-    "Survey": "attnscope.records.survey.survey:Survey",
+    "diagnose": "attnscope.commands.scan.diagnose:diagnose",
+    "Thresholds": "attnscope.commands.scan.diagnose:Thresholds",
+    "doctor": "attnscope.commands.doctor.run:doctor",
+    "Survey": "attnscope.commands.scan.survey.survey:Survey",
     "planted": "attnscope.hf.editing.graft:planted",
-    "installed": "attnscope.exchanging.installed:installed",
-    "save_treated": "attnscope.exchanging.save_treated:save_treated",
-    "largest_logits": "attnscope.exchanging.largest_logits:largest_logits",
-    "Comparison": "attnscope.records.comparison:Comparison",
-    "Record": "attnscope.records.record:Record",
-    "Collapse": "attnscope.records.collapse:Collapse",
-    "Compiled": "attnscope.records.compiled:Compiled",
-    "Capacity": "attnscope.records.capacity:Capacity",
-    "HeadWidths": "attnscope.records.head_widths:HeadWidths",
-    "PathReport": "attnscope.records.paths:PathReport",
-    "TaskPaths": "attnscope.records.task_paths:TaskPaths",
-    "Explanation": "attnscope.records.explanation:Explanation",
-    "View": "attnscope.records.view:View",
-    "Faithfulness": "attnscope.records.faithfulness:Faithfulness",
-    "OperatorMap": "attnscope.records.operator_map:OperatorMap",
-    "Treatment": "attnscope.records.treatment:Treatment",
-    "Timeline": "attnscope.records.timeline.timeline:Timeline",
-    "Reproduction": "attnscope.records.reproduction:Reproduction",
+    "installed": "attnscope.hf.installed:installed",
+    "save_treated": "attnscope.hf.installed:save_treated",
+    "largest_logits": "attnscope.hf.installed:largest_logits",
+    "Comparison": "attnscope.commands.compare.record:Comparison",
+    "Record": "attnscope.report.record:Record",
+    "Collapse": "attnscope.commands.collapse.record:Collapse",
+    "Compiled": "attnscope.commands.compile.record:Compiled",
+    "Capacity": "attnscope.commands.capacity.record:Capacity",
+    "HeadWidths": "attnscope.commands.head_widths.record:HeadWidths",
+    "PathReport": "attnscope.commands.paths.record:PathReport",
+    "TaskPaths": "attnscope.commands.task_paths.record:TaskPaths",
+    "Explanation": "attnscope.commands.explain.record:Explanation",
+    "View": "attnscope.commands.view.record:View",
+    "Faithfulness": "attnscope.commands.evaluate.record:Faithfulness",
+    "OperatorMap": "attnscope.commands.operator.record:OperatorMap",
+    "Treatment": "attnscope.commands.treat.record:Treatment",
+    "Timeline": "attnscope.commands.timeline.record:Timeline",
+    "Reproduction": "attnscope.commands.reproduce.record:Reproduction",
     "RefusalError": "attnscope.core.errors:RefusalError",
 }
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
 
 if TYPE_CHECKING:
-    from attnscope.citing.cite import Citation as Citation
-    from attnscope.citing.cite import cite as cite
-    from attnscope.collapsing.collapse import collapse as collapse
-    from attnscope.compiling.capacity import capacity as capacity
-    from attnscope.compiling.compile import compile as compile
-    from attnscope.compiling.compress import compress as compress
-    from attnscope.compiling.head_widths import head_widths as head_widths
-    from attnscope.compiling.programs import program as program
-    from attnscope.compiling.query_server import query_server as query_server
-    from attnscope.compiling.universal import fixed_keys as fixed_keys
-    from attnscope.compiling.universal import queries_for as queries_for
-    from attnscope.compiling.universal import universal_head as universal_head
-    from attnscope.compiling.universal import universality as universality
+    from attnscope.commands.capacity.record import Capacity as Capacity
+    from attnscope.commands.capacity.run import capacity as capacity
+    from attnscope.commands.collapse.record import Collapse as Collapse
+    from attnscope.commands.collapse.run import collapse as collapse
+    from attnscope.commands.compare.record import Comparison as Comparison
+    from attnscope.commands.compare.record import compare as compare
+    from attnscope.commands.compile.compress import compress as compress
+    from attnscope.commands.compile.query_server import fixed_keys as fixed_keys
+    from attnscope.commands.compile.query_server import queries_for as queries_for
+    from attnscope.commands.compile.query_server import query_server as query_server
+    from attnscope.commands.compile.query_server import universal_head as universal_head
+    from attnscope.commands.compile.query_server import universality as universality
+    from attnscope.commands.compile.record import Compiled as Compiled
+    from attnscope.commands.compile.run import compile as compile
+    from attnscope.commands.doctor.run import doctor as doctor
+    from attnscope.commands.evaluate.record import Faithfulness as Faithfulness
+    from attnscope.commands.evaluate.run import evaluate as evaluate
+    from attnscope.commands.explain.record import Explanation as Explanation
+    from attnscope.commands.explain.run import explain as explain
+    from attnscope.commands.export import export as export
+    from attnscope.commands.head_widths.record import HeadWidths as HeadWidths
+    from attnscope.commands.head_widths.run import head_widths as head_widths
+    from attnscope.commands.load import load as load
+    from attnscope.commands.operator.record import OperatorMap as OperatorMap
+    from attnscope.commands.operator.run import operator as operator
+    from attnscope.commands.paths.record import PathReport as PathReport
+    from attnscope.commands.paths.run import paths as paths
+    from attnscope.commands.report import report as report
+    from attnscope.commands.reproduce.record import Reproduction as Reproduction
+    from attnscope.commands.scan.diagnose import Thresholds as Thresholds
+    from attnscope.commands.scan.diagnose import diagnose as diagnose
+    from attnscope.commands.scan.run import scan as scan
+    from attnscope.commands.scan.survey.merge import merge as merge
+    from attnscope.commands.scan.survey.survey import Survey as Survey
+    from attnscope.commands.task_paths.record import TaskPaths as TaskPaths
+    from attnscope.commands.task_paths.run import task_paths as task_paths
+    from attnscope.commands.timeline.record import Timeline as Timeline
+    from attnscope.commands.timeline.run import timeline as timeline
+    from attnscope.commands.treat.record import Treatment as Treatment
+    from attnscope.commands.treat.run import treat as treat
+    from attnscope.commands.view.record import View as View
+    from attnscope.commands.view.run import view as view
+    from attnscope.commands.watch.run import watch as watch
     from attnscope.core.errors import RefusalError as RefusalError
     from attnscope.core.registry import catalog as catalog
     from attnscope.core.registry import variant_catalog
     from attnscope.core.variant import Size as Size
-    from attnscope.decomposing.operator import operator as operator
-    from attnscope.decomposing.paths import paths as paths
-    from attnscope.decomposing.task_paths import task_paths as task_paths
-    from attnscope.exchanging.installed import installed as installed
-    from attnscope.exchanging.largest_logits import largest_logits as largest_logits
-    from attnscope.exchanging.save_treated import save_treated as save_treated
-    from attnscope.explaining.evaluate import evaluate as evaluate
-    from attnscope.explaining.explain import explain as explain
-    from attnscope.following.timeline import timeline as timeline
+    from attnscope.heads.generate import generate as generate
+    from attnscope.heads.pattern import Pattern as Pattern
+    from attnscope.heads.read_pattern import read_pattern as read_pattern
     from attnscope.hf.editing.graft import planted as planted
-    from attnscope.patterns.generate import generate as generate
-    from attnscope.patterns.pattern import Pattern as Pattern
-    from attnscope.patterns.sources import read_pattern as read_pattern
-    from attnscope.records.capacity import Capacity as Capacity
-    from attnscope.records.collapse import Collapse as Collapse
-    from attnscope.records.comparison import Comparison as Comparison
-    from attnscope.records.comparison import compare as compare
-    from attnscope.records.compiled import Compiled as Compiled
-    from attnscope.records.explanation import Explanation as Explanation
-    from attnscope.records.export import export as export
-    from attnscope.records.faithfulness import Faithfulness as Faithfulness
-    from attnscope.records.head_widths import HeadWidths as HeadWidths
-    from attnscope.records.load import load as load
-    from attnscope.records.operator_map import OperatorMap as OperatorMap
-    from attnscope.records.paths import PathReport as PathReport
-    from attnscope.records.record import Record as Record
-    from attnscope.records.reproduction import Reproduction as Reproduction
-    from attnscope.records.survey.diagnose import diagnose as diagnose
-    from attnscope.records.survey.merge import merge as merge
-    from attnscope.records.survey.survey import Survey as Survey
-    from attnscope.records.survey.thresholds import Thresholds as Thresholds
-    from attnscope.records.task_paths import TaskPaths as TaskPaths
-    from attnscope.records.timeline.timeline import Timeline as Timeline
-    from attnscope.records.treatment import Treatment as Treatment
-    from attnscope.records.view import View as View
-    from attnscope.reporting.report import report as report
-    from attnscope.reproducing.reproduce import reproduce as reproduce
-    from attnscope.scanning.doctor import doctor as doctor
-    from attnscope.scanning.scan import scan as scan
-    from attnscope.treating.treat import treat as treat
-    from attnscope.viewing.view import view as view
-    from attnscope.watching.ways import watch as watch
+    from attnscope.hf.installed import installed as installed
+    from attnscope.hf.installed import largest_logits as largest_logits
+    from attnscope.hf.installed import save_treated as save_treated
+    from attnscope.papers.cite import Citation as Citation
+    from attnscope.papers.cite import cite as cite
+    from attnscope.papers.programs import program as program
+    from attnscope.papers.run import reproduce as reproduce
+    from attnscope.report.record import Record as Record
 
     variants = variant_catalog  # called like the room beside this file, which is called as well
 
@@ -144,7 +144,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'attnscope' has no attribute '{name}'")
-    from attnscope.core.torch_extra import asking_for_torch
+    from attnscope.core.errors import asking_for_torch
 
     module, _, attribute = _HOMES[name].partition(":")
     with asking_for_torch():

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from attnscope.compiling import widths
-from attnscope.compiling.capacity import capacity
-from attnscope.compiling.widths import Measurement, Point
+from attnscope.commands.capacity import widths
+from attnscope.commands.capacity.run import capacity
+from attnscope.commands.capacity.widths import Measurement, Point
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance
 from tests.cli.test_compile import invoke, refused
-from tests.compiling.stand_in import exact_construction, registered
+from tests.commands.compile.stand_in import exact_construction, registered
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def one_construction(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(widths, "known_widths", lambda: {})
-    import_module("attnscope.compiling.compile")  # first imported below, it would keep the stand-in for good
+    import_module("attnscope.commands.compile.run")  # first imported below, it would keep the stand-in for good
     with registered(monkeypatch, exact_construction("joint", needs=5)):
         yield
 
@@ -64,7 +64,7 @@ def test_interruption_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(point: Point, seconds: float, advance: Advance) -> Measurement:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnscope.compiling.worklist.measure", interrupted)
+    monkeypatch.setattr("attnscope.commands.capacity.worklist.measure", interrupted)
     result = invoke(*ASKED)
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == "attnscope: interrupted; nothing new was measured or kept."
@@ -102,7 +102,7 @@ def test_an_interruption_says_how_much_is_kept(monkeypatch: pytest.MonkeyPatch, 
             raise KeyboardInterrupt
         return honest(point, seconds, advance)
 
-    monkeypatch.setattr("attnscope.compiling.worklist.measure", second_interrupted)
+    monkeypatch.setattr("attnscope.commands.capacity.worklist.measure", second_interrupted)
     result = invoke("capacity", "-n", "12", "-k", "1", "--seeds", "2", "--budget", "20")
     assert result.exit_code == 130
     assert "1 measurement done until then is kept: run the same command to go on." in result.stderr

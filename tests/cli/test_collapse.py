@@ -13,9 +13,9 @@ import typer
 from typer.testing import CliRunner
 
 from attnscope.cli.collapse import collapse
-from attnscope.collapsing import collapse as collapse_module
+from attnscope.commands.collapse import run as collapse_module
+from attnscope.commands.collapse.record import Collapse
 from attnscope.core.errors import RefusalError
-from attnscope.records.collapse import Collapse
 from tests.specimens import TEXT, save_specimen
 
 app = typer.Typer()
@@ -144,7 +144,7 @@ def test_an_interruption_of_the_page_says_what_is_kept(
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnscope.reporting.collapse.page.render", interrupted)
+    monkeypatch.setattr("attnscope.commands.collapse.page.render", interrupted)
     result = runner.invoke(app, [model, *SMALL, "--out", str(tmp_path / "out")])
     assert result.exit_code == 130
     assert "collapse.json is written" in result.stderr

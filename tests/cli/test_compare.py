@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import attnscope
 from attnscope.cli.main import app
+from attnscope.commands.scan.survey.ledger import Ledger
 from attnscope.core.errors import RefusalError
-from attnscope.records.survey import Ledger
-from tests.records.survey.sample import CARDS, sample_provenance
+from tests.commands.scan.survey.sample import CARDS, sample_provenance
 
 TOP = math.lgamma(65) / 64  # nats: uniform attention over 64 tokens under a causal mask
 

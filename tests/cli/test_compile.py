@@ -16,12 +16,12 @@ from typer.testing import CliRunner, Result
 
 from attnscope.cli.capacity import capacity
 from attnscope.cli.compile import compile as command
+from attnscope.commands.compile.export import load_head
 from attnscope.core.errors import RefusalError
 from attnscope.core.registry import constructions
 from attnscope.heads.accuracy import DTYPES
-from attnscope.heads.export import load_head
-from attnscope.patterns.generate import GENERATORS
-from tests.compiling.stand_in import exact_construction, registered
+from attnscope.heads.generate import GENERATORS
+from tests.commands.compile.stand_in import exact_construction, registered
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command()(command)

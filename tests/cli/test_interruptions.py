@@ -128,9 +128,9 @@ REPRODUCE = (
     """
 import sys, time
 sys.path.insert(0, {tests!r})
-from attnscope.reproducing import cards, reproduce as driver
-from attnscope.models import train
-from tests.reproducing.stand_in import stand_in
+from attnscope.papers import cards, reproduce as driver
+from attnscope.papers.models import train
+from tests.papers.stand_in import stand_in
 driver.experiments = lambda: {{"stand_in": stand_in}}
 cards.cards = lambda: {{"stand_in": stand_in.card}}
 honest = train._step_seed

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import typer
 
-from attnscope.cli.names import check_model
-from attnscope.core.named_path import neighbour_meant
+from attnscope.cli.options import check_model
+from attnscope.commands.collapse import record as collapse
+from attnscope.commands.collapse import record as published
+from attnscope.core.files import neighbour_meant
 from attnscope.hf.editing.surgery import VARIANTS
 from attnscope.hf.loading.shapes import SHAPES
-from attnscope.records import collapse, published
 from tests.command import offline
 from tests.specimens import save_specimen
 

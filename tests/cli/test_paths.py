@@ -12,8 +12,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 from attnscope.cli.paths import paths as command
+from attnscope.commands.paths.record import PathReport
 from attnscope.core.errors import RefusalError
-from attnscope.records.paths import PathReport
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command()(command)
@@ -102,7 +102,7 @@ def test_bad_input_leaves_nothing_behind() -> None:
 
 
 def test_ctrl_c_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    import attnscope.decomposing.paths as driver
+    import attnscope.commands.paths.run as driver
 
     def interrupted(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
@@ -118,7 +118,7 @@ def test_ctrl_c_while_drawing_says_what_is_kept(monkeypatch: pytest.MonkeyPatch)
     def interrupted(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnscope.reporting.paths.page.render", interrupted)
+    monkeypatch.setattr("attnscope.commands.paths.page.render", interrupted)
     result = invoke("pocket", "The old man", "--out", "here", *QUICK)
     assert result.exit_code == 130
     assert "paths.json is written, the page is not" in result.stderr
@@ -129,7 +129,7 @@ def test_a_page_or_a_chart_that_cannot_be_drawn_leaves_the_data(monkeypatch: pyt
     def failing(*args: object, **options: object) -> None:
         raise RefusalError("no room to draw")
 
-    monkeypatch.setattr("attnscope.reporting.paths.chart.chart", failing)
+    monkeypatch.setattr("attnscope.commands.paths.chart.chart", failing)
     chart = ("--chart", "paths.svg", *QUICK)
     result = invoke("pocket", "The old man", "--out", "drawn", *chart)
     assert isinstance(result.exception, RefusalError)
@@ -138,7 +138,7 @@ def test_a_page_or_a_chart_that_cannot_be_drawn_leaves_the_data(monkeypatch: pyt
     assert isinstance(printed.exception, RefusalError)
     kept = PathReport.load("drawn")
     assert json.loads(printed.stdout)["value"] == kept.value  # on standard output, where nothing is saved
-    monkeypatch.setattr("attnscope.reporting.paths.page.render", failing)
+    monkeypatch.setattr("attnscope.commands.paths.page.render", failing)
     result = invoke("pocket", "The old man", "--out", "here", *chart)
     assert isinstance(result.exception, RefusalError)
     assert [path.name for path in Path("here").iterdir()] == ["paths.json"]

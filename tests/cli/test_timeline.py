@@ -22,10 +22,10 @@ from typer.testing import CliRunner
 
 import attnscope
 from attnscope.cli.main import app
+from attnscope.commands.timeline.run import from_checkpoints, step_of
+from attnscope.commands.watch.run_folder import RunLog
 from attnscope.core.errors import RefusalError
-from attnscope.following.checkpoints import from_checkpoints, step_of
-from attnscope.records.timeline import RunLog
-from tests.records.timeline.sample import header, look, write_run
+from tests.commands.timeline.sample import header, look, write_run
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnscope.cli.default_folder import model_folder
+from attnscope.cli.files import model_folder
 from attnscope.cli.main import app
-from attnscope.reproducing import cards
-from attnscope.reproducing import reproduce as driver
+from attnscope.papers import run as cards
+from attnscope.papers import run as driver
 from tests.command import attnscope
-from tests.reproducing.stand_in import stand_in
+from tests.papers.stand_in import stand_in
 from tests.specimens import save_specimen
 
 SCAN = ("--samples", "2", "--max-tokens", "12", "--measures", "entropy")
@@ -56,7 +56,7 @@ def specimen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(tmp_path: Path, specimen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a model in it, an experiment that takes no time, and charts that are not drawn."""
     blank = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10"></svg>'
-    for module in ("attnscope.charts.export", "attnscope.reporting.drawing"):
+    for module in ("attnscope.report.export", "attnscope.report.export"):
         monkeypatch.setattr(f"{module}.render", lambda *_, **__: blank)
     monkeypatch.setattr(driver, "experiments", lambda: {"stand_in": stand_in})
     monkeypatch.setattr(cards, "cards", lambda: {"stand_in": stand_in.card})

@@ -11,13 +11,12 @@ import pytest
 from attnscope.core.construction import Auto, Construction
 from attnscope.core.errors import RefusalError
 from attnscope.core.registry import ceilings, constructions, for_auto
-from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.accuracy import Accuracy, Factors
 from attnscope.heads.bounds import lower_bounds
 from attnscope.heads.certificate import certify
-from attnscope.heads.factors import Factors
+from attnscope.heads.generate import union_of_permutations, window
+from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import rounded
-from attnscope.patterns.generate import union_of_permutations, window
-from attnscope.patterns.pattern import Pattern
 
 N, K = 16, 2
 every_construction = pytest.mark.parametrize("build", constructions().values(), ids=constructions())

@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 
 from attnscope.constructions.frame import frame
 from attnscope.core.errors import RefusalError
-from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.accuracy import Accuracy, Factors
 from attnscope.heads.certificate import certify
-from attnscope.heads.factors import Factors
+from attnscope.heads.generate import sink_window, union_of_permutations, window
+from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import rounded
-from attnscope.patterns.generate import sink_window, union_of_permutations, window
-from attnscope.patterns.pattern import Pattern
-from attnscope.solvers.interpolation import interpolated, interpolation
-from attnscope.solvers.keys import make_keys
+from attnscope.heads.solvers.both_sides import interpolated, interpolation
+from attnscope.heads.solvers.keys import make_keys
 
 
 def built(pattern: Pattern, width: int, seed: int = 0) -> Factors:

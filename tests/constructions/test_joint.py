@@ -9,16 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnscope.constructions.joint import joint
-from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.accuracy import Accuracy, Certificate, Factors, with_exact_ratios
 from attnscope.heads.certificate import certify
-from attnscope.heads.factors import Factors
+from attnscope.heads.generate import generate, union_of_permutations
 from attnscope.heads.head import Head
-from attnscope.heads.ratios import with_exact_ratios
+from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import rounded
-from attnscope.patterns.generate import generate, union_of_permutations
-from attnscope.patterns.pattern import Pattern
-from attnscope.records.certificate import Certificate
-from attnscope.solvers.descent import Adam, Target, onto_ratios, slopes
+from attnscope.heads.solvers.descent import Adam, Target, onto_ratios, slopes
 
 
 def ragged(n: int = 12, n_keys: int = 9, causal: bool = False, seed: int = 0) -> Pattern:
@@ -72,7 +69,7 @@ def height(
 def test_slopes_are_those_of_automatic_differentiation(
     causal: bool, shape: tuple[int, int], block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attnscope.solvers.descent.BLOCK_ELEMENTS", block)
+    monkeypatch.setattr("attnscope.heads.solvers.descent.BLOCK_ELEMENTS", block)
     pattern = ragged(*shape, causal=causal)
     generator = torch.Generator().manual_seed(1)
     queries = torch.randn(pattern.n, 3, generator=generator, dtype=torch.float64).requires_grad_()

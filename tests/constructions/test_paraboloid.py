@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from attnscope.constructions.paraboloid import laid, paraboloid
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy
-from attnscope.heads.certified import certified
-from attnscope.patterns.chains import Chain
-from attnscope.patterns.generate import union_of_permutations, window
+from attnscope.heads.generate import union_of_permutations, window
+from attnscope.heads.reduction import Chain
+from attnscope.heads.rounding import certified
 
 NOBODY = np.random.default_rng(0)
 

@@ -13,11 +13,11 @@ from attnscope.constructions.random_projection_rows import random_projection_row
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.certificate import certify
+from attnscope.heads.generate import generate, sink_window, union_of_permutations, window
 from attnscope.heads.rounding import rounded
-from attnscope.patterns.generate import generate, sink_window, union_of_permutations, window
-from attnscope.solvers import projection
-from attnscope.solvers.projection import gaussian, row_zero_ratios, target
-from attnscope.solvers.theorem import theorem_width, theorem_width_rows
+from attnscope.heads.solvers import projection
+from attnscope.heads.solvers.projection import gaussian, row_zero_ratios, target
+from attnscope.heads.solvers.theorem import theorem_width, theorem_width_rows
 
 SOME = [union_of_permutations(12, 3, 0), window(9, 4, causal=True), sink_window(10, 3), generate("block", 12, 4)]
 

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from attnscope.core.card import Alarm, Card
+from attnscope.core.decoding import decode, encode
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.finding import Finding
 from attnscope.core.measure import Located, measure
 from attnscope.core.registry import choose, measures
-from attnscope.records.decoding import decode, encode
 
 
 def _declare(**more: object):

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from attnscope.core import interrupts
-from attnscope.core.interrupts import Stepwise, Terminated, exit_code, leave_in_peace, stoppable, uninterrupted
+from attnscope.core import progress as interrupts
+from attnscope.core.progress import Stepwise, Terminated, exit_code, leave_in_peace, stoppable, uninterrupted
 from tests.interrupting import hearing_signals
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])

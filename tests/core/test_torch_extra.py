@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 import attnscope
-from attnscope.core.checkup import Checkup
-from attnscope.core.errors import RefusalError
-from attnscope.core.measure_cards import FILE, ROOM, cards_json, measure_cards
+from attnscope.commands.doctor.record import Checkup
+from attnscope.core.errors import BROUGHT, EXTRA, INSTALL, RefusalError, asking_for_torch, torch_is_there
+from attnscope.core.measure import FILE, ROOM, cards_json, measure_cards
 from attnscope.core.registry import measures
-from attnscope.core.torch_extra import BROUGHT, EXTRA, INSTALL, asking_for_torch, torch_is_there
 
 WITHOUT = "import sys\nfor name in ('torch', 'transformers'): sys.modules[name] = None\n"
 RUN = WITHOUT + "from attnscope.cli.main import run\nrun()\n"
@@ -142,7 +141,7 @@ def test_the_cards_on_record_are_what_the_measures_say() -> None:
 
 
 def test_a_measure_that_has_changed_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attnscope.core import measure_cards as room
+    from attnscope.core import measure as room
 
     old = {name: {**one, "title": "old", "sha256": "0" * 64} for name, one in room._written().items()}
     monkeypatch.setattr(room, "_written", lambda: old)

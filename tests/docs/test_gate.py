@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from attnscope.cli.main import STOPPED, app
-from attnscope.cli.streams import NOBODY_READS, REFUSED
+from attnscope.cli.output import NOBODY_READS, REFUSED
 
 DOCS = Path(__file__).parents[2] / "docs"
 

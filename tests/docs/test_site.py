@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from attnscope.cli.main import app
+from attnscope.commands.load import KINDS
+from attnscope.commands.watch.rule import rules
 from attnscope.core.registry import constructions, explanations, findings, measures
-from attnscope.records.load import KINDS
-from attnscope.watching.rule import rules
 from tests.docs.lists import ROOT
 from tools.site.assemble import assemble
 from tools.site.navigation import NAVIGATION

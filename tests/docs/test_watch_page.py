@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from attnscope.watching.rule import rules
+from attnscope.commands.watch.rule import rules
 from tests.docs.lists import ROOT
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attnscope.core.errors import RefusalError
-from attnscope.engine.part import Part, part
+from attnscope.engine.crew import Part, part
 
 
 def test_parts_share_every_shard_once() -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.core.errors import RefusalError
-from attnscope.engine.crew import one
-from attnscope.engine.hands import Hands
+from attnscope.engine.crew import Hands, one
 from attnscope.engine.processes import Processes, cores, environment
 from tests.engine.toy import Squares
 

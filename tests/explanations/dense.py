@@ -19,12 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnscope.hf.anatomy.example import run
-from attnscope.hf.seeing.fast_path import without_fast_path
-from attnscope.hf.seeing.intact import without_cache
 from attnscope.hf.seeing.primitives import Seen, SoftmaxWatch, WrittenOutCall
+from attnscope.hf.seeing.restoring import without_cache
 from attnscope.hf.seeing.sighting import sight_written_out
+from attnscope.hf.seeing.unwrapped import without_fast_path
 from attnscope.hf.tapping.capture import first_output
-from attnscope.matrix.attention_call import AttentionCall
+from attnscope.matrix.relevance import AttentionCall
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.explaining.running import start_of
+from attnscope.commands.explain.running import start_of
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.tapping.capture import Captured, capture
 from attnscope.hf.tapping.entrances import Entrance, entrances

@@ -10,9 +10,9 @@ from functools import cache
 import pytest
 
 import attnscope
+from attnscope.commands.explain.record import Explanation
 from attnscope.core.explanation import READABLE, explanation
 from attnscope.core.registry import METHOD_SETS, chosen_methods, explanations
-from attnscope.records.explanation import Explanation
 from tests.specimens import byte_tokenizer, tiny_llama, tiny_t5
 
 METHODS = tuple(explanations())

@@ -9,10 +9,9 @@ import torch
 
 from attnscope.explanations.path_contribution import path_contribution
 from attnscope.hf.editing.freeze import freeze
-from attnscope.pathways.adjoint import pulled_back, pulled_back_by_length
 from attnscope.pathways.graded import Graded
 from attnscope.pathways.lengths import lengths
-from attnscope.pathways.targets import logit, pulled_back_through_tail
+from attnscope.pathways.targets import logit, pulled_back, pulled_back_by_length, pulled_back_through_tail
 from tests.explanations.runs import ENTRY, batch_of, model_of, places_of
 
 

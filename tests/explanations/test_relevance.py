@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnscope.explanations.relevance import relevance
-from attnscope.matrix.attention_call import AttentionCall
+from attnscope.matrix.relevance import AttentionCall
 from attnscope.matrix.scores import Scores
 from tests.explanations.dense import by_the_rule, placed, written_out
 from tests.explanations.runs import BY_NAME, batch_of, captured, eager_maps, number

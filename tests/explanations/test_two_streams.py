@@ -12,8 +12,7 @@ from torch import Tensor, nn
 import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.explanations.relevance import relevance
-from attnscope.matrix.attention_call import AttentionCall
-from attnscope.matrix.relevance_maps import of_two_streams, read_each_other, relevance_maps
+from attnscope.matrix.relevance import AttentionCall, of_two_streams, read_each_other, relevance_maps
 from attnscope.matrix.scores import Scores
 from tests.explanations.two_way import abar, normalised, row_of, written_out
 

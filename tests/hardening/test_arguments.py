@@ -63,7 +63,7 @@ def test_names_that_are_too_long(here: Path, words: tuple[str, ...]) -> None:
 
 
 def test_a_model_with_the_longest_name_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    from attnscope.cli.default_folder import model_folder
+    from attnscope.cli.files import model_folder
 
     longest = tmp_path / ("é" * 127)
     longest.mkdir()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from attnscope.compiling import widths
-from attnscope.compiling.widths import Measurement, Point, Shelf, known_widths
-from attnscope.records.decoding import FieldError
+from attnscope.commands.capacity import widths
+from attnscope.commands.capacity.widths import Measurement, Point, Shelf, known_widths
+from attnscope.core.decoding import FieldError
 
 POINT = Point("frame", 32, 2, "float32", 0.1, 0.01, 0)
 HONEST = Measurement(POINT, 6, 12.5, 0.25)

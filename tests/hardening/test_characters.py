@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import attnscope
-from attnscope.charts.export import render
-from attnscope.cli import main, streams
+from attnscope.cli import main
+from attnscope.cli import output as streams
 from attnscope.cli.files import text_or_file
+from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError
-from attnscope.core.visible import clean, drawable, whole
-from attnscope.records.survey.survey import Survey
-from attnscope.reporting.terminal import print_record
+from attnscope.core.words import clean, drawable, whole
+from attnscope.report.export import render
+from attnscope.report.show import print_record
 from tests.specimens import TEXT, byte_tokenizer, save_specimen, tiny_llama
 
 WILD = "a\x0cb\x1b[31mc\uffffd\ud800e\x00f\x7fg\x9bh\u202ei\tj\nk</script>"

@@ -9,10 +9,9 @@ import altair as alt
 import pytest
 from playwright.sync_api import Browser
 
-from attnscope.charts.export import save
-from attnscope.charts.gallery import gallery
-from attnscope.core.digest import digest
-from tests.charts.sample_model import made_survey, observations
+from attnscope.commands.scan.chart import gallery
+from attnscope.report.export import digest, save
+from tests.report.charts.sample_model import made_survey, observations
 
 NASTY = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
 

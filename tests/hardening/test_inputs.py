@@ -13,13 +13,13 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from attnscope.core import bounded
+from attnscope.commands.scan.plan import Plan
+from attnscope.commands.scan.shard import Checkpoint
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.core import files as bounded
 from attnscope.core.errors import RefusalError
-from attnscope.corpus import formats
-from attnscope.corpus.read import read
-from attnscope.records.survey.survey import Survey
-from attnscope.scanning.checkpoint import Checkpoint
-from attnscope.scanning.plan import Plan
+from attnscope.data import formats
+from attnscope.data.read import read
 from tests.hardening.test_arguments import refused
 
 SMALL = 1 << 20  # a bound for tests: reading a gigabyte takes seconds
@@ -122,8 +122,8 @@ def survey(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A survey as a document: of one measure, from a cell that holds two heads."""
     import numpy as np
 
+    from attnscope.commands.scan.survey.cell import Cell, Key
     from attnscope.core.registry import measures
-    from attnscope.records.survey.cell import Cell, Key
 
     card = measures()["entropy"].card
     cell = Cell.of(np.ones((3, 2)), {}, None)

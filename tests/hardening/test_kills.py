@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.records.survey.survey import Survey
+from attnscope.commands.scan.survey.survey import Survey
 from tests.command import offline
 from tests.specimens import TEXT, save_specimen
 
@@ -27,8 +27,8 @@ NURSERY = """
 import json, os, pathlib, signal, sys
 import torch
 torch.set_num_threads(1)
-import attnscope.scanning.scan, attnscope.records.survey.diagnose, attnscope.reporting.survey.page
-import attnscope.scanning.checkpoint as checkpoint
+import attnscope.commands.scan.run, attnscope.commands.scan.diagnose, attnscope.commands.scan.page
+import attnscope.commands.scan.shard as checkpoint
 from attnscope.cli.main import run
 from attnscope.core import files
 

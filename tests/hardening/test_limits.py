@@ -13,7 +13,7 @@ import transformers
 
 import attnscope
 from attnscope.core.errors import RefusalError
-from attnscope.hf.loading import room
+from attnscope.hf.loading import placing as room
 from attnscope.hf.loading.load import load
 from tests.hardening.test_arguments import refused
 from tests.hf.families import FAMILIES, Family

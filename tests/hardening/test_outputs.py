@@ -14,7 +14,7 @@ import pytest
 
 from attnscope.cli.files import checked_file
 from attnscope.cli.output import WRITTEN, output_folder, page_path
-from attnscope.core import drafts
+from attnscope.core import files as drafts
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import write_atomically
 

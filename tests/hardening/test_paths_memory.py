@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import attnscope
+from attnscope.commands.paths import reading as room
+from attnscope.commands.paths import run as driver
+from attnscope.commands.paths.reading import PathSizes
 from attnscope.core.errors import RefusalError
-from attnscope.decomposing import paths as driver
-from attnscope.decomposing import room
-from attnscope.decomposing.room import PathSizes
 from tests.command import offline
 from tests.specimens import byte_tokenizer, tiny_llama
 

@@ -73,7 +73,7 @@ def test_ctrl_c_says_whose_work_is_kept(
     def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"attnscope.scanning.scan.{step}", interrupted)
+    monkeypatch.setattr(f"attnscope.commands.scan.run.{step}", interrupted)
     result = attnscope("scan", specimen, "corpus.txt", "--out", "out", cwd=folder.parent)
     assert result.returncode == 130
     assert result.stderr.splitlines()[-1] == f"attnscope: interrupted; {said}"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.cli import main, streams
+from attnscope.cli import main
+from attnscope.cli import output as streams
 from attnscope.core.errors import RefusalError
 
 

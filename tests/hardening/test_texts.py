@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import attnscope
 from attnscope.cli.files import checked_file, text_or_file
 from attnscope.core.errors import RefusalError
-from attnscope.core.named_path import named_path
+from attnscope.core.files import named_path
 from tests.hardening.test_arguments import refused
 
 

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 import attnscope
 from attnscope.core.errors import RefusalError
+from attnscope.hf.loading.in_memory import broken_weights
 from attnscope.hf.loading.load import load
-from attnscope.hf.loading.sound import broken_weights
 from attnscope.hf.tapping.observed import observed_pattern
 from tests.hardening.test_arguments import refused
 from tests.specimens import TEXT, save_specimen, tiny_llama

@@ -19,10 +19,10 @@ from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.bounds import _log_supports, bounds_for, dichotomies, lower_bounds, separated_rows
 from attnscope.heads.certificate import certify
+from attnscope.heads.generate import union_of_permutations, window
 from attnscope.heads.head import Head
+from attnscope.heads.pattern import Pattern
 from attnscope.heads.signs import DENSE_UP_TO, PROVED_UP_TO, _start, proved_norm, sign_rank, spectral_norm
-from attnscope.patterns.generate import union_of_permutations, window
-from attnscope.patterns.pattern import Pattern
 
 
 def from_mask(mask: np.ndarray, causal: bool = False) -> Pattern:

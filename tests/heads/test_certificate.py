@@ -18,9 +18,9 @@ from attnscope.core.errors import RefusalError
 from attnscope.heads import certificate
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.certificate import certify
+from attnscope.heads.generate import union_of_permutations
 from attnscope.heads.head import Head
-from attnscope.patterns.generate import union_of_permutations
-from attnscope.patterns.pattern import Pattern
+from attnscope.heads.pattern import Pattern
 
 
 def some_pattern(rng: np.random.Generator, n: int, n_keys: int, causal: bool) -> Pattern:

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.heads.accuracy import DTYPES, Accuracy, Dtype
+from attnscope.heads.accuracy import DTYPES, Accuracy, Dtype, Factors
 from attnscope.heads.certificate import certify
-from attnscope.heads.certified import certified
-from attnscope.heads.factors import Factors
-from attnscope.heads.rounding import rounded
-from attnscope.patterns.generate import union_of_permutations
+from attnscope.heads.generate import union_of_permutations
+from attnscope.heads.rounding import certified, rounded
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

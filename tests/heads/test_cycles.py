@@ -9,8 +9,8 @@ import pytest
 
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.bounds import lower_bounds
-from attnscope.patterns.generate import window
-from attnscope.patterns.pattern import Pattern
+from attnscope.heads.generate import window
+from attnscope.heads.pattern import Pattern
 
 
 def cycles(*lengths: int, alone: int = 0) -> Pattern:

@@ -11,17 +11,16 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from attnscope.commands.compile.export import load_head, save_head
 from attnscope.core.errors import RefusalError
-from attnscope.heads.accuracy import DTYPES, Accuracy, Dtype
+from attnscope.heads import head_file
+from attnscope.heads.accuracy import DTYPES, Accuracy, Dtype, Factors
 from attnscope.heads.certificate import certify
-from attnscope.heads.export import load_head, save_head
-from attnscope.heads.factors import Factors
+from attnscope.heads.generate import union_of_permutations
 from attnscope.heads.head import Head
+from attnscope.heads.head_file import FORMAT
+from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import rounded
-from attnscope.patterns.generate import union_of_permutations
-from attnscope.patterns.pattern import Pattern
-from attnscope.records import head_file
-from attnscope.records.head_file import FORMAT
 
 
 def made(dtype: Dtype = "float32", *, n: int = 12, n_keys: int = 12, causal: bool = False) -> tuple[Head, Pattern]:

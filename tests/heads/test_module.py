@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnscope.core.errors import RefusalError
-from attnscope.heads.head import Head
-from attnscope.heads.module import HeadModule
+from attnscope.heads.head import Head, HeadModule
 
 
 def a_head(n: int = 9, width: int = 3, causal: bool = False, dtype: torch.dtype = torch.float32, seed: int = 0) -> Head:

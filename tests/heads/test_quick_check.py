@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.heads.accuracy import Accuracy, Dtype
+from attnscope.heads.accuracy import Accuracy, Dtype, Factors
 from attnscope.heads.certificate import certified_rows, certify
-from attnscope.heads.factors import Factors
-from attnscope.heads.head import Head
-from attnscope.heads.quick_check import surely_certified
-from attnscope.heads.rounding import rounded
-from attnscope.heads.rows import Rows
-from attnscope.patterns.generate import sink_window, union_of_permutations, window
-from attnscope.patterns.pattern import Pattern
-from attnscope.solvers.keys import torus
+from attnscope.heads.generate import sink_window, union_of_permutations, window
+from attnscope.heads.head import Head, Rows
+from attnscope.heads.pattern import Pattern
+from attnscope.heads.rounding import rounded, surely_certified
+from attnscope.heads.solvers.keys import torus
 
 PATTERNS = (
     union_of_permutations(64, 3, seed=0),

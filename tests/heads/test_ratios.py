@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.heads import ratios
-from attnscope.heads.ratios import with_exact_ratios
-from attnscope.patterns.generate import union_of_permutations
-from attnscope.patterns.pattern import Pattern
+from attnscope.heads import accuracy as ratios
+from attnscope.heads.accuracy import with_exact_ratios
+from attnscope.heads.generate import union_of_permutations
+from attnscope.heads.pattern import Pattern
 
 
 def uneven(seed: int, n: int, n_keys: int) -> Pattern:

@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.heads.accuracy import DTYPES, Accuracy, Dtype
+from attnscope.heads.accuracy import DTYPES, Accuracy, Dtype, Factors, with_exact_ratios
 from attnscope.heads.certificate import certify
-from attnscope.heads.factors import Factors
+from attnscope.heads.generate import union_of_permutations
 from attnscope.heads.head import Head
-from attnscope.heads.ratios import with_exact_ratios
+from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import _other_neighbour, rounded
-from attnscope.patterns.generate import union_of_permutations
-from attnscope.patterns.pattern import Pattern
 
 HALVES: tuple[Dtype, ...] = ("bfloat16", "float16")
 

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.bounds import lower_bounds
-from attnscope.heads.certificate import certify
+from attnscope.heads.certificate import UNITS, certify, logits_and_slack, lowest_bit, step_of
 from attnscope.heads.head import Head
-from attnscope.heads.slack import UNITS, logits_and_slack, lowest_bit, step_of
-from attnscope.patterns.pattern import Pattern
+from attnscope.heads.pattern import Pattern
 
 SINGLE = UNITS["float32"]
 

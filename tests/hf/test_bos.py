@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from attnscope.core.errors import RefusalError
-from attnscope.corpus.read import read
-from attnscope.hf.loading.bos import beginning_of
+from attnscope.data.read import read
+from attnscope.data.windows import Beginning
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.load import load
 from attnscope.hf.loading.material import batches_for
 from attnscope.hf.loading.one_text import reading
 from attnscope.hf.loading.options import Sampling
-from attnscope.trace.beginning import Beginning
+from attnscope.hf.loading.targets import beginning_of
 from tests.specimens import TEXT, byte_tokenizer, tiny_llama, tiny_t5, write_gguf
 
 WORDS = read(["ab ab a b ab a ab b a ab " * 8])

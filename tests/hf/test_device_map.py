@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.loading.device_map import read_device_map, spread
 from attnscope.hf.loading.devices import device_named
 from attnscope.hf.loading.load import load
+from attnscope.hf.loading.options import read_device_map, spread
 from tests.command import attnscope
 from tests.specimens import tiny_llama
 

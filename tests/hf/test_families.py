@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from transformers.modeling_utils import AttentionInterface
 
+from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy, weights
 from attnscope.hf.anatomy.example import run
-from attnscope.hf.seeing.tensors import every_tensor
+from attnscope.hf.seeing.owners import every_tensor
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.hf.tapping.verify import verify
-from attnscope.trace.frame import AttentionFrame, StreamFrame
 from tests.hf.families import FAMILIES, Family
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

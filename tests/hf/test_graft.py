@@ -12,13 +12,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.data.frame import AttentionFrame
 from attnscope.heads.head import Head
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.editing.graft import planted
 from attnscope.hf.seeing.recompute import dense_pattern
 from attnscope.hf.tapping.tap import tap
-from attnscope.models.nano import Config, Nano
-from attnscope.trace.frame import AttentionFrame
+from attnscope.papers.models.nano import Config, Nano
 from tests.hf.families import FAMILIES, GROUPED, TEXT
 
 N = 12

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from transformers.modeling_utils import AttentionInterface
 
 from attnscope.core.errors import RefusalError
+from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import anatomy, weights
 from attnscope.hf.anatomy.example import run
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.hf.tapping.verify import verify
-from attnscope.trace.frame import AttentionFrame, StreamFrame
 from tests.hf.families import FAMILIES, GROUPED, TEXT
 
 

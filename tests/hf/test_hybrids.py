@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import attnscope
+from attnscope.commands.report import report
+from attnscope.commands.scan.diagnose import diagnose
+from attnscope.commands.scan.figures import head_maps
+from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
-from attnscope.records.survey.diagnose import diagnose
-from attnscope.records.survey.survey import Survey
-from attnscope.reporting.report import report
-from attnscope.reporting.strokes import MISSING
-from attnscope.reporting.survey.maps import head_maps
+from attnscope.report.colours import MISSING
 from tests.hf.tiny import tiny
 
 PLANTED = 2  # a Mamba block of Jamba, which attends in block 4 only

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from attnscope.core.errors import RefusalError
-from attnscope.corpus.corpus import Corpus
+from attnscope.data.corpus import Corpus
 from attnscope.hf.loading import devices, sources
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.load import load
@@ -465,7 +465,7 @@ def test_gguf_of_an_unknown_architecture(tmp_path: Path) -> None:
 
 
 def test_gguf_without_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnscope.hf.loading.gguf_file.find_spec", lambda name: None)
+    monkeypatch.setattr("attnscope.hf.loading.model_files.find_spec", lambda name: None)
     (tmp_path / "a.gguf").write_bytes(b"GGUF0000")
     assert "pip install 'attnscope[gguf]'" in refusal(tmp_path / "a.gguf")
 

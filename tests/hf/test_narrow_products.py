@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnscope.core import tiles
+from attnscope.core import narrow_products as tiles
 from attnscope.core.errors import RefusalError
-from attnscope.core.tiles import LIMIT, LIMITED_TO, announces_tiles
-from attnscope.hf.seeing.exclusive import looking_at
+from attnscope.core.narrow_products import LIMIT, LIMITED_TO, announces_tiles
+from attnscope.hf.seeing.restoring import looking_at
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.tapping.observed import observed_pattern
-from attnscope.models.nano import Config, Nano
+from attnscope.papers.models.nano import Config, Nano
 from tests.hf.families import FAMILIES
 from tests.specimens import byte_tokenizer, tiny_llama, tiny_t5
 

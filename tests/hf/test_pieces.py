@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 import attnscope
 from attnscope.core.errors import RefusalError
+from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.seeing.pieces import how_often_listed
 from attnscope.hf.seeing.recompute import dense_pattern
-from attnscope.hf.seeing.sparse_blocks import how_often_listed
 from attnscope.hf.tapping.capture import capture, first_output
 from attnscope.hf.tapping.entrances import entrances
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.hf.tapping.verify import verify
-from attnscope.trace.frame import AttentionFrame, StreamFrame
 from tests.hf.tiny import tiny
 
 SIZES: dict[str, Any] = {

@@ -31,7 +31,7 @@ from transformers import (
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.editing.surgery import VARIANTS, Variant, cut
-from attnscope.models.nano import Config, Nano
+from attnscope.papers.models.nano import Config, Nano
 
 Stream = Callable[[nn.Module, Tensor, Variant], Tensor]
 SIZES = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40}

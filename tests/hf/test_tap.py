@@ -13,11 +13,11 @@ import transformers as hf
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import anatomy, weights
 from attnscope.hf.seeing.recompute import dense_mixed, dense_pattern
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.hf.tapping.verify import verify
-from attnscope.trace.frame import AttentionFrame, StreamFrame
 from tests.hf.families import DECODER_TOKENS, FAMILIES, GROUPED, TEXT
 
 

@@ -11,9 +11,10 @@ import torch
 from transformers import MarianConfig, MarianMTModel, T5Model
 
 import attnscope
+from attnscope.commands.paths.run import paths
+from attnscope.commands.scan.run import scan
 from attnscope.core.errors import RefusalError
-from attnscope.corpus.read import read
-from attnscope.decomposing.paths import paths
+from attnscope.data.read import read
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.load import load
@@ -21,7 +22,6 @@ from attnscope.hf.loading.material import batches_for
 from attnscope.hf.loading.one_text import reading
 from attnscope.hf.loading.options import Sampling
 from attnscope.hf.loading.targets import LONGEST
-from attnscope.scanning.scan import scan
 from tests.specimens import TEXT, byte_tokenizer, tiny_llama, tiny_t5
 
 PAIRS = [("the quick fox", "le renard"), ("a lazy dog", "un chien paresseux"), ("so it is", "c'est ainsi")]

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from attnscope.core.errors import RefusalError
+from attnscope.data.frame import AttentionFrame
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.anatomy.example import run
 from attnscope.hf.tapping import tap as tap_module
 from attnscope.hf.tapping import verify as verify_module
 from attnscope.hf.tapping.verify import verify
-from attnscope.trace.frame import AttentionFrame
 from tests.hf.families import FAMILIES
 
 

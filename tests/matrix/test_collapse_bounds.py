@@ -15,6 +15,7 @@ from attnscope.matrix.collapse_bounds import (
     chained,
     collapse_order,
     cubic_constant,
+    dobrushin,
     head_norms,
     mixing_strength,
     paper_bound,
@@ -24,7 +25,6 @@ from attnscope.matrix.collapse_bounds import (
 )
 from attnscope.matrix.residual import composite_norm, residual_about_mean
 from attnscope.matrix.similarity import diameter
-from attnscope.matrix.stochastic import dobrushin
 
 
 class Layer:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscope.matrix.factorised import factorised_attention
+from attnscope.matrix.linear_attention import factorised_attention
 
 
 def noise(seed: int, *shape: int) -> Tensor:

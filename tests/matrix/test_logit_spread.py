@@ -9,7 +9,7 @@ import torch
 
 from attnscope.matrix import tiling
 from attnscope.matrix.dense import dense_logits, dense_pattern
-from attnscope.matrix.logit_spread import entropy_floor, logit_spread
+from attnscope.matrix.logits import entropy_floor, logit_spread
 from attnscope.matrix.scores import Scores
 
 

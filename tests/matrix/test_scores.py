@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from attnscope.matrix.attend import attend_with_lse
-from attnscope.matrix.band import Band
 from attnscope.matrix.dense import dense_logits
 from attnscope.matrix.scores import Scores
 from attnscope.matrix.tiles import row_lse
+from attnscope.matrix.visibility import Band
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])

@@ -15,8 +15,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.matrix import tiles, tiling
 from attnscope.matrix.attend import attend_with_lse
 from attnscope.matrix.fused import FUSED_STATISTICS
-from attnscope.matrix.overlap import OVERLAP_ROWS, sample_rows
 from attnscope.matrix.scores import Scores
+from attnscope.matrix.similarity import OVERLAP_ROWS, sample_rows
 from attnscope.matrix.statistics import STATISTICS, Route, attention_statistics
 from tests.matrix.float_error import promised
 

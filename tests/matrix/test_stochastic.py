@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnscope.matrix.collapse_bounds import centred_contraction, dobrushin, pattern_singular_values
 from attnscope.matrix.residual import residual_frobenius
 from attnscope.matrix.similarity import diameter
-from attnscope.matrix.stochastic import centred_contraction, dobrushin, pattern_singular_values
 
 
 def _pattern(seed: int, *shape: int, sharpness: float = 1.0, causal: bool = False) -> torch.Tensor:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnscope.matrix.attend import sunk_attention, takes
 from attnscope.matrix.plain_attention import attention_with_share_of_sink, sink_pattern, softmax_pattern
-from attnscope.matrix.sunk_attention import sunk_attention, takes
 from attnscope.matrix.visibility import for_every_head
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnscope.matrix.residual import largest_column_sum, largest_row_sum
-from attnscope.matrix.yardsticks import YARDSTICKS
+from attnscope.matrix.residual import YARDSTICKS, largest_column_sum, largest_row_sum
 
 
 def real(stream: torch.Tensor) -> torch.Tensor:

@@ -16,10 +16,10 @@ from torch import Tensor
 
 import attnscope.measures
 from attnscope.core.card import Card
+from attnscope.core.decoding import decode, encode
 from attnscope.core.measure import Located, Measure
 from attnscope.core.registry import measures
 from attnscope.matrix.scores import Scores
-from attnscope.records.decoding import decode, encode
 
 BATCH, TOKENS, HEADS, DIM, WIDTH = 4, 14, 3, 5, 8
 Fields = dict[str, Any]

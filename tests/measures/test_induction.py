@@ -11,12 +11,12 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import attnscope
+from attnscope.data.sequences import repeated_windows
 from attnscope.heads.head import Head
 from attnscope.matrix.dense import dense_pattern
 from attnscope.matrix.scores import Scores
 from attnscope.measures.induction import induction
-from attnscope.models.nano import Config, Nano
-from attnscope.trace.repeated import repeated_windows
+from attnscope.papers.models.nano import Config, Nano
 
 TWICE = torch.tensor([[3, 1, 4, 5, 3, 1, 4, 5]])
 

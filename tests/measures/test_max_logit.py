@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attnscope.matrix.largest import largest_product
+from attnscope.matrix.logits import largest_product
 from attnscope.matrix.scores import Scores
 from attnscope.matrix.statistics import attention_statistics
 from attnscope.measures.max_logit import max_logit

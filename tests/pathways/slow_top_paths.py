@@ -10,9 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.pathways.edges import heads_apart, multiplied, one_attention
 from attnscope.pathways.graded import Graded, watching
-from attnscope.pathways.network import Network
+from attnscope.pathways.network import Network, heads_apart, multiplied, one_attention
 from attnscope.pathways.sums import Sums
 from attnscope.pathways.targets import Functional, pulled_back_through_tail, seen_by
 from attnscope.pathways.top_paths import TopPath, TopPaths

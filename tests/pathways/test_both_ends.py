@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnscope.pathways.edges import edges
 from attnscope.pathways.ends import both_ends, drawn_signs
-from attnscope.pathways.energy import followed_to_the_end, path_energy
 from attnscope.pathways.heads import head_table
-from attnscope.pathways.lengths import lengths
+from attnscope.pathways.lengths import followed_to_the_end, lengths, path_energy
+from attnscope.pathways.network import edges
 from attnscope.pathways.shapley import shapley
 from attnscope.pathways.tape import Recorded, UnrecordedError
 from attnscope.pathways.targets import logit, pulled_back_through_tail

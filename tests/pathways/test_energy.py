@@ -8,10 +8,7 @@ import torch
 
 from attnscope.core.errors import RefusalError
 from attnscope.matrix.residual import relative_residual
-from attnscope.pathways.energy import path_energy
-from attnscope.pathways.lengths import lengths
-from attnscope.pathways.mean_path import mean_path
-from attnscope.pathways.rank_view import rank_view
+from attnscope.pathways.lengths import lengths, mean_path, path_energy, rank_view
 from attnscope.pathways.targets import logit
 from tests.pathways.enumeration import Explicit, Shape, network, paths
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscope.pathways.edges import number_of_paths
 from attnscope.pathways.graded import Count
-from attnscope.pathways.lengths import lengths
-from attnscope.pathways.mean_path import mean_path
+from attnscope.pathways.lengths import lengths, mean_path
+from attnscope.pathways.network import number_of_paths
 from tests.pathways.enumeration import Explicit, Path, Shape, network, paths
 
 ATTENTION = [

@@ -10,16 +10,22 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from attnscope.hf.editing.freeze import freeze
-from attnscope.pathways.adjoint import pulled_back, pulled_back_by_length
+from attnscope.pathways.ends import by_length
 from attnscope.pathways.graded import Count
 from attnscope.pathways.heads import head_table
 from attnscope.pathways.lengths import lengths
-from attnscope.pathways.meeting import by_length
 from attnscope.pathways.network import Network
 from attnscope.pathways.slow_adjoint import pulled_slowly
 from attnscope.pathways.sums import Sums
 from attnscope.pathways.tape import Recorded, UnrecordedError, pulled_through
-from attnscope.pathways.targets import Target, logit, logit_difference, pulled_back_through_tail
+from attnscope.pathways.targets import (
+    Target,
+    logit,
+    logit_difference,
+    pulled_back,
+    pulled_back_by_length,
+    pulled_back_through_tail,
+)
 from tests.pathways.enumeration import Explicit, Shape, network
 from tests.specimens import tiny_llama
 

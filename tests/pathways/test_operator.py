@@ -12,11 +12,11 @@ import transformers as hf
 from torch import Tensor
 
 import attnscope
+from attnscope.commands.operator.operator import Operator
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import silent
-from attnscope.pathways import affine as affine_module
-from attnscope.pathways.affine import Affine
-from attnscope.pathways.operator import Operator
+from attnscope.pathways import operator_jacobian as affine_module
+from attnscope.pathways.operator_jacobian import Affine
 from attnscope.pathways.operator_maps import MAPS, collapsed
 from tests.hf.families import FAMILIES
 

@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from attnscope.core.errors import RefusalError
-from attnscope.models.nano import Config, Nano
-from attnscope.models.nano_network import network_of
-from attnscope.pathways.edges import number_of_paths
+from attnscope.papers.models.nano import Config, Nano
+from attnscope.papers.models.plant import network_of
 from attnscope.pathways.heads import head_table
-from attnscope.pathways.network import Network
+from attnscope.pathways.network import Network, number_of_paths
 from attnscope.pathways.shapley import shapley
 from attnscope.pathways.targets import Target, class_logit, logit, logit_difference, residual_norm, stream_norm
 from tests.pathways.enumeration import Explicit, Norm, Path, Shape, network, paths

@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from attnscope.core.errors import RefusalError
-from attnscope.pathways.energy import path_energy
 from attnscope.pathways.heads import head_table
-from attnscope.pathways.lengths import lengths
-from attnscope.pathways.mean_path import mean_path
+from attnscope.pathways.lengths import lengths, mean_path, path_energy
 from attnscope.pathways.shapley import shapley
 from attnscope.pathways.targets import logit
 from attnscope.pathways.top_paths import top_paths

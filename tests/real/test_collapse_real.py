@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.collapsing.collapse import collapse
+from attnscope.commands.collapse.run import collapse
 
 pytestmark = pytest.mark.real
 

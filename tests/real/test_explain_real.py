@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attnscope.commands.explain.aiming import Question, aimed
+from attnscope.commands.explain.run import first_look
+from attnscope.commands.explain.running import Run
 from attnscope.core.registry import chosen_methods
-from attnscope.corpus.medium import Sound, medium
-from attnscope.explaining.aiming import Question, aimed
-from attnscope.explaining.explain import first_look
-from attnscope.explaining.running import Run
+from attnscope.data.medium import Sound, medium
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.tapping.capture import capture

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from attnscope.core.errors import RefusalError
-from attnscope.corpus.corpus import Corpus
-from attnscope.corpus.read import read
+from attnscope.data.corpus import Corpus
+from attnscope.data.read import read
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.load import Loaded, load
 from attnscope.hf.loading.options import Sampling

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from attnscope.commands.scan.run import scan
+from attnscope.commands.scan.survey.survey import Survey
 from attnscope.hf.loading.load import load
-from attnscope.records.survey.survey import Survey
-from attnscope.scanning.scan import scan
 from tools.fetch_models import unquantised
 
 pytestmark = pytest.mark.real

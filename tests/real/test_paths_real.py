@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attnscope.decomposing.paths import paths
-from attnscope.records.paths import Goal, PathReport
+from attnscope.commands.paths.record import Goal, PathReport
+from attnscope.commands.paths.run import paths
 from tools.fetch_models import unquantised
 
 pytestmark = pytest.mark.real

@@ -23,9 +23,9 @@ import pytest
 import torch
 
 import attnscope
+from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.registry import measures
 from attnscope.hf.loading.load import Loaded, load
-from attnscope.records.survey.survey import Survey
 from bench.subjects import wikitext
 from tests.docs.lists import ROOT
 from tests.real.test_scan_real import ANTIBODY

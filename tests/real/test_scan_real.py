@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import attnscope
-from attnscope.records.survey.survey import Survey
+from attnscope.commands.scan.survey.survey import Survey
 from bench.subjects import wikitext
 from tools.real_models import dinov2, photographs, speech, whisper
 

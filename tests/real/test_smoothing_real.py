@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.trials.smoothing import of_model
+from attnscope.papers.trials.smoothing import of_model
 
 pytestmark = pytest.mark.real
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import attnscope
 from attnscope.cli.main import app
 from attnscope.core import registry
-from attnscope.patterns.generate import permutation
+from attnscope.heads.generate import permutation
 from tests.docs.lists import undocumented
 from tools.variant_cards import page
 
@@ -45,15 +45,15 @@ from attnscope.core.measure import measure
 def planted_measure(self_mass: Tensor, query_mask: Tensor) -> Tensor:
     return torch.full_like(self_mass[..., 0], 0.5)
 ''',
-    "attnscope.records.survey.findings.planted_finding": '''
+    "attnscope.findings.planted_finding": '''
 """Says what the planted measure is."""
 
 from collections.abc import Iterator
 
 from attnscope.core.finding import Finding, finding
-from attnscope.records.survey.grid import grids
-from attnscope.records.survey.survey import Survey
-from attnscope.records.survey.thresholds import Thresholds
+from attnscope.commands.scan.survey.readings import grids
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.commands.scan.diagnose import Thresholds
 
 
 @finding(order=15, reads=("planted_measure",), summary="Planted.", citation="arXiv:1906.04341")
@@ -102,8 +102,8 @@ import numpy as np
 from attnscope.core.construction import construction
 from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy
-from attnscope.heads.factors import Factors
-from attnscope.patterns.pattern import Pattern
+from attnscope.heads.accuracy import Factors
+from attnscope.heads.pattern import Pattern
 
 
 @construction(
@@ -138,7 +138,7 @@ from attnscope.core.explanation import explanation
 def planted_reason(embedding: dict[str, Tensor]) -> dict[str, Tensor]:
     return {stack: vectors[:, 0] * 0 + (vectors.cumsum(0) == vectors).all(-1) for stack, vectors in embedding.items()}
 ''',
-    "attnscope.experiments.planted_paper": '''
+    "attnscope.papers.experiments.planted_paper": '''
 """A paper that claims that one is one."""
 
 from dataclasses import dataclass
@@ -229,8 +229,8 @@ def test_a_measure_and_a_finding_are_scanned_told_drawn_and_listed(planted: dict
 
 def test_an_alarm_rings_while_no_finding_reads_its_measure(planted: dict[str, Path]) -> None:
     survey = attnscope.scan("pocket", samples=2, max_tokens=12, measures="planted_measure")
-    (planted["attnscope.records.survey.findings"] / "planted_finding.py").unlink()
-    sys.modules.pop("attnscope.records.survey.findings.planted_finding", None)
+    (planted["attnscope.findings"] / "planted_finding.py").unlink()
+    sys.modules.pop("attnscope.findings.planted_finding", None)
     _forget()
     (told,) = attnscope.diagnose(survey)
     assert (told.kind, told.details["measure"]) == ("alarm", "planted_measure")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attnscope.stats.bootstrap import bootstrap_mean, simultaneous_differences
+from attnscope.stats.intervals import bootstrap_mean, simultaneous_differences
 
 
 def test_the_bootstrap_holds_the_mean_of_normal_numbers() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attnscope.stats import Peak, Tally
+from attnscope.stats.peak import Peak
+from attnscope.stats.tally import Tally
 
 
 def test_tally_by_hand() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.stats import Histogram, QuantileSketch
+from attnscope.stats.sketch import Histogram, QuantileSketch
 from tests.stats.samples import batches
 
 

@@ -14,7 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.stats import Moments, Peak, QuantileSketch, Tally
+from attnscope.stats.moments import Moments
+from attnscope.stats.peak import Peak
+from attnscope.stats.sketch import QuantileSketch
+from attnscope.stats.tally import Tally
 from tests.stats.samples import batches
 
 

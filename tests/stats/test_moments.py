@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from attnscope.stats import Moments
+from attnscope.stats.moments import Moments
 
 
 def test_by_hand() -> None:

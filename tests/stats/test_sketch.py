@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnscope.stats import QuantileSketch
-from attnscope.stats.sketch import RELATIVE_ERROR
+from attnscope.stats.sketch import RELATIVE_ERROR, QuantileSketch
 
 normal = st.one_of(st.floats(-1e9, 1e9), st.floats(1e-12, 1e-3), st.floats(1e-300, 1e300), st.just(0.0)).filter(
     lambda v: v == 0 or abs(v) > 1e-300

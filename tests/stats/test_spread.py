@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
 
-from attnscope.stats.bootstrap import bootstrap_mean
+from attnscope.stats.intervals import bootstrap_mean
 from attnscope.stats.spread import correlations, ranks, spread
 
 

@@ -9,9 +9,9 @@ from importlib.resources import files
 
 import pytest
 
-from attnscope.core import variant_cards as cards_module
+from attnscope.core import variant as cards_module
 from attnscope.core.registry import variants
-from attnscope.core.variant_cards import FILE, ROOM, cards_json, variant_cards
+from attnscope.core.variant import FILE, ROOM, cards_json, variant_cards
 from tools.variant_cards import PAGE, page
 
 

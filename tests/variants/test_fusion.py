@@ -10,8 +10,8 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.core.variant import Size
 from attnscope.matrix.residual import residual_frobenius
-from attnscope.models.nano import Config, Nano
-from attnscope.models.nano_network import network_of
+from attnscope.papers.models.nano import Config, Nano
+from attnscope.papers.models.plant import network_of
 from attnscope.variants.fusion import WAYS, fusion
 from tests.variants.calls import noise
 

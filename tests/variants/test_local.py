@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
-from attnscope.models.nano import Config, Nano
-from attnscope.models.nano_parts import exchanged
+from attnscope.papers.models.nano import Config, Nano, exchanged
 from attnscope.variants.local import local, pattern
 from tests.variants.calls import ALL, CAUSAL, heads, softmax
 

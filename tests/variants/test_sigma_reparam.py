@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from attnscope.core.errors import RefusalError
-from attnscope.models.nano import Config, Nano
-from attnscope.trials.remedied_stacks import with_unit_spectral_norm
+from attnscope.papers.models.nano import Config, Nano
+from attnscope.papers.trials.remedied_stacks import with_unit_spectral_norm
 from attnscope.variants.sigma_reparam import sigma_reparam
 from tests.variants.calls import noise
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import attnscope
-from attnscope.charts.export import save
+from attnscope.commands.evaluate.page import curves
+from attnscope.commands.evaluate.words import lines
+from attnscope.commands.paths.record import PathReport
 from attnscope.core.files import write_atomically
-from attnscope.core.numerals import numeral
-from attnscope.records.paths import PathReport
-from attnscope.reporting.faithfulness.chart import curves
-from attnscope.reporting.faithfulness.words import lines
+from attnscope.core.words import numeral
+from attnscope.report.export import save
 from tools.marked import put_between_marks
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -8,10 +8,10 @@ import math
 from dataclasses import fields
 from pathlib import Path
 
+from attnscope.commands.scan import diagnose as limits
+from attnscope.commands.scan.diagnose import Thresholds
+from attnscope.commands.watch.rule import rules
 from attnscope.core.registry import constructions, explanations, findings, measures
-from attnscope.records.survey import thresholds as limits
-from attnscope.records.survey.thresholds import Thresholds
-from attnscope.watching.rule import rules
 from tools.site.markdown import code, linked, prose, table
 
 SCOPES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,12 +22,67 @@ from attnscope.cli.options import (
     seeds_option,
 )
 from attnscope.core.errors import RefusalError
-from attnscope.core.visible import clean
-from attnscope.core.words import count
+from attnscope.core.words import clean, count
 
 if TYPE_CHECKING:
+    from attnscope.commands.capacity.record import Capacity
     from attnscope.core.progress import Advance
-    from attnscope.records.capacity import Capacity
+
+# `attnscope capacity --model`: how wide must the heads of this model be?
+
+HEAD_WIDTHS, HEAD_WIDTHS_PAGE = "head_widths.json", "head_widths.html"
+
+
+def head_widths(
+    model: str,
+    corpus: str | None,
+    asked: Mapping[str, Any],
+    out: Path | None,
+    save: Path | None,
+    chart: Path | None,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Measure, keep the record and its page, say the answer."""
+    from attnscope.cli.files import named_folder
+    from attnscope.cli.options import check_model
+    from attnscope.cli.output import output_folder, print_json
+    from attnscope.cli.progress import showing
+
+    check_model(model)
+    with showing() as progress:
+        progress("loading", 0, 0)
+        from attnscope.commands.head_widths.run import BUDGET
+        from attnscope.commands.head_widths.run import head_widths as measured
+
+        place = named_folder(f"capacity-{Path(model).name}") if out is None else out
+        budget = BUDGET if asked["budget"] is None else asked["budget"]
+        with output_folder(place) as folder:
+            answer = measured(model, corpus, **{**asked, "budget": budget}, progress=progress)
+            record = answer.save(folder / HEAD_WIDTHS)
+            files: dict[str, Path | None] = {
+                "Page": answer.write_page(folder / HEAD_WIDTHS_PAGE),
+                "Record": record,
+                "Copy": save,
+            }
+    if save is not None:
+        answer.save(save)
+    if chart is not None:
+        from attnscope.report.export import save as save_chart
+
+        save_chart(answer.chart(), chart)
+    files["Chart"] = chart
+    if as_json:
+        places = {label.lower(): None if path is None else str(path) for label, path in files.items()}
+        print_json(answer.to_json() | {"chart": places.pop("chart"), "files": places})
+    else:
+        from attnscope.report.show import print_record
+
+        print_record(answer, files=files, verbose=verbose)
+    if answer.interrupted:
+        typer.echo("attnscope: interrupted; the heads done until then are in the record.", err=True)
+        raise typer.Exit(130)
+
 
 RECORD, PAGE = "capacity.json", "capacity.html"
 
@@ -79,8 +134,7 @@ def capacity(
 
     With --model: for every head of a model, the width of the narrowest head found for what it attends to on texts.
     """
-    from attnscope.cli.default_folder import named_folder
-    from attnscope.cli.files import checked_file
+    from attnscope.cli.files import checked_file, named_folder
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
 
@@ -91,7 +145,6 @@ def capacity(
     if model is not None:
         if n is not None:
             raise RefusalError("-n is for patterns without a model: with --model, say --max-tokens instead.")
-        from attnscope.cli.head_widths import head_widths
 
         asked = {"dtype": dtype, "ratio_error": ratio_error, "leak": leak, "texts": texts, "max_tokens": max_tokens}
         head_widths(model, corpus, {**asked, "k": k or 4, "budget": budget}, out, save, chart, verbose, as_json)
@@ -102,8 +155,8 @@ def capacity(
         raise RefusalError("--corpus is what a model reads: name the model with --model.")
     with showing() as progress:
         progress("loading", 0, 0)
-        from attnscope.compiling.capacity import Question, answered
-        from attnscope.compiling.widths import Shelf
+        from attnscope.commands.capacity.run import Question, answered
+        from attnscope.commands.capacity.widths import Shelf
 
         shelf = Shelf(fresh=no_cache)
         question = Question.asked(n, k, dtype, ratio_error, leak, seeds)
@@ -145,14 +198,14 @@ def _say(answer: Capacity, files: Mapping[str, Path | None], as_json: bool, verb
         places = {label.lower(): None if path is None else str(path) for label, path in files.items()}
         print_json(answer.to_json() | {"chart": places.pop("chart"), "files": places})
     else:
-        from attnscope.reporting.terminal import print_record
+        from attnscope.report.show import print_record
 
         print_record(answer, files=files, verbose=verbose)
 
 
 def _drawn(answer: Capacity, chart: Path) -> RefusalError | None:
     """Why there is nothing to draw: to be said after the answer, which does not depend on a picture."""
-    from attnscope.charts.export import save
+    from attnscope.report.export import save
 
     try:
         save(answer.chart(), chart)

@@ -19,7 +19,7 @@ def cite(
     as_json: Annotated[bool, typer.Option("--json", help="Print the entries as JSON.")] = False,
 ) -> None:
     """Print BibTeX of what a number, a variant or a verdict stands on."""
-    from attnscope.citing.cite import cite as cited
+    from attnscope.papers.cite import cite as cited
 
     found = cited(name)
     if as_json:

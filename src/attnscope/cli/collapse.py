@@ -64,9 +64,8 @@ def collapse(
     as_json: Annotated[bool, json_option("everything")] = False,
 ) -> None:
     """Does depth destroy MODEL? What is left of the differences between tokens, with and without skips and MLPs."""
-    from attnscope.cli.default_folder import model_folder
-    from attnscope.cli.files import checked_file
-    from attnscope.cli.names import check_corpus, check_model, check_variants
+    from attnscope.cli.files import checked_file, model_folder
+    from attnscope.cli.options import check_corpus, check_model, check_variants
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
 
@@ -89,7 +88,7 @@ def collapse(
     try:
         with output_folder(place) as folder, showing() as progress:
             progress("loading", 0, 0)
-            from attnscope.collapsing.collapse import collapse as run_collapse
+            from attnscope.commands.collapse.run import collapse as run_collapse
 
             found = run_collapse(
                 model,
@@ -116,13 +115,13 @@ def collapse(
             progress("drawing the page", 0, 0)
             page = found.write_page(folder / "collapse.html", published=published)
     except KeyboardInterrupt:
-        from attnscope.core.visible import clean
+        from attnscope.core.words import clean
 
         done = "nothing was written" if saved is None else f"{clean(str(saved))} is written, the page is not"
         typer.echo(f"attnscope: interrupted; {done}. Fewer --samples or --variants take less time.", err=True)
         raise typer.Exit(130) from None
     if chart is not None:
-        from attnscope.charts.export import save
+        from attnscope.report.export import save
 
         save(found.chart(published=published, bounds=not no_bounds), chart)
     if as_json:
@@ -131,15 +130,15 @@ def collapse(
         files = {"data": str(saved), "page": str(page), "chart": None if chart is None else str(chart)}
         print_json({**found.to_json(), "files": files})
     else:
-        from attnscope.reporting.terminal import print_record
+        from attnscope.report.show import print_record
 
         print_record(found, files={"Page": page, "Record": saved, "Chart": chart}, published=published, verbose=verbose)
 
 
 def _check_published(name: str, norm: str) -> None:
     """An unknown name, or curves that cannot be compared, are refused before any work is done."""
+    from attnscope.commands.collapse.record import published
     from attnscope.core.errors import RefusalError
-    from attnscope.records.published import published
 
     if norm != "1,inf":
         raise RefusalError("The published curves are in the paper's norm: leave --norm out, or --published.")

@@ -32,9 +32,9 @@ def compare(
     """Set surveys side by side: checkpoints, variants, models. Says what got worse and better than in the first."""
     from attnscope.cli.files import checked_file
     from attnscope.cli.output import page_path, print_json
-    from attnscope.records.comparison import compare as compare_surveys
-    from attnscope.records.survey.thresholds import Thresholds
-    from attnscope.reporting.terminal import print_record
+    from attnscope.commands.compare.record import compare as compare_surveys
+    from attnscope.commands.scan.diagnose import Thresholds
+    from attnscope.report.show import print_record
 
     if len(surveys) < 2:
         raise RefusalError("A comparison is of two surveys or more: name another one.")

@@ -19,16 +19,16 @@ from attnscope.cli.options import (
     json_option,
     seed_option,
 )
+from attnscope.core.card import names
 from attnscope.core.errors import RefusalError
-from attnscope.core.interrupts import uninterrupted
-from attnscope.core.named_path import named_path
-from attnscope.core.rooms import names
-from attnscope.core.visible import clean
+from attnscope.core.files import named_path
+from attnscope.core.progress import uninterrupted
+from attnscope.core.words import clean
 
 if TYPE_CHECKING:
+    from attnscope.commands.compile.record import Compiled
     from attnscope.core.progress import Advance
-    from attnscope.patterns.pattern import Pattern
-    from attnscope.records.compiled import Compiled
+    from attnscope.heads.pattern import Pattern
 
 CONSTRUCTIONS = names("attnscope.constructions")
 PAGE = "head.html"
@@ -90,9 +90,8 @@ def compile(
     as_json: Annotated[bool, json_option("the certificate")] = False,
 ) -> None:
     """Build the narrowest attention head that does what PATTERN says, with a certificate that proves it does."""
-    from attnscope.cli.default_folder import pattern_folder
-    from attnscope.cli.files import checked_file
-    from attnscope.cli.names import check_construction, check_model
+    from attnscope.cli.files import checked_file, pattern_folder
+    from attnscope.cli.options import check_construction, check_model
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
     from attnscope.heads.accuracy import asked
@@ -118,7 +117,7 @@ def compile(
             )
             place = out or pattern_folder(_folder_name(pattern, n, k, model, layer, head), target)
             folder = None if alone else open_places.enter_context(output_folder(place))
-            from attnscope.compiling.compile import compile as run
+            from attnscope.commands.compile.run import compile as run
 
             compiled = run(
                 target,
@@ -141,7 +140,7 @@ def compile(
 
 def _kept(compiled: Compiled, place: Path, folder: Path | None, progress: Advance) -> tuple[Path, Path | None]:
     """The head, and in a folder its page too; who has pressed Ctrl-C does not wait for a drawing."""
-    from attnscope.cli.default_folder import HEAD
+    from attnscope.cli.files import HEAD
 
     with uninterrupted():  # a second Ctrl-C must not take away what the first one was promised
         written = compiled.save(place if folder is None else folder / HEAD)
@@ -186,11 +185,11 @@ def _check_source(pattern: str | None, n: int | None, model: str | None, text: s
 
 def _pattern(source: str, n: int | None, k: int | None, seed: int, causal: bool, normalise: bool) -> Pattern:
     """A generator where there is one of that name, for no file can be read that has no suffix; else a file."""
-    from attnscope.patterns.generate import GENERATORS, generate
+    from attnscope.heads.generate import GENERATORS, generate
 
     path = named_path(source, "pattern")
     if source not in GENERATORS and (path.exists() or path.suffix or os.sep in source):
-        from attnscope.patterns.sources import read_pattern
+        from attnscope.heads.read_pattern import read_pattern
 
         if n is not None or k is not None:
             raise RefusalError(f"-n and -k are for generated patterns: the size of {source} is in the file.")
@@ -214,14 +213,14 @@ def _finish(compiled: Compiled, files: dict[str, Path | None], as_json: bool, ve
     from attnscope.cli.output import print_json
 
     if (chart := files["Chart"]) is not None:
-        from attnscope.charts.export import save
+        from attnscope.report.export import save
 
         save(compiled.chart(), chart)
     if as_json:
         places = {label.lower(): None if path is None else str(path) for label, path in files.items()}
         print_json(compiled.to_json() | places)
     else:
-        from attnscope.reporting.terminal import print_record
+        from attnscope.report.show import print_record
 
         print_record(compiled, files=files, verbose=verbose)
     where = clean(str(files["Head"]))

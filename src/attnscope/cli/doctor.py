@@ -19,8 +19,8 @@ def doctor(
     from attnscope.cli.output import print_json
 
     if clear_cache:
-        from attnscope.core.cache_folder import cache_folder
-        from attnscope.core.cache_folder import clear_cache as clear
+        from attnscope.core.files import cache_folder
+        from attnscope.core.files import clear_cache as clear
 
         freed = clear()
         if as_json:
@@ -28,7 +28,7 @@ def doctor(
         else:
             typer.echo(f"{cache_folder()} is empty; {freed / 1e6:.1f} MB were in it.")
         return
-    from attnscope.scanning.doctor import doctor as look
+    from attnscope.commands.doctor.run import doctor as look
 
     found = look()
     if as_json:
@@ -36,7 +36,7 @@ def doctor(
     else:
         from rich.console import Console
 
-        from attnscope.reporting.checkup import show_checkup
+        from attnscope.commands.doctor.words import show_checkup
 
         Console(highlight=False).print(show_checkup(found))
     if not found.well:

@@ -25,7 +25,7 @@ from attnscope.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from attnscope.records.record import Record
+    from attnscope.report.record import Record
 
 DATA, PAGE = "explanation.json", "explanation.html"
 JUDGED, JUDGED_PAGE = "faithfulness.json", "faithfulness.html"
@@ -119,9 +119,8 @@ def explain(
 ) -> None:
     """Which part of TEXT (or of a picture, or of a sound) decided what MODEL says? Several methods side by side, with
     fused attention on."""
-    from attnscope.cli.default_folder import model_folder
-    from attnscope.cli.files import checked_file, text_or_medium
-    from attnscope.cli.names import check_corpus, check_methods, check_model
+    from attnscope.cli.files import checked_file, model_folder, text_or_medium
+    from attnscope.cli.options import check_corpus, check_methods, check_model
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
 
@@ -159,13 +158,13 @@ def explain(
             progress("loading", 0, 0)  # torch and transformers take seconds to import: say so first
             found: Record
             if evaluate:
-                from attnscope.explaining.evaluate import evaluate as judge
+                from attnscope.commands.evaluate.run import evaluate as judge
 
                 asked_of = {"labels": labels, "samples": samples, "max_tokens": max_tokens}
                 cut: dict[str, Any] = {name: value for name, value in asked_of.items() if value is not None}
                 found = judge(model, words, progress=progress, **cut, **shared)
             else:
-                from attnscope.explaining.explain import explain as run
+                from attnscope.commands.explain.run import explain as run
 
                 asked: dict[str, Any] = {"target": target, "against": against, "position": position}
                 asked |= {"generate": generate, "head": head}
@@ -174,7 +173,7 @@ def explain(
             progress("drawing the page", 0, 0)
             found.write_page(folder / page)
     except KeyboardInterrupt:
-        from attnscope.core.visible import clean
+        from attnscope.core.words import clean
 
         unfinished = "interrupted before the explanation was done; nothing is written"
         kept = f"interrupted; {clean(str(saved))} is written, the page is not"
@@ -199,7 +198,7 @@ def _refuse_before_loading(text: str | Path, beside: str | Path | None, generate
     """What no model is needed for to know, and no torch."""
     from attnscope.core.errors import RefusalError
     from attnscope.core.explanation import LONGEST_CONTINUATION as MOST
-    from attnscope.corpus.medium import readable
+    from attnscope.data.medium import readable
 
     for side in (text, beside):
         if side is not None and (isinstance(side, Path) or not side.strip()):
@@ -213,7 +212,7 @@ def _refuse_without_labels(corpus: str, labels: str | None) -> None:
     from attnscope.core.places import is_address
 
     if labels is not None and corpus != "-" and not is_address(corpus):
-        from attnscope.corpus.labelled import labelled
+        from attnscope.data.prompts import labelled
 
         labelled(corpus, labels)
 

@@ -2,17 +2,155 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable
+from itertools import count, pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from attnscope.core.bounded import read_all
+from typer.core import TyperArgument, TyperCommand
+
+from attnscope.cli.help import write_examples
 from attnscope.core.errors import RefusalError
-from attnscope.core.named_path import refusal_words, shortened
-from attnscope.core.visible import whole
-from attnscope.corpus.formats import plain_text
-from attnscope.corpus.text_file import LONGEST_TEXT, TEXT_SUFFIXES, text_of_file
+from attnscope.core.files import named_path, read_all, read_document, refusal_words, shortened
+from attnscope.core.words import whole
+from attnscope.data.formats import LONGEST_TEXT, TEXT_SUFFIXES, plain_text, text_of_file
+
+if TYPE_CHECKING:
+    from attnscope.heads.pattern import Pattern
+
+# One place through which every path on the command line passes, before a command sees it.
+
+
+class PathCheckingCommand(TyperCommand):
+    """A command whose paths are such: not empty, without zero bytes, short enough, in folders that may be searched.
+    Its help ends with examples."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        write_examples(str(self.name), formatter)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        typed = list(args)
+        rest: list[str] = super().parse_args(ctx, args)
+        for parameter in self.params:
+            value = ctx.params.get(str(parameter.name))
+            several = isinstance(value, list | tuple) and all(isinstance(one, Path) for one in value)
+            if not isinstance(value, Path) and not several:
+                continue
+            argument = isinstance(parameter, TyperArgument)
+            name = str(parameter.name).upper() if argument else max(parameter.opts, key=len)
+            for one in value if several else (value,):
+                if one == Path() and _was_empty(typed, None if argument else name):  # typer takes it for this folder
+                    raise RefusalError(f"What is given for {name} is empty, and not a file name: give it one.")
+            checked = [named_path(one, f"path of {name}") for one in (value if several else (value,))]
+            ctx.params[str(parameter.name)] = checked if several else checked[0]
+        return rest
+
+
+def _was_empty(typed: list[str], option: str | None) -> bool:
+    if option is None:
+        return "" in typed
+    return f"{option}=" in typed or any(pair == (option, "") for pair in pairwise(typed))
+
+
+# Where a command writes when nobody says where: `attnscope-NAME`, after the model, the pattern, or the question.
+#
+# Everything about one model goes into one folder. Two models may share a name (/a/model and /b/model): then the second
+# one gets `attnscope-model-2`, and that is said, so that nothing is replaced by what it is not.
+
+LONGEST_STEM = 60  # of a name in that of a folder: with four bytes a letter, file systems still take it
+OF_MODELS = (
+    "survey.json",
+    "survey.partial.json",
+    "collapse.json",
+    "paths.json",
+    "task_paths.json",
+    "view.json",
+    "treatment.json",
+)
+HEAD = "head.safetensors"
+
+
+def named_folder(name: str, ending: str = "") -> Path:
+    """`attnscope-` and a name, in letters that every file system takes."""
+    stem = re.sub(r"[^\w.-]+", "-", name)[:LONGEST_STEM].strip("-.")
+    return Path(f"attnscope-{stem or 'model'}{ending}")
+
+
+def model_folder(model: str, random_init: bool) -> Path:
+    """The folder of a model; of one that is drawn at random, a folder of its own."""
+    path = named_path(model, "model")
+    name = model
+    if path.exists():
+        path = path.resolve()
+        name = path.parent.name if path.name == "config.json" else path.name.removesuffix(".gguf").removesuffix(".json")
+    usual = named_folder(name, "-random" if random_init else "")
+    return _first_free(usual, lambda folder: _is_about(folder, model), "another model")
+
+
+def pattern_folder(name: str, pattern: Pattern) -> Path:
+    """The folder of a pattern."""
+    return _first_free(named_folder(name), lambda folder: _holds_head_of(folder, pattern), "another pattern")
+
+
+def _first_free(usual: Path, may_be_used: Callable[[Path], bool], what: str) -> Path:
+    from attnscope.cli.output import say
+
+    for number in count(1):
+        folder = usual if number == 1 else usual.with_name(f"{usual.name}-{number}")
+        if may_be_used(folder):
+            if folder != usual:
+                say(f"{usual} holds what was found about {what} of that name: this goes to {folder}.")
+            return folder
+    raise AssertionError("numbers have no end")
+
+
+def _is_about(folder: Path, model: str) -> bool:
+    """Whether nothing in the folder is about another model. What cannot be read is nobody's."""
+    for name in OF_MODELS:
+        with contextlib.suppress(RefusalError, KeyError, TypeError, AttributeError):
+            data = read_document(folder / name)
+            source = data["provenance"]["model"]["source"]
+            if isinstance(source, str) and _place(source) != _place(model):
+                return False
+    return True
+
+
+def _place(model: str) -> str:
+    """A path as the file system knows it, and a configuration by its folder; else the name itself."""
+    try:
+        path = named_path(model, "model")
+        if not path.exists():
+            return model
+        path = path.resolve()
+    except (RefusalError, OSError):
+        return model
+    return str(path.parent if path.name == "config.json" else path)
+
+
+def _holds_head_of(folder: Path, pattern: Pattern) -> bool:
+    """Whether the head in the folder, if there is one, is of the same pattern, entry for entry."""
+    import numpy as np
+
+    from attnscope.commands.compile.record import Compiled
+
+    try:
+        kept = Compiled.read(folder / HEAD).target
+    except RefusalError:
+        return True  # none, or one that nobody can use
+    same_size = (kept.n, kept.n_keys, kept.causal) == (pattern.n, pattern.n_keys, pattern.causal)
+    return same_size and all(
+        np.array_equal(one, other)
+        for one, other in (
+            (kept.rows, pattern.rows),
+            (kept.columns, pattern.columns),
+            (kept.weights, pattern.weights),
+        )
+    )
+
 
 LONGEST_PATH = 1024
 
@@ -43,7 +181,7 @@ def _is(kind: Callable[[Path], bool], path: Path) -> bool:
 
 def text_or_medium(text: str) -> str | Path:
     """The path of a picture or a sound, where the text is the name of one; else what `text_or_file` gives."""
-    from attnscope.corpus.medium import names_medium
+    from attnscope.data.medium import names_medium
 
     return Path(text) if names_medium(text) else text_or_file(text)
 

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from attnscope.core.errors import speaking_in_flags
-from attnscope.core.visible import clean
+from attnscope.core.words import clean
 
 UsageError: Any = typer.BadParameter.__base__  # which typer does not give a name of its own
 

@@ -15,15 +15,11 @@ from attnscope.cli.compile import compile
 from attnscope.cli.doctor import doctor
 from attnscope.cli.explain import explain
 from attnscope.cli.export import export
-from attnscope.cli.given_paths import PathCheckingCommand
+from attnscope.cli.files import PathCheckingCommand
 from attnscope.cli.help import WHAT_IS_WRITTEN, WholeHelpGroup
 from attnscope.cli.measures import measures
 from attnscope.cli.merge import merge
-from attnscope.cli.paths import paths
-from attnscope.cli.report import report
-from attnscope.cli.reproduce import reproduce
-from attnscope.cli.scan import scan
-from attnscope.cli.streams import (
+from attnscope.cli.output import (
     NOBODY_READS,
     REFUSED,
     code_after_flush,
@@ -33,14 +29,16 @@ from attnscope.cli.streams import (
     open_closed_streams,
     say,
 )
-from attnscope.cli.timeline import timeline
+from attnscope.cli.paths import paths
+from attnscope.cli.report import report
+from attnscope.cli.reproduce import reproduce
+from attnscope.cli.scan import scan
+from attnscope.cli.timeline import timeline, watch
 from attnscope.cli.treat import treat
 from attnscope.cli.variants import variants
 from attnscope.cli.view import view
-from attnscope.cli.watch import watch
-from attnscope.core.errors import RefusalError
-from attnscope.core.interrupts import exit_code, leave_in_peace, stoppable
-from attnscope.core.torch_extra import asking_for_torch
+from attnscope.core.errors import RefusalError, asking_for_torch
+from attnscope.core.progress import exit_code, leave_in_peace, stoppable
 
 STOPPED = 130  # what commands say after a stop of either kind
 

@@ -13,7 +13,7 @@ def measures(
 ) -> None:
     """List what can be measured, with unit, range and source."""
     from attnscope.cli.output import print_json
-    from attnscope.core.measure_cards import measure_cards
+    from attnscope.core.measure import measure_cards
     from attnscope.core.registry import refuse_unknown_measures
 
     if name is not None:
@@ -24,7 +24,7 @@ def measures(
         return
     from rich.console import Console
 
-    from attnscope.reporting.catalog import show_card, show_measures
+    from attnscope.report.catalog import show_card, show_measures
 
     console = Console(highlight=False)
     for shown in map(show_card, cards) if name else [show_measures(cards)]:

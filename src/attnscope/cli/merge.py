@@ -30,8 +30,8 @@ def merge(
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
     from attnscope.cli.scan import say, write
-    from attnscope.records.survey.merge import merge as run_merge
-    from attnscope.records.survey.thresholds import Thresholds
+    from attnscope.commands.scan.diagnose import Thresholds
+    from attnscope.commands.scan.survey.merge import merge as run_merge
 
     thresholds = Thresholds.parse(threshold or [])
     place = Path("attnscope-merged") if out is None else out

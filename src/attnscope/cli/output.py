@@ -2,19 +2,108 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.files import refusal_words
+from attnscope.core.words import clean
 
 if TYPE_CHECKING:
-    from attnscope.records.record import Record
+    from attnscope.report.record import Record
+
+# Standard input, output and error that are closed, full, or read by nobody: an exit code and a sentence, no crash.
+
+REFUSED = 2
+NOBODY_READS = 141  # what a shell says of a program that SIGPIPE ended; 1 is a gate that failed
+
+
+def open_closed_streams() -> None:
+    """A program may be started without standard streams. Their numbers must not go to the files that it writes, and
+    nobody who prints should have to ask whether there is an output."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+    sys.stderr = cast(Any, Forgiving(sys.stderr))
+
+
+class Forgiving:
+    """Standard error: what cannot be said there (the disk is full, the reader is gone) is no reason to stop working."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+
+def nobody_read(leaving: SystemExit) -> bool:
+    """Whether the program is left because its output went nowhere: typer and rich both make that an exit code of 1."""
+    return isinstance(leaving.__context__, BrokenPipeError)
+
+
+def code_after_flush(code: int) -> int:
+    """What is still on its way to standard output goes now, while something can be said about it."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return code or code_of(error)
+    except ValueError:  # closed by somebody already
+        pass
+    return code
+
+
+def code_of(error: OSError) -> int:
+    """Say what an operating system refused, and which code to leave with."""
+    of_output = error.filename is None
+    if of_output:
+        _forget_output()
+    if isinstance(error, BrokenPipeError):
+        return NOBODY_READS
+    if of_output:
+        say(f"The output cannot be written ({error.strerror or error}): send it somewhere else, or make room.")
+    else:
+        say(refusal_words(error, os.fsdecode(error.filename) if error.filename else "", "file"))
+    return REFUSED
+
+
+def of_a_stream(error: OSError) -> bool:
+    """Errors without a file name come from what is open already: a full disk, a reader that is gone."""
+    return error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT, errno.EFBIG)
+
+
+def say(sentence: str) -> None:
+    """One sentence on standard error. Names in it come from files, and a terminal would obey their escapes."""
+    sys.stderr.write(f"attnscope: {clean(sentence)}\n")
+    sys.stderr.flush()
+
+
+def _forget_output() -> None:
+    """Python would try once more to write what is left, and complain."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
 
 WRITTEN = (
     *("survey.json", "survey.partial.json", "report.html"),  # by a scan
@@ -61,7 +150,7 @@ def page_path(out: Path) -> Path:
 
 def print_json(data: Any) -> None:
     """Strict JSON: numbers that JSON cannot hold become null."""
-    from attnscope.core.plain import plain
+    from attnscope.core.decoding import plain
 
     typer.echo(json.dumps(plain(data), indent=2))
 
@@ -74,10 +163,10 @@ def tell(found: Record, *, data: Path | None, page: Path, chart: Path | None, as
         files = {name: None if path is None else str(path) for name, path in places.items()}
         print_json({**found.to_json(), "sentences": list(found.sentences()), "files": files})
     if chart is not None:
-        from attnscope.charts.export import save
+        from attnscope.report.export import save
 
         save(found.chart(), chart)
     if not as_json:
-        from attnscope.reporting.terminal import print_record
+        from attnscope.report.show import print_record
 
         print_record(found, files={"Page": page, "Record": data, "Chart": chart}, verbose=verbose)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,8 +23,64 @@ from attnscope.cli.options import (
     stack_option,
 )
 
-if TYPE_CHECKING:
-    pass
+# `attnscope paths MODEL prompts.jsonl`: which heads carry a task, with error bars over its prompts.
+
+TASK_DATA, TASK_PAGE, PARTIAL = "task_paths.json", "task_paths.html", "task_paths.partial.jsonl"
+
+
+def is_task(text: str) -> bool:
+    """Whether a file of prompts is named: JSON lines, by their ending."""
+    from attnscope.data.prompts import SUFFIXES
+
+    return "\n" not in text and text.lower().endswith(SUFFIXES)
+
+
+def task_paths(
+    model: str,
+    prompts: str,
+    *,
+    resume: bool,
+    place: Path,
+    chart: Path | None,
+    as_json: bool,
+    verbose: bool,
+    **options: Any,
+) -> None:
+    """Values over all prompts; what is done is kept from prompt to prompt."""
+    from attnscope.cli.output import output_folder
+    from attnscope.cli.progress import showing
+    from attnscope.core.words import clean
+    from attnscope.data.prompts import prompts as read_prompts
+
+    task = read_prompts(prompts)
+    partial = place / PARTIAL
+    try:
+        with output_folder(place) as folder, showing("prompts") as progress:
+            if resume and not partial.exists():
+                _echo(f"there is no interrupted run over prompts in {folder}: this one begins at the beginning.")
+            if not resume and partial.exists():
+                _echo(f"the interrupted run in {folder} will be replaced; --resume would go on with it.")
+            progress("loading", 0, 0)
+            from attnscope.commands.task_paths.run import task_paths as run
+
+            found = run(model, task, checkpoint=partial, resume=resume, progress=progress, **options)
+            found.save(folder / TASK_DATA)
+            partial.unlink(missing_ok=True)
+            progress("drawing the page", 0, 0)
+            found.write_page(folder / TASK_PAGE)
+    except KeyboardInterrupt:
+        done = max(len(partial.read_bytes().split(b"\n")) - 2, 0) if partial.exists() else 0
+        kept = f"{done} of {len(task)} prompts are kept: go on with --resume" if done else "no prompt was done yet"
+        _echo(clean(f"interrupted; {kept}."))
+        raise typer.Exit(130) from None
+    from attnscope.cli.output import tell
+
+    tell(found, data=place / TASK_DATA, page=place / TASK_PAGE, chart=chart, as_json=as_json, verbose=verbose)
+
+
+def _echo(sentence: str) -> None:
+    typer.echo(f"attnscope: {sentence}", err=True)
+
 
 DATA, PAGE = "paths.json", "paths.html"
 
@@ -81,12 +137,10 @@ def paths(
     as_json: Annotated[bool, json_option("the report")] = False,
 ) -> None:
     """Which ways through MODEL lead from TEXT to its answer? What paths of each length and every head contribute."""
-    from attnscope.cli.default_folder import model_folder
-    from attnscope.cli.files import checked_file, text_or_file
-    from attnscope.cli.names import check_model
+    from attnscope.cli.files import checked_file, model_folder, text_or_file
+    from attnscope.cli.options import check_model
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
-    from attnscope.cli.task_paths import is_task, task_paths
 
     if chart is not None:
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
@@ -121,7 +175,7 @@ def paths(
     try:
         with output_folder(place) as folder, showing() as progress:
             progress("loading", 0, 0)  # torch and transformers take seconds to import: say so first
-            from attnscope.decomposing.paths import paths as run
+            from attnscope.commands.paths.run import paths as run
 
             report = run(
                 model,
@@ -146,7 +200,7 @@ def paths(
             progress("drawing the page", 0, 0)
             report.write_page(folder / PAGE)
     except KeyboardInterrupt:
-        from attnscope.core.visible import clean
+        from attnscope.core.words import clean
 
         unfinished = "interrupted before the decomposition was done; nothing is written"
         kept = f"interrupted; {clean(str(saved))} is written, the page is not"

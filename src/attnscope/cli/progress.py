@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from attnscope.core.progress import Listener
-from attnscope.core.visible import clean
+from attnscope.core.words import clean
 
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn

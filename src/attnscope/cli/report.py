@@ -11,8 +11,8 @@ from attnscope.cli.options import KeepText, Threshold, Verbose, json_option
 from attnscope.core.errors import RefusalError
 
 if TYPE_CHECKING:
-    from attnscope.records.record import Record
-    from attnscope.records.survey.survey import Survey
+    from attnscope.commands.scan.survey.survey import Survey
+    from attnscope.report.record import Record
 
 
 def report(
@@ -42,8 +42,8 @@ def report(
 ) -> None:
     """Draw the page of FILE again, of whatever command wrote it; of a folder, the pages of all that it holds."""
     from attnscope.cli.output import page_path, print_json
-    from attnscope.records.load import files_of, load
-    from attnscope.records.survey.survey import Survey
+    from attnscope.commands.load import files_of, load
+    from attnscope.commands.scan.survey.survey import Survey
 
     files = files_of(record)
     if out is not None and len(files) > 1:
@@ -65,7 +65,7 @@ def report(
 
 def _other(record: Record, page: Path, as_json: bool, verbose: bool) -> dict[str, Any]:
     """Write the page of a record; what is said as JSON is given back, and anything else is printed."""
-    from attnscope.reporting.terminal import print_record
+    from attnscope.report.show import print_record
 
     record.write_page(page)
     if not as_json:
@@ -83,10 +83,9 @@ def _survey(
     as_json: bool,
     verbose: bool,
 ) -> dict[str, Any]:
-    from attnscope.records.survey.diagnose import diagnose
-    from attnscope.records.survey.evidence import view_name
-    from attnscope.records.survey.thresholds import Thresholds
-    from attnscope.reporting.terminal import print_record
+    from attnscope.commands.scan.diagnose import Thresholds, diagnose
+    from attnscope.commands.scan.survey.provenance import view_name
+    from attnscope.report.show import print_record
 
     thresholds = Thresholds.parse(settings)
     findings = diagnose(survey, thresholds)
@@ -95,7 +94,7 @@ def _survey(
         page, findings=findings, thresholds=thresholds, keep_text=keep_text, kept_in=str(file), views=views
     )
     if charts is not None:
-        from attnscope.charts.gallery import write_gallery
+        from attnscope.commands.scan.chart import write_gallery
 
         write_gallery(survey, charts, findings=findings)
     if not as_json:

@@ -11,7 +11,7 @@ import typer
 from attnscope.cli.options import Verbose, json_option, out_option, resume_option
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.experiment import PRESETS
-from attnscope.core.visible import clean
+from attnscope.core.words import clean
 
 if TYPE_CHECKING:
     from attnscope.core.experiment import ExperimentCard
@@ -33,10 +33,10 @@ def reproduce(
     as_json: Annotated[bool, json_option("the results")] = False,
 ) -> None:
     """Run a paper's claims again, with a verdict beside each (any verdict is exit code 0); without PAPER, list them."""
-    from attnscope.cli.default_folder import named_folder
+    from attnscope.cli.files import named_folder
     from attnscope.cli.output import output_folder, print_json
     from attnscope.cli.progress import showing
-    from attnscope.reproducing.cards import card_named, cards
+    from attnscope.papers.run import card_named, cards
 
     known = cards()
     if paper is None:
@@ -48,8 +48,8 @@ def reproduce(
     usual = named_folder(name if preset == "quick" else f"{name}-{preset}")
     with showing() as progress:
         progress("loading", 0, 0)
-        from attnscope.reproducing.desk import FOLDER as CHECKPOINT
-        from attnscope.reproducing.reproduce import reproduce as run
+        from attnscope.papers.desk import FOLDER as CHECKPOINT
+        from attnscope.papers.run import reproduce as run
 
         with output_folder(usual if out is None else out) as folder:
             if not resume and (folder / CHECKPOINT / "plan.json").exists():
@@ -66,8 +66,8 @@ def reproduce(
     if as_json:
         print_json(done.to_json())
     else:
-        from attnscope.records.reproduction import CHARTS, PAGE, RESULTS
-        from attnscope.reporting.terminal import print_record
+        from attnscope.commands.reproduce.record import CHARTS, PAGE, RESULTS
+        from attnscope.report.show import print_record
 
         files = {"Page": folder / PAGE, "Record": folder / RESULTS, "Charts": folder / CHARTS}
         print_record(done, files=files, verbose=verbose)
@@ -81,16 +81,16 @@ def _list(papers: Iterable[ExperimentCard], as_json: bool, verbose: bool) -> Non
         return
     from rich.console import Console
 
-    from attnscope.reporting.catalog import show_claims, show_papers
-    from attnscope.reporting.terminal import print_screen
-    from attnscope.reproducing.known import listed
+    from attnscope.papers.known import listed
+    from attnscope.report.catalog import show_claims, show_papers
+    from attnscope.report.show import print_screen
 
     show = show_claims if verbose else show_papers
     print_screen(show(map(listed, papers)), {}, Console(highlight=False))
 
 
 def _described(one: ExperimentCard) -> dict[str, Any]:
-    from attnscope.reproducing.known import known
+    from attnscope.papers.known import known
 
     return {
         "name": one.name,

@@ -34,13 +34,13 @@ from attnscope.cli.options import (
     severity_of,
 )
 from attnscope.core.errors import RefusalError
-from attnscope.core.visible import clean
+from attnscope.core.words import clean
 
 if TYPE_CHECKING:
+    from attnscope.commands.scan.diagnose import Thresholds
+    from attnscope.commands.scan.survey.survey import Survey
     from attnscope.core.finding import Finding
     from attnscope.core.progress import Listener
-    from attnscope.records.survey.survey import Survey
-    from attnscope.records.survey.thresholds import Thresholds
 
 PARTIAL, SHARDS = "survey.partial.json", "survey.partial.shards"
 
@@ -96,12 +96,12 @@ def scan(
     as_json: Annotated[bool, json_option("the findings")] = False,
 ) -> None:
     """Look at every head of MODEL as it reads CORPUS, and say what is wrong; write a survey and its page."""
-    from attnscope.cli.default_folder import model_folder
-    from attnscope.cli.names import check_corpus, check_device_map, check_measures, check_model
+    from attnscope.cli.files import model_folder
+    from attnscope.cli.options import check_corpus, check_device_map, check_measures, check_model
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
-    from attnscope.records.survey.store import remove_store
-    from attnscope.records.survey.thresholds import Thresholds
+    from attnscope.commands.scan.diagnose import Thresholds
+    from attnscope.commands.scan.survey.shards import remove_store
 
     thresholds = Thresholds.parse(threshold or [])
     check_measures(measures)
@@ -122,7 +122,7 @@ def scan(
             if earlier is not None:  # it goes when the new scan has its model and its corpus, and not for a typo
                 _echo(f"the interrupted scan in {folder} will be replaced; --resume would go on with it.")
             progress("loading", 0, 0, 0)  # torch and transformers take seconds to import: say so first
-            from attnscope.scanning.scan import scan as run_scan
+            from attnscope.commands.scan.run import scan as run_scan
 
             survey = run_scan(
                 model,
@@ -170,7 +170,7 @@ def scan(
         raise typer.Exit(130) from None
     say(survey, findings, place, thresholds, as_json, verbose)
     if views:
-        from attnscope.records.survey.evidence import view_name
+        from attnscope.commands.scan.survey.provenance import view_name
 
         _echo(f"views: {', '.join(str(place / view_name(sample)) for sample in views)}")
     if fail_on and any(finding.at_least(severity_of(fail_on)) for finding in findings):
@@ -179,7 +179,7 @@ def scan(
 
 def _state(folder: Path) -> tuple[int, ...] | None:
     """What tells unfinished work from what is done in its place; None where there is none."""
-    from attnscope.records.survey.store import PLAN
+    from attnscope.commands.scan.survey.shards import PLAN
 
     found: list[int] = []
     for path in (folder / PARTIAL, folder / SHARDS / PLAN, folder / SHARDS):
@@ -209,7 +209,7 @@ def _refuse_what_parts_lack(store: str | None, view: bool, fail_on: FailOn | Non
 
 
 def _say_part(survey: Survey, shard: str, store: str, as_json: bool) -> None:
-    from attnscope.engine.part import part
+    from attnscope.engine.crew import part
 
     read, which = survey.provenance["corpus"], str(part(shard))  # what `env` stood for
     if as_json:
@@ -236,11 +236,11 @@ def _views(
     progress: Listener,
 ) -> tuple[int, ...]:
     """The pages of the sequences that findings point at; a sequence that cannot be viewed is said and left out."""
+    from attnscope.commands.scan.diagnose import diagnose
+    from attnscope.commands.scan.survey.provenance import samples_behind, view_name
+    from attnscope.commands.view.run import view as run_view
     from attnscope.hf.loading.load import load_as
     from attnscope.hf.loading.options import Loading
-    from attnscope.records.survey.diagnose import diagnose
-    from attnscope.records.survey.evidence import samples_behind, view_name
-    from attnscope.viewing.view import view as run_view
 
     wanted = [sample for sample in samples_behind(diagnose(survey, thresholds)) if sample in survey.sequences]
     if not wanted:
@@ -260,7 +260,7 @@ def _views(
 def write(
     survey: Survey, folder: Path, place: Path, thresholds: Thresholds, views: tuple[int, ...] = ()
 ) -> tuple[Finding, ...]:
-    from attnscope.records.survey.diagnose import diagnose
+    from attnscope.commands.scan.diagnose import diagnose
 
     findings = diagnose(survey, thresholds)
     survey.write_page(
@@ -293,7 +293,7 @@ def say(
             }
         )
     else:
-        from attnscope.reporting.terminal import print_record
+        from attnscope.report.show import print_record
 
         files = {"Report": folder / "report.html", "Survey": folder / "survey.json"}
         print_record(survey, files=files, findings=findings, thresholds=thresholds, verbose=verbose)

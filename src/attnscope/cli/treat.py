@@ -29,7 +29,7 @@ from attnscope.cli.options import (
     seed_option,
 )
 from attnscope.core.errors import RefusalError
-from attnscope.core.visible import clean
+from attnscope.core.words import clean
 
 PARTIAL = "treatment.partial"
 WEIGHTS = "model"
@@ -93,13 +93,12 @@ def treat(
     as_json: Annotated[bool, json_option("everything but the surveys")] = False,
 ) -> None:
     """Try a remedy on MODEL: diagnosed, changed, trained beside a control, and measured again on held-out text."""
-    from attnscope.cli.default_folder import model_folder
-    from attnscope.cli.files import checked_file
-    from attnscope.cli.names import check_corpus, check_model
+    from attnscope.cli.files import checked_file, model_folder
+    from attnscope.cli.options import check_corpus, check_model
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
-    from attnscope.core.remedy import refuse_unknown_remedy
-    from attnscope.records.survey.thresholds import Thresholds
+    from attnscope.commands.scan.diagnose import Thresholds
+    from attnscope.core.finding import refuse_unknown_remedy
 
     refuse_unknown_remedy(remedy)
     thresholds, blocks, settings = Thresholds.parse(threshold or []), numbers(layers), _settings(setting or [])
@@ -119,7 +118,7 @@ def treat(
             if begun and not resume:
                 _echo(f"the interrupted training in {folder} will be replaced; --resume would go on with it.")
             progress("loading", 0, 0)
-            from attnscope.treating.treat import treat as run_treat
+            from attnscope.commands.treat.run import treat as run_treat
 
             found = run_treat(
                 model,
@@ -160,7 +159,7 @@ def treat(
         _echo(f"interrupted; {done}.")
         raise typer.Exit(130) from None
     if chart is not None:
-        from attnscope.charts.export import save
+        from attnscope.report.export import save
 
         save(found.chart(), chart)
     weights = None if out is None else folder / WEIGHTS
@@ -170,7 +169,7 @@ def treat(
         files = {"data": saved, "page": page, "chart": chart, "model": weights}
         print_json({**found.to_json(), "files": {name: one and str(one) for name, one in files.items()}})
     else:
-        from attnscope.reporting.terminal import print_record
+        from attnscope.report.show import print_record
 
         files = {"Page": page, "Record": saved, "Model": weights, "Chart": chart}
         print_record(found, files=files, verbose=verbose)

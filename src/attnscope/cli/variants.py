@@ -16,7 +16,7 @@ def variants(
 ) -> None:
     """List the published attentions that can be exchanged, with cost, start and source."""
     from attnscope.core.registry import refuse_unknown_variant
-    from attnscope.core.variant_cards import variant_cards
+    from attnscope.core.variant import variant_cards
 
     if name is not None:
         refuse_unknown_variant(name)
@@ -32,14 +32,14 @@ def variants(
         return
     from rich.console import Console
 
-    from attnscope.reporting.catalog import show_variant, show_variants
+    from attnscope.report.catalog import show_variant, show_variants
 
     console = Console(highlight=False)
     console.print(show_variants(cards) if name is None else show_variant(cards[0]))
 
 
 def _remedies(as_json: bool) -> None:
-    from attnscope.core.remedy import TABLE
+    from attnscope.core.finding import TABLE
 
     if as_json:
         from attnscope.cli.output import print_json
@@ -48,6 +48,6 @@ def _remedies(as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from attnscope.reporting.catalog import show_remedies
+    from attnscope.report.catalog import show_remedies
 
     Console(highlight=False).print(show_remedies(TABLE))

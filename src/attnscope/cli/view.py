@@ -74,9 +74,8 @@ def view(
     as_json: Annotated[bool, json_option("what every head does (not the maps)")] = False,
 ) -> None:
     """Which head of MODEL looks where in TEXT? Every map on one page, as lines or grids, in 8 bits a weight."""
-    from attnscope.cli.default_folder import model_folder
-    from attnscope.cli.files import checked_file, text_or_medium
-    from attnscope.cli.names import check_model
+    from attnscope.cli.files import checked_file, model_folder, text_or_medium
+    from attnscope.cli.options import check_model
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
 
@@ -93,7 +92,7 @@ def view(
     try:
         with output_folder(place) as folder, showing() as progress:
             progress("loading", 0, 0)  # torch and transformers take seconds to import: say so first
-            from attnscope.viewing.view import view as run
+            from attnscope.commands.view.run import view as run
 
             found = run(
                 model,
@@ -116,7 +115,7 @@ def view(
             progress("drawing the page", 0, 0)
             found.write_page(folder / PAGE)
     except KeyboardInterrupt:
-        from attnscope.core.visible import clean
+        from attnscope.core.words import clean
 
         unfinished = "interrupted before the view was done; nothing is written"
         said = f"interrupted; {clean(str(saved))} is written, the page is not"
@@ -137,7 +136,7 @@ def _checked_survey(words: str | Path | None, survey: Path | None, sample: int |
         return None
     if words is not None:
         raise RefusalError("A TEXT and --from are two things to view: give one of them.")
-    from attnscope.records.survey.survey import Survey
+    from attnscope.commands.scan.survey.survey import Survey
 
     Survey.load(survey)
     return survey

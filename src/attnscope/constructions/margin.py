@@ -6,12 +6,10 @@ import numpy as np
 
 from attnscope.core.construction import construction
 from attnscope.core.progress import Advance, silent
-from attnscope.heads.accuracy import Accuracy
-from attnscope.heads.factors import Factors
-from attnscope.heads.ratios import refuse_too_narrow
-from attnscope.patterns.pattern import Pattern
-from attnscope.solvers.keys import make_keys
-from attnscope.solvers.largest_margin import largest_margin
+from attnscope.heads.accuracy import Accuracy, Factors, refuse_too_narrow
+from attnscope.heads.pattern import Pattern
+from attnscope.heads.solvers.keys import make_keys
+from attnscope.heads.solvers.largest_margin import largest_margin
 
 
 def likely_width(pattern: Pattern) -> int:

@@ -41,15 +41,13 @@ from jaxtyping import Float, Int
 from attnscope.core.construction import construction
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
-from attnscope.heads.accuracy import Accuracy, Dtype
-from attnscope.heads.certified import certified
-from attnscope.heads.factors import Factors
-from attnscope.heads.ratios import with_exact_ratios
-from attnscope.heads.slack import rounding_of_one
-from attnscope.patterns.generate import union_of_permutations
-from attnscope.patterns.pattern import Pattern
-from attnscope.solvers.curve import curve
-from attnscope.solvers.universality import universality
+from attnscope.heads.accuracy import Accuracy, Dtype, Factors, with_exact_ratios
+from attnscope.heads.certificate import rounding_of_one
+from attnscope.heads.generate import union_of_permutations
+from attnscope.heads.pattern import Pattern
+from attnscope.heads.rounding import certified
+from attnscope.heads.solvers.theorem import curve
+from attnscope.heads.solvers.universality import universality
 
 ROOM_FOR_ROUNDING = 0.5  # the share of the asked leak that is aimed at
 BLOCK_ELEMENTS = 2**22

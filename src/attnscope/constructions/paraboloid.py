@@ -39,10 +39,9 @@ from jaxtyping import Float
 from attnscope.core.construction import construction
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
-from attnscope.heads.accuracy import Accuracy
-from attnscope.heads.factors import Factors
-from attnscope.patterns.chains import Chain, chains
-from attnscope.patterns.pattern import Pattern
+from attnscope.heads.accuracy import Accuracy, Factors
+from attnscope.heads.pattern import Pattern
+from attnscope.heads.reduction import Chain, chains
 
 WIDTH = 3
 REACH = 3.0

@@ -1,6 +1,6 @@
 """The paper's head: target logits split by their singular values, and both halves projected at random.
 
-Derivation (arXiv:2106.03764, Theorem 1; the numbers are in solvers/projection.py):
+Derivation (arXiv:2106.03764, Theorem 1; the numbers are in heads/solvers/projection.py):
 
 1. B holds logits whose softmax has exact ratios on the support and zeros small enough, with delta to spare everywhere.
 2. B = U S V^T. The rows x_i of U S^1/2 and y_j of V S^1/2 have <x_i, y_j> = B_ij and
@@ -30,20 +30,10 @@ from scipy.sparse.csgraph import connected_components
 from attnscope.core.construction import construction
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
-from attnscope.heads.accuracy import Accuracy
-from attnscope.heads.factors import Factors
-from attnscope.patterns.pattern import Pattern
-from attnscope.solvers.exact_tails import exact_tail_width
-from attnscope.solvers.projection import (
-    Pair,
-    Target,
-    as_drawn,
-    gaussian,
-    redraw,
-    target,
-    theorem_notes,
-)
-from attnscope.solvers.theorem import Theorem, theorem_width
+from attnscope.heads.accuracy import Accuracy, Factors
+from attnscope.heads.pattern import Pattern
+from attnscope.heads.solvers.projection import Pair, Target, as_drawn, gaussian, redraw, target, theorem_notes
+from attnscope.heads.solvers.theorem import Theorem, exact_tail_width, theorem_width
 
 LARGEST_BLOCK = 4096  # a dense decomposition takes about a minute here, and grows with the cube
 

@@ -19,11 +19,10 @@ from jaxtyping import Float
 from attnscope.core.construction import construction
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
-from attnscope.heads.accuracy import Accuracy
-from attnscope.heads.factors import Factors
-from attnscope.patterns.pattern import Pattern
-from attnscope.solvers.projection import Pair, redraw, target, theorem_notes
-from attnscope.solvers.theorem import theorem_width_rows
+from attnscope.heads.accuracy import Accuracy, Factors
+from attnscope.heads.pattern import Pattern
+from attnscope.heads.solvers.projection import Pair, redraw, target, theorem_notes
+from attnscope.heads.solvers.theorem import theorem_width_rows
 
 
 @construction(

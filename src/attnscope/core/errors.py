@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
+from importlib.util import find_spec
 
 _in_flags: ContextVar[bool] = ContextVar("in_flags", default=False)
 
@@ -73,3 +74,44 @@ def nearest(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = get_close_matches(word, names, n=1, cutoff=0.5)
     return f" Did you mean '{close[0]}'?" if close else f" Known: {', '.join(names)}."
+
+
+# torch is an extra: records are drawn, compared, merged and exported without it, and all that runs a model needs it.
+#
+#     pip install attnscope             report, compare, merge, timeline, export, cite, measures, variants
+#     pip install 'attnscope[torch]'    everything: brings torch and transformers
+#
+# What needs torch imports it, and nothing keeps a list of such things: where the import fails, whoever asked is told in
+# one sentence how to get it.
+
+EXTRA = "torch"
+BROUGHT = ("torch", "transformers")
+INSTALL = f"pip install 'attnscope[{EXTRA}]'"
+
+
+@contextmanager
+def asking_for_torch() -> Iterator[None]:
+    """Makes a refusal of the failed import of what the extra brings. Every other failed import stays what it is."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name not in BROUGHT or find_spec(name) is not None:  # there, and broken inside: that is told as it is
+            raise
+        raise _refusal(name) from error
+
+
+def refuse_without_torch() -> None:
+    """For who would begin to talk about long work otherwise."""
+    for name in BROUGHT:
+        if find_spec(name) is None:
+            raise _refusal(name)
+
+
+def torch_is_there() -> bool:
+    """By what is installed: nothing is imported."""
+    return all(find_spec(name) is not None for name in BROUGHT)
+
+
+def _refusal(name: str) -> RefusalError:
+    return RefusalError(f"This needs {name}, which is not installed: {INSTALL}.")

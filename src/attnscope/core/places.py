@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from attnscope.core.errors import RefusalError
-from attnscope.core.files import write_atomically
-from attnscope.core.named_path import named_path
+from attnscope.core.files import named_path, write_atomically
 
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 

@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TypeVar, overload
 
+from attnscope.core.card import names
 from attnscope.core.construction import Auto, Construction
-from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.errors import RefusalError, asking_for_torch, nearest
 from attnscope.core.experiment import Experiment
 from attnscope.core.explanation import Method
 from attnscope.core.finding import FindingKind
 from attnscope.core.measure import Measure
-from attnscope.core.rooms import names
-from attnscope.core.torch_extra import asking_for_torch
 from attnscope.core.variant import Variant
 
 SETS = ("default", "deep", "all")
@@ -88,13 +87,13 @@ def explanations() -> dict[str, Method]:
 @cache
 def experiments() -> dict[str, Experiment]:
     """Every paper whose claims can be run again, by name."""
-    return leaves("attnscope.experiments", Experiment)
+    return leaves("attnscope.papers.experiments", Experiment)
 
 
 @cache
 def findings() -> dict[str, FindingKind]:
     """Every kind of finding, by name, in the order in which they are told. Needs no torch."""
-    found = leaves("attnscope.records.survey.findings", FindingKind)
+    found = leaves("attnscope.findings", FindingKind)
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
 
 

@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 
 import attnscope
+from attnscope.core.errors import RefusalError
+
+# Seeds: whole numbers that every generator takes, Python's, numpy's and torch's alike.
+
+LARGEST_SEED = 2**64 - 1
+LOWEST_OF_TORCH = -(2**63)
+MOST_SEEDS = 1000
+
+
+def refuse_unusable_seed(seed: int, lowest: int = LOWEST_OF_TORCH) -> None:
+    """`lowest` is 0 where numpy draws: it takes no negative seeds."""
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):  # numpy's whole numbers are some too
+        raise RefusalError(f"A seed is a whole number, not {seed!r}: choose 0 or more.")
+    if seed < lowest:
+        raise RefusalError(f"A seed of {seed} cannot be used: choose 0 or more.")
+    if seed > LARGEST_SEED:
+        raise RefusalError(f"A seed of {seed} has more than 64 bits: choose one up to {LARGEST_SEED}.")
+
+
+def numbered_seeds(seeds: int | Sequence[int], each: str) -> Sequence[int]:
+    """How many seeds, or which, as a sequence that can be gone through; `each` is what every one of them costs."""
+    count = seeds if isinstance(seeds, int) else len(seeds)
+    if count > MOST_SEEDS:
+        raise RefusalError(
+            f"{count:,} seeds are {count:,} times {each}, and means hardly change after {MOST_SEEDS:,}: ask for "
+            f"--seeds {MOST_SEEDS} or fewer."
+        )
+    return range(seeds) if isinstance(seeds, int) else seeds
+
 
 _LIBRARIES = ("torch", "transformers", "numpy")  # those whose versions can change numbers
 

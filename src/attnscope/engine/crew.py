@@ -11,11 +11,105 @@ would lose: what a task makes, it puts into a file before it answers, and answer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+import pickle
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
-from attnscope.core.errors import RefusalError
+from attnscope.core.errors import RefusalError, meant
+
+# Messages between a driver and its workers: pickles with their length in front, through pipes.
+
+_LENGTH = struct.Struct(">Q")
+
+
+def send(stream: BinaryIO, message: Any) -> None:
+    data = pickle.dumps(message)
+    stream.write(_LENGTH.pack(len(data)) + data)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> Any:
+    """The next message; `EOFError` where there is none any more."""
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        raise EOFError
+    data = stream.read(length := _LENGTH.unpack(head)[0])
+    if len(data) < length:
+        raise EOFError
+    return pickle.loads(data)  # both ends are this program
+
+
+# Which part of the shards is mine: `3/64` on the command line, or what a batch system says in the environment.
+#
+#     --shard 3/64        the third of 64 parts
+#     --shard env         RANK and WORLD_SIZE (torchrun), SLURM_ARRAY_TASK_ID and _COUNT, or SLURM_PROCID and SLURM_NTASKS
+#
+# Shards are dealt out like cards: part i of n has shards i-1, i-1+n, i-1+2n, ... Which shard is which does not depend on
+# n, so that work begun in 64 parts can be finished in 8.
+
+FROM_ENVIRONMENT = "env"
+# which variables: the number, how many there are, and the first number
+_SYSTEMS = (
+    ("RANK", "WORLD_SIZE", None),
+    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
+    ("SLURM_PROCID", "SLURM_NTASKS", None),
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The `number`-th (from 1) of `of` parts."""
+
+    number: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def shards(self, count: int) -> range:
+        return range(self.number - 1, count, self.of)
+
+
+def part(text: str, environment: Mapping[str, str] | None = None) -> Part:
+    """What the text means, or a refusal."""
+    if text == FROM_ENVIRONMENT:
+        return _of(os.environ if environment is None else environment)
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip())
+    if found is None:
+        raise RefusalError(f"'{text}' is not a part: write --shard 3/64 for the third of 64, or --shard env.")
+    return _sound(int(found[1]), int(found[2]))
+
+
+def _of(environment: Mapping[str, str]) -> Part:
+    for name, count, lowest in _SYSTEMS:
+        if name in environment and count in environment:
+            try:
+                first = int(environment.get(lowest, "0")) if lowest else 0
+                return _sound(int(environment[name]) - first + 1, int(environment[count]))
+            except ValueError:
+                raise RefusalError(
+                    f"{name} and {count} are '{environment[name]}' and '{environment[count]}', which are no numbers: "
+                    "write --shard 3/64 instead."
+                ) from None
+    raise RefusalError(
+        "--shard env finds neither RANK and WORLD_SIZE nor SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT in the "
+        "environment: start it under torchrun or in a job array, or write --shard 3/64."
+    )
+
+
+def _sound(number: int, of: int) -> Part:
+    if not 1 <= number <= of:
+        raise RefusalError(
+            f"There is no part {number} of {of}: parts are counted from 1, so write --shard 1/{max(of, 1)} to "
+            f"{max(of, 1)}/{max(of, 1)}."
+        )
+    return Part(number, of)
+
 
 RETRIES = 3  # how often a task is given to another worker after the death of one
 
@@ -78,3 +172,39 @@ def lost(called: str, ending: str) -> RefusalError:
 
 def _first_upper(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}"
+
+
+# Whose hands do the work: so many processes here, or a cluster.
+
+ENGINES = ("local", "ray")
+
+
+@dataclass(frozen=True)
+class Hands:
+    """`workers` None leaves it to the engine: one process here, all cores of a cluster."""
+
+    workers: int | None = None
+    engine: str = "local"
+    address: str | None = None
+    gpus_per_worker: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise RefusalError(
+                f"There is no engine '{self.engine}': choose one of {', '.join(ENGINES)}.{meant(self.engine, ENGINES)}"
+            )
+        if self.engine == "local" and (self.address is not None or self.gpus_per_worker):
+            raise RefusalError("An address and GPUs for each worker belong to a cluster: add --engine ray.")
+        if self.workers is not None and self.workers < 1:
+            raise RefusalError(f"{self.workers} workers do nothing: pass --workers 1 or more.")
+        if self.gpus_per_worker < 0:
+            raise RefusalError(f"{self.gpus_per_worker:g} GPUs for each worker cannot be: pass 0 or more.")
+
+    def crew(self, job: Job) -> AbstractContextManager[Crew]:
+        if self.engine == "ray":
+            from attnscope.engine.on_ray import OnRay
+
+            return OnRay(job, self.workers, self.address, self.gpus_per_worker)
+        from attnscope.engine.processes import Processes
+
+        return Processes(job, self.workers or 1)

@@ -22,8 +22,7 @@ from typing import IO, Any
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import count
-from attnscope.engine.crew import RETRIES, Job, failed, lost, refuse_disagreement, refused
-from attnscope.engine.frames import receive, send
+from attnscope.engine.crew import RETRIES, Job, failed, lost, receive, refuse_disagreement, refused, send
 
 _NOTHING = object()
 _MOST_PER_CORE = 16  # more of them only take each other's memory

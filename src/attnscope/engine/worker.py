@@ -15,7 +15,7 @@ import threading
 from typing import Any, BinaryIO
 
 from attnscope.core.errors import RefusalError
-from attnscope.engine.frames import receive, send
+from attnscope.engine.crew import receive, send
 
 
 def main() -> None:

@@ -36,9 +36,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.explanation import explanation
-from attnscope.matrix.attention_call import AttentionCall
-from attnscope.matrix.relevance_maps import of_two_streams, read_each_other
-from attnscope.matrix.relevance_products import from_left, from_right
+from attnscope.matrix.relevance import AttentionCall, from_left, from_right, of_two_streams, read_each_other
 
 Row = Float[Tensor, "batch token"]
 

@@ -28,11 +28,9 @@ from jaxtyping import Bool, Int
 
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy
-from attnscope.heads.cycles import cycle_and_row
-from attnscope.heads.floor import logit_floor, typical_logit_floor
-from attnscope.heads.signs import SignRank, sign_rank
-from attnscope.patterns.pattern import Pattern
-from attnscope.records.bounds import Bound, Bounds
+from attnscope.heads.cycles import Bound, Bounds, cycle_and_row
+from attnscope.heads.pattern import Pattern
+from attnscope.heads.signs import SignRank, logit_floor, sign_rank, typical_logit_floor
 
 if TYPE_CHECKING:  # the bounds that need no pattern do without
     from scipy.sparse import csr_array

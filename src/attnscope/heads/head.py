@@ -6,19 +6,18 @@ projections W_Q = [I; 0], W_K = [0; I] that are fixed once and for all. Only X d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
-
-if TYPE_CHECKING:
-    from attnscope.heads.module import HeadModule
+from attnscope.heads.pattern import Pattern
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +100,108 @@ class Head:
 
     def module(self) -> HeadModule:
         """The head as a torch module that realises its pattern on its own X."""
-        from attnscope.heads.module import module_of
 
         return module_of(self)
+
+
+# Rows of patterns as torch tensors: rows of many patterns on the same keys are worked on together.
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Empty places of a support repeat its first key and are not `real`. `last` is the last key that a row sees, None
+    where every row sees every key."""
+
+    support: Int[Tensor, "row k"]
+    logs: Float[Tensor, "row k"]
+    real: Bool[Tensor, "row k"]
+    last: Int[Tensor, " row"] | None = None
+
+    @classmethod
+    def of(cls, patterns: Sequence[Pattern]) -> Rows:
+        """All rows of all patterns, one after the other."""
+        k, count = max(pattern.k for pattern in patterns), sum(pattern.n for pattern in patterns)
+        support = np.empty((count, k), dtype=np.int64)
+        weights, real = np.ones((count, k)), np.zeros((count, k), dtype=bool)
+        first = 0
+        for pattern in patterns:
+            rows, own = slice(first, first + pattern.n), pattern.k
+            keys, shares, present = pattern.padded()
+            support[rows, :own], weights[rows, :own], real[rows, :own] = keys, shares, present
+            support[rows, own:] = keys[:, :1]
+            first += pattern.n
+        last = None
+        if any(pattern.causal for pattern in patterns):
+            seen = [np.arange(one.n) if one.causal else np.full(one.n, one.n_keys - 1) for one in patterns]
+            last = torch.from_numpy(np.concatenate(seen))
+        return cls(torch.from_numpy(support), torch.from_numpy(weights).log(), torch.from_numpy(real), last)
+
+    def __len__(self) -> int:
+        return len(self.support)
+
+    def __getitem__(self, some: Tensor | slice) -> Rows:
+        last = None if self.last is None else self.last[some]
+        return Rows(self.support[some], self.logs[some], self.real[some], last)
+
+    def pattern(self, n_keys: int) -> Pattern:
+        """The rows as a pattern of their own."""
+        starts = np.concatenate([[0], np.cumsum(self.real.sum(1).numpy())])
+        return Pattern(starts, self.support[self.real].numpy(), self.logs[self.real].exp().numpy(), n_keys)
+
+    def hide(self, values: Float[Tensor, "row key"], hidden: float) -> None:
+        """Write `hidden` where there is no zero of the pattern: on the support, and on what a causal mask hides."""
+        values.scatter_(1, self.support, hidden)
+        if self.last is not None:
+            values.masked_fill_(torch.arange(values.shape[1]) > self.last[:, None], hidden)
+
+
+# A compiled head as a torch module: the fixed projections of the theorem, and the input that gives the pattern.
+#
+#     module = head.module()
+#     module()                     # the attention pattern, [row, key]
+#     module(value=v)              # what attention makes of values, [row, value_width]
+#     module(X=other)              # the same projections on another input: they know no pattern (arXiv:2106.03764)
+#
+# Everything is a buffer, so `module.to(device)` moves it, `state_dict` saves it, and no optimiser touches it.
+
+
+class HeadModule(nn.Module):
+    """softmax(X W_Q W_K^T X^T / sqrt(width)), with a causal mask where the head has one."""
+
+    X: Tensor
+    W_Q: Tensor
+    W_K: Tensor
+
+    def __init__(
+        self,
+        X: Float[Tensor, "row twice"],
+        W_Q: Float[Tensor, "twice width"],
+        W_K: Float[Tensor, "twice width"],
+        causal: bool,
+    ) -> None:
+        super().__init__()
+        self.register_buffer("X", X.clone())
+        self.register_buffer("W_Q", W_Q.clone())
+        self.register_buffer("W_K", W_K.clone())
+        self.causal = causal
+
+    def forward(
+        self,
+        X: Float[Tensor, "*batch row twice"] | None = None,
+        value: Float[Tensor, "*batch2 row value_width"] | None = None,
+    ) -> Float[Tensor, "*any row answer"]:
+        """The mixed values; without values, the pattern itself."""
+        X = self.X if X is None else X
+        # W_Q and W_K only select columns, so these products are exact in any precision. Logits and softmax are then
+        # taken in float32 or more, as in the certificate: a bfloat16 head is one whose queries and keys are rounded.
+        exact = torch.float64 if X.dtype == torch.float64 else torch.float32
+        query, key = (X @ self.W_Q).to(exact), (X @ self.W_K).to(exact)
+        mixing = torch.eye(X.shape[-2], dtype=exact, device=X.device) if value is None else value.to(exact)
+        mixing = mixing.expand(*query.shape[:-2], *mixing.shape[-2:]) if mixing.ndim < query.ndim else mixing
+        mixed = F.scaled_dot_product_attention(query, key, mixing, is_causal=self.causal)
+        return mixed if value is None else mixed.to(value.dtype)
+
+
+def module_of(head: Head) -> HeadModule:
+    """The head as a module; heads with more keys than queries have no single input X and are refused."""
+    return HeadModule(*head.inputs(), causal=head.causal)

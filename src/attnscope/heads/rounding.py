@@ -13,17 +13,52 @@ better for the row.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnscope.heads.accuracy import Dtype
-from attnscope.heads.factors import Factors
-from attnscope.heads.head import Head
-from attnscope.heads.ratios import with_exact_ratios
-from attnscope.heads.slack import UNITS, gamma, lowest_bit, step_of
-from attnscope.patterns.pattern import Pattern
+from attnscope.heads.accuracy import Accuracy, Certificate, Dtype, Factors, with_exact_ratios
+from attnscope.heads.certificate import HERE, MILLIONTH, UNITS, certify, gamma, lowest_bit, step_of
+from attnscope.heads.head import Head, Rows
+from attnscope.heads.pattern import Pattern
+
+# A check that is quicker than the certificate, and never kinder: what passes here, `heads.certificate` certifies.
+#
+# The certificate bounds what rounding does to each logit (`heads.slack`). With m_c = max_j |k_jc|, a = sum_c |q_c| m_c,
+# every bound (1) and (2) there, and what the rounding of the scale adds (|s_j - s_peak| <= 2 scale a), is at most
+#
+#     r = scale a (gamma_rounds + gamma_rounds' + 2 u) (1 + 1e-6)        for all logits of the row alike, so
+#
+#     ratio error  <=  exp(max t - min t + 2 r) - 1
+#     leak         <=  sigmoid(ln(n - |S|) + max over j not in S of s_j - lse over S of s + 2 r):
+#
+# the sum over zeros is at most their number times the largest. No array of bounds, no exponentials of n numbers.
+
+
+def surely_certified(
+    queries: Float[Tensor, "row width"], keys: Float[Tensor, "key width"], rows: Rows, accuracy: Accuracy
+) -> Bool[Tensor, " row"]:
+    """Rows that the certificate passes for sure; False says nothing. Queries and keys as the head stores them."""
+    n, width = keys.shape
+    unit, scale = UNITS[accuracy.dtype], width**-0.5
+    exact = queries.double()
+    largest = keys.abs().amax(0).double()
+    slack = (exact.abs() @ largest) * scale * MILLIONTH * (gamma(width + 1, unit) + gamma(width + 1, HERE) + 2 * unit)
+    logits = (exact * scale) @ keys.double().T
+    on = logits.gather(1, rows.support)
+    rows.hide(logits, -torch.inf)
+    residual = on - rows.logs
+    residual = torch.where(rows.real, residual, residual[:, :1])  # empty places repeat the first
+    ratio = torch.expm1(residual.amax(1) - residual.amin(1) + 2 * slack)
+    alone = rows.real.sum(1) == 1
+    mass = torch.where(rows.real, on, -torch.inf).logsumexp(1)
+    zeros = (n - rows.real.sum(1)).double().log()
+    leak = torch.sigmoid(zeros + logits.amax(1) - mass + 2 * slack)
+    return ((ratio <= accuracy.ratio_error) | alone & ratio.isfinite()) & (leak <= accuracy.leak)
+
 
 HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
 _ELEMENTS_AT_ONCE = 2**22  # of the table of pairs of coordinates, width x width for each row
@@ -181,3 +216,19 @@ def _spread(
     """ln(1 + ratio error) of each row: its largest minus its smallest error, between which empty places (0) lie."""
     error = torch.einsum("rkd,rd->rk", seen, queries) - wanted
     return error.amax(1) - error.amin(1)
+
+
+# From what a construction found to a head that is certified: the one place where factors are rounded and judged.
+
+
+class Certified(NamedTuple):
+    """A head in the precision it runs in, and how well its rounded tensors realise the pattern."""
+
+    head: Head
+    certificate: Certificate
+
+
+def certified(factors: Factors, pattern: Pattern, accuracy: Accuracy, method: str) -> Certified:
+    """Round to the precision of the accuracy, then certify what is left after rounding."""
+    head = rounded(factors, pattern, accuracy.dtype, method)
+    return Certified(head, certify(head, pattern, accuracy))

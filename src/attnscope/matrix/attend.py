@@ -8,6 +8,8 @@ back in its place.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -64,3 +66,98 @@ def additive_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask.logical_not(), float("-inf"))
+
+
+# Softmax attention with a learned sink, from one fused call: what the sink takes is known by each row's log-sum-exp.
+#
+# A sink is one more logit c in a row, whose value is 0. With l = log sum_j e^s_j and o = softmax(s) V,
+#
+#     sum_j e^s_j v_j / (e^c + sum_j e^s_j)  =  o e^l / (e^c + e^l)  =  o sigmoid(l - c)
+#
+# and the mixture of attention without it (share 1 - g) and with it (share g) is y = w o, w = (1 - g) + g sigmoid(l - c).
+#
+# Backwards. The gradient of l with respect to s is softmax(s) = P, and that of o is known, so with dO = w dy
+#
+#     dS = P * (dO V^T - D) + P dl,    D = rowsum(dO * o),    dl = w' rowsum(dy * o) = (w' / w) D
+#
+# hence dS = P * (dO V^T - (1 - w'/w) D). The fused backward pass computes D itself, from the output that it is handed: it
+# is handed o (1 - w'/w), and gives the gradients of the whole. With w' = g sigmoid(l - c) sigmoid(c - l), w'/w is at most
+# 1.
+
+
+def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float) -> bool:
+    """Whether the kernel that torch would choose hands out log-sum-exps and takes them back: on CPUs it does."""
+    if query.device.type != "cpu":
+        return False
+    choice = torch._fused_sdp_choice(query, key, value, mask, 0.0, causal, scale=scale)
+    return bool(choice == SDPBackend.FLASH_ATTENTION.value)
+
+
+def sunk_attention(
+    query: Float[Tensor, "batch head query dim"],
+    key: Float[Tensor, "batch head key dim"],
+    value: Float[Tensor, "batch head key dim"],
+    sink: Float[Tensor, "head 1 1"],
+    share: Float[Tensor, "head 1 1"],
+    *,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float,
+) -> Float[Tensor, "batch head query dim"]:
+    """`share` of attention with the sink, the rest without; every row must see something."""
+    mixed: Tensor = _Sunk.apply(  # type: ignore[no-untyped-call]
+        query, key, value, sink, share, additive_mask(mask, query.dtype), causal, scale
+    )
+    return mixed
+
+
+class _Sunk(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        sink: Tensor,
+        share: Tensor,
+        mask: Tensor | None,
+        causal: bool,
+        scale: float,
+    ) -> Tensor:
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        out, lse = kernel(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
+        context.save_for_backward(query, key, value, sink, share, mask, out, lse)
+        context.rule = (causal, scale)
+        kept = torch.sigmoid(lse[..., None] - sink)
+        weight = (1 - share) + share * kept
+        weighed: Tensor = (out * weight).to(query.dtype)
+        return weighed
+
+    @staticmethod
+    def backward(context: Any, *given: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, sink, share, mask, out, lse = context.saved_tensors
+        causal, scale = context.rule
+        gradient = given[0].to(out.dtype)
+        logit = lse[..., None] - sink
+        kept, taken = torch.sigmoid(logit), torch.sigmoid(-logit)
+        weight = (1 - share) + share * kept
+        slope = share * kept * taken  # of the weight, in the log-sum-exp
+        # Where the sink takes all, nothing comes back, whatever the ratio is called.
+        ratio = torch.where(weight > 0, slope / weight, 0.0)
+        back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        to_query, to_key, to_value = back(
+            (gradient * weight).to(out.dtype),
+            query,
+            key,
+            value,
+            (out * (1 - ratio)).to(out.dtype),
+            lse,
+            0.0,
+            causal,
+            attn_mask=mask,
+            scale=scale,
+        )
+        along = (gradient * out).sum(-1, keepdim=True)
+        to_sink = (-slope * along).sum((0, 2), keepdim=True)[0].to(sink.dtype)
+        to_share = (-taken * along).sum((0, 2), keepdim=True)[0].to(share.dtype)
+        return to_query, to_key, to_value, to_sink, to_share, None, None, None

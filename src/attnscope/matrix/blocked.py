@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnscope.matrix.overlap import head_overlap, mean_cosines, sample_rows
 from attnscope.matrix.scores import Scores
+from attnscope.matrix.similarity import head_overlap, mean_cosines, sample_rows
 from attnscope.matrix.tiles import FLOOR, FORBIDDEN, VANISHING, pattern_strips, sees_any
 from attnscope.matrix.tiling import Strip, cut, tile_shape, width
 

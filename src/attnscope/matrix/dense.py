@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnscope.matrix.overlap import sample_rows
 from attnscope.matrix.scores import Scores
+from attnscope.matrix.similarity import sample_rows
 
 
 def dense_pattern(scores: Scores) -> Float[Tensor, "batch heads query key"]:

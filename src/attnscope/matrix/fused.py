@@ -30,9 +30,8 @@ from torch.nn import functional as F
 
 from attnscope.core.errors import RefusalError
 from attnscope.matrix.attend import additive_mask
-from attnscope.matrix.band import Band
-from attnscope.matrix.pointwise import POINTWISE_STATISTICS, pointwise_mass
-from attnscope.matrix.scores import Scores
+from attnscope.matrix.scores import POINTWISE_STATISTICS, Scores, pointwise_mass
+from attnscope.matrix.visibility import Band
 
 FUSED_STATISTICS = (
     *("row_entropy", "row_sum_squares", "row_mass", "mean_distance", "received"),

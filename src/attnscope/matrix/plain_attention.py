@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.matrix.sunk_attention import sunk_attention, takes
+from attnscope.matrix.attend import sunk_attention, takes
 from attnscope.matrix.visibility import Visible, for_every_head, real_keys, scores, seen, softmax_rows
 
 Mixed = Float[Tensor, "batch head query value_dim"]

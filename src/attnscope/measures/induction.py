@@ -7,9 +7,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from attnscope.core.measure import Located, measure
-from attnscope.matrix.pointwise import mass_at
 from attnscope.matrix.products import with_lse
-from attnscope.matrix.scores import Scores
+from attnscope.matrix.scores import Scores, mass_at
 from attnscope.matrix.sequences import accumulation_dtype
 
 

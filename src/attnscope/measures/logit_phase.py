@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.measure import measure
-from attnscope.matrix.logit_spread import logit_spread
+from attnscope.matrix.logits import logit_spread
 from attnscope.matrix.scores import Scores
 from attnscope.matrix.sequences import accumulation_dtype, row_mean
 

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.pathways.freezing import Rule, freeze_answer
-from attnscope.pathways.graded import Frozen, Graded, passed, plain
-from attnscope.pathways.memory import DENOMINATOR, GATE, remembered
+from attnscope.pathways.graded import Frozen, Graded, Rule, freeze_answer, passed, plain
+from attnscope.pathways.network import DENOMINATOR, GATE, remembered
 from attnscope.pathways.sums import LEADING, Backwards, PathSums
 
 # phi with phi(0) = 0, followed as phi(z) = g(z) z; only a gate where they multiply something else (SwiGLU).

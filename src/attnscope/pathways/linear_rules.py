@@ -7,8 +7,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnscope.pathways.freezing import Rule, freeze_answer, lifted
-from attnscope.pathways.graded import Frozen, Graded, plain
+from attnscope.pathways.graded import Frozen, Graded, Rule, freeze_answer, lifted, plain
 from attnscope.pathways.sums import LEADING, Backwards, PathSums
 
 _SUMS = (

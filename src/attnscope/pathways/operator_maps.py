@@ -33,7 +33,7 @@ from torch import Tensor
 
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.progress import Advance
-from attnscope.pathways.affine import Affine
+from attnscope.pathways.operator_jacobian import Affine
 
 EXACT_PRODUCTS = 4096  # most passes that the exact map by norm may take unless it is asked for
 PROBES = 32

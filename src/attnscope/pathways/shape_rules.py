@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.pathways.freezing import Rule, freeze_answer, leaves, lifted
-from attnscope.pathways.graded import Frozen, Graded, plain
+from attnscope.pathways.graded import Frozen, Graded, Rule, freeze_answer, leaves, lifted, plain
 from attnscope.pathways.sums import LEADING, Backwards, PathSums, Sums, split_axis
 
 OnParts = Callable[[Tensor], Any]

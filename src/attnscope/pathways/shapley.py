@@ -36,9 +36,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.progress import Advance, silent
-from attnscope.pathways.edges import Edges, edges, heads_apart, multiplied
 from attnscope.pathways.graded import Graded, Watch, watching
-from attnscope.pathways.network import Network
+from attnscope.pathways.network import Edges, Network, edges, heads_apart, multiplied
 from attnscope.pathways.sums import Backwards, Sums
 from attnscope.pathways.tape import pulled_if_recorded
 from attnscope.pathways.targets import Functional, pulled_back_through_tail, seen_by

@@ -30,11 +30,10 @@ from torch import Tensor
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
-from attnscope.pathways.edges import Edges, heads_apart, multiplied, one_attention
 from attnscope.pathways.ends import Ends, Signs, Ways, both_ends, drawn_signs, options, signs_of
 from attnscope.pathways.graded import Graded, watching
-from attnscope.pathways.network import Network
-from attnscope.pathways.opened import AT_ONCE, Halfway, Opened
+from attnscope.pathways.heads import AT_ONCE, Halfway, Opened
+from attnscope.pathways.network import Edges, Network, heads_apart, multiplied, one_attention
 from attnscope.pathways.targets import Functional, seen_by
 
 

@@ -1,9 +1,8 @@
 """Mergeable statistics: one pass, many shards, any order, and the very same numbers. numpy only."""
 
-from attnscope.stats.histogram import Histogram
 from attnscope.stats.moments import Moments
 from attnscope.stats.peak import Peak
-from attnscope.stats.sketch import QuantileSketch
+from attnscope.stats.sketch import Histogram, QuantileSketch
 from attnscope.stats.tally import Tally
 
 __all__ = ["Histogram", "Moments", "Peak", "QuantileSketch", "Tally"]

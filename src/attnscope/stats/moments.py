@@ -16,8 +16,18 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from attnscope.core.errors import RefusalError
-from attnscope.stats.exact import UNIT, exact_sums, from_text, integers, ratio, to_text
-from attnscope.stats.plain import counts_from_json, counts_to_json, floats_from_json, floats_to_json
+from attnscope.stats.exact import (
+    UNIT,
+    counts_from_json,
+    counts_to_json,
+    exact_sums,
+    floats_from_json,
+    floats_to_json,
+    from_text,
+    integers,
+    ratio,
+    to_text,
+)
 
 Shape = tuple[int, ...]
 

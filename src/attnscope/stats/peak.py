@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from attnscope.stats.exact import floats_from_json, floats_to_json
 from attnscope.stats.moments import Shape
-from attnscope.stats.plain import floats_from_json, floats_to_json
 
 NOWHERE = -1
 

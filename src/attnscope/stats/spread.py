@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from attnscope.stats.bootstrap import DRAWS, LEVEL, simultaneous_means
+from attnscope.stats.intervals import DRAWS, LEVEL, simultaneous_means
 
 HALVES = 200  # ways to halve the prompts
 FEWEST_TO_HALVE = 4

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnscope.core.variant import variant
 from attnscope.matrix.double_normalisation import doubly_normalised_pattern, scores_of_real_queries
-from attnscope.matrix.factorised import divided
+from attnscope.matrix.linear_attention import divided
 from attnscope.matrix.visibility import Visible, mix
 
 

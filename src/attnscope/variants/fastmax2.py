@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.variant import variant
-from attnscope.matrix.factorised import factorised_attention, factorised_pattern
+from attnscope.matrix.linear_attention import factorised_attention, factorised_pattern
 from attnscope.matrix.visibility import Visible, for_every_head, mix, real_keys, seen
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from attnscope.core.variant import Size, variant
 from attnscope.matrix.double_normalisation import doubly_normalised_pattern
+from attnscope.matrix.gate import share_of_each
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.share import share_of_each
 from attnscope.matrix.visibility import Visible, mix
 
 

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.variant import Size, variant
+from attnscope.matrix.gate import share_of_each
 from attnscope.matrix.plain_attention import attention_with_share_of_sink, sink_pattern, softmax_pattern
-from attnscope.matrix.share import share_of_each
 from attnscope.matrix.visibility import Visible
 
 

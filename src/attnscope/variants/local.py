@@ -12,9 +12,8 @@ from torch import Tensor
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.variant import variant
-from attnscope.matrix.band import Band
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
-from attnscope.matrix.visibility import Visible, for_every_head, real_keys
+from attnscope.matrix.visibility import Band, Visible, for_every_head, real_keys
 
 SMALLEST_BLOCK = 16
 

@@ -17,22 +17,20 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.anatomy.census import Census, take_census
+from attnscope.data.frame import WeightsFrame
+from attnscope.hf.anatomy.census import ATTENTION, Census, take_census, told_kinds
 from attnscope.hf.anatomy.dissect import Dissected, dissect
 from attnscope.hf.anatomy.example import Batch, cut_down, example_batch, few_rows, same_chance
 from attnscope.hf.anatomy.expected import refuse_without_attention, what_does_not_add_up
 from attnscope.hf.anatomy.folding import refuse_mixed_rows, rows_of
-from attnscope.hf.anatomy.kinds import ATTENTION, told_kinds
 from attnscope.hf.anatomy.lineage import own_streams
 from attnscope.hf.anatomy.parameters import settled
 from attnscope.hf.anatomy.projections import Projections, reading, weights_frame
 from attnscope.hf.anatomy.stacks import Placed, Placement, place
 from attnscope.hf.anatomy.writes import Writes
-from attnscope.hf.seeing.gradients import without_gradients
-from attnscope.hf.seeing.intact import ExchangedModulesError, evaluating, keeping_its_modules
-from attnscope.hf.seeing.tensors import Slot
-from attnscope.hf.seeing.uncompiled import refuse_compiled
-from attnscope.trace.frame import WeightsFrame
+from attnscope.hf.seeing.owners import Slot
+from attnscope.hf.seeing.restoring import ExchangedModulesError, evaluating, keeping_its_modules, without_gradients
+from attnscope.hf.seeing.unwrapped import refuse_compiled
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attnscope.hf.anatomy.example import Batch
-from attnscope.hf.anatomy.kinds import ATTENTION
-from attnscope.hf.anatomy.probe_run import probe_run
+from attnscope.hf.anatomy.census import ATTENTION
+from attnscope.hf.anatomy.example import Batch, probe_run
+from attnscope.hf.anatomy.folding import Witness
 from attnscope.hf.anatomy.projections import Projections, find_projections
 from attnscope.hf.anatomy.stacks import BlockSeen, Placement
 from attnscope.hf.anatomy.tape import Change, LinearMap, Place, StreamRecord, Tape, parameter_matrix
-from attnscope.hf.anatomy.witness import Witness
 from attnscope.hf.anatomy.writes import Writes, find_writes
-from attnscope.hf.seeing.offloaded import is_offloaded
+from attnscope.hf.seeing.owners import arguments, at, float_tensors, same_numbers
 from attnscope.hf.seeing.sighting import Sighting
-from attnscope.hf.seeing.tensors import arguments, at, float_tensors, same_numbers
+from attnscope.hf.seeing.unwrapped import is_offloaded
 
 
 @dataclass(frozen=True)

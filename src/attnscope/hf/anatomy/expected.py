@@ -15,8 +15,7 @@ from torch import nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import count, ranges
-from attnscope.hf.anatomy.census import Census
-from attnscope.hf.anatomy.kinds import ATTENTION, UNSEEN, unseen_attention
+from attnscope.hf.anatomy.census import ATTENTION, UNSEEN, Census, unseen_attention
 from attnscope.hf.anatomy.stacks import Placement
 
 

@@ -21,13 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.hf.anatomy.census import Census
-from attnscope.hf.anatomy.example import Batch, same_chance
-from attnscope.hf.anatomy.probe_run import probe_run
-from attnscope.hf.seeing.gradients import outside_inference, with_gradients
+from attnscope.hf.anatomy.example import Batch, probe_run, same_chance
 from attnscope.hf.seeing.masks import MaskReader
+from attnscope.hf.seeing.owners import Slot, float_tensors
 from attnscope.hf.seeing.primitives import FusedCall, Seen, SightedCall
+from attnscope.hf.seeing.restoring import outside_inference, with_gradients
 from attnscope.hf.seeing.sighting import Sighting
-from attnscope.hf.seeing.tensors import Slot, float_tensors
 
 Shape = tuple[int, ...]
 

@@ -18,15 +18,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnscope.hf.anatomy.example import Batch
-from attnscope.hf.anatomy.probe_run import probe_run
+from attnscope.hf.anatomy.example import Batch, probe_run
+from attnscope.hf.anatomy.folding import Witness
 from attnscope.hf.anatomy.projections import Columns, Projections, tolerance_of
 from attnscope.hf.anatomy.stacks import Placed
 from attnscope.hf.anatomy.tape import Matrix
-from attnscope.hf.anatomy.witness import Witness
-from attnscope.hf.seeing.offloaded import in_reach
+from attnscope.hf.seeing.owners import arguments, float_tensors
 from attnscope.hf.seeing.sighting import Sighting
-from attnscope.hf.seeing.tensors import arguments, float_tensors
+from attnscope.hf.seeing.unwrapped import in_reach
 
 Tokens = Float[Tensor, "batch token width"]
 _FEW = 4  # tokens of every sequence that are compared: what holds for all of these is no accident

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnscope.data.frame import WeightsFrame
 from attnscope.hf.anatomy.tape import Change, LinearMap, Matrix, Tape
-from attnscope.hf.seeing.offloaded import in_reach
 from attnscope.hf.seeing.sighting import Sighting
-from attnscope.trace.frame import WeightsFrame
+from attnscope.hf.seeing.unwrapped import in_reach
 
 
 @dataclass(frozen=True)

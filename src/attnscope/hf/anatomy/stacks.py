@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from attnscope.hf.anatomy.census import AttentionSeen, Census, ModuleCall
-from attnscope.hf.anatomy.kinds import ATTENTION, kind_of, unseen_attention
-from attnscope.hf.seeing.tensors import Slot
+from attnscope.hf.anatomy.census import ATTENTION, AttentionSeen, Census, ModuleCall, kind_of, unseen_attention
+from attnscope.hf.seeing.owners import Slot
 
 _TAILS = ("_model", "_tower", "_encoder", "_decoder")
 

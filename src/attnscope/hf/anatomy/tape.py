@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnscope.hf.seeing.owners import Slot
 from attnscope.hf.seeing.sighting import Sighting
-from attnscope.hf.seeing.tensors import Slot
 
 _TOKENS = 6
 

@@ -48,8 +48,7 @@ from attnscope.hf.anatomy.example import Batch
 from attnscope.hf.anatomy.places import self_attention_site
 from attnscope.hf.anatomy.projections import Columns
 from attnscope.hf.editing.turning import Output, measured_turning, probe_of
-from attnscope.hf.seeing.intact import evaluating
-from attnscope.hf.seeing.restoring import Restoring
+from attnscope.hf.seeing.restoring import Restoring, evaluating
 from attnscope.matrix.scores import Scores
 
 _ROWS = 512  # rows of attention compared at a time

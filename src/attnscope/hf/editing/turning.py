@@ -20,13 +20,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.data.frame import AttentionFrame
 from attnscope.hf.anatomy.anatomy import Anatomy, Site
 from attnscope.hf.anatomy.example import Batch, example_batch, run
 from attnscope.hf.loading.classes import positions_of
 from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.matrix.scores import Scores
-from attnscope.trace.frame import AttentionFrame
 
 _FEW = 7  # tokens of the run that shows where T_p is not zero
 _POSITIONS = 256  # positions whose maps are inverted at once

@@ -9,6 +9,7 @@ value, first_value    the same, with the values of the stack's first block
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -16,13 +17,91 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.exchanging.call import Call, read_call
-from attnscope.hf.exchanging.part import Part
-from attnscope.hf.exchanging.telling_of import tell_of_exchange
-from attnscope.hf.seeing.telling import Told, somebody_listens, tell
+from attnscope.hf.anatomy.anatomy import Stack
+from attnscope.hf.exchanging.call import Call, Part, part_of, read_call
+from attnscope.hf.seeing.owners import arguments, float_tensors
+from attnscope.hf.seeing.sighting import Told, Weights, somebody_listens, tell
 from attnscope.matrix.gate import gate
-from attnscope.matrix.plain_attention import plain_attention
+from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
 from attnscope.matrix.visibility import for_every_head, mix
+
+# What an attention module is given, kept for the part below it while the module runs.
+
+
+def watch_stream(changes: ExitStack, module: nn.Module, stack: Stack) -> None:
+    """Before every call of the module its tokens are put where the part finds them; after it they are let go."""
+    before = _keep_flipped if stack.sequence_first else _keep
+    changes.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+    changes.callback(module.register_forward_hook(_let_go, always_call=True).remove)
+
+
+def _keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    part = part_of(module)
+    if part is not None:
+        fitting = (t for _, t in float_tensors(arguments(args, kwargs)) if t.ndim == 3)
+        part.held["stream"] = next((t for t in fitting if t.shape[-1] == part.size.width), None)
+
+
+def _keep_flipped(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    _keep(module, args, kwargs)
+    part = part_of(module)
+    if part is not None and part.held["stream"] is not None:
+        part.held["stream"] = part.held["stream"].transpose(0, 1)
+
+
+def _let_go(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    part = part_of(module)
+    if part is not None:
+        part.held.pop("stream", None)
+
+
+# What whoever looks on is told of an attention that was exchanged: its own pattern, and which statistics of it hold.
+#
+# A variant of kind `logits` is softmax attention of other queries and keys: those that the fused kernel was given. Any
+# other writes its pattern out by its own slow form. Where columns of a pattern are no tokens, there is none to look at.
+
+
+def tell_of_exchange(part: Part, call: Call) -> None:
+    """Nothing is computed unless somebody listens and asks."""
+    if not somebody_listens():
+        return
+    card = part.variant.card
+    heads = tuple(range(call.query.shape[1])) if part.heads is None else part.heads
+    if card.kind == "logits":
+        tell(Told(logits_of=heads))
+    elif part.variant.pattern is None or not card.keys_are_tokens:
+        tell(
+            Told(
+                unseen=f"{card.name} does not give every token a weight of its own, so there is no pattern of tokens "
+                "to look at: measure the model with another variant, or by its loss."
+            )
+        )
+    else:
+        weights = Weights(
+            write_out=lambda: pattern_of(part, call),
+            visible=call.visible,
+            causal=call.causal,
+            scale=call.scale,
+            holds=frozenset(card.statistics),
+            sums_to_one=card.rows_sum_to_one,
+        )
+        tell(Told(weights=weights))
+
+
+def pattern_of(part: Part, call: Call) -> Tensor:
+    """`[batch, head, query, key]`: the variant's pattern on its heads, softmax on the others."""
+    assert part.variant.pattern is not None
+    if part.heads is None:
+        whole: Tensor = part.variant.pattern(call.query, call.key, **call.rule, **part.arguments)
+        return whole
+    plain = softmax_pattern(call.query, call.key, **call.rule)
+    mine, count, visible = list(part.heads), call.query.shape[1], call.visible
+    visible = visible[:, mine] if visible is not None and visible.shape[1] != 1 else visible
+    key = for_every_head(call.key, count)[:, mine]
+    rule = {**call.rule, "visible": visible}
+    own: Tensor = part.variant.pattern(call.query[:, mine], key, **rule, **part.arguments)
+    return plain.index_copy(1, torch.tensor(mine, device=plain.device), own.to(plain.dtype))
+
 
 Original = Callable[..., tuple[Tensor, Any]]
 

@@ -7,14 +7,54 @@ logits (soft-capping, learned sinks, position biases) would be lost in another a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.core.registry import variants
+from attnscope.core.variant import Size, Variant
+from attnscope.hf.seeing.owners import Slot
+
+# What was put into a model, written down: read from a folder before torch is imported.
+
+PREFIX = "attnscope_"  # of the name under which a variant hangs in a model
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What was put into a model, and where: enough to do the same again."""
+
+    variant: str
+    layers: tuple[int, ...]
+    heads: tuple[int, ...] | None = None
+    stack: str = ""
+    seed: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "variant": self.variant,
+            "layers": list(self.layers),
+            "heads": None if self.heads is None else list(self.heads),
+            "stack": self.stack,
+            "seed": self.seed,
+            "settings": {name: _plain(value) for name, value in self.settings.items()},
+        }
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    if callable(getattr(value, "tolist", None)):  # a tensor, asked without importing torch
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+
 
 FORBIDDING = -1e4  # additive masks use -1e4, finfo.min or -inf; exp of any of them is 0
 _CHANGES_LOGITS = {
@@ -91,3 +131,115 @@ def _visible(module: nn.Module, mask: Any, keys: int) -> Tensor | None:
             "of kind output, block or weights, or another model."
         )
     return ~forbidden
+
+
+# What a variant adds to one place of a model: a module without a forward, whose tensors move, train and are saved.
+#
+# It hangs below the module that it changes, under the variant's name (`layers.3.self_attn.attnscope_gated_output`), so
+# that `parameters()`, `to()`, `state_dict()` and copies of the model take it along. Hooks and attention functions find it
+# there and are plain functions of the module: a copy of the model computes with its own parts.
+
+
+@dataclass
+class Carried:
+    """Tensors on their way from one place of a forward pass to another; all parts of one installation share it."""
+
+    tensors: dict[str, Any] = field(default_factory=dict)
+
+
+class Part(nn.Module):
+    """The tensors and settings of one variant at one place. `heads` are those it treats; None: all."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        size: Size,
+        begun: Mapping[str, Tensor],
+        settings: Mapping[str, Any],
+        *,
+        heads: tuple[int, ...] | None = None,
+        carried: Carried | None = None,
+        role: str = "",
+        slot: Slot = 0,
+    ) -> None:
+        super().__init__()
+        self.recipe = recipe
+        self.size = size
+        self.settings = dict(settings)
+        self.heads = heads
+        self.role = role  # in a chain of places
+        self.slot = slot  # where the tensor that it changes stands among several
+        self.carried = Carried() if carried is None else carried
+        self.held: dict[str, Any] = {}  # of the call under way
+        self.weight_in_effect: Callable[[nn.Module], Tensor] | None = None  # of a module whose weight it changes
+        drawn = variants()[recipe.variant].card.drawn
+        for name, tensor in begun.items():
+            if _is_drawn(name, drawn):
+                self.register_buffer(name, tensor)
+            else:
+                self.register_parameter(name, nn.Parameter(tensor))
+
+    @property
+    def variant(self) -> Variant:
+        return variants()[self.recipe.variant]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of the variant's function: its tensors and its settings."""
+        return {**self._parameters, **self._buffers, **self.settings}
+
+    @property
+    def stays_a_norm(self) -> bool:
+        """Whether a norm below which this hangs is one still."""
+        return self.recipe.variant == "layer_scaling"
+
+    def extra_repr(self) -> str:
+        heads = "" if self.heads is None else f", heads {list(self.heads)}"
+        return f"{self.recipe.variant}{heads}"
+
+
+def hang(changes: ExitStack, module: nn.Module, part: Part) -> None:
+    """The part below the module, under the variant's name."""
+    name = f"{PREFIX}{part.recipe.variant}"
+    module.add_module(name, part)
+    changes.callback(module._modules.pop, name, None)
+
+
+def part_of(module: nn.Module) -> Part | None:
+    """What was put into this very module, if anything."""
+    for name, child in module._modules.items():
+        if name.startswith(PREFIX) and isinstance(child, Part):
+            return child
+    return None
+
+
+def parts_of(model: nn.Module) -> Iterator[tuple[str, Part]]:
+    """Every part of a model, with its path."""
+    for path, module in model.named_modules():
+        if isinstance(module, Part):
+            yield path, module
+
+
+def recipe_of(model: nn.Module) -> Recipe | None:
+    """What is installed in a model; None where nothing is."""
+    return next((part.recipe for _, part in parts_of(model)), None)
+
+
+def like(tensor: Tensor, module: nn.Module) -> Tensor:
+    """On the device and in the precision of the module's own numbers."""
+    weight = next((p for p in module.parameters() if p.is_floating_point()), None)
+    if weight is None or not tensor.is_floating_point():
+        return tensor
+    return tensor.to(weight.device, weight.dtype)
+
+
+def _is_drawn(name: str, drawn: Mapping[str, str]) -> bool:
+    # mixed_heads has the tensors of its kinds under their names
+    return name in drawn or any(
+        name == f"{kind}_{one}" for kind, other in variants().items() for one in other.card.drawn
+    )
+
+
+def gated(model: nn.Module) -> bool:
+    """Whether a gate on heads or values is installed anywhere in a model."""
+    return any(isinstance(module, Part) and "gate_weight" in module.arguments for module in model.modules())

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Site
 from attnscope.hf.anatomy.projections import Columns
-from attnscope.hf.exchanging.part import Part, hang, part_of
+from attnscope.hf.exchanging.call import Part, hang, part_of
 from attnscope.hf.exchanging.plan import Plan
 
 

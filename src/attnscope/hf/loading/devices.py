@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
 import torch
+from torch import nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.loading.options import refuse_unknown_dtype
+from attnscope.hf.seeing.restoring import Restoring
 
 
 def dtype_named(name: str) -> torch.dtype | None:
@@ -32,3 +39,79 @@ def device_named(name: str) -> torch.device:
         have = "only cpu" if found is None else f"cpu and {count} of type {found.type}"
         raise RefusalError(f"The device '{name}' is not available here, which has {have}: pass --device cpu or auto.")
     return device
+
+
+# torch.autocast around a measurement changes both the model and what is computed from it.
+#
+# Inside it products are rounded to bfloat16 wherever they are taken in float32: in the model, in the check of what was
+# seen (which then fails, since two ways to the same number round differently) and in the measures themselves. So nothing
+# is measured there. A model that is meant to run in bfloat16 can be loaded so.
+
+
+def refuse_autocast() -> None:
+    accelerator = torch.accelerator.current_accelerator()
+    kinds = ("cpu", *(() if accelerator is None else (accelerator.type,)))
+    for kind in kinds:
+        if torch.is_autocast_enabled(kind):
+            rounded = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
+            raise RefusalError(
+                f"torch.autocast is on for {kind} and would round what is measured to {rounded}: leave the "
+                "torch.autocast context, and give the model in the precision that you mean."
+            )
+
+
+# Mixtures of experts: their grouped product knows no float64 and shows no single expert; their plain loop computes the
+# same.
+
+
+def with_plain_experts(model: Any) -> None:
+    """Lets a model that is not the caller's own run its experts one after the other."""
+    choose = getattr(model, "set_experts_implementation", None)
+    if callable(choose):
+        with suppress(ValueError):  # transformers says so of models that have no choice
+            choose("eager")
+
+
+@contextmanager
+def one_after_another(module: nn.Module) -> Iterator[None]:
+    """Inside, experts run as a loop over those that tokens were sent to, of which every step is a plain product."""
+    configs = {id(c): c for m in module.modules() if (c := getattr(m, "config", None)) is not None}
+    with Restoring() as changes:
+        for config in configs.values():
+            chosen = getattr(config, "_experts_implementation_internal", None)
+            if chosen not in (None, "eager"):
+                changes.callback(setattr, config, "_experts_implementation_internal", chosen)
+                config._experts_implementation_internal = "eager"
+        yield
+
+
+def experts_in(model: nn.Module) -> str | None:
+    """The class that holds a model's experts, where it has any: what a refusal has to name."""
+    names = (type(module).__name__ for module in model.modules())
+    return next((name for name in names if re.search(r"Experts$|SparseMoe|MoE$|Moe$|SparseMLP", name)), None)
+
+
+# One number format for all weights of a model, without a copy of what has it already.
+
+
+def cast(model: Any, precision: torch.dtype | None) -> None:
+    """Parameters that a model makes in float32 whatever is asked for (XLNet's projections), in what was asked for.
+
+    Those that it keeps in float32 beside half precision on purpose, and says so, stay; so do buffers (rotary
+    frequencies), which are no weights, except that float64 is meant for all numbers and costs them nothing.
+    """
+    if precision is None:
+        return
+    if precision == torch.float64:
+        nn.Module.to(model, precision)  # accelerate forbids `model.to` where weights are out of memory
+        with_plain_experts(model)
+        return
+    kept: set[str] = set()
+    if precision == torch.float16:
+        kept |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    if precision in (torch.float16, torch.bfloat16):
+        kept |= set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    for name, parameter in model.named_parameters():
+        meant = parameter.is_floating_point() and not parameter.is_meta  # what is out of memory is cast as it is read
+        if meant and not any(f".{word}." in f".{name}." for word in kept):
+            parameter.data = parameter.data.to(precision)

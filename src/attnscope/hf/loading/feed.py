@@ -2,20 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import hashlib
+import json
+import random
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from attnscope.core.errors import RefusalError
-from attnscope.corpus.corpus import Corpus
-from attnscope.corpus.read import read
-from attnscope.hf.loading.bos import beginning_of
+from attnscope.data.batches import Batch, Batches, batches
+from attnscope.data.corpus import Corpus
+from attnscope.data.read import Gallery, read
+from attnscope.data.sequences import pair_windows, repeated_windows
+from attnscope.data.shards import MOST_SHARDS, SHARD_TOKENS
+from attnscope.data.stream import Stream
+from attnscope.data.windows import random_windows, window_length, windows
 from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.options import Sampling
-from attnscope.hf.loading.targets import with_targets
-from attnscope.trace.batches import Batches, batches
-from attnscope.trace.pairs import pair_windows
-from attnscope.trace.repeated import repeated_windows
-from attnscope.trace.windows import random_windows, windows
+from attnscope.hf.loading.targets import beginning_of, with_targets
+
+# Batches of pictures or sounds, from files: each read as `explain` reads it, those of one shape together.
+
+
+def shown(loaded: Loaded, files: Gallery, sampling: Sampling) -> Batches:
+    """As many of the files as are asked for. What they were made of is said once, however many files there are."""
+    if sampling.batch_size < 1:
+        raise RefusalError(f"A batch of {sampling.batch_size} sequences is empty: pass --batch-size 1 or more.")
+    read = [
+        reading_of(loaded, file, sampling.bos, what="Corpora") for file in files.drawn(sampling.samples, sampling.seed)
+    ]
+    # What a decoder wrote of each sound is a note of that sound; how files are read is one of all, and said once.
+    notes = () if loaded.decoder_start is not None else tuple(dict.fromkeys(note for one in read for note in one.notes))
+    made = Batches.of(_together([dict(one.batch) for one in read], sampling.batch_size), files.name)
+    return Batches(made.name, made.sha256, made.batches, notes=notes)
+
+
+def _together(inputs: list[dict[str, Tensor]], batch_size: int) -> Iterator[dict[str, Tensor]]:
+    """Neighbours of one shape, at most `batch_size` of them."""
+    group: list[dict[str, Tensor]] = []
+    for one in inputs:
+        if group and (len(group) == batch_size or _shapes(one) != _shapes(group[0])):
+            yield {name: torch.cat([each[name] for each in group]) for name in group[0]}
+            group = []
+        group.append(one)
+    if group:
+        yield {name: torch.cat([each[name] for each in group]) for name in group[0]}
+
+
+def _shapes(inputs: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in inputs.items()}
+
 
 SAMPLES = 64  # random sequences, where no number is asked for
 
@@ -112,3 +154,98 @@ def _refuse_pairs_without_a_decoder(loaded: Loaded, pairs: Corpus) -> None:
 def _known(token: int | None, loaded: Loaded) -> int | None:
     """A token of the tokenizer or configuration, if the model's vocabulary has it at all: shrunken ones may not."""
     return token if token is None or loaded.vocab_size is None or token < loaded.vocab_size else None
+
+
+# The shards of a corpus that is larger than memory, each made when it is wanted and forgotten afterwards.
+#
+# The N sequences that are asked for come from a systematic sample of blocks, by length. Let C be the characters of the
+# corpus, c(k) those of its first k blocks, and r a number below C that the seed draws. The first k blocks give
+# g(k) = (c(k) N + r) // C sequences and the next one g(k + 1) - g(k): N in all, from all over the corpus, and blocks
+# that give none are not read. Over r, a block gives (c(k + 1) - c(k)) N / C in the mean: every stretch of text has the
+# same chance, whether its file or document is short or long.
+#
+# Consecutive blocks make a piece, as many as give `SHARD_TOKENS` tokens; in a piece sequences are drawn, sorted and
+# padded as those of a small corpus are. A shard is one piece, or as many consecutive ones as keep the number of shards at
+# `MOST_SHARDS`: a billion tokens are 30,518 shards of four pieces. What a shard holds follows from the corpus and the
+# options alone.
+
+
+@dataclass(frozen=True)
+class Streamed:
+    loaded: Loaded
+    text: Stream
+    sampling: Sampling
+
+    @cached_property
+    def _pieces(self) -> tuple[tuple[int, int], ...]:
+        """First block of each piece and the one after its last, by the tokens they give."""
+        length = window_length(self.sampling.max_tokens, self.loaded.positions)
+        enough = max(1, -(-SHARD_TOKENS // length))
+        bounds: list[tuple[int, int]] = []
+        start = given = 0
+        for block in range(len(self.text)):
+            given += self._quota(block)
+            if given >= enough:
+                bounds.append((start, block + 1))
+                start, given = block + 1, 0
+        if start < len(self.text):  # what is left is too short for a piece of its own
+            bounds[-1:] = [(bounds[-1][0] if bounds else 0, len(self.text))]
+        return tuple(bounds)
+
+    @cached_property
+    def _firsts(self) -> tuple[int, ...]:
+        """The number of each piece's first sequence, as if every piece gave all that it may; at the end, of all."""
+        return tuple(map(self._given, (0, *(end for _, end in self._pieces))))
+
+    @cached_property
+    def _shards(self) -> tuple[range, ...]:
+        """Which pieces each shard has: one, and more only where there would be too many shards."""
+        together = -(-len(self._pieces) // MOST_SHARDS)
+        whole = range(len(self._pieces))
+        return tuple(whole[a : a + together] for a in range(0, len(whole), together))
+
+    @cached_property
+    def _offset(self) -> int:
+        return random.Random(self.sampling.seed).randrange(self.text.characters(len(self.text)))
+
+    def _given(self, blocks: int) -> int:
+        """Sequences of so many blocks, the first ones."""
+        wanted, whole = self.sampling.samples or 0, self.text.characters(len(self.text))
+        return (self.text.characters(blocks) * wanted + self._offset) // whole
+
+    def _quota(self, block: int) -> int:
+        return self._given(block + 1) - self._given(block)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(self._firsts[pieces.stop] - self._firsts[pieces.start] for pieces in self._shards)
+
+    @cached_property
+    def head(self) -> Batches:
+        return self._batches(0)
+
+    def fingerprint(self) -> str:
+        """Of the tokens of the first piece, and of what decides all others."""
+        decides = [self.text.sha256, self.head.fingerprint(), self.sizes]
+        return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
+
+    def shard(self, number: int) -> Iterator[Batch]:
+        """Of its pieces one is in memory at a time."""
+        for piece in self._shards[number]:
+            yield from self._numbered(piece)
+
+    def holding(self, samples: Iterable[int]) -> Iterator[Batch]:
+        for piece in sorted({bisect_right(self._firsts, sample) - 1 for sample in samples}):
+            yield from self._numbered(piece)
+
+    def _numbered(self, piece: int) -> Iterator[Batch]:
+        first = self._firsts[piece]
+        for batch in self._batches(piece) if piece else self.head:
+            yield replace(batch, samples=tuple(first + sample for sample in batch.samples))
+
+    def _batches(self, piece: int) -> Batches:
+        start, end = self._pieces[piece]
+        texts = [text for block in range(start, end) if self._quota(block) for text in self.text.block(block)]
+        asked = replace(self.sampling, samples=self._firsts[piece + 1] - self._firsts[piece])
+        made = feed(self.loaded, Corpus.of(self.text.name, texts), asked)
+        return replace(made, sha256=self.text.sha256)

@@ -22,28 +22,31 @@ import transformers
 from torch import nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.core.seeds import refuse_unusable_seed
-from attnscope.hf.exchanging.recipe import PREFIX
+from attnscope.core.stamp import refuse_unusable_seed
+from attnscope.hf.exchanging.call import PREFIX
 from attnscope.hf.loading import classes
-from attnscope.hf.loading.casting import cast
-from attnscope.hf.loading.device_map import DeviceMap
-from attnscope.hf.loading.devices import device_named, dtype_named
-from attnscope.hf.loading.gguf_file import Header, open_gguf
-from attnscope.hf.loading.hashing import described, hash_of_files, hash_of_json
-from attnscope.hf.loading.options import Loading
-from attnscope.hf.loading.permission import pretrained, refuse_foreign_kernels
+from attnscope.hf.loading.devices import cast, device_named, dtype_named
+from attnscope.hf.loading.model_files import (
+    Header,
+    described,
+    hash_of_files,
+    hash_of_json,
+    open_gguf,
+    refuse_impossible_settings,
+    refuse_whole_numbers,
+    without_broken_packing,
+)
+from attnscope.hf.loading.options import DeviceMap, Loading
 from attnscope.hf.loading.placing import (
     is_spread,
     keep_while_used,
     placed_where,
     refuse_what_cannot_be_spread,
+    refuse_what_memory_cannot_hold,
     spread_options,
 )
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.loading.room import refuse_what_memory_cannot_hold
-from attnscope.hf.loading.settings import refuse_impossible_settings, without_broken_packing
-from attnscope.hf.loading.sources import Source, find
-from attnscope.hf.loading.stored import refuse_whole_numbers
+from attnscope.hf.loading.sources import Source, find, pretrained, refuse_foreign_kernels
 from attnscope.hf.loading.treated import put_back
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "tekken.json", "tokenizer.model*")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,28 +15,24 @@ from torch import nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.places import is_address
-from attnscope.corpus import stream as stream_module
-from attnscope.corpus.corpus import Corpus, Document
-from attnscope.corpus.gallery import Gallery, gallery
-from attnscope.corpus.read import corpus_path, read, repeated
-from attnscope.corpus.stream import Stream, stored_bytes
-from attnscope.hf.loading.autocast import refuse_autocast
-from attnscope.hf.loading.bos import beginning_of_ready
-from attnscope.hf.loading.feed import feed
-from attnscope.hf.loading.in_memory import in_memory
+from attnscope.data import stream as stream_module
+from attnscope.data.batches import Batches
+from attnscope.data.corpus import Corpus, Document
+from attnscope.data.read import Gallery, corpus_path, gallery, read, repeated
+from attnscope.data.shards import Cut, InMemory
+from attnscope.data.stream import Stream, stored_bytes
+from attnscope.data.windows import Tokenizer
+from attnscope.hf.loading.devices import dtype_named, refuse_autocast, with_plain_experts
+from attnscope.hf.loading.feed import Streamed, feed, shown
+from attnscope.hf.loading.in_memory import in_memory, refuse_quantised
 from attnscope.hf.loading.load import Loaded, load_as
 from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.loading.shown import shown
-from attnscope.hf.loading.streamed import Streamed
-from attnscope.hf.seeing.exclusive import looking_at
-from attnscope.hf.seeing.gradients import without_gradients
-from attnscope.hf.seeing.intact import evaluating
-from attnscope.hf.seeing.tensors import every_tensor
-from attnscope.hf.seeing.uncompiled import note_on, uncompiled
-from attnscope.trace.batches import Batches
-from attnscope.trace.cut import Cut, InMemory
-from attnscope.trace.windows import Tokenizer
+from attnscope.hf.loading.shapes import SHAPES, shaped
+from attnscope.hf.loading.targets import beginning_of_ready
+from attnscope.hf.seeing.owners import every_tensor
+from attnscope.hf.seeing.restoring import evaluating, looking_at, without_gradients
+from attnscope.hf.seeing.unwrapped import note_on, uncompiled
 
 _BLOCK = 1 << 16  # characters, and more for long windows
 _BLOCK_PER_TOKEN = 64
@@ -170,3 +167,39 @@ def refuse_randomness(loaded: Loaded, inputs: Mapping[str, Any]) -> None:
             f"{loaded.class_name} gives another output each time it runs (largest difference {max(apart):.3g}), also "
             "in evaluation: turn its dropout or other chance off."
         )
+
+
+# The model that a measurement is about, from whatever the caller gave, in the precision that was asked for.
+
+Given = str | Path | nn.Module | Loaded | Callable[[int], nn.Module | Loaded]
+
+
+def loaded_for(model: Given, tokenizer: Tokenizer | None, loading: Loading) -> Loaded:
+    """What `model` names (a shape, with random weights), the model itself in `dtype`, or what a function makes of the
+    seed. The caller's own model stays as it is: where its precision is another, a copy is cast."""
+    refuse_autocast()
+    if isinstance(model, str) and model in SHAPES and not Path(model).exists():
+        if not loading.random_init:
+            raise RefusalError(f"'{model}' is a shape without weights: pass --random-init, or name a model.")
+        return shaped(model, seed=loading.seed, dtype=loading.dtype, device=loading.device)
+    precision = dtype_named(loading.dtype)
+    if isinstance(model, str | Path):
+        return loaded_model(model, tokenizer, loading)
+    if isinstance(model, nn.Module | Loaded) and loading.random_init:
+        raise RefusalError("A model in memory has its weights: give a function from seed to model instead.")
+    if not isinstance(model, nn.Module | Loaded) and not callable(model):
+        raise RefusalError(f"A {type(model).__name__} is no model: give a name, a folder, or a model in memory.")
+    made = model if isinstance(model, nn.Module | Loaded) else model(loading.seed)
+    compiled = made.model if isinstance(made, Loaded) else made
+    inner = uncompiled(compiled)
+    note = note_on(compiled, inner)
+    if note:
+        made = replace(made, model=inner) if isinstance(made, Loaded) else inner
+    refuse_quantised(inner)  # before a cast makes other numbers of them
+    if precision is not None and precision_and_place(inner)[0] != precision:
+        inner = (deepcopy(inner) if isinstance(model, nn.Module | Loaded) else inner).to(precision)
+        if precision == torch.float64:
+            with_plain_experts(inner)
+        made = replace(made, model=inner) if isinstance(made, Loaded) else inner
+    loaded = loaded_model(made, tokenizer, loading)
+    return replace(loaded, provenance={**loaded.provenance, **note})

@@ -17,14 +17,27 @@ import torch
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
-from attnscope.corpus.formats import refuse_half_characters
-from attnscope.corpus.medium import Medium, Picture, Sound, medium
+from attnscope.data.formats import refuse_half_characters
+from attnscope.data.medium import Medium, Picture, Sound, medium
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.one_text import Reading, Scene, on_its_device, reading
 from attnscope.hf.loading.outputs import word
 from attnscope.hf.loading.processing import HEARD, PIXELS, grid_of, picture_batch, sound_batch
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.seeing.intact import evaluating
+from attnscope.hf.seeing.restoring import evaluating
+
+# What stands in a row before the patches of a picture: [CLS], registers, tokens of a prefix.
+
+
+def before_patches(model: Any, count: int) -> tuple[str, ...]:
+    """Names for `count` tokens; registers come last, as many as the configuration says."""
+    config: Any = getattr(model, "config", None)
+    vision = getattr(config, "vision_config", None) or config
+    registers = getattr(vision, "num_register_tokens", 0) or 0
+    plain = count - registers if 0 <= registers <= count else count
+    names = ["[CLS]", "[distillation]"] if plain <= 2 else [f"[prefix {n}]" for n in range(plain)]
+    return (*names[:plain], *(f"[register {n + 1}]" for n in range(count - plain)))
+
 
 LONGEST = 128  # tokens that a model writes of a sound, at most
 EMBEDDED = "image_embeddings"  # a picture behind its encoder: channels, rows, columns

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.corpus.formats import refuse_half_characters
+from attnscope.data.formats import refuse_half_characters
 from attnscope.hf.loading.load import Loaded
 
 Output = Literal["tokens", "classes", "states"]

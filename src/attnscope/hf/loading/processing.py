@@ -21,11 +21,11 @@ from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_M
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING
 
 from attnscope.core.errors import RefusalError
-from attnscope.corpus.medium import Picture, Sound
+from attnscope.data.medium import Picture, Sound
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.one_text import Scene
-from attnscope.hf.loading.permission import pretrained
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.sources import pretrained
 
 PIXELS = "pixel_values"
 HEARD = ("input_features", "input_values")
@@ -171,7 +171,7 @@ def _plainly(loaded: Loaded, picture: Picture) -> tuple[Tensor, Any, Any, str]:
 
 def _shown(pixels: Tensor, mean: Any, std: Any) -> str | None:
     """The pixels that the model reads as a picture again."""
-    from attnscope.corpus.medium import pillow
+    from attnscope.data.medium import pillow
 
     one = pixels[0].detach().float().cpu()
     middle, spread = (torch.tensor(list(side), dtype=torch.float32).view(-1, 1, 1) for side in (mean, std))

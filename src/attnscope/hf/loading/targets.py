@@ -8,19 +8,154 @@ said.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 
+from attnscope.core.errors import RefusalError
+from attnscope.core.words import count
+from attnscope.data.batches import batches
+from attnscope.data.windows import Beginning, Windows
 from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.options import refuse_unknown_bos
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.seeing.intact import evaluating
-from attnscope.trace.batches import batches
-from attnscope.trace.windows import Windows
+from attnscope.hf.seeing.restoring import evaluating
+
+# Whether what a model reads begins with BOS, and why: the tokenizer's habit, a GGUF header, or what was asked for.
+#
+# The tokenizer that transformers makes of a GGUF file may drop what the header says of BOS (Gemma 3: `add_bos_token` is
+# true, and nothing is added), so the header decides where it speaks.
+
+_SAMPLE = "a"
+
+
+def beginning_of(loaded: Loaded, asked: str = "auto") -> Beginning:
+    """How the sequences of a text begin. `asked`: "yes" and "no" as said, "auto" as the model wants it."""
+    refuse_unknown_bos(asked)
+    token = bos_of(loaded)
+    if token is None:
+        if asked == "yes":
+            raise RefusalError(f"{loaded.name} has no BOS token, so nothing can begin with it: leave --bos out.")
+        return Beginning(False, None, _none(loaded))
+    word = _word(loaded, token)
+    if asked != "auto":
+        return Beginning(asked == "yes", token, f"--bos {asked}", word)
+    if loaded.header.adds_bos is not None:
+        adds = loaded.header.adds_bos
+        return Beginning(adds, token, f"the GGUF header asks for {'it' if adds else 'none'}", word)
+    if loaded.tokenizer is None:
+        return Beginning(True, token, "random tokens are put behind it", word)
+    if getattr(loaded.tokenizer, "bos_token_id", None) is None:
+        return Beginning(False, token, _none(loaded), word)
+    adds = _opening(loaded.tokenizer)[:1] == [token]
+    return Beginning(adds, token, f"the tokenizer {'adds it' if adds else 'does not add it'}", word)
+
+
+def beginning_of_ready(loaded: Loaded, ready: Iterable[Mapping[str, Any]], asked: str = "auto") -> Beginning | None:
+    """What batches that were made elsewhere begin with; None where they hold no token."""
+    refuse_unknown_bos(asked)
+    if asked != "auto":
+        raise RefusalError(
+            "Batches that are ready are read as they are: leave bos out, and begin their sequences as you want them."
+        )
+    rows = [row for inputs in ready for row in _first_tokens(inputs)]
+    if not rows:
+        return None
+    token = bos_of(loaded)
+    if token is None:
+        return Beginning(False, None, _none(loaded))
+    begins = [row == token for row in rows]
+    why = "the batches were given ready" if all(begins) or not any(begins) else "only some of the ready sequences do"
+    return Beginning(all(begins), token, why, _word(loaded, token))
+
+
+def bos_of(loaded: Loaded) -> int | None:
+    """The tokenizer's token, that of a GGUF header, or that of the configuration, if the vocabulary has it."""
+    for token in (getattr(loaded.tokenizer, "bos_token_id", None), loaded.header.bos, loaded.bos):
+        if isinstance(token, int) and (loaded.vocab_size is None or 0 <= token < loaded.vocab_size):
+            return token
+    return None
+
+
+def _none(loaded: Loaded) -> str:
+    if loaded.tokenizer is None:
+        return "the model has none"
+    opening = _opening(loaded.tokenizer)
+    first = _word(loaded, opening[0]) if opening else None
+    return "the tokenizer has none" + (f", and begins with {first}" if first else "")
+
+
+def _opening(tokenizer: Any) -> list[int]:
+    """What the tokenizer puts before a text."""
+    bare, dressed = (list(tokenizer(_SAMPLE, add_special_tokens=add)["input_ids"]) for add in (False, True))
+    if not bare:
+        return dressed
+    for before in range(len(dressed) - len(bare) + 1):
+        if dressed[before : before + len(bare)] == bare:
+            return dressed[:before]
+    return []
+
+
+def _word(loaded: Loaded, token: int) -> str | None:
+    name = getattr(loaded.tokenizer, "convert_ids_to_tokens", None)
+    return str(name(token)) if callable(name) else None
+
+
+def _first_tokens(inputs: Mapping[str, Any]) -> list[int]:
+    ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
+    if not isinstance(ids, Tensor) or ids.ndim != 2:
+        return []
+    places = [0] * len(ids)
+    if isinstance(mask, Tensor) and mask.shape == ids.shape:
+        places = mask.bool().int().argmax(dim=1).tolist()
+    return [int(row[place]) for row, place in zip(ids, places, strict=True)]
+
+
+# Tokens that stand for something else: pictures, sound or video among the words of a language model.
+
+_NAMES = {
+    "image": ("image_token_id", "image_token_index"),
+    "video": ("video_token_id", "video_token_index"),
+    "audio": ("audio_token_id", "audio_token_index"),
+}
+
+
+def placeholder_tokens(model: nn.Module) -> dict[str, int]:
+    """By sense, the token that stands for features of it; a language model without eyes and ears has none."""
+    config = getattr(model, "config", None)
+    found = {
+        sense: next((t for name in names if isinstance(t := getattr(config, name, None), int)), None)
+        for sense, names in _NAMES.items()
+    }
+    return {sense: token for sense, token in found.items() if token is not None}
+
+
+def holds_placeholders(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> bool:
+    """Whether any token of the batches stands for something else than a word."""
+    tokens = tuple(placeholder_tokens(model).values())
+    ids = (inputs["input_ids"] for inputs in batches if "input_ids" in inputs)
+    return bool(tokens) and any(bool(torch.isin(one, one.new_tensor(tokens)).any()) for one in ids)
+
+
+def notes_on_placeholders(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> tuple[str, ...]:
+    """How many tokens of the batches stand for pictures or sound, which most numbers of the language stack mix in."""
+    ids = [inputs["input_ids"] for inputs in batches if "input_ids" in inputs]
+    total = sum(one.numel() for one in ids)
+    notes = []
+    for sense, token in placeholder_tokens(model).items():
+        held = sum(int((one == token).sum()) for one in ids)
+        if held:
+            notes.append(
+                f"{held:,} of {count(total, 'token')} of the language stack stand for {sense} features: its numbers "
+                "are over both kinds together, but for attention to media and the most received by kind, which tell "
+                "them apart."
+            )
+    return tuple(notes)
+
 
 LONGEST = 64  # tokens that a model writes, at most: as many steps for every batch
 _SHORTEST = 2

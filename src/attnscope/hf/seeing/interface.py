@@ -21,13 +21,11 @@ from torch import Tensor, nn
 from transformers.modeling_utils import AttentionInterface
 
 from attnscope.core.errors import RefusalError
+from attnscope.data.frame import PassedOn
 from attnscope.hf.seeing.masks import MaskReader, Rule
 from attnscope.hf.seeing.primitives import FusedCall, FusedWatch, looking_away
-from attnscope.hf.seeing.sighting import Sighting
-from attnscope.hf.seeing.telling import Told, listening
-from attnscope.hf.seeing.told_sighting import as_told
+from attnscope.hf.seeing.sighting import Sighting, Told, as_told, listening
 from attnscope.matrix.scores import Scores
-from attnscope.trace.frame import PassedOn
 
 Receiver = Callable[[nn.Module, Sighting], None]
 

@@ -6,16 +6,79 @@ einsum with letters of their own. A `Sighting` is the same call in the one layou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from threading import local
 
 import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
+from attnscope.core.errors import RefusalError
+from attnscope.data.frame import PassedOn
 from attnscope.hf.seeing.masks import MaskReader
 from attnscope.hf.seeing.primitives import FusedCall, Product, WrittenOutCall, mixing_axes
 from attnscope.matrix.scores import Scores
-from attnscope.trace.frame import PassedOn
+from attnscope.matrix.visibility import for_every_head
+
+# An attention function that is not the model's own tells whoever looks on what it did.
+#
+# From outside, another attention cannot be told from the arguments of its call: it mixes other values, passes on
+# something else than A V, or has weights that are no softmax. The function says so, and the watch of the registry
+# believes it in place of its own guess; the verifier still compares what is told with what is passed on.
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A pattern that is not softmax's: how to write it out, who sees whom, and which statistics of it hold."""
+
+    write_out: Callable[[], Float[Tensor, "batch head query key"]]
+    visible: Bool[Tensor, "#batch #head #query key"] | None
+    causal: bool
+    scale: float
+    holds: frozenset[str]
+    sums_to_one: bool
+
+
+@dataclass(frozen=True)
+class Told:
+    """What was done in one call, where it is not what its arguments say."""
+
+    value: Float[Tensor, "batch kv_head key value_dim"] | None = None  # the values that were mixed
+    attended: Float[Tensor, "batch query head value_dim"] | None = None  # A V, of which something else was made
+    gate: Float[Tensor, "batch token head gates"] | None = None  # what heads, or values, were multiplied by
+    weights: Weights | None = None
+    logits_of: tuple[int, ...] | None = None  # heads whose queries and keys are those of the last fused call
+    unseen: str | None = None  # a sentence: why nobody can look at this attention
+
+
+class _Listening(local):
+    def __init__(self) -> None:
+        self.ears: list[list[Told]] = []
+
+
+_LISTENING = _Listening()
+
+
+def tell(told: Told) -> None:
+    """Said to the innermost listener of this thread, if there is one."""
+    if _LISTENING.ears:
+        _LISTENING.ears[-1].append(told)
+
+
+def somebody_listens() -> bool:
+    return bool(_LISTENING.ears)
+
+
+@contextmanager
+def listening() -> Iterator[list[Told]]:
+    heard: list[Told] = []
+    _LISTENING.ears.append(heard)
+    try:
+        yield heard
+    finally:
+        _LISTENING.ears.pop()
 
 
 @dataclass(frozen=True)
@@ -131,3 +194,65 @@ def _factors(
     keys = _unfold(_permute(product.right, right, shared + out[-1] + dims[0]), heads, batch)
     fits = queries.shape[:3] == pattern.shape[:3] and keys.shape[2] == pattern.shape[3]
     return (queries, keys) if fits and torch.is_floating_point(queries) else nothing
+
+
+# A sighting put right by what the attention function itself told of its call.
+
+
+def as_told(seen: Sighting, told: Told, calls: Sequence[FusedCall], masks: MaskReader) -> Sighting:
+    """Values, A V, pattern, or queries and keys, where they are others than the call's arguments say."""
+    if told.unseen is not None:
+        raise RefusalError(told.unseen)
+    value = seen.value if told.value is None else told.value.detach()
+    attended = None if told.attended is None else told.attended.detach()
+    if told.attended is not None:
+        seen = replace(seen, passed_on=PassedOn(told.attended, lambda output: output))
+    if told.gate is not None:
+        seen = replace(seen, gate=told.gate.detach())
+    scores = seen.scores
+    if told.logits_of is not None:
+        scores = _with_queries_of(calls, scores, told.logits_of)
+    if told.weights is None:
+        return replace(seen, scores=scores, value=value, attended=attended)
+    return replace(
+        seen,
+        scores=_with_pattern(scores, told.weights, masks),
+        value=value,
+        attended=attended,
+        holds=told.weights.holds,
+        sums_to_one=told.weights.sums_to_one,
+    )
+
+
+def _with_pattern(scores: Scores, weights: Weights, masks: MaskReader) -> Scores:
+    rule = masks.read(weights.visible, scores.query.shape[2])
+    allowed = rule.allowed
+    if allowed is None:  # said outright: a weight of 0 does not mean that a key is hidden
+        allowed = torch.ones(1, 1, 1, scores.key.shape[2], dtype=torch.bool, device=scores.query.device)
+    with torch.no_grad():
+        pattern = weights.write_out().detach()
+    return Scores(
+        query=scores.query,
+        key=scores.key,
+        scale=weights.scale,
+        causal=weights.causal or rule.causal,
+        window=rule.window,
+        allowed=allowed,
+        pattern=pattern,
+    )
+
+
+def _with_queries_of(calls: Sequence[FusedCall], scores: Scores, heads: tuple[int, ...]) -> Scores:
+    """Logits made from other queries and keys than the call's: those that the fused kernel was given."""
+    if not calls:
+        raise RefusalError("The exchanged attention did not use the fused kernel, so its logits were not seen.")
+    count = scores.query.shape[1]
+    if len(heads) == count:
+        return replace(scores, query=calls[-1].query.detach(), key=calls[-1].key.detach(), lse=calls[-1].lse)
+    mine = torch.tensor(heads, device=scores.query.device)
+
+    def joined(own: Tensor, other: Tensor) -> Tensor:
+        return for_every_head(own, count).index_copy(1, mine, other.detach().to(own.dtype))
+
+    query, key = joined(scores.query, calls[-1].query), joined(scores.key, calls[-1].key)
+    return replace(scores, query=query, key=key, lse=None)

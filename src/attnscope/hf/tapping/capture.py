@@ -21,13 +21,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.data.frame import AttentionFrame
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.anatomy.example import run
-from attnscope.hf.seeing.tensors import every_tensor
+from attnscope.hf.seeing.owners import every_tensor
 from attnscope.hf.tapping.entrances import Entrance, entering, explaining
 from attnscope.hf.tapping.tap import Frame, tap
-from attnscope.matrix.attention_call import AttentionCall
-from attnscope.trace.frame import AttentionFrame
+from attnscope.matrix.relevance import AttentionCall
 
 Vectors = dict[str, Float[Tensor, "token width"]]
 Number = Callable[[Tensor], Float[Tensor, " batch"]]

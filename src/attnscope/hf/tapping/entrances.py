@@ -23,14 +23,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.data.frame import AttentionFrame
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.anatomy.example import run
-from attnscope.hf.seeing.gradients import with_gradients, without_gradients
-from attnscope.hf.seeing.intact import evaluating, without_cache
-from attnscope.hf.seeing.restoring import Restoring
-from attnscope.hf.seeing.tensors import Slot
+from attnscope.hf.seeing.owners import Slot
+from attnscope.hf.seeing.restoring import Restoring, evaluating, with_gradients, without_cache, without_gradients
 from attnscope.hf.tapping.tap import tap
-from attnscope.trace.frame import AttentionFrame
 
 ENCODED, DECODED = "input_ids", "decoder_input_ids"
 MEDIA = ("pixel_values", "input_features", "input_values", "visual_feats")
@@ -58,7 +56,7 @@ def entrances(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tup
     each stack that reads a picture or a sound, before them."""
     wanted = {name: batch[name] for name in (ENCODED, DECODED) if isinstance(batch.get(name), Tensor)}
     if not wanted:
-        from attnscope.hf.tapping.two_way import two_way
+        from attnscope.hf.tapping.streams_in import two_way
 
         if both := two_way(model, batch, found):
             return both

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from attnscope.hf.anatomy.anatomy import Anatomy, Block
 from attnscope.hf.anatomy.tape import Place
+from attnscope.hf.seeing.owners import arguments, at
 from attnscope.hf.seeing.restoring import Restoring
-from attnscope.hf.seeing.tensors import arguments, at
 
 
 @contextmanager

@@ -16,24 +16,22 @@ import numpy as np
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.corpus.formats import refuse_half_characters
+from attnscope.data.batches import batches
+from attnscope.data.formats import refuse_half_characters
+from attnscope.data.frame import AttentionFrame
+from attnscope.data.windows import Tokenizer, Window, Windows
+from attnscope.heads.pattern import Pattern
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.anatomy.example import run
 from attnscope.hf.anatomy.places import self_attention_site
+from attnscope.hf.loading.in_memory import refuse_broken_weights
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.material import loaded_model
 from attnscope.hf.loading.options import Loading
-from attnscope.hf.loading.sound import refuse_broken_weights
-from attnscope.hf.seeing.exclusive import looking_at
-from attnscope.hf.seeing.gradients import without_gradients
-from attnscope.hf.seeing.intact import evaluating
 from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
+from attnscope.hf.seeing.restoring import evaluating, looking_at, without_gradients
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.matrix.scores import Scores
-from attnscope.patterns.pattern import Pattern
-from attnscope.trace.batches import batches
-from attnscope.trace.frame import AttentionFrame
-from attnscope.trace.windows import Tokenizer, Window, Windows
 
 
 def observed_pattern(

@@ -22,21 +22,18 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site, Stack
 from attnscope.hf.anatomy.projections import ParametersInEffect, output_weight
-from attnscope.hf.seeing.fast_path import without_fast_path
 from attnscope.hf.seeing.interface import watched_interface
 from attnscope.hf.seeing.masks import MaskReader
-from attnscope.hf.seeing.owners import Listener, watched_owner
+from attnscope.hf.seeing.owners import Listener, arguments, at, watched_owner
 from attnscope.hf.seeing.pieces import told_in_one_piece
 from attnscope.hf.seeing.primitives import FusedCall, Seen, SightedCall, looking_away
 from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.seeing.sighting import Sighting, sight_fused, sight_written_out
-from attnscope.hf.seeing.tensors import arguments, at
-from attnscope.hf.tapping.media import Media
-from attnscope.hf.tapping.padding import Padding, TokenMasks
-from attnscope.hf.tapping.tokens import Tokens
-from attnscope.trace.frame import AttentionFrame, StreamFrame
+from attnscope.hf.seeing.unwrapped import without_fast_path
+from attnscope.hf.tapping.padding import Media, Padding, TokenMasks, Tokens
 
 Frame = StreamFrame | AttentionFrame
 Receive = Callable[[Frame], None]

@@ -25,16 +25,16 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.anatomy.example import Batch, run, same_chance
-from attnscope.hf.seeing.fast_path import without_fast_path
-from attnscope.hf.seeing.intact import evaluating
+from attnscope.hf.seeing.owners import every_tensor, same_numbers
 from attnscope.hf.seeing.recompute import dense_pattern, one_sequence, visible
-from attnscope.hf.seeing.tensors import every_tensor, same_numbers
+from attnscope.hf.seeing.restoring import evaluating
+from attnscope.hf.seeing.unwrapped import without_fast_path
 from attnscope.hf.tapping.identity import residual_identities
 from attnscope.hf.tapping.padding import TokenMasks
 from attnscope.hf.tapping.tap import Frame, repeating_paths, tap
-from attnscope.trace.frame import AttentionFrame, StreamFrame
 
 LOOSE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 

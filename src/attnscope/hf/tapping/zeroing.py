@@ -23,11 +23,9 @@ from torch.overrides import TorchFunctionMode
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack
 from attnscope.hf.anatomy.example import run
-from attnscope.hf.seeing.fast_path import without_fast_path
-from attnscope.hf.seeing.gradients import without_gradients
-from attnscope.hf.seeing.intact import evaluating, without_cache
-from attnscope.hf.seeing.restoring import Restoring
-from attnscope.hf.seeing.tensors import arguments, at
+from attnscope.hf.seeing.owners import arguments, at
+from attnscope.hf.seeing.restoring import Restoring, evaluating, without_cache, without_gradients
+from attnscope.hf.seeing.unwrapped import without_fast_path
 
 AT_ONCE = 16
 _CARRIED = frozenset(("dropout", "to", "type_as", "float", "contiguous", "clone", "view", "reshape"))

@@ -1,0 +1,42 @@
+"""Logits that grow: softmax becomes one-hot, its gradient vanishes, and the loss follows (arXiv:2309.14322).
+
+Rings above `level` where that is `rise` times what the head began with: a model that came with large logits has lived
+with them, and they differ from batch to batch. Rings above `floor` too, where the largest logit of a head grew by
+`growth` times within a window; one that was below 1 counts as 1 there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnscope.commands.watch.rule import History, Limits, Ringing, rule
+from attnscope.core.words import count, number
+
+
+@rule(
+    severity="warning",
+    reads=("max_logit",),
+    summary="The largest logit of a head is above what is safe, or grows fast.",
+    citation="arXiv:2507.20534, arXiv:2309.14322",
+    advice="Lower the learning rate, norm queries and keys, or let the watch hold logits down: qk_clip=100.",
+    thresholds={"level": 100.0, "rise": 1.5, "floor": 30.0, "growth": 2.0, "window": 100.0},
+)
+def max_logit_growth(history: History, limits: Limits) -> Iterator[Ringing]:
+    for track in history.tracks("max_logit"):
+        now, (before, steps) = track.now, track.before(limits["window"]) or (track.now, 0)
+        high = (now > limits["level"]) & (now > limits["rise"] * track.first)
+        fast = (now > limits["floor"]) & (now > limits["growth"] * np.maximum(before, 1.0)) & (steps > 0)
+        where = high | fast
+        if not where.any():
+            continue
+        worst = float(now[where].max())
+        if high.any():
+            yield Ringing(track.stack, track.site, where, worst, limits["level"], f"Logits reach {number(worst)}")
+        else:
+            then = float(before[where][now[where].argmax()])  # of the same head
+            ratio = worst / (then if then > 0 else 1.0)
+            grew = f"grew {number(ratio)} times" if then > 0 else f"grew from {number(then)}"
+            what = f"Logits {grew} within {count(steps, 'step')}, to {number(worst)},"
+            yield Ringing(track.stack, track.site, where, ratio, limits["growth"], what)

@@ -1,0 +1,40 @@
+"""NaN or infinity: the loss, a gradient, or what a layer computes. Everything behind that place is lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnscope.commands.watch.rule import History, Limits, Ringing, rule
+
+_TRAINING = ("gradient_norm",)
+
+
+@rule(
+    severity="critical",
+    reads=(),
+    summary="Something is no longer a number, and where it began.",
+    citation="IEEE 754",
+    advice=(
+        "Go back to the last checkpoint and lower the learning rate; in float16 look at the spike, or use bfloat16. A "
+        "gradient scaler skips steps with infinite gradients by itself."
+    ),
+    thresholds={"allowed": 0.0},
+)
+def nonfinite(history: History, limits: Limits) -> Iterator[Ringing]:
+    lost = history.lost(history.looks[-1])
+    broken_loss = history.loss is not None and not math.isfinite(history.loss)
+    if not lost and not broken_loss and history.broken is None:
+        return
+    forward = [pair for pair in lost if pair[0].measure not in _TRAINING]
+    nowhere: NDArray[np.bool_] = np.ones(0, dtype=bool)
+    which, where = (forward or lost)[0] if lost else (None, nowhere)
+    what = "NaN or infinity" + (f" ({history.broken})" if history.broken else "" if lost else " in the loss")
+    place = ("", "") if which is None else (which.stack, which.site)
+    only_gradient = bool(lost) and not forward and not broken_loss
+    yield Ringing(
+        *place, where, float(where.sum()), limits["allowed"], what, "warning" if only_gradient else "critical"
+    )

@@ -1,1 +1,0 @@
-"""Charts as data: Altair specifications made from surveys, exported without a browser. No torch here."""

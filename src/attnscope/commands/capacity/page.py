@@ -1,0 +1,200 @@
+"""The page of a capacity: the answer, its curves, what each construction needs, and what is proved; one file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from attnscope.commands.capacity.record import Capacity
+from attnscope.commands.capacity.words import accuracy_words, curve_tables, need_lines, seed_words, sentences, verdict
+from attnscope.core.errors import RefusalError
+from attnscope.core.words import numeral
+from attnscope.report.document import page, rows
+from attnscope.report.export import drawn_to_fit
+
+# How wide a head must be, against the number of tokens and against the keys of a row: one line per construction.
+#
+#     chart = capacity_curves(Capacity.load("capacity.json"), title="float32")
+#
+# Axes are logarithmic, so a width that grows as a power of k is a straight line and one that does not depend on n is
+# level. Bounds are dashed.
+
+LABELS = {"n": "tokens n", "k": "keys of a row k"}
+DASHES = [[6, 3], [2, 3], [8, 2, 2, 2]]
+NARROW = 480  # pixels; below them two panels do not stand side by side
+AXIS, LEGEND, SPACING = 52, 160, 36  # pixels
+BOUNDS = {"universal": "keys for all patterns", "typical": "most patterns"}
+
+
+def capacity_curves(
+    found: Capacity, *, title: str = "", subtitle: Sequence[str] = (), width: int = 860, height: int = 260
+) -> alt.HConcatChart | alt.VConcatChart:
+    """Draw both panels, or the one that has a measured width; without a title there is none.
+
+    `width` is that of the whole chart. Where it is narrow, panels stand below each other and the legend above them.
+    """
+    measured, proved = pd.DataFrame(need_rows(found)), pd.DataFrame(floor_rows(found))
+    if measured.empty:
+        raise RefusalError("Nothing was measured, so there is no curve to draw: give it time with --budget.")
+    widths = [float(d) for rows in (measured, proved) if len(rows) for d in rows["d"]]
+    fixed = {"n": f"k = {found.k}", "k": f"n = {found.against_k[0].n:,}" if found.against_k else ""}
+    scale = alt.Scale(type="log", base=2, domain=[max(min(widths) / 1.3, 0.8), max(widths) * 1.3], nice=False)
+    shown = [against for against in LABELS if (measured["against"] == against).any()]
+    beside = width >= NARROW
+    room = width - LEGEND - SPACING * (len(shown) - 1) if beside else width
+    panels = [
+        _panel(measured, proved, against, scale, fixed[against], beside).properties(
+            width=room // (len(shown) if beside else 1) - AXIS, height=height
+        )
+        for against in shown
+    ]
+    together = alt.hconcat(*panels, spacing=SPACING) if beside else alt.vconcat(*panels, spacing=SPACING)
+    chart = together.resolve_scale(color="shared", strokeDash="shared")
+    return chart.properties(title=alt.TitleParams(title, subtitle=list(subtitle), offset=14)) if title else chart
+
+
+def need_rows(found: Capacity) -> list[dict[str, Any]]:
+    """What constructions were measured to need: {against, at, name, d, label}."""
+    return [
+        {
+            "against": against,
+            "at": need.n if against == "n" else need.k,
+            "name": need.method,
+            "d": need.d,
+            "label": f"{need.method}, n = {need.n:,}, k = {need.k:,}: width {need.d:,}",
+        }
+        for against, curve in (("n", found.against_n), ("k", found.against_k))
+        for need in curve
+        if need.d is not None
+    ]
+
+
+def floor_rows(found: Capacity) -> list[dict[str, Any]]:
+    """What bounds prove at the same places, measured or not: {against, at, name, d, label}."""
+    rows = []
+    for against, curve in (("n", found.against_n), ("k", found.against_k)):
+        for n, k in dict.fromkeys((need.n, need.k) for need in curve):
+            floor = found.floor(n, k)
+            for name, label in BOUNDS.items() if floor else ():
+                d = getattr(floor, name)
+                said = f"lower bound for {label}, n = {n:,}, k = {k:,}: width {d:,}"
+                rows.append(
+                    {"against": against, "at": n if against == "n" else k, "name": label, "d": d, "label": said}
+                )
+    return rows
+
+
+def _panel(
+    measured: pd.DataFrame, proved: pd.DataFrame, against: str, scale: alt.Scale, fixed: str, beside: bool
+) -> alt.LayerChart:
+    here = measured[measured["against"] == against]
+    floor = proved[proved["against"] == against] if len(proved) else proved
+    ticks = sorted({int(at) for rows in (here, floor) if len(rows) for at in rows["at"]})
+    x = alt.X(
+        "at:Q",
+        title=f"{LABELS[against]}{', ' if fixed else ''}{fixed}",
+        scale=alt.Scale(type="log", base=2, nice=False, padding=12),
+        axis=alt.Axis(values=ticks, format=",d", labelOverlap=True),
+    )
+    y = alt.Y("d:Q", title="width d", scale=scale, axis=alt.Axis(format=",d", values=_powers(scale)))
+    stroke = {"symbolType": "stroke", "symbolStrokeWidth": 2, "symbolSize": 250, "titlePadding": 6, "columns": 1}
+    # Above and below each other where both beside the panels would leave them no room.
+    constructions = alt.Legend(orient="right" if beside else "top", direction="vertical", **stroke)
+    floors = alt.Legend(orient="right" if beside else "bottom", direction="vertical", **stroke)
+    names = list(dict.fromkeys(measured["name"]))
+    colour = alt.Color("name:N", scale=alt.Scale(domain=names), title="smallest width found", legend=constructions)
+    # Later marks are smaller, so that constructions which need the same are seen as rings around each other. Vega-Lite
+    # spreads names evenly between the two ends of a range of sizes.
+    here = here.assign(ring=[names.index(name) for name in here["name"]])
+    rings = alt.Scale(domain=list(range(len(names))), range=[20 + 40 * (len(names) - 1), 20])
+    size = alt.Size("ring:O", scale=rings, legend=None)
+    tooltip = [alt.Tooltip("label:N", title=" ")]
+    lines = alt.Chart(here)
+    layers = [
+        lines.mark_line(style="line").encode(x=x, y=y, color=colour),
+        lines.mark_circle(style="reading").encode(
+            x=x, y=y, color=colour, size=size, description="label:N", tooltip=tooltip
+        ),
+    ]
+    if len(floor):
+        bounds = list(dict.fromkeys(proved["name"]))
+        dash = alt.Scale(domain=bounds, range=DASHES[: len(bounds)])
+        layers.insert(
+            0,
+            alt.Chart(floor)
+            .mark_line(style="others", opacity=1, strokeWidth=1.5)
+            .encode(
+                x=x,
+                y=y,
+                strokeDash=alt.StrokeDash("name:N", scale=dash, title="lower bound", legend=floors),
+            ),
+        )
+        # Small enough to leave the line dashed, and there for who reads it value by value.
+        layers.append(
+            alt.Chart(floor)
+            .mark_circle(style="others", opacity=1, size=12)
+            .encode(x=x, y=y, description="label:N", tooltip=tooltip)
+        )
+    return alt.layer(*layers)
+
+
+def _powers(scale: alt.Scale) -> list[int]:
+    """Powers of two in sight, every second where there are many."""
+    low, high = scale["domain"]
+    powers = [2**e for e in range(31) if low <= 2**e <= high]
+    return powers if len(powers) <= 8 else powers[::2]
+
+
+# The picture of a capacity: width against n and against k, one line per construction, bounds dashed.
+
+
+def chart(found: Capacity) -> Any:
+    """With a title and what a page says in words around it."""
+    subtitle = (
+        f"{found.dtype}, worst row: ratio error {found.ratio_error:g}, leak {found.leak:g}; "
+        f"unions of k random permutations, median over {seed_words(found)}",
+        f"far above: the theorem of arXiv:2106.03764 asks for {found.theorem_width:,} "
+        f"at n = {found.n:,}, k = {found.k}",
+    )
+    return capacity_curves(found, title="How wide must a head be?", subtitle=subtitle)
+
+
+def render(found: Capacity) -> str:
+    """The page as text; a capacity without curves, or with nothing measured along them, has no chart."""
+    told = sentences(found)
+    figures = []
+    if any(need.d is not None for need in (*found.against_n, *found.against_k)):
+        figures.append(
+            drawn_to_fit(
+                lambda width: capacity_curves(found, width=width),
+                "capacity",
+                title="Width against tokens and against keys of a row",
+                caption="Smallest widths found on unions of k random permutations, median over "
+                f"{seed_words(found)}; bounds dashed. Both axes are logarithmic.",
+            )
+        )
+    return page(
+        "capacity.html",
+        verdict=verdict(found),
+        figures=figures,
+        data=found,
+        accuracy=accuracy_words(found),
+        sentences=told[1:],
+        drawings=figures,
+        needs=need_lines(found),
+        bounds=sorted(found.bounds.bounds, key=lambda bound: -bound.width),
+        logit_floor=numeral(found.bounds.logit_floor),
+        curves=curve_tables(found),
+        provenance=rows(
+            {
+                "patterns": found.pattern.replace("_", " "),
+                "seeds": found.seeds,
+                "seconds": found.seconds,
+                "interrupted": found.interrupted,
+                "attnscope": found.attnscope,
+            }
+        ),
+    )

@@ -1,0 +1,201 @@
+"""capacity: how wide must a head be? What is proved from below, and what each construction needs.
+
+    attnscope.capacity(4096, 8, dtype="bfloat16")
+
+Widths are measured, never extrapolated: smallest widths found on unions of k random permutations, the median over the
+seeds that are stated. What is not known yet is measured while it fits into `budget` seconds, the question itself first,
+then the curves around it; what does not fit is said to be not measured, with the time it would take. A question that
+the table inside the package answers is answered from it at once, without torch, unless a budget is given.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnscope.commands.capacity.record import Capacity, Floor
+from attnscope.commands.capacity.widths import Shelf
+from attnscope.commands.capacity.worklist import Worklist
+from attnscope.core.card import names as leaf_names
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.progress import Advance, silent
+from attnscope.core.stamp import numbered_seeds
+from attnscope.heads.accuracy import Accuracy, asked
+from attnscope.heads.bounds import bounds_for
+from attnscope.heads.entries import LARGEST
+from attnscope.heads.generate import SPREAD
+from attnscope.heads.pattern import refuse_negative
+from attnscope.heads.solvers.theorem import theorem_width
+
+SEEDS = 3
+BUDGET = 120.0
+NARROWEST = "joint"  # the construction that `compile` takes for one pattern: what it needs is the answer
+SIZES = (16, 64, 256, 1024, 4096, 16384)
+COUNTS = (1, 2, 4, 8, 16)
+CURVE_SIZE = 256  # where d is measured against k, unless the size that was asked for is smaller or known
+
+
+def capacity(
+    n: int,
+    k: int,
+    dtype: str = "float32",
+    ratio_error: float = 0.1,
+    leak: float = 0.01,
+    *,
+    seeds: int | Sequence[int] = SEEDS,
+    budget: float | None = None,
+    methods: Iterable[str] | None = None,
+    curves: bool = True,
+    use_cache: bool = True,
+    cache_folder: Path | None = None,
+    progress: Advance = silent,
+) -> Capacity:
+    """The bounds at (n, k), what each construction needs there, and (with `curves`) along n and along k.
+
+    `seeds` is how many, or which. Without a `budget` a question that the table inside the package answers is not
+    searched for at all, and any other for two minutes.
+    """
+    question = Question.asked(n, k, dtype, ratio_error, leak, seeds, methods)
+    shelf = Shelf(cache_folder, fresh=not use_cache)
+    return answered(question, shelf, budget=budget, curves=curves, progress=progress)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: for n tokens and k keys a row, at an accuracy, on the patterns of some seeds, of some methods."""
+
+    n: int
+    k: int
+    accuracy: Accuracy
+    seeds: tuple[int, ...]
+    methods: tuple[str, ...]
+
+    @classmethod
+    def asked(
+        cls,
+        n: int,
+        k: int,
+        dtype: str,
+        ratio_error: float,
+        leak: float,
+        seeds: int | Sequence[int],
+        methods: Iterable[str] | None = None,
+    ) -> Question:
+        """As people ask; what cannot be asked is refused."""
+        accuracy = asked(ratio_error, leak, dtype)
+        n, k = _whole(n, "-n"), _whole(k, "-k")
+        seeds = tuple(int(seed) for seed in numbered_seeds(seeds, "a search with every construction"))
+        _check(n, k, seeds)
+        return cls(n, k, accuracy, seeds, _names(None if methods is None else tuple(methods)))
+
+    def in_table(self, shelf: Shelf) -> bool:
+        """Whether the table inside the package has the answer: what the narrowest construction needs, for one seed at
+        least. Who asks for more seeds than are usual wants them measured."""
+        worklist = Worklist(shelf, self.accuracy, self.seeds, 0.0, silent)
+        usual = NARROWEST in self.methods and set(self.seeds) <= set(range(SEEDS))
+        return usual and worklist.shipped(NARROWEST, self.n, self.k)
+
+
+def answered(
+    question: Question,
+    shelf: Shelf,
+    *,
+    budget: float | None = None,
+    curves: bool = True,
+    progress: Advance = silent,
+) -> Capacity:
+    """`capacity`, with what is known and what is kept on a shelf of the caller's."""
+    start = time.process_time()
+    if budget is not None and not budget >= 0:
+        raise RefusalError(f"A budget of {budget:g} seconds cannot be kept: give a number of seconds, like 120.")
+    n, k, accuracy, names = question.n, question.k, question.accuracy, question.methods
+    deadline = start + (BUDGET if budget is None else budget)
+    worklist = Worklist(shelf, accuracy, question.seeds, deadline, progress)
+    shipped = budget is None and question.in_table(shelf)
+    sizes = tuple(size for size in _curve_sizes(n) if size > k or size == n)
+    counts_at, counts = _curve_counts(n, k, worklist, names)
+    places = [(n, k)]
+    if curves:
+        places += [(size, k) for size in sizes] + [(counts_at, count) for count in counts]
+    interrupted = False
+    try:
+        if not shipped:
+            worklist.fill(names, list(dict.fromkeys(places)))
+    except KeyboardInterrupt:
+        interrupted = True
+    against_n = tuple(worklist.need(name, size, k) for name in names for size in sizes) if curves else ()
+    against_k = tuple(worklist.need(name, counts_at, count) for name in names for count in counts) if curves else ()
+    return Capacity(
+        n=n,
+        k=k,
+        dtype=accuracy.dtype,
+        ratio_error=accuracy.ratio_error,
+        leak=accuracy.leak,
+        seeds=question.seeds,
+        bounds=bounds_for(n, k, accuracy),
+        theorem_width=_theorem(n, k, accuracy),
+        needs=tuple(worklist.need(name, n, k) for name in names),
+        against_n=against_n,
+        against_k=against_k,
+        seconds=round(time.process_time() - start, 3),
+        interrupted=interrupted,
+        shipped=shipped,
+        floors=_floors([(need.n, need.k) for need in (*against_n, *against_k)], accuracy),
+    )
+
+
+def _names(methods: tuple[str, ...] | None) -> tuple[str, ...]:
+    known = known_constructions()
+    for name in methods or ():
+        if name not in known:
+            raise RefusalError(f"There is no construction called '{name}'.{nearest(name, known)}")
+    return known if methods is None else methods
+
+
+def known_constructions() -> tuple[str, ...]:
+    """By name, so that none is imported (and torch with it) where nothing has to be built."""
+    return leaf_names("attnscope.constructions")
+
+
+def _theorem(n: int, k: int, accuracy: Accuracy) -> int:
+    """The theorem's width for weights within a factor 4 and an e2 that keeps the leak (see solvers.projection)."""
+    zero_ratio = min(1.0, k / max(n - k, 1) * accuracy.leak / (1 - accuracy.leak))
+    return theorem_width(n, float(k), SPREAD, accuracy.ratio_error, zero_ratio).width
+
+
+def _floors(places: Sequence[tuple[int, int]], accuracy: Accuracy) -> tuple[Floor, ...]:
+    """The bounds along the curves, for the chart."""
+    found = {(n, k): bounds_for(n, k, accuracy) for n, k in dict.fromkeys(places)}
+    return tuple(Floor(n, k, bounds["universal"].width, bounds["typical"].width) for (n, k), bounds in found.items())
+
+
+def _whole(number: int, option: str) -> int:
+    if int(number) != number:
+        raise RefusalError(f"{number} is not a whole number: give {option} one.")
+    return int(number)
+
+
+def _check(n: int, k: int, seeds: Sequence[int]) -> None:
+    if n < 2:
+        raise RefusalError(f"A pattern of {n} rows asks nothing of a head: give -n at least 2.")
+    if not 1 <= k <= n:
+        raise RefusalError(f"A row of {n} keys cannot have {k} non-zeros: give -k a number between 1 and {n}.")
+    if n > LARGEST:
+        raise RefusalError(f"{n} tokens are more than a pattern can have: give -n at most {LARGEST}.")
+    if not seeds:
+        raise RefusalError("No seed was given, and so nothing to measure on: give at least one.")
+    refuse_negative(min(seeds))
+
+
+def _curve_sizes(n: int) -> tuple[int, ...]:
+    return (*(size for size in SIZES if size < n), n)
+
+
+def _curve_counts(n: int, k: int, worklist: Worklist, names: Sequence[str]) -> tuple[int, tuple[int, ...]]:
+    """At the size asked for if other counts are known there or it is small; else at a size that can be measured."""
+    known = any(worklist.kept(name, n, count) for name in names for count in COUNTS if count != k)
+    at = n if n <= CURVE_SIZE or known else CURVE_SIZE
+    most = max(k, 8)
+    return at, tuple(sorted({count for count in (*COUNTS, k) if count <= min(most, at // 2) or count == k <= at}))

@@ -1,0 +1,210 @@
+"""What a construction needs on one generated pattern, and where such numbers are kept.
+
+A width is measured for one method on one pattern (a union of k random permutations with weights within a factor 4, from
+one seed) at one accuracy. It is kept in three places, looked up in this order: `known_widths.json` inside the package
+(made by tools/measure_capacity.py), a cache on disk (one small file each, named by everything that the number depends
+on), and nowhere, in which case it is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from attnscope.core.decoding import FieldError, decode, plain
+from attnscope.core.errors import RefusalError
+from attnscope.core.files import cache_folder as all_caches
+from attnscope.core.files import write_atomically
+from attnscope.core.progress import Advance, silent
+
+KNOWN_WIDTHS = "known_widths.json"
+REVISION = 1
+"""Raised when a construction or the certificate changes, so that tools/measure_capacity.py --fresh knows what is older.
+0: certified by one evaluation; 1: with what rounding can do in any order of summation."""
+WIDEST = 1000  # times n: searches end at n, or at a few times their own first guess, which is some logarithms of n
+
+
+@dataclass(frozen=True)
+class Point:
+    """Everything that a measurement depends on, but for the version of the package."""
+
+    method: str
+    n: int
+    k: int
+    dtype: str
+    ratio_error: float
+    leak: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """`d` is the smallest width found, or None where no width reached the accuracy. `cut_short`: the clock ended it."""
+
+    point: Point
+    d: int | None
+    max_logit: float | None
+    seconds: float
+    cut_short: bool = False
+    refused: str = ""
+    revision: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self)
+        point: dict[str, Any] = data.pop("point")
+        return {**point, **data}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Measurement:
+        """What a file says, or a `FieldError` where no measurement can have said it: caches are anybody's to write."""
+        if not isinstance(data, Mapping):
+            raise FieldError("a measurement is needed")
+        names = Point.__dataclass_fields__.keys()
+        point = {name: value for name, value in data.items() if name in names}
+        rest = {name: value for name, value in data.items() if name not in names}
+        read: Measurement = decode(cls, {**rest, "point": point})
+        if wrong := read.impossible():
+            raise FieldError(f"{wrong} cannot be measured")
+        return read
+
+    def impossible(self) -> str:
+        """The first number that no measurement gives; empty where all could be one.
+
+        Where no width was reached there is neither a width nor a logit, and only then can it have been refused.
+        """
+        if not (math.isfinite(self.seconds) and self.seconds >= 0):
+            return f"seconds = {self.seconds}"
+        if (self.d is None) != (self.max_logit is None) or (self.d is not None and self.refused):
+            return f"d = {self.d} with max_logit = {self.max_logit} and refused = {self.refused!r}"
+        if self.d is not None and not 1 <= self.d <= WIDEST * self.point.n:
+            return f"d = {self.d}"
+        if self.max_logit is not None and not math.isfinite(self.max_logit):
+            return f"max_logit = {self.max_logit}"
+        return ""
+
+
+def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurement:
+    """Search for the smallest width, in about this many seconds at most."""
+    from attnscope.commands.compile.search import OutOfTimeError, SearchBudget, narrowest_by
+    from attnscope.core.registry import constructions
+    from attnscope.heads.accuracy import asked
+    from attnscope.heads.generate import generate
+
+    start = time.process_time()
+    construction = constructions()[point.method]
+    pattern = generate("union_of_permutations", point.n, point.k, seed=point.seed)
+    accuracy = asked(point.ratio_error, point.leak, point.dtype)
+    try:
+        found = narrowest_by(
+            construction, pattern, accuracy, seed=point.seed, budget=SearchBudget(seconds), advance=advance
+        )
+    except RefusalError as refusal:
+        return Measurement(point, None, None, time.process_time() - start, refused=str(refusal), revision=REVISION)
+    except OutOfTimeError:
+        return Measurement(point, None, None, time.process_time() - start, cut_short=True, revision=REVISION)
+    if found.interrupted:  # what a search had by then is worth keeping for a head, not for a measurement
+        raise KeyboardInterrupt
+    certificate = found.certificate
+    return Measurement(
+        point,
+        certificate.d if certificate.reached else None,
+        certificate.max_logit if certificate.reached else None,
+        time.process_time() - start,
+        cut_short=found.ending != "finished",
+        revision=REVISION,
+    )
+
+
+class Shelf:
+    """Measurements by point. With `fresh`, what was kept earlier is not looked at; new ones are kept all the same."""
+
+    def __init__(self, folder: Path | None = None, *, fresh: bool = False) -> None:
+        self.folder = cache_folder() if folder is None else folder
+        self.known: dict[Point, Measurement] = {} if fresh else dict(known_widths())
+        self.fresh = fresh
+        self.kept = 0  # measurements that this shelf has put on disk
+
+    def shipped(self, point: Point) -> bool:
+        """Whether the table inside the package has it, and may be asked."""
+        return not self.fresh and point in known_widths()
+
+    def get(self, point: Point) -> Measurement | None:
+        if point not in self.known and not self.fresh:
+            # a damaged file is measured again, and so is one that says what cannot be (FieldError is a ValueError)
+            with contextlib.suppress(OSError, ValueError, RecursionError):
+                kept = Measurement.from_json(json.loads(self._path(point).read_text(encoding="utf-8")))
+                if kept.point == point and not kept.cut_short:
+                    self.known[point] = kept
+        return self.known.get(point)
+
+    def put(self, measurement: Measurement) -> None:
+        """Keep it; a number that the clock cut short is good for this once only."""
+        self.known[measurement.point] = measurement
+        if measurement.cut_short:
+            return
+        with contextlib.suppress(OSError, RefusalError):  # a cache that cannot be written is no reason to stop
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._path(measurement.point), _json(measurement.to_json()))
+            self.kept += 1
+
+    def expected_seconds(self, point: Point) -> float:
+        """From the nearest measurement of the same method; see `_work`. Before there is one, a guess on the low side:
+        what takes longer is cut short, and then known."""
+        seen = [one for one in self.known.values() if one.point.method == point.method and one.seconds > 0]
+        if not seen:
+            return 1e-6 * _work(point)
+
+        def far(one: Measurement) -> float:
+            sizes, counts = one.point.n / point.n, one.point.k / point.k
+            other_dtype = one.point.dtype != point.dtype
+            return abs(math.log(sizes)) + abs(math.log(counts)) / 2 + other_dtype
+
+        one = min(seen, key=far)
+        return one.seconds * _work(point) / _work(one.point)
+
+    def _path(self, point: Point) -> Path:
+        from attnscope import __version__
+
+        key = hashlib.sha256(_json({**asdict(point), "attnscope": __version__})).hexdigest()
+        return self.folder / f"{key[:32]}.json"
+
+
+def _work(point: Point) -> float:
+    """How time grows: with the pairs to check and the entries of a row, from a start-up cost that small sizes share."""
+    return float((point.n**2 + 512**2) * (point.k + 2))
+
+
+def cache_folder() -> Path:
+    """Where measurements are kept between runs."""
+    return all_caches() / "capacity"
+
+
+@cache
+def known_widths() -> dict[Point, Measurement]:
+    """What ships with the package."""
+    text = (files("attnscope.commands.compile") / KNOWN_WIDTHS).read_text(encoding="utf-8")
+    return {one.point: one for one in map(Measurement.from_json, json.loads(text)["measurements"])}
+
+
+def known_widths_json(measurements: Iterable[Measurement]) -> bytes:
+    """The file that ships with the package: one line for each measurement, in order."""
+    from attnscope import __version__
+
+    lines = [
+        _json(one.to_json()).decode() for one in sorted(measurements, key=lambda one: tuple(asdict(one.point).values()))
+    ]
+    head = f'{{"attnscope": "{__version__}", "pattern": "union_of_permutations", "measurements": [\n'
+    return (head + ",\n".join(lines) + "\n]}\n").encode()
+
+
+def _json(data: Mapping[str, Any]) -> bytes:
+    return json.dumps(plain(data), sort_keys=True, allow_nan=False).encode()

@@ -1,0 +1,261 @@
+"""The picture of a collapse: its curves, published ones beside them, bounds below."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import altair as alt
+import pandas as pd
+
+from attnscope.commands.collapse.record import ROUNDED, Collapse, Published
+from attnscope.commands.collapse.record import published as published_curves
+from attnscope.core.errors import RefusalError
+from attnscope.core.words import count, numeral
+from attnscope.report.theme import end_labels, label_room, power_axis, round_below
+
+# Relative residual against depth, one line per variant with its spread as a band, and bounds beside the truth.
+#
+#     chart = collapse_chart(found)                        # found: what `attnscope.collapse` gave
+#     chart = collapse_chart(found, published=reference)   # the paper's curves dashed beside them
+#     chart = collapse_chart(found, bounds=True)           # and below: what one block leaves, and its bounds
+#     chart = curves_chart(found, 1080)                    # the curves alone, as wide as that
+#
+# Values at or below the floor of rounding rest on it: what is below cannot be told from zero. Published curves are known
+# to four decimals and end where they reach 0.
+
+FAR = 1e3  # over more than this, lines that stay up cannot be told apart on a logarithmic axis
+NARROW = 480  # pixels; below them names beside lines would leave no room for the lines
+AXIS = 62  # pixels of the vertical axis with its title
+BOUNDS: dict[str, dict[str, str]] = {  # what is bounded -> column of a block's bounds -> its name
+    "diameter": {
+        "after": "measured",
+        "contraction": "bound from the patterns seen",
+        "cubic": "bound from weights alone",
+    },
+    "residual": {"residual_after": "measured", "paper": "the paper's theorem 2.2"},
+}
+Bounded = Literal["diameter", "residual"]
+
+
+def collapse_chart(
+    found: Collapse, *, published: Published | None = None, bounds: bool = False, width: int = 720, title: bool = True
+) -> alt.VConcatChart:
+    """All of it in one picture, for files and notebooks: `bounds` adds panels below, `published` the paper's curves."""
+    panels: list[Any] = [curves_chart(found, width, published=published)]
+    if far(found):
+        panels.append(curves_chart(found, width, published=published, log=False))
+    panels += [bounds_chart(found, of, width) for of in bounded(found)] if bounds else []
+    chart = alt.vconcat(*panels, spacing=24).resolve_scale(color="independent", strokeDash="independent")
+    if not title:
+        return chart
+    lines = _subtitle(found, published)
+    return chart.properties(title=alt.TitleParams(f"What depth leaves of {found.model}", subtitle=lines, offset=12))
+
+
+def far(found: Collapse) -> bool:
+    """Whether lines that stay up need a linear axis beside the logarithmic one."""
+    means = [row["mean"] for row in curve_rows(found)]
+    return bool(means) and min(means) * FAR < max(means)
+
+
+def curves_chart(
+    found: Collapse, width: int, *, published: Published | None = None, log: bool = True
+) -> alt.LayerChart:
+    """The curves, `width` pixels wide with all that stands around them: names at the ends of lines, or, where that
+    leaves no room, above."""
+    rows = curve_rows(found)
+    if not rows:
+        raise RefusalError("There is no finite number to draw: look at the notes of the collapse.")
+    theirs = [] if published is None else published_rows(found, published)
+    numbers = [row[column] for row in rows for column in ("low", "high")] + [row["published"] for row in theirs]
+    highest, height = 1.1 * max(1.0, *numbers), 300 if log else 220
+    decades = math.log10(highest / min(numbers))
+    domain = (round_below(min(numbers), decades) if log else 0.0, highest)
+    scale = alt.Scale(type="log" if log else "linear", domain=list(domain), nice=False)
+    axis = alt.Axis(**power_axis(*domain)) if log else alt.Axis(tickCount=5)
+    last = max(row["depth"] for row in [*rows, *theirs])
+    x = _depth_axis(last, found.layers, width)
+    title = f"relative residual ({found.norm} norm){'' if log else ', linear'}"
+    y = alt.Y("mean:Q", scale=scale, title=title, axis=axis)
+    colour, room = _colour("variant", [curve.title for curve in found.curves.values()], width)
+    base = alt.Chart(pd.DataFrame(rows))
+    layers: list[Any] = [
+        base.mark_area(style="spread").encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=colour),
+        base.mark_line(style="line").encode(x=x, y=y, color=colour),
+        base.mark_circle(style="reading", size=_dots(last)).encode(
+            x=x,
+            y=alt.Y("mean:Q", scale=scale),
+            color=colour,
+            description="label:N",
+            tooltip=[alt.Tooltip("label:N", title=" ")],
+        ),
+    ]
+    if theirs:
+        dashed = alt.Chart(pd.DataFrame(theirs)).encode(x=x, y=alt.Y("published:Q", scale=scale), color=colour)
+        layers += [
+            dashed.mark_line(style="line", strokeDash=[5, 4], strokeWidth=1.4),
+            dashed.mark_point(style="hollow", shape="diamond", size=18, strokeWidth=1.2).encode(
+                description="label:N", tooltip=[alt.Tooltip("label:N", title=" ")]
+            ),
+        ]
+    if room:
+        ends = {row["variant"]: (row["depth"], row["mean"]) for row in rows}
+        rows = end_labels(ends, log=log, domain=domain, height=height)
+        layers.append(_names(rows, x, "depth", scale, colour))
+    return alt.layer(*layers).properties(width=width - AXIS - room, height=height)
+
+
+def bounded(found: Collapse) -> tuple[Bounded, ...]:
+    """What has bounds of single blocks to draw."""
+    if not found.bounds:
+        return ()
+    return ("diameter", "residual") if any(row.paper is not None for row in found.bounds) else ("diameter",)
+
+
+def bounds_chart(found: Collapse, of: Bounded, width: int) -> alt.LayerChart:
+    """What one block of attention alone leaves, as a line, and bounds above it, down to where rounding begins."""
+    rows = bound_rows(found, of)
+    values = [row["value"] for row in rows] or [1.0]
+    domain, height = (min(values) / 2, max(values) * 2), 240
+    scale = alt.Scale(type="log", domain=list(domain), nice=False)
+    last = max(row.layer for row in found.bounds)
+    axis = alt.Axis(values=_ticks(last, width), format="d")
+    x = alt.X("block:Q", title="block", scale=alt.Scale(domain=[0, max(last, 1)], nice=False, padding=6), axis=axis)
+    y = alt.Y("value:Q", scale=scale, title=f"{of} of what a block writes", axis=alt.Axis(**power_axis(*domain)))
+    names = list(dict.fromkeys(row["which"] for row in rows))
+    colour, room = _colour("which", names, width)
+    dashes = alt.Scale(domain=names, range=[[1, 0], [5, 4], [2, 3]][: len(names)])
+    base = alt.Chart(pd.DataFrame(rows, columns=["block", "which", "value", "label"]))
+    layers: list[Any] = [
+        base.mark_line(style="line").encode(
+            x=x, y=y, color=colour, strokeDash=alt.StrokeDash("which:N", scale=dashes, legend=None)
+        ),
+        base.mark_circle(style="reading", size=_dots(last)).encode(
+            x=x, y=y, color=colour, description="label:N", tooltip=[alt.Tooltip("label:N", title=" ")]
+        ),
+    ]
+    if room:
+        ends = {row["which"]: (row["block"], row["value"]) for row in rows}
+        rows = end_labels(ends, log=True, domain=domain, height=height)
+        layers.append(_names(rows, x, "block", scale, colour))
+    return alt.layer(*layers).properties(width=width - AXIS - room, height=height)
+
+
+def curve_rows(found: Collapse) -> list[dict[str, Any]]:
+    """One row per variant and depth that has a number: `variant, depth, mean, low, high, label`."""
+    floor = float(found.floor)
+    rows = []
+    for curve in found.curves.values():
+        for depth, (mean, low, high) in enumerate(zip(curve.mean, curve.low, curve.high, strict=True)):
+            if math.isfinite(mean):
+                spread = f"p10 {numeral(low)}, p90 {numeral(high)}"
+                rows.append(
+                    {
+                        "variant": curve.title,
+                        "depth": depth,
+                        "mean": max(mean, floor),
+                        "low": max(low, floor),
+                        "high": max(high, floor),
+                        "label": f"{curve.title}, {place_words(depth, found.layers)}: {numeral(mean)} ({spread})",
+                    }
+                )
+    return rows
+
+
+def published_rows(found: Collapse, reference: Published) -> list[dict[str, Any]]:
+    """Published curves of the variants that are drawn, up to their first 0."""
+    rows = []
+    for name, values in reference.curves.items():
+        if name in found.curves:
+            title = found.curves[name].title
+            for depth, value in enumerate(values):
+                said = numeral(value) if value > 0 else f"below {numeral(ROUNDED)}"
+                label = f"{reference.model} as published, {title}, {place_words(depth, len(values) - 1)}: {said}"
+                rows.append({"variant": title, "depth": depth, "published": max(value, ROUNDED), "label": label})
+                if value <= 0:
+                    break
+    return rows
+
+
+def bound_rows(found: Collapse, of: Bounded) -> list[dict[str, Any]]:
+    """One row per block and bound that has a number: `block, which, value, label`."""
+    return [
+        {
+            "block": row.layer,
+            "which": name,
+            "value": max(value, row.rounding, 1e-300),
+            "label": f"{name}, block {row.layer}: {numeral(value)}",
+        }
+        for column, name in BOUNDS[of].items()
+        for row in found.bounds
+        if (value := getattr(row, column)) is not None and math.isfinite(value)
+    ]
+
+
+def place_words(depth: int, blocks: int) -> str:
+    """`entering block 3`; the stream that has passed all blocks enters none: `after block 11`."""
+    return f"entering block {depth}" if depth < blocks else f"after block {depth - 1}"
+
+
+def _colour(field: str, names: list[str], width: int) -> tuple[alt.Color, int]:
+    """The colours of lines, and the room that their names take beside them; none where a legend names them above."""
+    beside = width >= NARROW
+    columns = max(1, (width - AXIS) // (label_room(names) + 12))
+    above = alt.Legend(orient="top", columns=columns, symbolType="stroke", symbolStrokeWidth=2, symbolSize=150)
+    colour = alt.Color(
+        f"{field}:N", scale=alt.Scale(domain=names), sort=names, title=None, legend=None if beside else above
+    )
+    return colour, label_room(names) if beside else 0
+
+
+def _names(rows: list[dict[str, Any]], x: alt.X, column: str, scale: alt.Scale, colour: alt.Color) -> alt.Chart:
+    """Names of lines at their ends, in the colours of the lines."""
+    field = colour["shorthand"].removesuffix(":N")
+    frame = pd.DataFrame([{field: row["name"], column: row["x"], "place": row["y"]} for row in rows])
+    return (
+        alt.Chart(frame)
+        .mark_text(align="left", baseline="middle", dx=9, fontSize=11)
+        .encode(x=x, y=alt.Y("place:Q", scale=scale), text=f"{field}:N", color=colour)
+    )
+
+
+def _depth_axis(last: int, blocks: int, width: int) -> alt.X:
+    """Ticks at the blocks that the stream enters, and at the end, which enters none."""
+    values = _ticks(last, width)
+    label = f"datum.value == {blocks} ? 'end' : format(datum.value, 'd')"
+    axis = alt.Axis(values=values, labelExpr=label)
+    domain = alt.Scale(domain=[0, max(last, 1)], nice=False, padding=6)
+    return alt.X("depth:Q", title="entering block", scale=domain, axis=axis)
+
+
+def _ticks(last: int, width: int) -> list[int]:
+    """Whole numbers from 0 to the last one, which always has a tick, with room for their labels."""
+    step = max(1, math.ceil(last * 40 / max(width - AXIS, 40)))
+    return [n for n in range(0, last, step) if last - n >= 0.7 * step] + [last]
+
+
+def _dots(last: int) -> int:
+    """Dots shrink where they would touch."""
+    return 40 if last <= 24 else 20
+
+
+def _subtitle(found: Collapse, published: Published | None) -> list[str]:
+    corpus = found.provenance.get("corpus", {})
+    over = count(max(max(curve.n) for curve in found.curves.values()), "sequence")
+    lines = [
+        f"{corpus.get('name', 'ready batches')}: mean and p10 to p90 over {over} of up to {found.tokens} "
+        f"tokens, {found.weights_words}, floor of rounding {numeral(float(found.floor))}"
+    ]
+    if published is not None:
+        lines.append(
+            f"dashed: {published.model} as published in arXiv:2103.03404 (other text and seeds, float32; "
+            "four decimals, so lines end at 5e-5)"
+        )
+    return lines
+
+
+def chart(found: Collapse, *, published: str | None = None, bounds: bool = False) -> Any:
+    """`published` names a model of the paper (BERT, Albert, XLNet) to draw beside it, `bounds` adds panels below."""
+    theirs = None if published is None else published_curves(published, found.weights)
+    return collapse_chart(found, published=theirs, bounds=bounds)

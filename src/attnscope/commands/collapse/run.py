@@ -1,0 +1,282 @@
+"""collapse(model, corpus) -> Collapse: what is left of the differences between tokens, layer after layer.
+
+    found = attnscope.collapse("pocket")
+    found = attnscope.collapse("bert-base", random_init=True, seeds=(0, 1, 2), samples=8)
+    found.curves["san"].mean, found.sentences(), found.chart()
+
+Figure 2 of arXiv:2103.03404 for any model: attention alone, with MLPs, with skips, and whole, each a cut of the same
+weights (`hf.editing.surgery` says what the cuts mean), with norms kept. The theorem's bounds and tighter ones stand
+beside the truth. Numbers are float64, since the collapse is below what float32 can tell after two or three layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from attnscope.commands.collapse.bound_ends import end_to_end
+from attnscope.commands.collapse.notes import noted, provenance_of
+from attnscope.commands.collapse.record import Collapse, EndToEnd
+from attnscope.commands.collapse.running import Bounded, Measured, bounded, curve_of, measured
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.progress import Advance, silent
+from attnscope.core.stamp import numbered_seeds, refuse_unusable_seed
+from attnscope.core.words import ranges
+from attnscope.data.batches import Batch, Batches
+from attnscope.data.windows import Tokenizer
+from attnscope.hf.anatomy.anatomy import Anatomy, Stack, anatomy
+from attnscope.hf.anatomy.places import coarse_modules, widened
+from attnscope.hf.editing.surgery import VARIANTS, Variant
+from attnscope.hf.loading.in_memory import refuse_broken_weights
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import (
+    Given,
+    Ready,
+    Text,
+    batches_for,
+    loaded_for,
+    out_of_memory,
+    precision_and_place,
+    refuse_randomness,
+    refusing_what_does_not_run,
+    text_of,
+    why_it_does_not_run,
+)
+from attnscope.hf.loading.options import Loading, Sampling, refuse_unknown_bos
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.seeing.restoring import keeping_its_modules, looking_at, without_gradients
+from attnscope.matrix.residual import YARDSTICKS
+
+TOKENS = 128  # as in the paper
+SAMPLES = (
+    8  # a quarter of the paper's: models of an ordinary size take seconds a sequence, in float64 and four variants
+)
+
+
+def collapse(
+    model: Given,
+    corpus: Text | Ready | None = None,
+    *,
+    variants: str | Sequence[str] = tuple(VARIANTS),
+    samples: int = SAMPLES,
+    max_tokens: int | None = None,
+    batch_size: int = 8,
+    norm: str = "1,inf",
+    random_init: bool = False,
+    seeds: int | Sequence[int] = 1,
+    dtype: str = "float64",
+    device: str = "cpu",
+    mlp_skip: bool = True,
+    bounds: bool = True,
+    bound_samples: int = 4,
+    stack: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    field: str = "text",
+    bos: str = "auto",
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+    progress: Advance = silent,
+) -> Collapse:
+    """Measure the variants of `model` over `corpus`.
+
+    `model` is what `load` takes (with `random_init` also a shape: bert-base, albert-base, xlnet-base), a model in
+    memory (a copy is measured in `dtype`; "auto" takes it as it is), or a function from seed to model. Each of `seeds`
+    (a number of them, or which) draws its own random weights and reads the same sequences; trained weights have one.
+    Sequences have at most `max_tokens`; without it 128, or as many as the model has positions. `norm` is one of "1,inf"
+    (the paper's), "frobenius", "1" and "inf" (`matrix.yardsticks`). `mlp_skip=False` cuts the skip past the MLP as
+    well, wherever that past attention is cut. `bounds` are computed on at most `bound_samples` sequences of the first
+    batch of the first seed. `bos` says whether sequences begin with BOS: "auto" as the tokenizer or a GGUF header wants
+    it, "yes" or "no".
+    """
+    refuse_unknown_bos(bos)
+    chosen = _variants(variants, mlp_skip)
+    if norm not in YARDSTICKS:
+        raise RefusalError(f"There is no norm '{norm}': choose one of {', '.join(YARDSTICKS)}.")
+    seeds = numbered_seeds(seeds, "a model that is built and measured")
+    drawn = random_init or (callable(model) and not isinstance(model, nn.Module))
+    _check_seeds(seeds, drawn)
+    loading = Loading(
+        dtype=dtype,
+        device=device,
+        random_init=random_init,
+        allow_pickle=allow_pickle,
+        trust_remote_code=trust_remote_code,
+    )
+    sampling = Sampling(samples, max_tokens, batch_size, seed=seeds[0], field=field, bos=bos)
+    text = text_of(corpus, sampling)
+    prepared: Batches | None = None
+    runs: list[Measured] = []
+    beside: Bounded | None = None
+    for number, seed in enumerate(seeds):
+        progress("loading", 0, 0)
+        loaded = loaded_for(model, tokenizer, replace(loading, seed=seed))
+        if prepared is None:
+            reader = loaded if max_tokens is not None else replace(loaded, positions=_room(loaded))
+            prepared = batches_for(reader, text, sampling)
+        refuse_broken_weights(loaded)
+        reason = _why_not_in_float64(loaded, prepared) if dtype == "float64" else None
+        if reason is not None:
+            loaded = loaded_for(model, tokenizer, replace(loading, seed=seed, dtype="float32"))
+            loaded = replace(loaded, provenance={**loaded.provenance, "float64": f"does not run ({reason})"})
+        with looking_at(loaded.model), keeping_its_modules(loaded.model):
+            precision, place = precision_and_place(loaded.model)
+            with refusing_what_does_not_run(loaded), without_gradients(), quiet():
+                first = prepared.batches[0].to(place, precision)
+                refuse_randomness(loaded, first.shortened(16).inputs)
+                found = anatomy(loaded.model, first.inputs)
+                rounding = coarse_modules(loaded.model, first.shortened(16).inputs)
+                coarse = _coarse_when_widened(loaded, first)
+                wide = rounding and coarse is not None
+            own = _stack(found, stack)
+            done = number * len(chosen) * prepared.samples
+            total = len(seeds) * len(chosen) * prepared.samples
+            with without_gradients(), quiet(), widened() if wide else nullcontext():
+                runs.append(
+                    measured(
+                        loaded,
+                        found,
+                        own,
+                        prepared,
+                        chosen,
+                        norm,
+                        (rounding, rounding if coarse is None else coarse),
+                        _saying(progress, done, total),
+                    )
+                )
+                if bounds and number == 0:
+                    progress("bounds", 0, 0)
+                    with _fitting():
+                        beside = bounded(loaded, found, own, prepared, chosen, bound_samples)
+    assert prepared is not None
+    return _collapse(runs, beside, prepared, chosen, norm=norm, seeds=seeds, drawn=drawn, mlp_skip=mlp_skip)
+
+
+def _collapse(
+    runs: list[Measured],
+    beside: Bounded | None,
+    prepared: Batches,
+    chosen: dict[str, Variant],
+    *,
+    norm: str,
+    seeds: Sequence[int],
+    drawn: bool,
+    mlp_skip: bool,
+) -> Collapse:
+    first = runs[0]
+    curves = {name: curve_of(name, chosen[name], [run.values[name] for run in runs], first.floor) for name in chosen}
+    ends: list[EndToEnd] = []
+    order, pairs = (float("nan"), 0) if beside is None or beside.alone is None else beside.alone.order()
+    if beside is not None and beside.alone is not None:
+        ends += end_to_end(beside.alone, "san")
+    if beside is not None and beside.with_mlp is not None:
+        ends += end_to_end(beside.with_mlp, "san+mlp", beside.mlp, mlp_skip)
+    return Collapse(
+        model=first.name if len(runs) == 1 else first.name.replace(f", seed {seeds[0]})", f", {len(runs)} seeds)"),
+        class_name=first.class_name,
+        stack=first.stack.name,
+        norm_placement=", ".join(dict.fromkeys(block.writes.norm for block in first.stack.blocks)),
+        layers=len(first.stack.blocks),
+        heads=first.heads,
+        tokens=first.longest,
+        weights="random" if drawn else _weights(first.loading),
+        norm=norm,
+        floor=first.floor,
+        curves=curves,
+        bounds=beside.alone.table() if beside is not None and beside.alone is not None else (),
+        skip_bounds=beside.with_skip.skip_table() if beside is not None and beside.with_skip is not None else (),
+        ends=tuple(ends),
+        order=order,
+        pairs=pairs,
+        notes=(*prepared.notes, *noted(runs, beside, norm)),
+        provenance=provenance_of(runs, prepared, chosen, norm=norm, seeds=seeds, mlp_skip=mlp_skip),
+    )
+
+
+def _variants(variants: str | Sequence[str], mlp_skip: bool) -> dict[str, Variant]:
+    names = [word.strip() for word in variants.split(",")] if isinstance(variants, str) else list(variants)
+    for name in names:
+        if name not in VARIANTS:
+            raise RefusalError(f"There is no variant called '{name}'.{nearest(name, list(VARIANTS))}")
+    if not names:
+        raise RefusalError(f"No variant was chosen: choose from {', '.join(VARIANTS)}.")
+    return {
+        name: VARIANTS[name] if VARIANTS[name].skip else replace(VARIANTS[name], mlp_skip=mlp_skip) for name in names
+    }
+
+
+def _weights(loading: Mapping[str, Any]) -> str:
+    """What is known of weights that were not drawn here: a model in memory may hold any."""
+    stored = loading.get("weights")
+    return "random" if stored == "random" else "as given" if stored == "memory" else "trained"
+
+
+def _check_seeds(seeds: Sequence[int], drawn: bool) -> None:
+    if not seeds:
+        raise RefusalError("No seed was given: give at least one.")
+    if len(seeds) > 1 and not drawn:
+        raise RefusalError(
+            "Weights that are not drawn are the same for every seed: give one, or ask for --random-init."
+        )
+    for seed in seeds:
+        refuse_unusable_seed(seed)
+
+
+def _room(loaded: Loaded) -> int:
+    return TOKENS if loaded.positions is None else min(TOKENS, loaded.positions)
+
+
+def _why_not_in_float64(loaded: Loaded, prepared: Batches) -> str | None:
+    precision, place = precision_and_place(loaded.model)
+    return why_it_does_not_run(loaded, prepared.batches[0].to(place, precision).shortened(16).inputs)
+
+
+def _coarse_when_widened(loaded: Loaded, first: Batch) -> tuple[str, ...] | None:
+    """Modules that round all the same; None where the model's code needs its own casts to float32 to run."""
+    try:
+        with widened():
+            return coarse_modules(loaded.model, first.shortened(16).inputs)
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise
+        return None
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    """Bounds look at whole patterns, in float64: they can be too large where the curves were not."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        raise RefusalError(
+            "The bounds do not fit into memory: leave them out with --no-bounds, or pass a smaller --max-tokens."
+        ) from error
+
+
+def _stack(found: Anatomy, name: str | None) -> Stack:
+    names = [stack.name for stack in found.stacks]
+    if not names:
+        raise RefusalError(f"{found.model_class} has no blocks that pass a stream on: choose another model.")
+    chosen = found.stacks[0] if name is None else found.stack(name)
+    if chosen is None:
+        raise RefusalError(f"{found.model_class} has no stack '{name}': choose one of {', '.join(names)}.")
+    if uncut := found.without_stream(chosen.name):
+        raise RefusalError(
+            f"Blocks {ranges(uncut)} of {found.model_class} give their stream another shape, so their skips cannot be "
+            "cut, and a curve of the others would mean nothing: choose another model or stack."
+        )
+    return chosen
+
+
+def _saying(progress: Advance, done: int, total: int) -> Callable[[str, int], None]:
+    def said(stage: str, more: int) -> None:
+        nonlocal done
+        done += more
+        progress(stage, done, total)
+
+    return said

@@ -1,0 +1,280 @@
+"""Surveys side by side, the first as the baseline: checkpoints, variants, models. Data only; charts and pages draw it.
+
+    found = compare("run-a", "run-b")           found = compare("step-1000", "step-2000", "step-3000")
+    found.findings                               every finding in pairs: worse, new, better, gone, changed, same
+    found.changes                                every number that moved, the largest effect first
+
+Measures have different units. To rank changes across them, every difference is divided by the spread
+(standard deviation) of that measure's means over all places and heads of these surveys: `effect` 1 means that
+the place moved as far as places usually differ from each other. A place whose mean is the same to the last bit is
+counted and not listed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from attnscope.commands.compare.paired_findings import FindingChange, paired_findings, told_first
+from attnscope.commands.load import opened
+from attnscope.commands.scan.diagnose import Thresholds, diagnose
+from attnscope.commands.scan.survey.cell import Key
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.core.decoding import FieldError, decode, plain
+from attnscope.core.errors import RefusalError
+from attnscope.core.finding import Finding, Severity
+from attnscope.core.words import count
+from attnscope.report.record import Record
+
+if TYPE_CHECKING:
+    import pandas
+
+_MOST_NAMES = 3
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+
+
+@dataclass(frozen=True)
+class Change:
+    """The mean of one measure at one place in two surveys. `head` is None for the stream."""
+
+    measure: str
+    part: str
+    stack: str
+    site: str
+    layer: int
+    head: int | None
+    before: float
+    after: float
+    difference: float
+    effect: float
+    survey: int = 1  # which survey is held against the first: its place in `Comparison.surveys`
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Record):
+    """Two surveys or more, each of them after the first held against the first.
+
+    `changes` come with the largest effect first, `findings` with what got worse first. Its file holds the surveys and
+    the thresholds; all else follows from these and is made again when it is read.
+    """
+
+    KIND: ClassVar[str] = "comparison"
+    COMMAND: ClassVar[str] = "compare"
+    INDENT: ClassVar[int | None] = None
+
+    surveys: tuple[Survey, ...]
+    thresholds: Thresholds
+    changes: tuple[Change, ...]
+    unchanged: int  # how many numbers are the same in both
+    findings: tuple[FindingChange, ...]
+
+    @property
+    def first(self) -> Survey:
+        """The baseline."""
+        return self.surveys[0]
+
+    @property
+    def second(self) -> Survey:
+        """What is held against the baseline; of many, the last."""
+        return self.surveys[-1]
+
+    @property
+    def before(self) -> dict[str, Any]:
+        """Provenance of the first survey."""
+        return self.first.provenance
+
+    @property
+    def after(self) -> dict[str, Any]:
+        return self.second.provenance
+
+    @property
+    def appeared(self) -> tuple[Finding, ...]:
+        """Findings that the first survey does not have, at any count and severity."""
+        return tuple(pair.after for pair in self.findings if pair.status == "new" and pair.after is not None)
+
+    @property
+    def disappeared(self) -> tuple[Finding, ...]:
+        return tuple(pair.before for pair in self.findings if pair.status == "gone" and pair.before is not None)
+
+    @property
+    def only_before(self) -> tuple[str, ...]:
+        """Measures of the first survey that another one lacks."""
+        return _lacking(self.first, self.surveys[1:])
+
+    @property
+    def only_after(self) -> tuple[str, ...]:
+        return tuple(sorted({name for other in self.surveys[1:] for name in _lacking(other, (self.first,))}))
+
+    def regressions(self, severity: Severity = "info") -> tuple[FindingChange, ...]:
+        """Findings that are new or got worse, and are at least this severe."""
+        return tuple(pair for pair in self.findings if pair.regressed(severity))
+
+    def table(self) -> pandas.DataFrame:
+        """One row for each change; `survey` says which one is held against the first."""
+        import pandas
+
+        frame = pandas.DataFrame([asdict(c) for c in self.changes], columns=list(Change.__dataclass_fields__))
+        return frame.astype({"head": "Int64"})
+
+    def to_json(self) -> dict[str, Any]:
+        """What changed, without the surveys behind it."""
+        data: dict[str, Any] = plain(
+            {
+                "before": self.before,
+                "after": self.after,
+                "surveys": [survey.provenance for survey in self.surveys],
+                "findings": [pair.to_json() for pair in self.findings],
+                "changes": [asdict(c) for c in self.changes],
+                "unchanged": self.unchanged,
+                "appeared": [f.to_json() for f in self.appeared],
+                "disappeared": [f.to_json() for f in self.disappeared],
+                "only_before": self.only_before,
+                "only_after": self.only_after,
+            }
+        )
+        return data
+
+    def document(self) -> dict[str, Any]:
+        """Two surveys are `first` and `second`; more are a list."""
+        told = [survey.to_json() for survey in self.surveys]
+        held = {"first": told[0], "second": told[1]} if len(told) == 2 else {"surveys": told}
+        return {
+            "format": "attnscope-comparison",
+            "version": self.VERSION,
+            **held,
+            "thresholds": asdict(self.thresholds),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Comparison:
+        listed = data.get("surveys")
+        if listed is not None and (not isinstance(listed, list) or len(listed) < 2):
+            raise FieldError("surveys: a list of two surveys or more is needed")
+        named = (
+            {name: data.get(name) for name in ("first", "second")}
+            if listed is None
+            else {f"surveys[{n}]": one for n, one in enumerate(listed)}
+        )
+        surveys = []
+        for name, held in named.items():
+            if not isinstance(held, Mapping) or held.get("version") != Survey.VERSION:
+                raise FieldError(f"{name}: not a survey of version {Survey.VERSION}")
+            try:
+                surveys.append(Survey.from_json(held))
+            except FieldError as error:
+                raise FieldError(f"{name}.{error}") from error
+        return compare(*surveys, thresholds=decode(Thresholds, data.get("thresholds")))
+
+    def __repr__(self) -> str:
+        names = [str((one.provenance.get("model") or {}).get("name", "unnamed model")) for one in self.surveys]
+        told = f"{names[0][-60:]} with {names[1][-60:]}" if len(names) == 2 else f"{len(names)} surveys"
+        became = {
+            status: sum(pair.status == status for pair in self.findings)
+            for status in ("new", "worse", "better", "gone")
+        }
+        found = ", ".join(f"{n} {status}" for status, n in became.items())
+        return f"<Comparison of {told}: findings {found}; {count(len(self.changes), 'number')} changed>"
+
+
+def compare(*surveys: Survey | str | Path, thresholds: Thresholds | None = None) -> Comparison:
+    """Every survey after the first held against the first. Paths are read.
+
+    Places are matched by measure, part, stack, site, layer and head; what one side lacks is left out.
+    """
+    if len(surveys) < 2:
+        raise RefusalError("A comparison is of two surveys or more: give another one.")
+    read = tuple(opened(one, Survey) for one in surveys)
+    chosen = thresholds or Thresholds()
+    diagnosed = [diagnose(one, chosen) for one in read]
+    pairs: list[Change] = []
+    for place, other in enumerate(read[1:], 1):
+        rows = _rows(read[0], other, place)
+        spread = _spreads(rows)  # of these two: a third survey does not change what they say of each other
+        pairs += [_change(row, spread) for row in rows]
+    changes = [change for change in pairs if change.difference]
+    findings = [
+        pair for place in range(1, len(read)) for pair in paired_findings(diagnosed[0], diagnosed[place], survey=place)
+    ]
+    return Comparison(
+        surveys=read,
+        thresholds=chosen,
+        changes=tuple(sorted(changes, key=_largest_first)),
+        unchanged=len(pairs) - len(changes),
+        findings=tuple(sorted(findings, key=told_first)),
+    )
+
+
+_Row = tuple[Key, int | None, float, float, int]
+"""A place, a head there, its mean in the first survey and in another one, and which one."""
+
+
+def _rows(first: Survey, other: Survey, place: int) -> list[_Row]:
+    shared = [key for key in first.cells if key in other.cells]
+    if not shared:
+        raise RefusalError(_nothing_in_common(first, other, place))
+    rows: list[_Row] = []
+    for key in shared:
+        old, new = first.cells[key], other.cells[key]
+        pairs = zip(np.ravel(old.moments.mean).tolist(), np.ravel(new.moments.mean).tolist(), strict=False)
+        rows += [
+            (key, head if old.shape else None, a, b, place)
+            for head, (a, b) in enumerate(pairs)
+            if math.isfinite(a) and math.isfinite(b)
+        ]
+    return rows
+
+
+def _change(row: _Row, spread: Mapping[tuple[str, ...], float]) -> Change:
+    key, head, a, b, place = row
+    usual = spread[key[:2]]
+    effect = (b - a) / usual if usual > 0 else 0.0
+    return Change(*key, head=head, before=a, after=b, difference=b - a, effect=effect, survey=place)
+
+
+def _spreads(rows: Sequence[_Row]) -> Mapping[tuple[str, ...], float]:
+    means: dict[tuple[str, ...], list[float]] = {}
+    for key, _, a, b, _ in rows:
+        means.setdefault(key[:2], []).extend((a, b))
+    return {name: float(np.std(values)) for name, values in means.items()}
+
+
+def _largest_first(change: Change) -> tuple[Any, ...]:
+    place = (change.measure, change.part, change.stack, change.site, change.layer, change.head or 0)
+    return (-abs(change.effect), change.survey, *place)
+
+
+def _lacking(survey: Survey, others: Sequence[Survey]) -> tuple[str, ...]:
+    """Measures of a survey that one of the others does not have."""
+    own = {key.measure for key in survey.cells}
+    return tuple(sorted({name for other in others for name in own - {key.measure for key in other.cells}}))
+
+
+def _nothing_in_common(first: Survey, second: Survey, place: int) -> str:
+    """Why two surveys cannot be compared: one is empty, they measured other things, or other parts of a model."""
+    other = _ORDINALS[place] if place < len(_ORDINALS) else f"{place + 1}th"
+    sides = ("first", first), (other, second)
+    for which, survey in sides:
+        if not survey.cells:
+            return f"These surveys cannot be compared, because the {which} one holds no number: scan its model again."
+    measures = [sorted({key.measure for key in survey.cells}) for _, survey in sides]
+    if set(measures[0]).isdisjoint(measures[1]):
+        told = [", ".join(names[:_MOST_NAMES]) + (", ..." if names[_MOST_NAMES:] else "") for names in measures]
+        return (
+            f"These surveys cannot be compared, because they share no measure (the first has {told[0]}; the {other}"
+            f" {told[1]}): scan both models with the same --measures."
+        )
+    if set(first.stacks).isdisjoint(second.stacks):
+        parts = [" and ".join(f"the {stack}" for stack in survey.stacks) for _, survey in sides]
+        return (
+            f"These surveys cannot be compared, because the first is of {parts[0]} of its model and the {other} of"
+            f" {parts[1]}: compare models of the same kind."
+        )
+    return (
+        "These surveys cannot be compared, because no measure was taken at the same layer in both:"
+        " scan both models with the same --measures."
+    )

@@ -1,0 +1,300 @@
+"""compress: the narrowest factorisation found of a selector, for transformers that are built by hand.
+
+    found = compress(selector)                   # boolean, queries x keys; or a score matrix W_QK
+    found.head.logits()                          # scores whose selected keys lie a margin above all others
+    found.width, found.bounds.best.width         # what was found, and what no factorisation can go below
+
+Compilers of programs into weights give a head one dimension for each value they compare. What a head needs is that the
+selected keys of every query win, by a margin that softmax turns into nearly hard attention: far fewer dimensions do,
+and how many depends on the selector (`j <= i` needs one, equality two). This is not a pattern with exact ratios:
+selected keys may differ from each other as long as they stay above the rest, so a row's attention is spread over them
+unevenly. Where the shares matter compile the pattern instead.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnscope.commands.compile.record import Try
+from attnscope.commands.compile.search import Found, SearchBudget, at_width, smallest
+from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance, silent
+from attnscope.heads.accuracy import Accuracy, Certificate, Dtype, Factors, precision
+from attnscope.heads.bounds import lower_bounds
+from attnscope.heads.certificate import NAMED_ROWS, UNITS, logits_and_slack, of_the_scale
+from attnscope.heads.cycles import Bounds
+from attnscope.heads.head import Head
+from attnscope.heads.pattern import Pattern, refuse_negative
+from attnscope.heads.solvers.selection import Selection, gaps, separated
+
+LEAK = 0.01  # of attention beside the selected keys, at most, with the margin that is taken where none is given
+TIE = 1e-9  # scores this close to a row's highest, relative to its largest, are the highest too
+BORNE: dict[Dtype, float] = {"float64": 1e13, "float32": 1e5, "bfloat16": 50.0, "float16": 400.0}
+"""Logits beyond which rounding eats the margin: max |logit| 2^-bits stays a small part of 1."""
+_SLACKS = (1.001, 1.02, 1.1, 1.3)  # margins aimed at, as multiples of the one asked: rounding takes some
+_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class MarginCertificate:
+    """Worst and mean gap between selected keys and all others, from the rounded tensors."""
+
+    rows: int
+    keys: int
+    d: int
+    dtype: str
+    asked_margin: float
+    margin: float
+    mean_margin: float
+    max_logit: float
+    asked_max_logit: float
+    failing: int
+    failing_rows: tuple[int, ...]
+
+    @property
+    def reached(self) -> bool:
+        return self.failing == 0
+
+
+@dataclass(frozen=True, eq=False)
+class Compressed:
+    """A head whose logits select as asked. `bounds` is what every such head obeys."""
+
+    head: Head
+    certificate: MarginCertificate
+    bounds: Bounds
+    seed: int
+    seconds: float
+    tried: tuple[Try, ...]
+    interrupted: bool = False
+
+    @property
+    def width(self) -> int:
+        return self.head.width
+
+    @property
+    def proved_minimal(self) -> bool:
+        return self.certificate.reached and self.width == self.bounds.best.width
+
+    @property
+    def query_weight(self) -> Float[Tensor, "row width"]:
+        """W_Q for one-hot queries. It carries the sqrt(width) that attention divides by again."""
+        return self.head.queries
+
+    @property
+    def key_weight(self) -> Float[Tensor, "key width"]:
+        """W_K for one-hot keys."""
+        return self.head.keys
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self.certificate),
+            "reached": self.certificate.reached,
+            "proved_minimal": self.proved_minimal,
+            **self.bounds.to_json(),
+            "seed": self.seed,
+            "seconds": round(self.seconds, 3),
+            "interrupted": self.interrupted,
+            "notes": dict(self.head.notes),
+        }
+
+
+def compress(
+    selector: Any,
+    *,
+    margin: float | None = None,
+    max_logit: float | None = None,
+    dtype: str = "float32",
+    width: int | None = None,
+    seed: int = 0,
+    budget: float = 300.0,
+    progress: Advance = silent,
+) -> Compressed:
+    """The narrowest head found that puts each row's selected keys `margin` above all others.
+
+    `selector` is boolean, or a score matrix, whose rows select their highest entries. Without a margin, the one that
+    leaves 1% of attention to other keys at most is taken. Logits stay within `max_logit`, by default what `dtype`
+    bears. With `width`, the best head at that width. Ctrl-C ends the search with the best head so far, and so do
+    `budget` seconds once there is one that selects as asked (with `width`: once there is one).
+    """
+    begun = time.process_time()
+    chosen = selected_keys(selector)
+    exact = precision(dtype)
+    margin = math.log(chosen.shape[1] / LEAK) if margin is None else float(margin)
+    limit = BORNE[exact] if max_logit is None else float(max_logit)
+    if not (math.isfinite(margin) and margin > 0):
+        raise RefusalError(f"A margin of {margin:g} separates nothing: choose a number above 0.")
+    if not limit > margin / 2:
+        raise RefusalError(
+            f"Logits of {limit:g} at most cannot lie {margin:g} apart: allow a max_logit above {margin / 2:g}."
+        )
+    refuse_negative(seed)
+    if width is not None and width < 1:
+        raise RefusalError(f"A head of width {width} has no room for anything: choose 1 or more.")
+    selection = Selection.of(chosen)
+    bounds = _bounds(selection.chosen, exact)
+    asked = _Asked(chosen, selection, margin, limit, exact)
+    lowest = bounds.best.width
+    if width is None:
+        # One dimension for each different key does for any selector.
+        most = selection.chosen.shape[1]
+        found = smallest(
+            asked.build,
+            first=max(2, lowest),
+            lowest=lowest,
+            highest=most,
+            seed=seed,
+            budget=SearchBudget(budget, "once reached"),
+            advance=progress,
+        )
+    else:
+        found = at_width(asked.build, width, seed=seed, budget=SearchBudget(budget, "once built"), advance=progress)
+    return _compressed(found, asked, bounds, time.process_time() - begun)
+
+
+def selected_keys(selector: Any) -> Bool[np.ndarray, "row key"]:
+    """A selector as a boolean matrix, or a sentence that says which row is wrong."""
+    array = selector.detach().cpu().numpy() if isinstance(selector, Tensor) else np.asarray(selector)
+    if array.ndim != 2 or not array.size:
+        raise RefusalError(
+            f"A selector is a matrix of queries by keys, and this has the shape {array.shape}: give one."
+        )
+    if array.dtype != np.bool_:
+        if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
+            raise RefusalError(f"A selector holds truth values or scores, not {array.dtype}: convert it.")
+        scores = array.astype(np.float64)
+        if not np.isfinite(scores).all():
+            row = int(np.argmin(np.isfinite(scores).all(1)))
+            raise RefusalError(f"Row {row} of the scores is not finite: replace infinities by large numbers.")
+        array = scores >= scores.max(1, keepdims=True) - TIE * np.abs(scores).max(1, keepdims=True)
+    empty = ~array.any(1)
+    if empty.any():
+        raise RefusalError(
+            f"Row {int(np.argmax(empty))} selects no key, and softmax attends to something always: let it select one, "
+            "such as the first token."
+        )
+    return np.asarray(array)
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    chosen: Bool[np.ndarray, "row key"]
+    selection: Selection
+    margin: float
+    limit: float
+    dtype: Dtype
+
+    def build(self, width: int, seed: int, advance: Advance) -> tuple[Head, Certificate]:
+        rng = np.random.default_rng(seed)
+        # Rounding needs room below the limit as well as above the margin.
+        factors = separated(self.selection, width, 0.98 * self.limit / (self.margin * _SLACKS[0]), rng, advance)
+        certified: list[tuple[Head, MarginCertificate]] = []
+        for slack in _SLACKS:
+            head = self._rounded(factors, slack)
+            certified.append((head, self.certify(head)))
+            if certified[-1][1].reached:
+                break
+        head, certificate = min(certified, key=lambda each: (each[1].failing, -each[1].margin))
+        return head, _for_search(certificate)
+
+    def _rounded(self, factors: Factors, slack: float) -> Head:
+        """Keys rounded first; queries then scaled to the margin on the keys as rounded, and rounded last."""
+        precision: torch.dtype = getattr(torch, self.dtype)
+        keys = torch.from_numpy(factors.keys).to(precision)
+        queries = torch.from_numpy(factors.queries)
+        selected = torch.from_numpy(self.selection.chosen)
+        logits = queries @ keys.double().T
+        gap, largest = gaps(logits, selected), logits.abs().amax(1).clamp_min(1e-300)
+        wanted = torch.where(gap > 0, self.margin * slack / gap, 1.0)
+        wanted = torch.where(gap.isinf(), 1.0, torch.minimum(wanted, 0.999 * self.limit / largest))
+        queries = queries * wanted[:, None] * factors.width**0.5
+        whole = self.selection.spread(Factors(queries.numpy(), keys.double().numpy()))
+        return Head(
+            torch.from_numpy(whole.queries).to(precision),
+            torch.from_numpy(whole.keys).to(precision),
+            causal=False,
+            method="compress",
+            notes=factors.notes,
+        )
+
+    @torch.no_grad()
+    def certify(self, head: Head) -> MarginCertificate:
+        """Every row from the rounded tensors, each logit as far off as rounding can bring it (`heads.slack`)."""
+        chosen = torch.from_numpy(self.chosen)
+        gap, largest, unit = [], 0.0, UNITS[precision(head.dtype)]
+        for first in range(0, len(chosen), _ROWS):
+            part = slice(first, first + _ROWS)
+            logits, slack = logits_and_slack(head.queries[part], head.keys, head.scale, unit)
+            slack += of_the_scale(
+                logits - logits.masked_fill(~chosen[part], -torch.inf).amax(1)[:, None], head.scale, unit
+            )
+            gap.append(gaps(torch.where(chosen[part], logits - slack, logits + slack), chosen[part]))
+            largest = max(largest, float((logits.abs() + slack).max()))
+        every = torch.cat(gap)
+        bad = ~(every >= self.margin) if largest <= self.limit else torch.ones(len(every), dtype=torch.bool)
+        finite = every[every.isfinite()]
+        return MarginCertificate(
+            rows=len(self.chosen),
+            keys=self.chosen.shape[1],
+            d=head.width,
+            dtype=head.dtype,
+            asked_margin=self.margin,
+            margin=float(every.min()),
+            mean_margin=float(finite.mean()) if len(finite) else math.inf,
+            max_logit=largest,
+            asked_max_logit=self.limit,
+            failing=int(bad.sum()),
+            failing_rows=tuple(bad.nonzero().flatten().tolist()[:NAMED_ROWS]),
+        )
+
+
+def _for_search(found: MarginCertificate) -> Certificate:
+    """A margin in the words of the search: the ratio of the best other key to the worst selected one is the leak."""
+    return Certificate(
+        n=found.rows,
+        k=found.keys,
+        d=found.d,
+        dtype=found.dtype,
+        causal=False,
+        ratio_error=0.0,
+        mean_ratio_error=0.0,
+        leak=math.exp(min(-found.margin, 700.0)),
+        mean_leak=math.exp(min(-found.mean_margin, 700.0)),
+        zero_ratio=math.exp(min(-found.margin, 700.0)),
+        max_logit=found.max_logit,
+        query_norm=math.nan,
+        key_norm=math.nan,
+        asked_ratio_error=1.0,
+        asked_leak=math.exp(-found.asked_margin),
+        failing=found.failing,
+        failing_rows=found.failing_rows,
+    )
+
+
+def _bounds(chosen: Bool[np.ndarray, "row key"], dtype: Dtype) -> Bounds:
+    """Bounds that need no more than a gap: those of the uniform pattern at a leak so small that every row has one."""
+    rows, columns = np.nonzero(chosen)
+    uniform = Pattern.of(
+        rows, columns, np.ones(len(rows)), n=chosen.shape[0], n_keys=chosen.shape[1], normalise=True, name="selector"
+    )
+    return lower_bounds(uniform, Accuracy(leak=1e-9, dtype=dtype))
+
+
+def _compressed(found: Found, asked: _Asked, bounds: Bounds, seconds: float) -> Compressed:
+    return Compressed(
+        head=found.head,
+        certificate=asked.certify(found.head),
+        bounds=replace(bounds, logit_floor=asked.margin / 2),
+        seed=found.seed,
+        seconds=seconds,
+        tried=found.tried,
+        interrupted=found.interrupted,
+    )

@@ -1,0 +1,290 @@
+"""What a compilation gives: a head, its certificate, what is known from below, and everything that was tried.
+
+    compiled = attnscope.load("head.safetensors")
+    compiled.certificate.leak, compiled.bounds.best, compiled.verdict
+    compiled.queries, compiled.keys          numpy arrays with the rounded values, exactly
+    compiled.head, compiled.pattern          the same as a torch head in its own precision and as a `Pattern`
+
+Everything but `head` can be had without torch. The file is not JSON but safetensors (`records.head_file`); what
+`to_json` gives is its certificate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+from jaxtyping import Float
+
+from attnscope import __version__
+from attnscope.core.decoding import FieldError, decode, encode
+from attnscope.core.errors import RefusalError, asking_for_torch
+from attnscope.heads.accuracy import Certificate
+from attnscope.heads.cycles import Bound, Bounds
+from attnscope.heads.entries import SparsePattern
+from attnscope.heads.head_file import HeadFile, read_head, write_head
+from attnscope.heads.solvers.theorem import Universality
+from attnscope.report.record import Record
+
+if TYPE_CHECKING:
+    import pandas
+
+    from attnscope.heads.head import Head
+    from attnscope.heads.pattern import Pattern
+
+Kind = TypeVar("Kind", bound="Compiled")
+WIDTH_AS_ASKED = "width as asked"
+# Fields that stand in the file under their own names, and what is said there although it follows from others.
+_OWN = ("method", "why", "seed", "seconds", "tried", "universal", "forced", "interrupted", "out_of_time", "notes",
+        "attnscope", "served", "served_of", "universality")  # fmt: skip
+_DERIVED = ("reached", "proved_minimal", "verdict", "lower_bound", "lower_bound_reason")
+
+
+@dataclass(frozen=True)
+class Try:
+    """One head that was built: where, and how well it did. `refused`: why a construction would not build it."""
+
+    width: int
+    seed: int
+    ratio_error: float
+    leak: float
+    reached: bool
+    seconds: float
+    method: str = ""
+    refused: str = ""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Compiled(Record):
+    """`seed` is that of the draw that made this head: the same width and seed make it again."""
+
+    KIND: ClassVar[str] = "compiled"
+    COMMAND: ClassVar[str] = "compile"
+
+    queries: Float[np.ndarray, "row width"]
+    keys: Float[np.ndarray, "key width"]
+    certificate: Certificate
+    target: SparsePattern
+    method: str
+    why: str
+    seed: int
+    seconds: float
+    bounds: Bounds
+    tried: tuple[Try, ...] = ()
+    universal: bool = False
+    forced: bool = False  # the width was asked for
+    interrupted: bool = False
+    out_of_time: bool = False
+    notes: dict[str, Any] = field(default_factory=dict)  # what the construction says of itself, as plain JSON
+    attnscope: str = __version__  # which made it
+    served: int | None = None  # universal keys: how many patterns of this size that they were not sought for ...
+    served_of: int | None = None  # ... of so many tried they realise as well
+    universality: Universality | None = None  # ... or a proof that they serve all, where there is one
+
+    @property
+    def reached(self) -> bool:
+        return self.certificate.reached
+
+    @property
+    def proved_minimal(self) -> bool:
+        """Whether no narrower head can exist: a bound that is a proof says so. All else is `smallest found`.
+
+        Of universal keys it is said where they are proved to be universal: that they serve *all* patterns is not proved
+        by the ones that were tried.
+        """
+        sure = not self.universal or self.proved_universal
+        return self.reached and sure and self.certificate.d == self.bounds.best.width
+
+    @property
+    def proved_universal(self) -> bool:
+        """Whether the keys are proved to serve every pattern of rows of so many keys and weights within the spread."""
+        return self.universality is not None and self.universality.proved
+
+    @property
+    def verdict(self) -> str:
+        if not self.reached:
+            return "accuracy not reached"
+        if self.proved_minimal:
+            return "proved minimal"
+        if self.forced:
+            return WIDTH_AS_ASKED
+        if self.interrupted:
+            return "smallest found before the interruption"
+        return "smallest found in the time given" if self.out_of_time else "smallest found"
+
+    @cached_property
+    def head(self) -> Head:
+        """The head as torch tensors; torch, and a room above this one, are first needed here."""
+        with asking_for_torch():
+            made: Head = import_module("attnscope.commands.compile.export").head_of(self)
+        return made
+
+    @cached_property
+    def pattern(self) -> Pattern:
+        """What the head should attend to, as `attnscope.queries_for` and `certify` take it."""
+        made: Pattern = import_module("attnscope.heads.pattern").Pattern.from_entries(self.target)
+        return made
+
+    def table(self) -> pandas.DataFrame:
+        """One row for each head that was tried."""
+        import pandas
+
+        columns = [one.name for one in fields(Try)]
+        return pandas.DataFrame([[getattr(one, name) for name in columns] for one in self.tried], columns=columns)
+
+    def chart(self, *args: Any, theme: str | None = "light", **options: Any) -> Any:
+        """Target, realised pattern and error: pictures, which have the colours of the theme inside."""
+        drawn = self._reporting("chart").chart(self, *args, theme=theme or "light", **options)
+        return self._dressed(drawn, theme)
+
+    def to_json(self) -> dict[str, Any]:
+        """Flat: what was asked, what was reached, and how. The tensors are in the file alone."""
+        told = {
+            **encode(self.certificate),
+            **encode(self.bounds.to_json()),
+            **{name: encode(getattr(self, name)) for name in _OWN},
+            "reached": self.reached,
+            "proved_minimal": self.proved_minimal,
+            "verdict": self.verdict,
+            "pattern": self.target.name,
+            "n_keys": self.target.n_keys,
+        }
+        return {one.name: told[one.name] for one in fields(_Flat)}
+
+    @classmethod
+    def from_json(cls: type[Kind], data: Mapping[str, Any]) -> Kind:
+        raise RefusalError("The certificate of a head is not the head: load the .safetensors file that holds both.")
+
+    def save(self, path: Path | str) -> Path:
+        """Write the head, its pattern and this as safetensors; a failing head is marked as failing."""
+        target, certificate = self.target, self.certificate
+        return write_head(
+            path,
+            HeadFile(
+                queries=self.queries,
+                keys=self.keys,
+                dtype=certificate.dtype,
+                causal=certificate.causal,
+                method=self.method,
+                notes=self.notes,
+                certificate=self.to_json(),
+                pattern=(target.rows, target.columns, target.weights),
+            ),
+        )
+
+    @classmethod
+    def read(cls: type[Kind], path: Path) -> Kind:
+        """The head that `save` wrote; what contradicts itself in the file is refused by name."""
+        stored = read_head(path)
+        try:
+            return cls._of(stored)
+        except FieldError as error:
+            raise RefusalError(f"{path} is damaged inside ({error}): run `attnscope {cls.COMMAND}` again.") from error
+
+    @classmethod
+    def _of(cls: type[Kind], stored: HeadFile) -> Kind:
+        flat = decode(_Flat, stored.certificate)
+        if stored.pattern is None:
+            raise FieldError("pattern_rows: missing")
+        if not any(bound.proves for bound in flat.bounds):
+            raise FieldError("bounds: none of them is a proof")
+        target = SparsePattern(flat.pattern, len(stored.queries), len(stored.keys), stored.causal, *stored.pattern)
+        target.check()
+        compiled = cls(
+            queries=stored.queries,
+            keys=stored.keys,
+            certificate=Certificate(**{one.name: getattr(flat, one.name) for one in fields(Certificate)}),
+            target=target,
+            bounds=Bounds(flat.bounds, flat.logit_floor),
+            **{name: getattr(flat, name) for name in _OWN if name != "forced"},
+            forced=flat.verdict == WIDTH_AS_ASKED if flat.forced is None else flat.forced,
+        )
+        _agree(compiled, flat, stored)
+        return compiled
+
+    def __repr__(self) -> str:
+        title: str = self._reporting("words").title_words(self)
+        return f"<Compiled: {title}, {self.verdict}>"
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """The certificate as files hold it, in their order."""
+
+    method: str
+    n: int
+    k: int
+    d: int
+    dtype: str
+    ratio_error: float
+    leak: float
+    max_logit: float
+    lower_bound: int
+    proved_minimal: bool
+    seconds: float
+    seed: int
+    reached: bool
+    verdict: str
+    why: str
+    pattern: str
+    n_keys: int
+    universal: bool
+    interrupted: bool
+    out_of_time: bool
+    causal: bool
+    mean_ratio_error: float
+    mean_leak: float
+    zero_ratio: float
+    query_norm: float
+    key_norm: float
+    asked_ratio_error: float
+    asked_leak: float
+    failing: int
+    failing_rows: tuple[int, ...]
+    lower_bound_reason: str
+    logit_floor: float
+    bounds: tuple[Bound, ...]
+    notes: dict[str, Any]
+    tried: tuple[Try, ...]
+    attnscope: str
+    forced: bool | None = None  # missing in older files, whose verdict says it where it matters
+    served: int | None = None
+    served_of: int | None = None
+    universality: Universality | None = None
+    rounding: float | None = None  # missing in files from before certificates counted it
+
+
+def _agree(compiled: Compiled, flat: _Flat, stored: HeadFile) -> None:
+    """What the certificate says and what follows from the tensors and from its own numbers must be the same."""
+    follows: dict[str, Any] = {
+        "n": len(stored.queries),
+        "n_keys": len(stored.keys),
+        "d": stored.queries.shape[1],
+        "k": compiled.target.k,
+        "dtype": stored.dtype,
+        "causal": stored.causal,
+        "method": stored.method,
+        "notes": stored.notes,
+        **{name: value for name, value in compiled.to_json().items() if name in _DERIVED},
+    }
+    for name, right in follows.items():
+        if getattr(flat, name) != right:
+            raise FieldError(f"{name}: {getattr(flat, name)!r} is stored, and {right!r} follows from the rest")
+    for name in ("ratio_error", "leak"):
+        if compiled.reached and not getattr(flat, name) <= getattr(flat, f"asked_{name}"):
+            raise FieldError(f"{name}: {getattr(flat, name):g} is more than was asked, and no row is failing")
+    if flat.universality is not None:
+        proof = flat.universality
+        about = (proof.n, proof.d, proof.dtype, proof.asked_ratio_error, proof.asked_leak)
+        if about != (flat.n_keys, flat.d, flat.dtype, flat.asked_ratio_error, flat.asked_leak) or proof.k < flat.k:
+            raise FieldError("universality: it is about other keys than these")
+        if not (flat.universal and proof.proved):
+            raise FieldError("universality: it is no proof, by its own numbers")
+    met = flat.ratio_error <= flat.asked_ratio_error and flat.leak <= flat.asked_leak
+    if met != compiled.reached:
+        raise FieldError(f"failing: {flat.failing} is stored, and the worst row keeps the accuracy")

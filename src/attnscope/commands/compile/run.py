@@ -1,0 +1,293 @@
+"""compile: the narrowest head that can be found for a pattern, its certificate, and what is known from below.
+
+compiled = attnscope.compile("pattern.npz", dtype="bfloat16")
+compiled.certificate.reached, compiled.head.width
+compiled.save("head.safetensors")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import replace
+from typing import Any
+
+from attnscope.commands.compile.query_server import KeysServed as Served
+from attnscope.commands.compile.query_server import proof, served
+from attnscope.commands.compile.record import Compiled
+from attnscope.commands.compile.search import (
+    RESTARTS,
+    Binds,
+    Ending,
+    Found,
+    SearchBudget,
+    at_width,
+    badness,
+    building,
+    narrowest_by,
+    refuse_too_wide,
+    widest,
+)
+from attnscope.core.construction import Construction
+from attnscope.core.decoding import plain
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.progress import Advance, silent
+from attnscope.core.registry import ceilings, constructions, for_auto
+from attnscope.heads.accuracy import Accuracy, asked
+from attnscope.heads.bounds import lower_bounds
+from attnscope.heads.pattern import Pattern, refuse_negative
+from attnscope.heads.read_pattern import read_pattern
+from attnscope.heads.reduction import reduced, unreduced
+
+AUTO = "auto"
+CURVE_PAIRS = 2**22  # beyond it the logits of curves that serve all patterns outgrow every precision, but for circles
+FORCED_RESTARTS = 4  # a width that was asked for is worth more draws than one of a search
+WIDER = 4  # universal keys that fail another pattern are made wider by one part in so many
+BUDGET = 300.0  # seconds after which a search that has found something ends
+
+
+def compile(
+    pattern: Any,
+    *,
+    ratio_error: float = 0.1,
+    leak: float = 0.01,
+    dtype: str = "float32",
+    method: str = AUTO,
+    width: int | None = None,
+    universal: bool = False,
+    causal: bool = False,
+    normalise: bool = False,
+    seed: int = 0,
+    budget: float = BUDGET,
+    progress: Advance = silent,
+) -> Compiled:
+    """The narrowest head found for `pattern` (a Pattern, or whatever one can be read from).
+
+    With `width`, the best head at that width, however good it is. Ctrl-C ends the search with the best head so far, and
+    so do `budget` seconds once there is one that reaches the accuracy (with `width`: once there is one).
+    `causal` and `normalise` say how to read what is not a Pattern yet.
+    """
+    start = time.process_time()
+    accuracy = asked(ratio_error, leak, dtype)
+    chosen = _chosen(method, universal)
+    if width is not None and width < 1:
+        raise RefusalError(f"A head of width {width} cannot be built: give a width of at least 1.")
+    refuse_negative(seed)
+    if not budget >= 0:
+        raise RefusalError(f"A budget of {budget:g} seconds cannot be kept: give a number of seconds, like 300.")
+    pattern = read_pattern(pattern, causal=causal, normalise=normalise)
+    if width is not None:
+        refuse_too_wide(width, pattern)
+    bounds = lower_bounds(pattern, accuracy, universal)
+    work = _Work(
+        pattern,
+        accuracy,
+        bounds.best.width,
+        seed,
+        start + budget,
+        progress,
+        universal,
+        method == AUTO and not universal,
+    )
+    others = Served(None, None)
+    if width is not None:
+        found, why = work.forced(chosen, width, method)
+    elif method == AUTO:
+        found, why = work.narrowest(chosen, universal)
+    else:
+        found, why = work.search(chosen), f"{chosen.name} was asked for."
+    proved = proof(found.head, pattern, accuracy) if universal and found.certificate.reached else None
+    if universal and width is None and proved is None:
+        found, why, others = work.serving(found, why, chosen)
+        proved = proof(found.head, pattern, accuracy) if found.certificate.reached else None
+    queries, keys = found.head.arrays()
+    return Compiled(
+        queries=queries,
+        keys=keys,
+        certificate=found.certificate,
+        target=pattern.entries(),
+        method=found.head.method,
+        why=why,
+        seed=found.seed,
+        seconds=round(time.process_time() - start, 3),
+        bounds=bounds,
+        tried=found.tried,
+        universal=universal,
+        forced=width is not None,
+        interrupted=found.interrupted,
+        out_of_time=found.ending == "out of time",
+        notes=plain(found.head.notes),
+        served=others.realised,
+        served_of=others.tried,
+        universality=proved,
+    )
+
+
+def _chosen(method: str, universal: bool) -> Construction:
+    known = constructions()
+    if method == AUTO:
+        taken = for_auto("any pattern" if universal else "one pattern")
+        if taken is None:
+            raise RefusalError(f"No construction offers itself to auto: name one with --method, of {', '.join(known)}.")
+        return taken
+    if method not in known:
+        raise RefusalError(f"There is no construction called '{method}'.{nearest(method, [*known, AUTO])}")
+    if universal and not known[method].universal:
+        able = ", ".join(name for name, one in known.items() if one.universal)
+        raise RefusalError(
+            f"The keys of {method} depend on the pattern, so it cannot give universal ones: choose one of {able}."
+        )
+    return known[method]
+
+
+class _Work:
+    """One compilation: every search of it shares pattern, accuracy, bounds, seed, time and progress."""
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        accuracy: Accuracy,
+        lowest: int,
+        seed: int,
+        deadline: float,
+        progress: Advance,
+        universal: bool,
+        reducing: bool,
+    ) -> None:
+        self.pattern, self.accuracy, self.lowest, self.seed, self.progress = pattern, accuracy, lowest, seed, progress
+        self.deadline = deadline
+        self.reduction = (reduced if reducing else unreduced)(pattern, accuracy.leak)
+        self.fixed = [
+            one for one in ceilings() if (one.universal or not universal) and one.takes(self.reduction.pattern)
+        ]
+
+    def search(self, construction: Construction, below: int | None = None) -> Found:
+        return narrowest_by(
+            construction,
+            self.pattern,
+            self.accuracy,
+            lowest=self.lowest,
+            below=below,
+            seed=self.seed,
+            budget=self._budget("once reached"),
+            advance=self._named(construction),
+            reduction=self.reduction,
+        )
+
+    def _budget(self, binds: Binds, restarts: int = RESTARTS) -> SearchBudget:
+        return SearchBudget(self.deadline - time.process_time(), binds, restarts)
+
+    def forced(self, construction: Construction, width: int, method: str) -> tuple[Found, str]:
+        """The best of several draws at a width that was asked for; under `auto` heads of known width if it misses."""
+        found = self._at(construction, width, FORCED_RESTARTS)
+        why = f"{construction.name}, at the width that was asked for."
+        for one in self.fixed if method == AUTO else ():
+            if found.certificate.reached or found.interrupted:
+                break
+            with contextlib.suppress(RefusalError):  # it is wider than that, or not for this pattern
+                other = self._at(one, width, 1)
+                if badness(other.certificate) < badness(found.certificate):
+                    found = _joined(other, found)
+                    why = f"{one.name}, which is better there than {construction.name}."
+                else:
+                    found = _joined(found, other)
+        return found, why
+
+    def _at(self, construction: Construction, width: int, restarts: int) -> Found:
+        build = building(construction, self.pattern, self.accuracy, self.reduction)
+        return at_width(
+            build,
+            width,
+            seed=self.seed,
+            budget=self._budget("once built", restarts),
+            advance=self._named(construction),
+        )
+
+    def narrowest(self, construction: Construction, universal: bool) -> tuple[Found, str]:
+        """Which construction `auto` takes, and why.
+
+        A construction of known width costs next to nothing to try. Where its logits fit the precision it is a ceiling:
+        the search has to look no higher, and not at all where it meets what is proved.
+        """
+        reason = (
+            "keys that serve every pattern were asked for, and its queries keep the largest margin on them"
+            if universal
+            else "queries and keys may both be fitted to this one pattern"
+        )
+        fixed = self._ceiling()
+        name = fixed.head.method if fixed else ""
+        if fixed is None or not fixed.certificate.reached:
+            try:
+                only = self.search(construction)
+            except KeyboardInterrupt:
+                if fixed is None:
+                    raise
+                return _interrupted(fixed), f"{name}, the only head that was built before the interruption."
+            return _joined(only, fixed), f"{construction.name}, because {reason}."
+        width, dtype = fixed.certificate.d, self.accuracy.dtype
+        holds = f"{name}, because it holds in {dtype} at width {width}"
+        if width <= self.lowest and (universal or self.pattern.k > 1):
+            no_less = "narrower keys serve not all patterns" if universal else "no narrower head has this pattern"
+            return fixed, f"{holds}, and {no_less}."
+        try:  # also at that width: the logits of what is found there are far smaller
+            found: Found | None = self.search(construction, below=width + 1)
+        except KeyboardInterrupt:
+            return _interrupted(fixed), f"{name}, the only head that was built before the interruption."
+        except RefusalError:  # it has no head that narrow
+            found = None
+        if found and found.certificate.reached:
+            return _joined(found, fixed), f"{construction.name}, because {reason}; {name} needs width {width}."
+        return _joined(fixed, found), f"{holds}, where {construction.name} found nothing."
+
+    def serving(self, found: Found, why: str, construction: Construction) -> tuple[Found, str, Served]:
+        """Keys for all patterns are tried on others; while some of those fail, wider ones are sought."""
+        others, width = self._served(found), found.head.width
+        while others.tried and others.realised != others.tried and time.process_time() < self.deadline:
+            width += max(1, width // WIDER)
+            if width > widest(construction, self.pattern):
+                break
+            wider = self._at(construction, width, RESTARTS)
+            then = self._served(wider)
+            if then.realised is not None and then.realised > (others.realised or 0):
+                found, others = _joined(wider, found), then
+                why = f"{construction.name}, because narrower keys failed other patterns that were tried."
+        return found, why, others
+
+    def _served(self, found: Found) -> Served:
+        if not found.certificate.reached or found.ending != "finished":
+            return Served(None, None)
+        taken = constructions()[found.head.method]
+        return served(taken, self.pattern, self.accuracy, found.head.width, found.seed, self._named(taken))
+
+    def _ceiling(self) -> Found | None:
+        """The narrowest head of known width, or the nearest miss; None where none can take the pattern, or would take
+        long to fail on it."""
+        best: Found | None = None
+        smaller = self.reduction.pattern
+        for one in self.fixed:
+            with contextlib.suppress(RefusalError):
+                width = one.fixed_width(smaller) if one.fixed_width else 0
+                if one.universal and smaller.n * smaller.n_keys > CURVE_PAIRS and width > 2:
+                    continue
+                found = self.search(one)
+                better = best is None or badness(found.certificate) < badness(best.certificate)
+                best = _joined(found, best) if better or best is None else _joined(best, found)
+        return best
+
+    def _named(self, construction: Construction) -> Advance:
+        def advance(stage: str, done: int, total: int) -> None:
+            self.progress(f"{construction.name}, {stage}", done, total)
+
+        return advance
+
+
+def _joined(kept: Found, other: Found | None) -> Found:
+    """The head of the first; what was tried in both."""
+    if other is None:
+        return kept
+    ending: Ending = "interrupted" if kept.interrupted or other.interrupted else kept.ending
+    return replace(kept, tried=other.tried + kept.tried, ending=ending)
+
+
+def _interrupted(found: Found) -> Found:
+    return replace(found, ending="interrupted")

@@ -1,0 +1,310 @@
+"""The smallest width at which a construction reaches the accuracy: up by doubling, down by parts, then step by step.
+
+A wider head can do all that a narrower one can (pad with zeros), so what is possible is monotone in the width. What a
+randomised construction finds is not: a draw may fail at 12 and succeed at 11. Halving the gap trusts monotony, so it
+is followed by a walk that does not: below the smallest success, one width at a time, with draws not tried before, until
+`PATIENCE` widths in a row have failed, or one of them was far off, below which there is nothing to hope for.
+
+A failure uses up all the steps that a descent has, a success ends it early. So while no width is known to fail, the
+way down takes a quarter of the width at a time: it fails once, near the answer, where halving would fail far below it.
+
+    found = smallest(build, first=8, lowest=4, highest=256)     # build(width, seed, advance) -> (head, certificate)
+
+Ctrl-C and a time limit end the search with the best head so far. A time limit is seen whenever the construction says
+how far it is, so a single long try does not overrun it; `SearchBudget.binds` says from when on it counts.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from attnscope.commands.compile.record import Try
+from attnscope.core.construction import Construction
+from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance, silent
+from attnscope.heads.accuracy import Accuracy, Certificate, Factors
+from attnscope.heads.head import Head
+from attnscope.heads.pattern import Pattern
+from attnscope.heads.reduction import Reduction, unreduced
+from attnscope.heads.rounding import Certified, certified
+
+Build = Callable[[int, int, Advance], tuple[Head, Certificate]]
+Ending = Literal["finished", "interrupted", "out of time"]
+Binds = Literal["always", "once built", "once reached"]
+"""When a time limit counts: at once, when there is any head to give, or when there is one that reaches the accuracy."""
+
+RESTARTS = 2
+PATIENCE = 2
+HOPELESS = 0.1  # share of failing rows above which another draw at that width is not worth its time
+FEW = 1  # rows that may fail however few there are: one row of a small pattern is a matter of luck
+STALLED = 3  # doublings in a row that were short of precision, which width does not give
+
+
+@dataclass(frozen=True)
+class SearchBudget:
+    """How much a search may spend: `restarts` draws at one width, and `seconds`, which count from when `binds` says."""
+
+    seconds: float = math.inf
+    binds: Binds = "always"
+    restarts: int = RESTARTS
+
+
+UNLIMITED = SearchBudget()
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The narrowest head that reached the accuracy, or the nearest miss; and everything that was tried."""
+
+    head: Head
+    certificate: Certificate
+    seed: int
+    tried: tuple[Try, ...]
+    ending: Ending = "finished"
+
+    @property
+    def interrupted(self) -> bool:
+        return self.ending == "interrupted"
+
+
+class OutOfTimeError(Exception):
+    """The time limit passed before any head was built."""
+
+
+def smallest(
+    build: Build,
+    *,
+    first: int,
+    lowest: int = 1,
+    highest: int,
+    seed: int = 0,
+    budget: SearchBudget = UNLIMITED,
+    advance: Advance = silent,
+) -> Found:
+    """Search widths `lowest`..`highest` from `first`. `lowest` is a proved bound: nothing below it is tried."""
+    search = _Search(build, seed, budget, advance)
+    highest = max(highest, lowest)
+    return search.ended_by(lambda: search.descend(min(max(first, lowest), highest), lowest, highest))
+
+
+def at_width(
+    build: Build,
+    width: int,
+    *,
+    seed: int = 0,
+    budget: SearchBudget = UNLIMITED,
+    advance: Advance = silent,
+) -> Found:
+    """The best of a few draws at one width; one that reaches the accuracy ends it, and so does one that is far off."""
+    search = _Search(build, seed, budget, advance)
+    return search.ended_by(lambda: search.succeeds(width, range(budget.restarts)))
+
+
+class _TimeIsUpError(Exception):
+    pass
+
+
+class _Search:
+    def __init__(self, build: Build, seed: int, budget: SearchBudget, advance: Advance) -> None:
+        self.build, self.seed, self.budget, self.advance = build, seed, budget, advance
+        self.deadline = time.process_time() + budget.seconds
+        self.tried: list[Try] = []
+        self.best: tuple[Head, Certificate, int] | None = None
+        self.latest: Certificate | None = None
+        self.hopeless: set[int] = set()
+        self.refusal: RefusalError | None = None
+
+    def descend(self, first: int, lowest: int, highest: int) -> None:
+        draws = range(self.budget.restarts)
+        failed, width, stalled = lowest - 1, first, 0
+        while not self.succeeds(width, draws):
+            stalled = stalled + 1 if self._short_of_precision() else 0
+            if width >= highest or stalled >= STALLED:
+                return
+            failed, width = width, min(2 * width, highest)
+        reached = width
+        while reached - failed > 1:
+            fails_below = failed >= lowest
+            width = (reached + failed) // 2 if fails_below else max(lowest, reached - max(1, reached // 4))
+            if self.succeeds(width, draws):
+                reached = width
+            else:
+                failed = width
+        self._walk_down(reached, lowest)
+
+    def _short_of_precision(self) -> bool:
+        """Leaks shrink with width; ratios that rounding spoils while the leak is small, and overflow, do not."""
+        last = self.latest
+        return last is not None and not (math.isfinite(last.leak) and last.leak > last.asked_leak)
+
+    def _walk_down(self, reached: int, lowest: int) -> None:
+        width, misses = reached - 1, 0
+        while width >= lowest and misses < PATIENCE:
+            if any(width <= far_off < reached for far_off in self.hopeless):
+                return
+            before = sum(one.width == width for one in self.tried)
+            if self.succeeds(width, range(before, max(before + 1, self.budget.restarts))):
+                reached, misses = width, 0
+            else:
+                misses += 1
+            width -= 1
+
+    def succeeds(self, width: int, draws: Iterable[int]) -> bool:
+        """Whether one of these draws reaches the accuracy; a draw that is far off is the last."""
+        for draw in draws:
+            if self.reaches(width, self.seed + draw):
+                return True
+            if width in self.hopeless:
+                break
+        return False
+
+    def reaches(self, width: int, seed: int) -> bool:
+        start = time.process_time()
+        self._report(width)("", 0, 0)
+        try:
+            head, certificate = self.build(width, seed, self._report(width))
+        except RefusalError as refusal:
+            self.refusal = refusal
+            spent = time.process_time() - start
+            self.tried.append(Try(width, seed, math.inf, math.inf, False, spent, refused=str(refusal)))
+            return False
+        self.tried.append(
+            Try(
+                certificate.d,
+                seed,
+                certificate.ratio_error,
+                certificate.leak,
+                certificate.reached,
+                time.process_time() - start,
+                head.method,
+            )
+        )
+        self.latest = certificate
+        if certificate.failing > max(FEW, HOPELESS * certificate.n):
+            self.hopeless.add(width)
+        if self.best is None or badness(certificate) < badness(self.best[1]):
+            self.best = head, certificate, seed
+        return certificate.reached
+
+    def _report(self, width: int) -> Advance:
+        best = self.best[1] if self.best else None
+        so_far = "" if best is None else f", {best.d} found" if best.reached else ", nothing yet"
+
+        def report(stage: str, done: int, total: int) -> None:
+            if time.process_time() > self.deadline and self._may_stop():
+                raise _TimeIsUpError
+            own = "" if not stage or f"width {width}" in stage else f": {stage}"
+            self.advance(f"width {width}{so_far}{own}", done, total)
+
+        return report
+
+    def _may_stop(self) -> bool:
+        if self.budget.binds == "always":
+            return True
+        return self.best is not None and (self.budget.binds == "once built" or self.best[1].reached)
+
+    def ended_by(self, work: Callable[[], object]) -> Found:
+        """Do the work; an interruption or the clock ends it early, and it counts if anything was built by then."""
+        ending: Ending = "finished"
+        try:
+            work()
+        except KeyboardInterrupt:
+            if self.best is None:
+                raise
+            ending = "interrupted"
+        except _TimeIsUpError:
+            if self.best is None:
+                raise OutOfTimeError from None
+            ending = "out of time"
+        if self.best is None:
+            raise self.refusal or RefusalError("No width was tried: give at least one.")
+        head, certificate, seed = self.best
+        return Found(head, certificate, seed, tuple(self.tried), ending)
+
+
+def badness(certificate: Certificate) -> tuple[int, float]:
+    """Order of heads: one that reaches the accuracy beats one that does not; among the first the narrowest wins,
+    among the others the one with the fewest failing rows, then the smaller excess."""
+    excesses = (certificate.ratio_error / certificate.asked_ratio_error, certificate.leak / certificate.asked_leak)
+    excess = math.inf if any(map(math.isnan, excesses)) else max(excesses)
+    if certificate.reached:
+        return certificate.d - 2**62, excess
+    return certificate.failing, excess
+
+
+# One construction on one pattern: built, rounded, certified, and searched for its smallest width.
+
+LARGEST_FACTORS = 2**26  # numbers in queries and keys together: half a gigabyte
+
+
+def narrowest_by(
+    construction: Construction,
+    pattern: Pattern,
+    accuracy: Accuracy,
+    *,
+    lowest: int = 1,
+    below: int | None = None,
+    seed: int = 0,
+    budget: SearchBudget = UNLIMITED,
+    advance: Advance = silent,
+    reduction: Reduction | None = None,
+) -> Found:
+    """The smallest width of a construction; with `below`, only widths under that one are of interest. With a
+    `reduction` of the pattern the construction is given the smaller one, and its answer is lifted and certified."""
+    build = building(construction, pattern, accuracy, reduction)
+    asked = reduction or unreduced(pattern, accuracy.leak)
+    if construction.fixed_width:
+        # Where keys for all patterns are asked for, the bound may lie above what this one pattern needs.
+        width = max(construction.fixed_width(asked.pattern) + asked.extra, lowest)
+        return at_width(build, width, seed=seed, budget=replace(budget, restarts=1), advance=advance)
+    return smallest(
+        build,
+        first=construction.first_width(asked.pattern) + asked.extra,
+        lowest=max(lowest, 1 + asked.extra),
+        highest=widest(construction, asked.pattern) + asked.extra if below is None else below - 1,
+        seed=seed,
+        budget=budget,
+        advance=advance,
+    )
+
+
+def building(
+    construction: Construction, pattern: Pattern, accuracy: Accuracy, reduction: Reduction | None = None
+) -> Build:
+    """A construction as the search wants it: what it is asked for is the width of the whole head."""
+    asked = reduction or unreduced(pattern, accuracy.leak)
+    stricter = replace(accuracy, leak=asked.leak)
+
+    def build(width: int, seed: int, advance: Advance) -> Certified:
+        if width <= asked.extra:
+            raise RefusalError(f"A head of width {width} has no room for this pattern: ask for {asked.extra + 1}.")
+        found = construction(asked.pattern, width - asked.extra, stricter, np.random.default_rng(seed), advance)
+        notes = {**found.notes, **({"reduced": list(asked.words)} if asked.steps else {})}
+        factors = Factors(*asked.lifted(found.queries, found.keys), notes, found.as_found)
+        return certified(factors, pattern, accuracy, construction.name)
+
+    return build
+
+
+def refuse_too_wide(width: int, pattern: Pattern) -> None:
+    """A width that was asked for: queries and keys of it must fit into memory several times over."""
+    largest = max(1, LARGEST_FACTORS // (pattern.n + pattern.n_keys))
+    if width > largest:
+        size = 8 * width * (pattern.n + pattern.n_keys) / 1e9
+        raise RefusalError(
+            f"Queries and keys of width {width:,} for {pattern.n:,} rows would take {size:,.1f} GB: give a --width of "
+            f"{largest:,} or less."
+        )
+
+
+def widest(construction: Construction, pattern: Pattern) -> int:
+    """Where a search upwards ends. One key per dimension can do anything, so only random keys, which on small patterns
+    need more than that, are worth a look beyond."""
+    most = max(pattern.n_keys, 8 * construction.first_width(pattern))
+    return max(1, min(most, LARGEST_FACTORS // (pattern.n + pattern.n_keys)))

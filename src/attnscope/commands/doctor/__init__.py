@@ -1,0 +1,1 @@
+"""NEW PACKAGE attnscope.commands.doctor"""

@@ -1,0 +1,121 @@
+"""doctor() -> Checkup: versions, devices, extras, the cache, and a scan of the embedded model, verified.
+
+    attnscope.doctor().well
+
+Versions and extras are read off what is installed, without importing any of it. The scan is the whole way: the model is
+loaded, tapped, measured, and what was recomputed is compared with what its modules really did. Without torch, which is
+an extra, there is nothing to scan with: that is told, and is no fault.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from collections.abc import Iterator
+from importlib import metadata
+
+from attnscope.commands.doctor.record import Check, Checkup
+from attnscope.core.errors import BROUGHT, EXTRA, INSTALL, RefusalError, torch_is_there
+from attnscope.core.files import cache_folder, cache_size
+from attnscope.core.narrow_products import LIMIT, LIMITED_TO, narrow_products_are_deadly
+from attnscope.core.words import numeral
+from attnscope.engine.processes import cores
+
+PACKAGE = "attnscope"
+DEVELOPMENT = "dev"  # an extra for those who change attnscope itself
+SAMPLES, TOKENS = 4, 48
+
+
+def doctor() -> Checkup:
+    """Look at everything; a few seconds, most of them torch's import and the scan."""
+    return Checkup((*versions(), *devices(), *extras(), cache(), embedded_model()))
+
+
+def versions() -> Iterator[Check]:
+    yield Check("versions", "attnscope", "well", metadata.version(PACKAGE))
+    yield Check("versions", "Python", "well", f"{platform.python_version()} on {platform.system()}")
+    for name, extra in _requirements():
+        if extra is None:
+            found = _installed(name)
+            advice = "" if found else f"Install it: pip install {name}"
+            yield Check("versions", name, "well" if found else "ill", found or "not installed", advice)
+
+
+def devices() -> Iterator[Check]:
+    if not torch_is_there():
+        yield Check("devices", "cpu", "well", f"{cores()} cores")
+        return
+    import torch
+
+    own = os.environ.get("OMP_NUM_THREADS")
+    asked = f" (OMP_NUM_THREADS={own})" if own else ""
+    yield Check("devices", "cpu", "well", f"{cores()} cores, torch uses {torch.get_num_threads()} threads{asked}")
+    for number in range(torch.cuda.device_count()):
+        yield Check("devices", f"cuda:{number}", "well", torch.cuda.get_device_name(number))
+    if torch.backends.mps.is_available():
+        yield Check("devices", "mps", "well", "there")
+    if narrow_products_are_deadly():
+        yield Check(
+            *("devices", "bfloat16 and float16", "ill", "products of narrow matrices kill the program here"),
+            f"Set {LIMIT}={LIMITED_TO} in the environment, or use --dtype float32.",
+        )
+
+
+def extras() -> Iterator[Check]:
+    """An extra is there when everything that it asks for is. torch, which most of them ask for, is told once."""
+    asked: dict[str, list[str]] = {}
+    for name, extra in _requirements():
+        told = extra != EXTRA and name in (PACKAGE, *BROUGHT)
+        if extra is not None and extra != DEVELOPMENT and not told:
+            asked.setdefault(extra, []).append(name)
+    for extra, names in asked.items():
+        missing = [name for name in names if not _installed(name)]
+        found = ", ".join(f"{name} {_installed(name)}" for name in names if name not in missing)
+        if missing:
+            advice = f"pip install '{PACKAGE}[{extra}]'"
+            yield Check("extras", extra, "missing", f"without {', '.join(missing)}", advice)
+        else:
+            yield Check("extras", extra, "well", found)
+
+
+def cache() -> Check:
+    size = cache_size()
+    found = f"{cache_folder()}, {size / 1e6:.1f} MB" if size else f"{cache_folder()}, empty"
+    return Check("cache", "folder", "well", found, "attnscope doctor --clear-cache empties it" if size else "")
+
+
+def embedded_model() -> Check:
+    """What could be wrong with an installation shows in a scan: it is run, and its verification is told."""
+    if not torch_is_there():
+        return Check("scan", "pocket", "missing", f"without {' and '.join(BROUGHT)}", INSTALL)
+    from attnscope.commands.scan.run import scan
+
+    begun = time.monotonic()
+    try:
+        survey = scan("pocket", samples=SAMPLES, max_tokens=TOKENS)
+    except RefusalError as refusal:
+        return Check("scan", "pocket", "ill", "refused", str(refusal))
+    verified = survey.provenance.get("verify")
+    if not isinstance(verified, dict) or not verified.get("passed"):
+        return Check("scan", "pocket", "ill", "not verified", "Numbers of a scan cannot be trusted here: tell us.")
+    difference = numeral(float(verified["largest_difference"]), 1)
+    found = f"verified, largest difference {difference}, {time.monotonic() - begun:.1f} s"
+    return Check("scan", "pocket", "well", found)
+
+
+def _requirements() -> Iterator[tuple[str, str | None]]:
+    """Every requirement of the package as it was installed: its name, and the extra that asks for it."""
+    for line in metadata.requires(PACKAGE) or ():
+        name = re.match(r"[A-Za-z0-9._-]+", line)
+        extra = re.search(r"extra == ['\"]([^'\"]+)['\"]", line)
+        if name is not None:
+            yield name[0], extra[1] if extra else None
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,133 @@
+"""The page of how faithful explanations are: the verdict, gaps with their intervals, and all numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from attnscope.commands.evaluate.record import Estimate, Faithfulness
+from attnscope.commands.evaluate.words import FIRST, SECOND, difference_lines, lines, near, sentences, verdict
+from attnscope.core.words import numeral
+from attnscope.report.document import page, rows
+from attnscope.report.export import drawn_to_fit
+
+# Gaps of methods with their intervals, the most faithful on top, and the answer while tokens go.
+
+TESTS = {"gap": "whole tokens", "soft_gap": "tokens in part"}
+ORDERS = {"staying": "least important first", "falling": "most important first"}
+ROW = 34  # pixels of a method with its two lines
+NARROWEST, AXIS, SPACING = 150, 46, 18  # pixels of one panel of curves, of its axis, and between two
+
+
+def chart(found: Faithfulness, *, width: int | None = None) -> Any:
+    """Two points for each method and a line for the interval of each; zero is what chance gives."""
+    rows = pd.DataFrame(
+        [
+            {
+                "method": one.title,
+                "test": words,
+                "gap": estimate.mean,
+                "low": estimate.low,
+                "high": estimate.high,
+                "label": f"{one.title}, {words}: {near(estimate)}",
+            }
+            for one in found.methods
+            for by, words in TESTS.items()
+            for estimate in [_estimate(one, by)]
+        ]
+    )
+    tests = list(TESTS.values())
+    y = alt.Y(
+        "method:N",
+        sort=[one.title for one in found.methods],
+        title=None,
+        axis=alt.Axis(labelLimit=200, grid=False),
+    )
+    beside = alt.YOffset("test:N", sort=tests)
+    colour = alt.Color("test:N", sort=tests, title=None, legend=alt.Legend(orient="top"))
+    x = alt.X("gap:Q", title="gap: what stays less what falls", axis=alt.Axis(grid=True, tickCount=5))
+    base = alt.Chart(rows)
+    zero = alt.Chart(pd.DataFrame([{"gap": 0.0}])).mark_rule(style="others", strokeDash=[4, 3]).encode(x="gap:Q")
+    layered = alt.layer(
+        zero,
+        base.mark_bar(height=4, opacity=0.45).encode(x=alt.X("low:Q"), x2="high:Q", y=y, yOffset=beside, color=colour),
+        base.mark_circle(style="reading", size=60).encode(
+            x=x, y=y, yOffset=beside, color=colour, description="label:N", tooltip=[alt.Tooltip("label:N", title=" ")]
+        ),
+    ).properties(height=ROW * len(found.methods))
+    if width is not None:
+        return layered.properties(width=width, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+    return layered.properties(width=420, title=alt.TitleParams(f"Which explanation is true to {found.model}?"))
+
+
+def curves(found: Faithfulness, *, width: int = 720) -> Any:
+    """One panel for each method: what is left of the answer, tokens taken away in its order and against it."""
+    columns = max(1, min(len(found.methods), (width + SPACING) // (NARROWEST + AXIS + SPACING)))
+    side = (width - SPACING * (columns - 1)) // columns - AXIS
+    panels = []
+    for one in found.methods:
+        steps = len(one.falling) - 1
+        rows = pd.DataFrame(
+            [
+                {
+                    "order": words,
+                    "gone": step / steps,
+                    "answer": value,
+                    "label": f"{one.title}, {words}: {numeral(round(value, 3), 3)} is left without "
+                    f"{step / steps:.0%} of the tokens",
+                }
+                for order, words in ORDERS.items()
+                for step, value in enumerate(getattr(one, order))
+            ]
+        )
+        lines = alt.Chart(rows).encode(
+            x=alt.X("gone:Q", title=None, axis=alt.Axis(format="%", tickCount=3, grid=False)),
+            y=alt.Y("answer:Q", title=None, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(tickCount=3)),
+            color=alt.Color("order:N", sort=list(ORDERS.values()), title=None, legend=alt.Legend(orient="top")),
+        )
+        points = lines.mark_circle(style="reading", size=16).encode(
+            description="label:N", tooltip=[alt.Tooltip("label:N", title=" ")]
+        )
+        panels.append(
+            alt.layer(lines.mark_line(style="line"), points).properties(
+                width=side, height=110, title=alt.TitleParams(one.title, fontSize=12, fontWeight="normal")
+            )
+        )
+    return alt.concat(*panels, columns=columns, spacing=SPACING)
+
+
+def _estimate(one: Any, by: str) -> Estimate:
+    found: Estimate = getattr(one, by)
+    return found
+
+
+def render(found: Faithfulness) -> str:
+    """The page as text. Equal records give equal pages."""
+    gaps = drawn_to_fit(
+        lambda width: chart(found, width=width),
+        "gaps",
+        title="How far the two areas are apart",
+        caption="Lines: 95% of means over texts drawn again. Dashed: what a method that knows nothing has.",
+        summary="Gap of every method with its interval, with whole tokens and with tokens kept in part.",
+    )
+    falling = drawn_to_fit(
+        lambda width: curves(found, width=width),
+        "curves",
+        title="The answer while tokens go",
+        caption="As a share of the whole answer, over the share of tokens that are gone. The area between is the gap.",
+        summary="Two curves for every method: the most important tokens first, and the least important first.",
+    )
+    return page(
+        "faithfulness.html",
+        verdict=verdict(found),
+        figures=[gaps, falling],
+        data=found,
+        findings=sentences(found)[1:],
+        gaps=gaps,
+        falling=falling,
+        differences=difference_lines(found),
+        tables=[("ranks", "Ranks", FIRST, lines(found)), ("areas", "Areas", SECOND, lines(found, SECOND))],
+        provenance=rows(found.provenance),
+    )

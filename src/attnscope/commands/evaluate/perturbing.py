@@ -1,0 +1,231 @@
+"""Is an explanation true to the model? Take tokens away in the order it gives, and see what becomes of the answer.
+
+    positive     the tokens that did most go first: the answer should fall at once, its area is small
+    negative     those that did least go first: the answer should stay, its area is large
+    comprehensiveness, sufficiency (arXiv:1911.03429): what the answer loses without the most important tokens, and with
+                 nothing but them, averaged over BINS
+    soft         the last two with tokens kept in part, and as much in all for every method (`softening`)
+
+A token that is taken away becomes one that says nothing (`baseline`). Such inputs are ones that the model never saw
+(arXiv:1806.10758): areas say which of two methods is better on one model, not how well a model is explained.
+
+An answer that grows beyond what it was counts as whole (as in arXiv:2010.04736): the probability of an unsure answer
+can grow tenfold by luck, and a few such texts would decide the mean.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attnscope.core.errors import RefusalError
+from attnscope.data.batches import Batches
+from attnscope.data.corpus import Corpus
+from attnscope.data.prompts import Class, labelled
+from attnscope.hf.loading.feed import feed
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import Ready, Text
+from attnscope.hf.loading.options import Sampling
+
+# Tokens that are kept in part, in proportion to their importance, and as much in all for every method.
+#
+# Hard holes treat the first and the last of the tokens that are taken away alike, and make texts that no model has seen.
+# Soft erasure (arXiv:2305.10496) drops single entries of a token's vector instead, each kept with a probability that
+# grows with the token's number. Methods whose numbers are large on average then keep more, and look better for it, above
+# all in decoders; so the expected share that is kept is made equal for all (arXiv:2601.03089). That alone is not fair:
+# how well a method does still depends on the *shape* of its numbers, a few large ones or all alike, also where they are
+# drawn at random. So numbers are replaced by their places: with a = 0 for the least important token, 1 for the most, and
+# equal steps between them, whose mean is 1/2,
+#
+#     p = 2 s a                    for a share s of 1/2 or less
+#     p = 1 - 2 (1 - s) (1 - a)    for more
+#
+# The mean of p is s, and p at share s is 1 - p of the reversed order at share 1 - s. SHARES are as far below 1/2 as above
+# it, so that for an order that is drawn at random `kept` and `dropped` are spread alike, and what is lost without less
+# what is lost with them alone (the soft gap) is 0 on average, whatever the answer is. Equal numbers stand in an order
+# that is drawn by the seed, the same for all methods: one token above many equal ones, reversed, is another shape, which
+# would not be 0.
+#
+# `kept` keeps entries with probability p (what the explanation says suffices), `dropped` with 1 - p. Chances are drawn
+# once for a text and used for every method: what is luck is the same for all.
+
+SHARES = (0.25, 0.5, 0.75)
+DRAWS = 2
+AWAY = 6_364_136_223  # from the seeds of random explanations, which are near or a few millions away
+
+
+def places(scores: Float[Tensor, " token"], generator: torch.Generator) -> Int[Tensor, " token"]:
+    """0 for the smallest number, and so on; equal ones in an order that is drawn."""
+    given = scores.double().cpu()
+    shuffled = torch.randperm(len(given), generator=generator)
+    order = shuffled[given[shuffled].argsort(stable=True)]
+    return torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+
+
+def retention(place: Int[Tensor, " token"], share: float) -> Float[Tensor, " token"]:
+    """p_i for every token, float64: between 0 and 1, growing with its place, `share` on average."""
+    count = len(place)
+    if count < 2:
+        return torch.full((count,), share, dtype=torch.float64)
+    a = place.double() / (count - 1)
+    return 2 * share * a if share <= 1 / 2 else 1 - 2 * (1 - share) * (1 - a)
+
+
+def soft_masks(
+    scores: Float[Tensor, " token"], width: int, seed: int
+) -> tuple[Bool[Tensor, "draw token width"], Bool[Tensor, "draw token width"]]:
+    """Which entries stay where p says so, and where 1 - p does, for every share and draw."""
+    # Not the numbers that the random explanation of the same text draws.
+    generator = torch.Generator().manual_seed(seed + AWAY)
+    place = places(scores, generator)
+    kept, dropped = [], []
+    for share in SHARES:
+        p = retention(place, share)[:, None]
+        for _ in range(DRAWS):
+            chance = torch.rand(len(scores), width, generator=generator, dtype=torch.float64)
+            kept.append(chance < p)
+            dropped.append(chance < 1 - p)
+    return torch.stack(kept), torch.stack(dropped)
+
+
+STEPS = 10  # shares of the tokens that are taken away: 0, 1/STEPS, ..., 1
+BINS = (0.05, 0.1, 0.2, 0.5)
+AT_ONCE = 16  # answers that are asked for together
+
+Vectors = dict[str, Float[Tensor, "token width"]]
+Ask = Callable[[dict[str, Float[Tensor, "batch token width"]]], Float[Tensor, " batch"]]
+
+
+@dataclass(frozen=True)
+class Perturbed:
+    """What the answer becomes, as shares of what it was, 1 at most."""
+
+    positive: float
+    negative: float
+    comprehensiveness: float
+    sufficiency: float
+    soft_comprehensiveness: float
+    soft_sufficiency: float
+    falling: tuple[float, ...]  # the answer after each step, the most important first
+    staying: tuple[float, ...]  # and the least important first
+
+
+class NoAnswerError(RefusalError):
+    """The answer is 0 from the start: it has no shares, and nothing that goes could lower it."""
+
+
+def averaged(found: Sequence[Perturbed]) -> Perturbed:
+    """The mean of several, field by field and step by step."""
+
+    def mean(values: Sequence[Any]) -> Any:
+        if isinstance(values[0], tuple):
+            return tuple(map(mean, zip(*values, strict=True)))
+        return math.fsum(values) / len(values)
+
+    return Perturbed(*(mean([getattr(one, name.name) for one in found]) for name in fields(Perturbed)))
+
+
+@torch.no_grad()
+def perturbed(
+    ask: Ask,
+    embedding: Vectors,
+    baseline: Vectors,
+    scores: dict[str, Float[Tensor, " token"]],
+    seed: int = 0,
+) -> Perturbed:
+    """Areas under both curves, and what is lost without and with the most important tokens. `ask` gives the answer, a
+    number that is 0 or more, such as a probability. Of equal tokens the one that was read first goes first."""
+    stacks = [stack for stack in embedding if stack in scores]
+    numbers = torch.cat([scores[stack] for stack in stacks])
+    order = numbers.argsort(descending=True, stable=True)
+    count = len(order)
+    areas = [round(step * count / STEPS) for step in range(STEPS + 1)]
+    bins = [max(1, round(share * count)) for share in BINS]
+    rank = torch.empty_like(order).scatter_(0, order, torch.arange(count, device=order.device))
+    hard = [rank >= gone for gone in areas] + [rank < count - gone for gone in areas]
+    hard += [rank >= gone for gone in bins] + [rank < left for left in bins]
+    soft = soft_masks(numbers, max(embedding[stack].shape[-1] for stack in stacks), seed)
+    kept = [*(mask[:, None] for mask in hard), *soft[1].to(order.device), *soft[0].to(order.device)]
+    found = torch.cat(list(_answers(ask, embedding, baseline, stacks, kept)))
+    whole = float(found[0])
+    if not whole > 0:
+        raise NoAnswerError("The answer is 0 before anything is taken away: choose another text.")
+    shares = (found / whole).clamp_max(1.0).tolist()
+    taken = iter(shares)
+    positive, negative = ([next(taken) for _ in areas] for _ in range(2))
+    without, alone = ([next(taken) for _ in bins] for _ in range(2))
+    soft_without, soft_alone = ([next(taken) for _ in side] for side in soft)
+    return Perturbed(
+        positive=_area(positive),
+        negative=_area(negative),
+        comprehensiveness=_lost(without),
+        sufficiency=_lost(alone),
+        soft_comprehensiveness=_lost(soft_without),
+        soft_sufficiency=_lost(soft_alone),
+        falling=tuple(positive),
+        staying=tuple(negative),
+    )
+
+
+def _answers(
+    ask: Ask, embedding: Vectors, baseline: Vectors, stacks: list[str], kept: list[Bool[Tensor, "token entries"]]
+) -> Iterator[Float[Tensor, " rows"]]:
+    """The answer with only what is kept, for every mask: a column for whole tokens, or one for every entry."""
+    lengths = [len(embedding[stack]) for stack in stacks]
+    for begin in range(0, len(kept), AT_ONCE):
+        some = kept[begin : begin + AT_ONCE]
+        pieces = [dict(zip(stacks, torch.split(mask, lengths), strict=True)) for mask in some]
+        yield ask(
+            {
+                stack: torch.stack(
+                    [
+                        torch.where(piece[stack][:, : own.shape[-1]], own, baseline[stack]) if stack in piece else own
+                        for piece in pieces
+                    ]
+                )
+                for stack, own in embedding.items()
+            }
+        )
+
+
+def _lost(shares: list[float]) -> float:
+    return 1 - sum(shares) / len(shares)
+
+
+def _area(values: list[float]) -> float:
+    """Under a curve over equal steps, as a share of the whole width."""
+    return (sum(values) - (values[0] + values[-1]) / 2) / (len(values) - 1)
+
+
+# Texts with their true classes, as batches of one: each is the beginning of its document.
+
+
+def batches_with_truths(
+    loaded: Loaded,
+    source: Corpus | Text | Ready | None,
+    labels: str | Sequence[Class],
+    sampling: Sampling,
+) -> tuple[Batches, tuple[Class, ...]]:
+    """Batches of one sequence, and the class of each. Documents are drawn with the seed of `sampling`; a class is of a
+    whole document, so of each the first tokens are taken, and no other window."""
+    if source is None or isinstance(source, Corpus | Batches | Mapping):
+        raise RefusalError("Labels need texts of their own: give a .jsonl file with a field of classes, or a list.")
+    corpus, classes = labelled(source, labels, sampling.field)
+    numbers = list(range(len(corpus.documents)))
+    if sampling.samples is not None and sampling.samples < len(numbers):
+        numbers = sorted(random.Random(sampling.seed).sample(numbers, sampling.samples))
+    chosen = Corpus.of(corpus.name, [corpus.documents[n] for n in numbers])
+    fed = feed(loaded, chosen, replace(sampling, samples=None, batch_size=1))
+    first: dict[int, int] = {}
+    for sample, document in enumerate(fed.documents):
+        first.setdefault(document, sample)
+    kept = [batch for batch in fed if first[fed.documents[batch.samples[0]]] == batch.samples[0]]
+    truths = tuple(classes[numbers[fed.documents[batch.samples[0]]]] for batch in kept)
+    return replace(fed, batches=tuple(kept)), truths

@@ -1,0 +1,265 @@
+"""evaluate(model, corpus) -> Faithfulness: which explanation is true to this model.
+
+    found = attnscope.evaluate("pocket", samples=16)
+    found.sentences(), found.table()
+
+For every text the model's own answer is explained by each method, and tokens are taken away in the order it gives
+(`perturbing`). No labels are needed: what is followed is the probability of what the model itself says. With `labels`
+it is that of the true class, and the share of texts where the model says it is told too.
+
+A masked language model says little where nothing is hidden (at the last token, [SEP], it repeats it). So in a text
+without a mask one token is hidden, drawn by the seed among those that are no special ones, and its own answer there is
+followed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnscope.commands.evaluate.perturbing import (
+    AWAY,
+    NoAnswerError,
+    Perturbed,
+    averaged,
+    batches_with_truths,
+    perturbed,
+)
+from attnscope.commands.evaluate.record import ESTIMATES, Estimate, Faithfulness, Judged, drawn_together
+from attnscope.commands.explain.aiming import Aim, aim
+from attnscope.commands.explain.run import run_on
+from attnscope.commands.explain.running import Run, baseline_words
+from attnscope.core.errors import RefusalError
+from attnscope.core.explanation import Method
+from attnscope.core.progress import Advance, silent
+from attnscope.core.registry import chosen_methods, method_names
+from attnscope.core.stamp import Stamp, refuse_unusable_seed
+from attnscope.core.words import count
+from attnscope.data.batches import Batches
+from attnscope.data.corpus import Corpus
+from attnscope.data.prompts import Class
+from attnscope.data.windows import Tokenizer
+from attnscope.hf.anatomy.anatomy import Anatomy
+from attnscope.hf.loading.in_memory import refuse_broken_weights
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import Ready, Text, batches_for, loaded_for, precision_and_place
+from attnscope.hf.loading.one_input import reading_of
+from attnscope.hf.loading.one_text import Reading
+from attnscope.hf.loading.options import Loading, Sampling
+from attnscope.hf.loading.outputs import entries, fills_masks, mask_token_of, word
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.seeing.restoring import looking_at, with_gradients
+from attnscope.hf.tapping.capture import asked_with
+from attnscope.hf.tapping.entrances import Entrance
+
+ALWAYS = ("occlusion", "random")  # the slow obvious one, and the floor
+FAR = 1_000_003  # seeds of other texts are near
+FLOORS = 4  # random orders of each text: the floor is to be known better than what is compared with it
+
+
+@with_gradients()
+def evaluate(
+    model: str | Path | nn.Module | Loaded,
+    corpus: Corpus | Text | Ready | None = None,
+    *,
+    methods: str | Iterable[str] = "default",
+    labels: str | Sequence[Class] | None = None,
+    samples: int = 16,
+    max_tokens: int = 48,
+    dtype: str = "float32",
+    device: str = "cpu",
+    bos: str = "auto",
+    random_init: bool = False,
+    seed: int = 0,
+    tokenizer: Tokenizer | None = None,
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+    progress: Advance = silent,
+) -> Faithfulness:
+    """Judge explanations on `samples` texts of a corpus (the embedded one where none is given). Occlusion and random
+    numbers are judged beside whatever is named: the slow obvious way, and the floor.
+
+    Texts of more than `max_tokens` are cut, shorter ones are judged as they are.
+
+    `labels` is the field of a .jsonl corpus that holds the true class of each text (for a list of texts, the classes
+    themselves): then its probability is followed, of the beginning of every document.
+    """
+    refuse_unusable_seed(seed)
+    words = method_names(methods)
+    chosen = chosen_methods([*words, *ALWAYS])
+    progress("loading", 0, 0)
+    loaded = loaded_for(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
+    refuse_broken_weights(loaded)
+    sampling = Sampling(samples=samples, max_tokens=max_tokens, batch_size=1, seed=seed, bos=bos, short=True)
+    truths: tuple[Class | None, ...]
+    if labels is None:
+        ready = batches_for(loaded, corpus, sampling)
+        truths = (None,) * len(ready)
+    else:
+        ready, truths = batches_with_truths(loaded, corpus, labels, sampling)
+    found: dict[str, list[Perturbed | None]] = {method.card.name: [] for method in chosen}
+    seconds = dict.fromkeys(found, 0.0)
+    notes: dict[str, None] = {}
+    known, tokens, right = None, [], []
+    with looking_at(loaded.model), quiet():
+        for number, (batch, truth) in enumerate(zip(ready, truths, strict=True)):
+            progress("texts", number, len(ready))
+            one = _run(loaded, batch.inputs, seed + number, known, truth)
+            known = one.found, one.places
+            notes |= dict.fromkeys(one.aim.notes)
+            tokens.append(sum(len(vectors) for vectors in one.captured.embedding.values()))
+            right.append(float(_says(one)))
+            for method in chosen:
+                _judge(one, method, found, seconds, notes)
+        progress("texts", len(ready), len(ready))
+    kept = [method for method in chosen if len(found[method.card.name]) == len(ready)]
+    if not kept:
+        raise RefusalError(f"No method can speak of {loaded.class_name}: {next(iter(notes))}")
+    counted = [n for n in range(len(ready)) if all(found[method.card.name][n] is not None for method in kept)]
+    if not counted:
+        raise RefusalError("The answer is 0 in every text before anything is taken away: choose another corpus.")
+    if len(counted) < len(ready):
+        left_out = count(len(ready) - len(counted), "text")
+        notes[f"{left_out} left out: the answer is 0 there before anything is taken away."] = None
+    documents = _documents(ready)
+    documents = tuple(documents[n] for n in counted)
+    judged = [
+        _judged(
+            method,
+            [made for n in counted if (made := found[method.card.name][n]) is not None],
+            seconds[method.card.name] / len(ready),
+            documents,
+        )
+        for method in kept
+    ]
+    return Faithfulness(
+        model=loaded.name,
+        class_name=loaded.class_name,
+        corpus=ready.name,
+        texts=len(counted),
+        tokens=sum(tokens[n] for n in counted),
+        answer=_followed(one, labels is not None),
+        baseline=baseline_words(loaded),
+        dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
+        methods=tuple(sorted(judged, key=lambda each: -each.gap.mean)),
+        documents=documents,
+        accuracy=None if labels is None else Estimate.of(tuple(right[n] for n in counted), drawn_together(documents)),
+        notes=tuple(notes),
+        provenance={
+            "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
+            "corpus": {"name": ready.name, "sha256": ready.sha256},
+            "seed": seed,
+            **Stamp.now().to_json(),
+        },
+    )
+
+
+def _run(
+    loaded: Loaded,
+    inputs: dict[str, Any],
+    seed: int,
+    known: tuple[Anatomy, tuple[Entrance, ...]] | None,
+    truth: Class | None,
+) -> Run:
+    """One text; where things are in the model is found on the first of them."""
+    read, said = _hiding_one(loaded, reading_of(loaded, inputs), seed)
+
+    def aimed_at(output: torch.Tensor) -> Aim:
+        if truth is not None and entries(loaded, output).output != "classes":
+            raise RefusalError(f"{loaded.class_name} has no classes to compare with labels: leave --labels out.")
+        goal = aim(loaded, read, output, target=truth, against=None, position=None, bos="auto")
+        return replace(goal, notes=(*goal.notes, *said))
+
+    return run_on(loaded, read, aimed_at, seed, known)
+
+
+def _hiding_one(loaded: Loaded, read: Reading, seed: int) -> tuple[Reading, tuple[str, ...]]:
+    """The same text with one token masked, where a masked language model reads one that has no mask."""
+    mask = mask_token_of(loaded.tokenizer)
+    if mask is None or read.ids is None or not fills_masks(loaded) or bool((read.ids == mask).any()):
+        return read, ()
+    special = set(getattr(loaded.tokenizer, "all_special_ids", ()))
+    places = [place for place, token in enumerate(read.ids.tolist()) if token not in special]
+    if not places:
+        return read, ()
+    # As far from the seeds of random explanations as those of soft erasure, and from these too.
+    drawn = torch.randint(len(places), (), generator=torch.Generator().manual_seed(seed + 2 * AWAY))
+    ids = read.ids.clone()
+    ids[places[int(drawn)]] = mask
+    words = tuple(word(loaded.tokenizer, int(token)) for token in ids)
+    said = "In every text one token, drawn by the seed, is hidden: what the model says in its place is followed."
+    return replace(read, batch={**read.batch, "input_ids": ids[None]}, ids=ids, words=words), (said,)
+
+
+def _says(one: Run) -> bool:
+    """Whether the answer that is followed is the one that the model gives."""
+    return one.aim.goal.kind != "logit" or bool(one.aim.number(one.captured.output)[0] >= one.captured.output.max())
+
+
+def _followed(one: Run, true_class: bool) -> str:
+    if true_class:
+        return "the probability of the true class"
+    return "the probability of what the model says" if one.aim.goal.kind == "logit" else one.aim.goal.words
+
+
+def _documents(ready: Batches) -> tuple[int, ...]:
+    """Where each text was cut from; texts that were cut from nothing stand for themselves."""
+    numbers = [batch.samples[0] for batch in ready]
+    return tuple(ready.documents[n] for n in numbers) if ready.documents else tuple(range(len(numbers)))
+
+
+def _judge(
+    one: Run,
+    method: Method,
+    found: dict[str, list[Perturbed | None]],
+    seconds: dict[str, float],
+    notes: dict[str, None],
+) -> None:
+    name = method.card.name
+    runs = [replace(one, seed=one.seed + turn * FAR) for turn in range(FLOORS if method.card.group == "floor" else 1)]
+    begun = time.perf_counter()
+    try:
+        scores = [each.explained_by(method) for each in runs]
+    except RefusalError as refusal:
+        notes[f"{method.card.title} is left out: {refusal}"] = None
+        return
+    seconds[name] += (time.perf_counter() - begun) / len(runs)
+
+    def ask(given: dict[str, torch.Tensor]) -> torch.Tensor:
+        return asked_with(one.loaded.model, one.read.batch, one.places, one.aim.chance, given)
+
+    embedding, baseline = one.captured.embedding, one.baseline()
+    try:
+        found[name].append(averaged([perturbed(ask, embedding, baseline, each, one.seed) for each in scores]))
+    except NoAnswerError:
+        found[name].append(None)
+
+
+def _judged(method: Method, found: list[Perturbed], seconds: float, documents: tuple[int, ...]) -> Judged:
+    together = drawn_together(documents)
+
+    def estimate(name: str) -> Estimate:
+        return Estimate.of(tuple(float(getattr(one, name)) for one in found), together)
+
+    gaps = tuple(one.negative - one.positive for one in found)
+    soft_gaps = tuple(one.soft_comprehensiveness - one.soft_sufficiency for one in found)
+    card, mean = method.card, averaged(found)
+    return Judged(
+        name=card.name,
+        title=card.title,
+        group=card.group,
+        gap=Estimate.of(gaps, together),
+        soft_gap=Estimate.of(soft_gaps, together),
+        **{name: estimate(name) for name in ESTIMATES if "gap" not in name},
+        seconds=seconds,
+        gaps=gaps,
+        soft_gaps=soft_gaps,
+        falling=mean.falling,
+        staying=mean.staying,
+    )

@@ -1,0 +1,212 @@
+"""The number that is explained: a logit, a difference of two, the sum over a continuation, the size of an embedding, or
+how alike two inputs are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.commands.explain.record import Asked
+from attnscope.core.errors import RefusalError
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.one_text import Reading, asked, place_of, spaced, unmasked, where_said, whole_position
+from attnscope.hf.loading.outputs import Entries, entries
+from attnscope.hf.tapping.capture import Captured, Number
+from attnscope.hf.tapping.entrances import Entrance
+from attnscope.matrix.relevance import AttentionCall
+
+Term = tuple[int | None, int, float]
+"""A place (None: the answer is of the whole input), an entry of the output there, and its weight."""
+LONGEST_SHOWN = 60  # letters of a continuation
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the caller asks of a model, as it was given."""
+
+    target: Any = None
+    against: Any = None
+    position: Any = None
+    bos: str = "auto"
+    head: Any = None
+    processor: Any = None
+    generate: int | None = None
+
+
+@dataclass(frozen=True)
+class Aim:
+    """`number` takes the model's output to one number for each sequence. `direction` reads the same number from this
+    output as a linear functional, for what is exact only there."""
+
+    number: Number
+    direction: Float[Tensor, " batch *shape"]
+    goal: Asked
+    position: int | None
+    chance: Number  # the same answer as a number that is 0 or more: a probability, where there is one
+    notes: tuple[str, ...] = ()
+    terms: tuple[Term, ...] = ()  # of a sum over logits
+
+
+def aim(
+    loaded: Loaded,
+    read: Reading,
+    output: Float[Tensor, " batch *shape"],
+    *,
+    target: str | int | None,
+    against: str | int | None,
+    position: int | None,
+    bos: str,
+) -> Aim:
+    """Without `target`, what the model itself says is most likely; of states, the norm of their mean."""
+    return aimed(loaded, read, output, Question(target, against, position, bos))
+
+
+def aimed(loaded: Loaded, read: Reading, output: Float[Tensor, " batch *shape"], question: Question) -> Aim:
+    from attnscope.commands.explain import embedding_aim
+
+    if embedding_aim.two_towers(read, output):
+        return embedding_aim.of_two_towers(loaded, output, question)
+    found = entries(loaded, output)
+    if question.head is not None and found.output != "states":
+        raise RefusalError(
+            f"{loaded.class_name} has a head of its own ({found.size} {found.output}): leave --head out, or give the "
+            "encoder without it."
+        )
+    if found.output == "states":
+        return embedding_aim.of_states(loaded, read, output, question)
+    if read.continued:
+        return _continuation(output, read, found, question)
+    target, against = (
+        asked(name, given) for name, given in (("target", question.target), ("against", question.against))
+    )
+    position = whole_position(question.position)
+    place = place_of(output, read, found, position)
+    heard: tuple[str, ...] = ()
+    if position is None and target is not None and read.scenes and read.ids is not None and found.token_axis:
+        place, heard = _where_written(read, found, target, place)
+    row = output[0] if place is None else output[0, place]
+    entry = int(row.argmax()) if target is None else found.number(target)
+    terms: list[Term] = [(place, entry, 1.0)]
+    goal = Asked("logit", found.word(entry), where=where_said(loaded, read, place))
+    if against is not None:
+        other = found.number(against)
+        if other == entry:
+            raise RefusalError(f"The target and --against are both '{found.word(entry)}': choose two that differ.")
+        terms.append((place, other, -1.0))
+        goal = replace(goal, kind="difference", other=found.word(other))
+    if found.size == 1 and target is None and against is None and bool(row[0] < 0):
+        terms = [(place, 0, -1.0)]  # a single logit: below 0 it says no, and that is what is explained
+        goal = replace(goal, word=f"not {found.word(0)}")
+    notes = (*spaced(found, target, row), *unmasked(loaded, found, read, position), *heard)
+    return of_terms(output, tuple(terms), goal, place, (*_tied(row, entry, found, target), *notes))
+
+
+def of_terms(
+    output: Float[Tensor, " batch *shape"],
+    terms: tuple[Term, ...],
+    goal: Asked,
+    place: int | None,
+    notes: tuple[str, ...] = (),
+) -> Aim:
+    """A weighed sum of entries of the output."""
+    direction = torch.zeros_like(output)
+    for at, entry, weight in terms:
+        direction[(0, entry) if at is None else (0, at, entry)] += weight
+    wanted = [(at, entry) for at, entry, weight in terms if weight > 0]
+
+    def number(given: Tensor) -> Tensor:
+        parts = [weight * (given if at is None else given[:, at])[:, entry] for at, entry, weight in terms]
+        return torch.stack(parts).sum(0)
+
+    def chance(given: Tensor) -> Tensor:
+        if given.shape[-1] == 1:  # yes or no: a softmax over one logit is 1, whatever it is
+            return number(given).sigmoid()
+        parts = [(given if at is None else given[:, at]).log_softmax(-1)[:, entry] for at, entry in wanted]
+        return torch.stack(parts).sum(0).exp()
+
+    return Aim(number, direction, goal, place, chance, notes, terms)
+
+
+def _continuation(output: Tensor, read: Reading, found: Entries, question: Question) -> Aim:
+    """The sum of the logits of every token that follows, each read where the model predicts it."""
+    if question.against is not None or question.position is not None:
+        several = f"'{question.target}' is {len(read.continued)} tokens here, and a" if question.target else "A"
+        raise RefusalError(
+            f"{several} continuation is explained as a whole: leave --against and --position out, or name one token."
+        )
+    first = int(output.shape[1]) - len(read.continued)
+    terms = tuple((first + step, token, 1.0) for step, token in enumerate(read.continued))
+    words = _spelt_out(found, read.continued)
+    shown = words if len(words) <= LONGEST_SHOWN else f"{words[: LONGEST_SHOWN - 1]}…"
+    goal = Asked("continuation", shown, where=f"{len(terms)} tokens")
+    return of_terms(output, terms, goal, None)
+
+
+def _spelt_out(found: Entries, tokens: tuple[int, ...]) -> str:
+    """The continuation as a person reads it. Bytes of one character are tokens of their own in many vocabularies, and
+    have no letters one by one: then it is read as a whole."""
+    words = "".join(found.word(token) for token in tokens)
+    whole = words if found.tokenizer is None else str(found.tokenizer.decode(list(tokens)))
+    return whole if "\ufffd" not in whole and len(whole.strip()) < len(words.strip()) else words
+
+
+def _where_written(
+    read: Reading, found: Entries, target: str | int, place: int | None
+) -> tuple[int | None, tuple[str, ...]]:
+    """Of a sound, the word where the decoder wrote it: asked just before."""
+    assert read.ids is not None
+    entry = found.number(target)
+    at = [place for place, token in enumerate(read.ids.tolist()) if token == entry and place > 0]
+    if not at:
+        return place, (
+            f"'{found.word(entry)}' is not among what the decoder read: it is asked for behind the last token.",
+        )
+    more = f"'{found.word(entry)}' was written {len(at)} times: explained is the first; choose with --position."
+    return at[0] - 1, (more,) if len(at) > 1 else ()
+
+
+def _tied(row: Tensor, entry: int, found: Entries, target: str | int | None) -> tuple[str, ...]:
+    """Where several entries are equally likely, the choice between them is by their number."""
+    if target is not None:
+        return ()
+    equal = [int(i) for i in (row == row[entry]).nonzero().flatten()]
+    if len(equal) < 2:
+        return ()
+    others = ", ".join(f"'{found.word(i)}'" for i in equal[:4] if i != entry)
+    return (
+        f"{len(equal)} answers are equally likely ({others} too): explained is the first, '{found.word(entry)}'; "
+        "choose with --target.",
+    )
+
+
+# Which tokens an attention call is about, where a model hands one stream through several stacks of modules.
+#
+# LXMERT has blocks for words, blocks for the picture, and blocks in which the two read each other: six stacks, two
+# streams. A call belongs to the stream with as many tokens as it has queries, and reads the one with as many as it has
+# keys.
+
+
+def in_streams(captured: Captured, places: tuple[Entrance, ...]) -> Captured:
+    """The run with every call named by the streams that it is between; as it is where stacks are streams already."""
+    known = {place.stack for place in places}
+    if all(call.stack in known and call.keys_from in known for call in captured.calls) or len(places) < 2:
+        return captured
+    lengths = {place.stack: len(captured.embedding[place.stack]) for place in places}
+    if len(set(lengths.values())) < len(lengths):
+        words = " and ".join(lengths)
+        raise RefusalError(
+            f"The streams {words} hold {next(iter(lengths.values()))} tokens each, so that attention between them "
+            "cannot be told apart: give a text that is a word longer."
+        )
+    by_length = {length: stack for stack, length in lengths.items()}
+    return replace(captured, calls=tuple(_named(call, known, by_length) for call in captured.calls))
+
+
+def _named(call: AttentionCall, known: set[str], by_length: dict[int, str]) -> AttentionCall:
+    queries, keys = call.scores.query.shape[2], call.scores.key.shape[2]
+    stack = call.stack if call.stack in known and not call.crosses else by_length.get(queries, call.stack)
+    return replace(call, stack=stack, keys_from=stack if queries == keys else by_length.get(keys, call.keys_from))

@@ -1,0 +1,220 @@
+"""A continuation as what is explained: the tokens of a longer target, or those that the model itself writes next.
+
+    explain(model, "The capital of France is", target=" Paris, and")          explain(model, text, generate=8)
+
+All tokens but the last are read too, since each is predicted from those before it. The number is the sum of the logits
+of all of them; token by token it is one logit each, which gives a matrix of what was read by what followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnscope.commands.explain.aiming import Question, in_streams, of_terms
+from attnscope.commands.explain.record import Asked, Explanation, Scored, Step
+from attnscope.commands.explain.running import Run
+from attnscope.core.errors import RefusalError
+from attnscope.core.explanation import LONGEST_CONTINUATION as MOST
+from attnscope.core.explanation import Method
+from attnscope.core.progress import Advance
+from attnscope.data.medium import medium
+from attnscope.hf.anatomy.example import run
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.one_text import Reading
+from attnscope.hf.loading.outputs import word
+from attnscope.hf.seeing.restoring import evaluating, without_cache
+from attnscope.hf.tapping.capture import capture, first_output
+
+# What makes two inputs alike for an encoder: each explained against the other, side by side in one record.
+#
+# The cosine of two embeddings has two sides, and a token of either may be what they share.
+
+FIRST, SECOND = "first", "second"
+
+
+def two_to_compare(loaded: Loaded, given: tuple[Any, ...]) -> bool:
+    """Two texts or two pictures, for a model without a decoder to read the second and without a head for tokens."""
+    if len(given) != 2 or loaded.decoder_start is not None or loaded.kind in ("causal", "multimodal"):
+        return False
+    media = [medium(side) is not None for side in given]
+    return all(media) or (not any(media) and all(isinstance(side, str) for side in given) and loaded.reads_text)
+
+
+def of_both(
+    loaded: Loaded, given: tuple[Any, ...], question: Question, one: Callable[[Any, Question], Explanation]
+) -> Explanation:
+    """Both sides of the likeness of two inputs."""
+    if question.against is not None:
+        raise RefusalError("Two inputs are compared with each other: leave --against out, or give one input.")
+    try:
+        sides = [one(mine, replace(question, against=other)) for mine, other in (given, (given[1], given[0]))]
+    except RefusalError as refusal:
+        if any(word in str(refusal) for word in ("tokens (", "is not in the vocabulary", "There is no class")):
+            raise RefusalError(
+                f"{loaded.name} ({loaded.class_name}) has a head and no embedding to compare: give one text, or the "
+                "encoder without its head."
+            ) from None
+        raise
+    first, second = sides
+    inputs = tuple(
+        replace(read, name=name) for side, name in zip(sides, (FIRST, SECOND), strict=True) for read in side.inputs
+    )
+    methods = tuple(
+        Scored(one.name, one.title, one.group, one.signed, (*one.scores, *other.scores))
+        for one in first.methods
+        for other in second.methods
+        if one.name == other.name
+    )
+    texts = tuple(side.text for side in sides)
+    asked = Asked("similarity", word=texts[0], other=texts[1])
+    return replace(
+        first,
+        inputs=inputs,
+        methods=methods,
+        lengths=None,  # of one side only, and likeness has two
+        asked=asked,
+        target=asked.words,
+        notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
+    )
+
+
+CHEAP = ("one backward pass", "one forward pass")  # methods that are asked for every token
+FEWEST = 2
+
+
+def refuse_unusable(question: Question) -> None:
+    """What no model is needed for to know."""
+    if _count(question) is not None and question.target is not None:
+        raise RefusalError("A continuation is either given (--target) or written (--generate): leave one out.")
+
+
+def continued(loaded: Loaded, read: Reading, question: Question) -> Reading:
+    """The same input with the continuation behind it, where one is asked for; of a sound what the decoder wrote."""
+    generate = _count(question)
+    # A sound that was read here; of a ready batch the next token is asked for, as of every other.
+    speaks = any(scene.seconds is not None for scene in read.scenes) and "decoder_input_ids" in read.batch
+    if generate is not None:
+        if loaded.kind == "causal":
+            return _behind(loaded, read, _written(loaded, read, generate))
+        return _of_decoder(loaded, read, generate)
+    if speaks and question.target is None and question.position is None and question.against is None:
+        return _of_decoder(loaded, read, MOST)
+    if loaded.kind == "causal" and isinstance(question.target, str) and read.ids is not None:
+        ids = _several(loaded, question.target)
+        return read if ids is None else _behind(loaded, read, ids)
+    return read
+
+
+def steps_of(whole: Run, scored: tuple[Scored, ...], chosen: tuple[Method, ...], progress: Advance) -> tuple[Step, ...]:
+    """Each token of the continuation by itself, by the methods that need one pass."""
+    known = {one.name for one in scored}
+    methods = [m for m in chosen if m.card.name in known and m.card.cost in CHEAP and m.card.group == "default"]
+    if not methods:
+        return ()
+    terms = whole.aim.terms
+    made = []
+    for number, term in enumerate(terms):
+        progress("token by token", number, len(terms))
+        aim = of_terms(whole.captured.output, (term,), whole.aim.goal, term[0])
+        captured = capture(whole.loaded.model, whole.read.batch, whole.found, whole.places, aim.number)
+        one = replace(whole, aim=aim, captured=in_streams(captured, whole.places))
+        rows = []
+        for method in methods:
+            found = one.explained_by(method)
+            rows.append(tuple(tuple(found[p.stack].tolist()) if p.stack in found else () for p in whole.places))
+        names = tuple(method.card.name for method in methods)
+        made.append(Step(word(whole.loaded.tokenizer, term[1]), captured.value, names, tuple(rows)))
+    progress("token by token", len(terms), len(terms))
+    return tuple(made)
+
+
+def _count(question: Question) -> int | None:
+    number = question.generate
+    if number is None:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST:
+        raise RefusalError(f"--generate takes 1 to {MOST} tokens, not {number}: choose such a number.")
+    return number
+
+
+def _several(loaded: Loaded, target: str) -> tuple[int, ...] | None:
+    """The tokens of a target that is no single one; None where it is one, or where its refusal belongs elsewhere."""
+    tokenizer: Any = loaded.tokenizer
+    if tokenizer is None or tokenizer.get_vocab().get(target) is not None:
+        return None
+    try:
+        ids = tuple(int(i) for i in tokenizer(target, add_special_tokens=False)["input_ids"])
+    except (UnicodeEncodeError, TypeError):
+        return None
+    if len(ids) < FEWEST or tokenizer.unk_token_id in ids:
+        return None
+    if len(ids) > MOST:
+        raise RefusalError(f"The target has {len(ids)} tokens, and {MOST} are explained at most: shorten it.")
+    return ids
+
+
+def _behind(loaded: Loaded, read: Reading, ids: tuple[int, ...]) -> Reading:
+    """The tokens behind the text; the last is predicted and not read."""
+    given: Tensor = read.batch["input_ids"]
+    longer = torch.cat([given, given.new_tensor([ids[:-1]])], dim=1)
+    if loaded.positions is not None and longer.shape[1] > loaded.positions:
+        raise RefusalError(
+            f"The text and its continuation have {longer.shape[1]} tokens and {loaded.name} reads {loaded.positions} "
+            "at most: shorten one of them."
+        )
+    batch = {**read.batch, "input_ids": longer}
+    if isinstance(batch.get("attention_mask"), Tensor):
+        batch["attention_mask"] = torch.ones_like(longer)
+    for name in set(batch) - {"input_ids", "attention_mask"}:
+        value = batch[name]
+        if isinstance(value, Tensor) and value.shape[:2] == given.shape:
+            raise RefusalError(f"The batch holds {name} for every token, which a continuation has not: leave it out.")
+    words = tuple(word(loaded.tokenizer, int(i)) for i in longer[0])
+    return replace(read, batch=batch, ids=longer[0], words=words, continued=ids)
+
+
+def _written(loaded: Loaded, read: Reading, count: int) -> tuple[int, ...]:
+    """What the model writes next, greedily."""
+    if "input_ids" not in read.batch:
+        raise RefusalError(f"{loaded.name} ({loaded.class_name}) writes no text of this: leave --generate out.")
+    model: Any = loaded.model
+    ids: Tensor = read.batch["input_ids"]
+    made: list[int] = []
+    end = getattr(getattr(model, "config", None), "eos_token_id", None)
+    ends = set(end) if isinstance(end, list | tuple) else {end}
+    with evaluating(model), without_cache(model), torch.no_grad():
+        while len(made) < count:
+            token = int(first_output(run(model, {"input_ids": ids}))[0, -1].argmax())
+            made.append(token)
+            if token in ends:
+                break
+            ids = torch.cat([ids, ids.new_tensor([[token]])], dim=1)
+            if loaded.positions is not None and ids.shape[1] > loaded.positions:
+                raise RefusalError(
+                    f"The text and {count} tokens behind it are more than the {loaded.positions} that {loaded.name} "
+                    "reads: shorten the text, or ask for fewer."
+                )
+    return tuple(made)
+
+
+def _of_decoder(loaded: Loaded, read: Reading, count: int) -> Reading:
+    """What the decoder read is the continuation: the same tokens, one behind."""
+    ids = read.batch.get("decoder_input_ids")
+    if not isinstance(ids, Tensor):
+        raise RefusalError(
+            f"{loaded.name} ({loaded.class_name}) writes no text: leave --generate out, or choose a language model."
+        )
+    first = read.opening
+    row = tuple(int(token) for token in ids[0, first : first + count])
+    if not row:
+        raise RefusalError("The decoder has read no token that could be explained: give a longer target.")
+    shorter = ids[:, : first + len(row) - 1]
+    batch = {**read.batch, "decoder_input_ids": shorter}
+    if isinstance(batch.get("decoder_attention_mask"), Tensor):
+        batch["decoder_attention_mask"] = torch.ones_like(shorter)
+    return replace(read, batch=batch, ids=shorter[0], words=read.words[: shorter.shape[1]], continued=row)

@@ -1,0 +1,278 @@
+"""explain(model, text) -> Explanation: which part of the input decided, by several methods side by side.
+
+    found = attnscope.explain("pocket", "The dog chased its own tail and the")
+    found = attnscope.explain(vision_model, "photo.png"); attnscope.explain(whisper, "speech.wav")
+    found.sentences(), found.top("relevance"), found.chart()
+    found.save("explanation.json"); found.write_page("explanation.html")
+
+The model runs with its fused attention on and gives its own numbers, bit for bit; no attention map is kept
+(`docs/relevance.md` has the derivation). A method that cannot speak of a model is left out with a note, or refused
+where it was asked for by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnscope.commands.explain.aiming import Aim, Question, aimed, in_streams
+from attnscope.commands.explain.continuing import continued, of_both, refuse_unusable, steps_of, two_to_compare
+from attnscope.commands.explain.record import ByLength, Explanation, Scored
+from attnscope.commands.explain.running import Run, baseline_words, inputs_of, start_of
+from attnscope.core.errors import RefusalError
+from attnscope.core.explanation import Method
+from attnscope.core.progress import Advance, silent
+from attnscope.core.registry import METHOD_SETS, chosen_methods, method_names
+from attnscope.core.stamp import Stamp, refuse_unusable_seed
+from attnscope.data.medium import readable
+from attnscope.data.windows import Tokenizer
+from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
+from attnscope.hf.anatomy.example import run
+from attnscope.hf.loading.in_memory import refuse_broken_weights
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import loaded_for, out_of_memory, precision_and_place, refusing_what_does_not_run
+from attnscope.hf.loading.one_input import reading_of
+from attnscope.hf.loading.one_text import Reading
+from attnscope.hf.loading.options import Loading, refuse_unknown_bos
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.seeing.restoring import evaluating, looking_at, with_gradients, without_cache, without_gradients
+from attnscope.hf.tapping.capture import capture, first_output
+from attnscope.hf.tapping.entrances import Entrance, entrances
+
+LENGTHS_OF = "path_contribution"
+
+
+@with_gradients()
+def explain(
+    model: str | Path | nn.Module | Loaded,
+    text: Any,
+    beside: Any | None = None,
+    *,
+    target: str | int | None = None,
+    against: Any | None = None,
+    position: int | None = None,
+    generate: int | None = None,
+    head: Any | None = None,
+    methods: str | Iterable[str] = "default",
+    dtype: str = "float32",
+    device: str = "cpu",
+    bos: str = "auto",
+    random_init: bool = False,
+    seed: int = 0,
+    tokenizer: Tokenizer | None = None,
+    processor: Any | None = None,
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+    progress: Advance = silent,
+) -> Explanation:
+    """Explain one number that `model` says about `text`: a text (a string, or the Path of a file of one), a picture (a
+    file, a PIL image, an array of rows, columns and colours), a sound (a WAV file, an array of samples), or a ready
+    batch of one sequence.
+
+    `beside` is a second input (a tuple of two is the same): the target of an encoder-decoder, which without it writes
+    one itself; the text beside a picture, or what is said in a sound; for encoders without a head, another text or
+    picture, and how alike the two are is explained on both sides.
+
+    `target` is a token (as text, or its number) or a class (by name or number); without it what the model itself says
+    is most likely. A target of several tokens is a continuation, and so are the `generate` tokens that the model writes
+    next: their logits are added up, and each is explained by itself too. `against` makes it the difference of two
+    logits. A model that gives states and no logits is explained by the norm of its embedding, with `against` another
+    text or picture by how alike the two are, and with a linear `head` on the embedding by its classes. `position` is
+    the token behind which (masked models: at which) the model is asked; without it the last one, or the first mask.
+    `methods` are names of explanations or of sets: default, slow, all. `processor` makes pixels and features of
+    pictures and sounds; without it the one in the model's folder does.
+    """
+    refuse_unknown_bos(bos)
+    refuse_unusable_seed(seed)
+    words = method_names(methods)
+    chosen = Chosen(chosen_methods(words), frozenset(words) - frozenset(METHOD_SETS))
+    question = Question(target, against, position, bos, head, processor, generate)
+    refuse_unusable(question)
+    given = readable(text if beside is None else (text, beside))
+    progress("loading", 0, 0)
+    loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
+    loaded = loaded_for(model, tokenizer, loading)
+    refuse_broken_weights(loaded)
+    one = partial(_explained, loaded, chosen=chosen, seed=seed, progress=progress)
+    if isinstance(given, tuple) and two_to_compare(loaded, given):
+        return of_both(loaded, given, question, one)
+    return one(given, question)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Methods to ask, and those that were asked for by name."""
+
+    methods: tuple[Method, ...]
+    named: frozenset[str]
+
+
+def _explained(
+    loaded: Loaded, given: Any, question: Question, *, chosen: Chosen, seed: int, progress: Advance
+) -> Explanation:
+    read = reading_of(loaded, given, question.bos, processor=question.processor)
+    with looking_at(loaded.model), quiet(), _fitting(len(read.words)):
+        progress("running the model", 0, 0)
+        read = continued(loaded, read, question)
+        one = run_on(loaded, read, lambda output: aimed(loaded, read, output, question), seed)
+        found, places, goal, captured = one.found, one.places, one.aim, one.captured
+        scored, left_out = _scored(one, chosen, progress)
+        inputs = inputs_of(loaded, read, places, {stack: len(row) for stack, row in captured.embedding.items()})
+        asked_lengths = any(method.name == LENGTHS_OF for method in scored)
+        lengths = _lengths(one, inputs[-1].name) if asked_lengths else None
+        steps = steps_of(one, scored, chosen.methods, progress) if len(goal.terms) > 1 and read.continued else ()
+    return Explanation(
+        model=loaded.name,
+        class_name=loaded.class_name,
+        text=_text_of(given, read),
+        inputs=inputs,
+        target=goal.goal.words,
+        asked=goal.goal,
+        position=goal.position,
+        value=captured.value,
+        dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
+        baseline=baseline_words(loaded, read),
+        methods=scored,
+        steps=steps,
+        lengths=lengths,
+        notes=(*goal.notes, *left_out, *_notes(found, read), *_unfollowed(one, chosen.methods), *read.notes),
+        provenance={
+            "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
+            "tokens": sum(len(vectors) for vectors in captured.embedding.values()),
+            **({} if read.beginning is None else {"bos": read.beginning.to_json()}),
+            "seed": seed,
+            **Stamp.now().to_json(),
+        },
+    )
+
+
+def first_look(
+    loaded: Loaded, read: Reading, known: tuple[Anatomy, tuple[Entrance, ...]] | None = None
+) -> tuple[Anatomy, tuple[Entrance, ...], Tensor]:
+    """Where things are in the model, where tokens enter it (unless this is `known`), and what it says."""
+    with refusing_what_does_not_run(loaded, "this input"), without_gradients():
+        if known is None:
+            found = anatomy(loaded.model, read.batch)
+            known = found, entrances(loaded.model, read.batch, found)
+        found, places = known
+        with evaluating(loaded.model), without_cache(loaded.model):
+            output = first_output(run(loaded.model, read.batch))
+    if not bool(output.isfinite().all()):
+        raise RefusalError(f"{loaded.class_name} computes what is not a number on this input: try --dtype float64.")
+    return found, places, output
+
+
+def run_on(
+    loaded: Loaded,
+    read: Reading,
+    aimed_at: Callable[[Tensor], Aim],
+    seed: int,
+    known: tuple[Anatomy, tuple[Entrance, ...]] | None = None,
+) -> Run:
+    """One run of the model on one input, towards the number that `aimed_at` makes of its output: for `explain` and for
+    `evaluate`, so that what is judged is what is explained."""
+    found, places, output = first_look(loaded, read, known)
+    goal = aimed_at(output)
+    captured = in_streams(capture(loaded.model, read.batch, found, places, goal.number), places)
+    return Run(loaded, read, found, places, goal, captured, seed)
+
+
+def _scored(one: Run, chosen: Chosen, progress: Advance) -> tuple[tuple[Scored, ...], tuple[str, ...]]:
+    """What every method says, and why some say nothing."""
+    scored, notes = [], []
+    count = len(chosen.methods)
+    for number, method in enumerate(chosen.methods):
+        card = method.card
+        progress(card.title.lower(), number, count)
+        try:
+            found = one.explained_by(method)
+            _refuse_nothing_said(one, card.name, found)
+        except RefusalError as refusal:
+            if card.name in chosen.named or count == 1:
+                raise
+            notes.append(f"{card.title} is left out: {refusal}")
+            continue
+        rows = tuple(tuple(found[place.stack].tolist()) if place.stack in found else () for place in one.places)
+        scored.append(Scored(card.name, card.title, card.group, card.signed, rows, card.adds_up))
+    progress("explained", count, count)
+    if not scored:
+        raise RefusalError(f"No method can speak of {one.loaded.class_name}: {notes[0]}")
+    return tuple(scored), tuple(notes)
+
+
+def _refuse_nothing_said(one: Run, name: str, found: Mapping[str, Tensor]) -> None:
+    if not any(place.stack in found for place in one.places):
+        raise RefusalError(
+            f"{name} ends in '{', '.join(found)}' of {one.loaded.class_name}, and its tokens are read by "
+            f"'{', '.join(place.stack for place in one.places)}': choose another method."
+        )
+
+
+def _lengths(one: Run, name: str) -> ByLength:
+    """The numbers of `path_contribution`, which are of the last input, split by how many heads paths pass."""
+    tokens, constants = one.lengths()
+    return ByLength(name, tuple(map(tuple, tokens.tolist())), tuple(constants.tolist()))
+
+
+def _text_of(given: Any, read: Reading) -> str:
+    """What was read, as a record keeps it: the text, or the name of the file."""
+    if read.scenes:
+        return read.scenes[0].name
+    if isinstance(given, tuple):
+        return str(given[0])
+    return given if isinstance(given, str) else ""
+
+
+def _notes(found: Anatomy, read: Reading) -> tuple[str, ...]:
+    notes = []
+    if len(read.words) == 1 and len(found.stacks) == 1 and not read.scenes:
+        notes.append("The text is a single token: there is nothing to tell it from.")
+    passed = [block for stack in found.stacks for block in stack.blocks if not block.attends]
+    if passed:
+        kinds = " and ".join(dict.fromkeys(block.kind for block in passed))
+        notes.append(
+            f"{len(passed)} blocks do not attend ({kinds}): relevance, rollout and raw attention go past them as if "
+            "they handed every token on unchanged."
+        )
+    return tuple(notes)
+
+
+def _unfollowed(one: Run, chosen: tuple[Method, ...]) -> tuple[str, ...]:
+    """Stacks that take part in the answer beside the one that reads the tokens: another tower, layers of their own."""
+    names = [method.card.title.lower() for method in chosen if "start" in method.reads]
+    if not names:
+        return ()
+    try:
+        ends = tuple(start_of(one.captured, one.found))
+    except RefusalError:
+        return ()  # said where a method was left out
+    calls = one.captured.calls
+    followed = {*ends, *(call.keys_from for call in calls if call.stack in ends)}
+    others = dict.fromkeys(c.stack for c in calls if c.stack not in followed and bool(c.gradient.any()))
+    if not others:
+        return ()
+    where = "', '".join(ends)
+    return (
+        f"In '{where}' of {one.loaded.class_name} {', '.join(names)} begin: what {', '.join(others)} do behind it or "
+        "beside it takes part in the answer too, and is not followed.",
+    )
+
+
+@contextmanager
+def _fitting(tokens: int) -> Iterator[None]:
+    """Says how many tokens to try where memory runs out."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        raise RefusalError(
+            f"An explanation of {tokens} tokens does not fit into memory: give a text of {max(tokens // 2, 1)} tokens, "
+            "or name fewer methods (relevance needs least)."
+        ) from error

@@ -1,0 +1,158 @@
+"""head_widths: for every head of a model, the width that what it attends to needs, beside the width it has.
+
+    found = attnscope.head_widths("pocket", k=4)
+    found.table(), found.idle, found.cramped
+
+Every text gives every head a pattern: its k strongest keys for each query, made to sum to 1. Each is compiled as
+`compile` does it, so a width is that of a certified head, and a number beside it is proved from below. What the other
+keys hold is said, not hidden: a head that spreads its attention has a pattern that tells little about it.
+
+Heads that need far less than they have could share their coordinates; one that needs as much as it has can do no more.
+These are widths for each text on its own, with queries and keys free to fit it. A trained head serves all texts with
+one pair of projections and may need more for that: a width here says how little one text asks of a head, not how far
+the head could be cut.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from attnscope.commands.compile.run import compile
+from attnscope.commands.head_widths.record import HeadWidth, HeadWidths
+from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance, silent
+from attnscope.data.frame import AttentionFrame
+from attnscope.heads.accuracy import asked
+from attnscope.heads.pattern import Pattern
+from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.loading.material import (
+    Given,
+    batches_for,
+    forward_options,
+    loaded_for,
+    precision_and_place,
+    refusing_what_does_not_run,
+)
+from attnscope.hf.loading.options import Loading, Sampling
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
+from attnscope.hf.seeing.restoring import evaluating, without_gradients
+from attnscope.hf.tapping.tap import Frame, tap
+
+TEXTS, TOKENS, K, BUDGET = 2, 48, 4, 300.0
+ONE_HEAD = 5.0  # processor seconds for one pattern, once a head is found for it
+
+Place = tuple[str, int, int]
+
+
+class _Seen(NamedTuple):
+    pattern: Pattern
+    held: float
+    head_dim: int
+
+
+def head_widths(
+    model: Given,
+    corpus: Any = None,
+    *,
+    k: int = K,
+    texts: int = TEXTS,
+    max_tokens: int = TOKENS,
+    dtype: str = "float32",
+    ratio_error: float = 0.1,
+    leak: float = 0.01,
+    seed: int = 0,
+    budget: float = BUDGET,
+    progress: Advance = silent,
+) -> HeadWidths:
+    """Compile what every head attends to. `budget` seconds are for all heads together: the first text goes first."""
+    start = time.process_time()
+    asked(ratio_error, leak, dtype)
+    if k < 1:
+        raise RefusalError(f"A pattern with {k} keys for each query is empty: ask for k of 1 or more.")
+    if not budget >= 0:
+        raise RefusalError(f"A budget of {budget:g} seconds cannot be kept: give a number of seconds, like 300.")
+    progress("reading the texts", 0, 0)
+    name, tokens, seen = _patterns(model, corpus, k, texts, max_tokens, seed)
+    widths: dict[Place, list[int | None]] = {place: [] for place in seen[0]}
+    bounds: dict[Place, list[int]] = {place: [] for place in seen[0]}
+    interrupted, done, total = False, 0, sum(map(len, seen))
+    try:
+        for heads in seen:
+            for place, one in heads.items():
+                left = start + budget - time.process_time()
+                if left <= 0:
+                    widths[place].append(None)
+                    continue
+                progress(f"block {place[1]}, head {place[2]}", done, total)
+                made = compile(
+                    one.pattern, ratio_error=ratio_error, leak=leak, dtype=dtype, seed=seed, budget=min(left, ONE_HEAD)
+                )
+                widths[place].append(made.certificate.d if made.reached else None)
+                bounds[place].append(made.bounds.best.width)
+                done += 1
+                if made.interrupted:
+                    raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        interrupted = True
+    found = [
+        HeadWidth(
+            *place,
+            head_dim=seen[0][place].head_dim,
+            widths=tuple(widths[place] + [None] * (len(seen) - len(widths[place]))),
+            bounds=tuple(bounds[place]),
+            held=float(np.mean([heads[place].held for heads in seen])),
+        )
+        for place in seen[0]
+    ]
+    seconds = round(time.process_time() - start, 3)
+    return HeadWidths(name, k, len(seen), tokens, dtype, ratio_error, leak, tuple(found), seconds, interrupted)
+
+
+def _patterns(
+    model: Given, corpus: Any, k: int, texts: int, max_tokens: int, seed: int
+) -> tuple[str, tuple[int, ...], list[dict[Place, _Seen]]]:
+    """What every self-attention head attends to, text by text."""
+    loaded = loaded_for(model, None, Loading())
+    prepared = batches_for(loaded, corpus, Sampling(texts, max_tokens, batch_size=1, seed=seed))
+    place = precision_and_place(loaded.model)[1]
+    with refusing_what_does_not_run(loaded), without_gradients(), quiet():
+        found = anatomy(loaded.model, prepared.batches[0].to(place).inputs)
+    everything: list[dict[Place, _Seen]] = []
+    here: dict[Place, _Seen] = {}
+    lengths: list[int] = []
+
+    def receive(frame: Frame) -> None:
+        if not isinstance(frame, AttentionFrame) or frame.site != "self":
+            return
+        real = frame.query_mask[0]
+        attention = dense_pattern(one_sequence(frame.scores, 0))[0][:, real][..., real]
+        for head, one in enumerate(attention):
+            pattern, held = strongest(one, k, frame.scores.causal or not bool(one.triu(1).any()))
+            here[frame.stack, frame.layer, head] = _Seen(pattern, held, frame.scores.query.shape[-1])
+        lengths.append(len(attention[0]))
+
+    for batch in prepared:
+        with without_gradients(), quiet(), evaluating(loaded.model), tap(loaded.model, found, receive):
+            loaded.model(**batch.to(place).inputs, **forward_options(loaded))
+        everything.append(dict(sorted(here.items())))
+        here.clear()
+    if not everything or not everything[0]:
+        raise RefusalError(f"{loaded.name} was seen attending to nothing: its heads have no patterns to compile.")
+    return loaded.name, tuple(lengths[:: len(lengths) // len(everything)]), everything
+
+
+def strongest(attention: Tensor, k: int, causal: bool) -> tuple[Pattern, float]:
+    """The k strongest keys of every query as a pattern, and the share of attention that they hold."""
+    shares, keys = attention.double().topk(min(k, attention.shape[-1]), dim=-1)
+    rows = np.repeat(np.arange(len(attention)), shares.shape[1])
+    weights, columns = shares.flatten().cpu().numpy(), keys.flatten().cpu().numpy()
+    kept = weights > 0  # early queries of a causal head see fewer than k keys
+    pattern = Pattern.of(
+        rows[kept], columns[kept], weights[kept], n=len(attention), causal=causal, normalise=True, name=f"top {k}"
+    )
+    return pattern, float(shares.sum(-1).mean())

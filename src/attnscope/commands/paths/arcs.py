@@ -1,0 +1,294 @@
+"""The text with the largest single paths over it: tokens in rows, and an arc from a token to where the model is asked.
+
+A record knows of a path its heads and the token that most of it begins at, not the tokens it visits on its way. So an
+arc goes from that token straight to the end, as wide as what this token alone sends along these heads; which heads they
+are is its sentence. Letters are given the width that they are laid out with, so that the picture is the same in every
+browser. Arcs never cross: of two that begin on one side, that from farther away runs above the other and ends inside of
+it. Where a row of tokens ends, an arc leaves it at the edge and comes in again at the edge of the row where it ends.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from attnscope.commands.paths.chart_rows import signed, visible
+from attnscope.commands.paths.record import Chain, PathReport
+from attnscope.commands.paths.vocabulary import chain_words, of_all_tokens
+
+LETTER = 7.8  # pixels: letters of 13 in type of one width
+PAD, GAP, EDGE = 6.0, 4.0, 4.0  # inside a token, between two, and around all
+LONGEST = 22  # places of a token that are shown
+CHIP, BELOW, BETWEEN = 24.0, 15.0, 8.0  # height of a token, of its number, and space to the next row
+LANE, LOWEST = 17.0, 16.0  # from one arc to the next, and from a token to the lowest
+SLOT, ROOMIEST = 9.0, 48.0  # between two ends of arcs on a token; the least width of the token at which arcs end
+ROUNDEST, ROUNDER = 24.0, 12.0  # the lowest arc's quarters, and how much rounder the next one may be
+COMING = 72.0  # pixels before the end in which arcs from other rows come in
+STRAIGHT = 0.6  # of the way to the edge of a row that a turn may take
+THIN, THICK = 1.5, 7.0
+MOST_ARCS = 10
+MOST_TOKENS = 120  # of longer texts only the surroundings of arcs are drawn
+AROUND = 4  # tokens on either side of one that matters
+
+Side = Literal["left", "right", "here"]
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A token, what stands for tokens that are left out, or the output; `index` is the token's number."""
+
+    text: str
+    kind: Literal["token", "source", "asked", "gap", "output"]
+    index: int | None
+    width: float
+    row: int
+    x: float
+    y: float = 0.0
+
+    @property
+    def letters(self) -> float:
+        return round(LETTER * columns(self.text), 2)
+
+
+@dataclass(frozen=True)
+class Arc:
+    """`number` is that of the path in the table; `strokes` are one line, or two where rows end between its ends."""
+
+    number: int
+    sign: Literal["plus", "minus"]
+    width: float
+    source: int
+    strokes: tuple[str, ...]
+    badges: tuple[tuple[float, float], ...]
+    reading: str
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The text and its arcs, laid out for a width."""
+
+    width: int
+    height: float
+    chips: tuple[Chip, ...]
+    arcs: tuple[Arc, ...]
+
+
+@dataclass
+class _Route:
+    """A path while it is laid out: where it begins, and its lane in each row it runs through."""
+
+    number: int
+    chain: Chain
+    side: Side
+    source: Chip
+    lanes: dict[int, int] = field(default_factory=dict)
+    turns: dict[int, float] = field(default_factory=dict)  # how wide its quarters of an ellipse are, by row
+    start: float = 0.0
+    end: float = 0.0
+
+
+def drawn_chains(report: PathReport) -> list[tuple[int, Chain]]:
+    """The largest paths that begin at a token of the text, with their numbers in the table."""
+    known = [(n, chain) for n, chain in enumerate(report.top, 1) if 0 <= chain.position < len(report.tokens)]
+    return known[:MOST_ARCS]
+
+
+def asked_at(report: PathReport) -> int | None:
+    """The token at which the target is: none for norms over all tokens, and for one class of the whole text."""
+    inside = report.position is not None and report.position < len(report.tokens)
+    return report.position if inside and not of_all_tokens(report) else None
+
+
+def left_out(report: PathReport) -> bool:
+    return len(report.tokens) > MOST_TOKENS
+
+
+def strip(report: PathReport, width: int) -> Strip:
+    chains = drawn_chains(report)
+    asked = asked_at(report)
+    chips = _rows(_items(report, {chain.position for _, chain in chains}, asked), len(chains), width)
+    by_index = {chip.index: chip for chip in chips if chip.index is not None}
+    end = chips[-1] if asked is None else by_index[asked]
+    routes = []
+    for number, chain in chains:
+        source = by_index[chain.position]
+        routes.append(_Route(number, chain, _side(source, end), source))
+    _give_lanes(routes, end)
+    _give_ends(routes, end)
+    _give_turns(routes, end, width)
+    rows = range(chips[-1].row + 1)
+    lanes = [max((route.lanes[row] + 1 for route in routes if row in route.lanes), default=0) for row in rows]
+    tops, y = [], 0.0
+    for count in lanes:
+        y += LOWEST + LANE * (count - 1) + 9 if count else 0.0
+        tops.append(y)
+        y += CHIP + BELOW + BETWEEN
+    placed = tuple(Chip(c.text, c.kind, c.index, c.width, c.row, c.x, tops[c.row]) for c in chips)
+    most = max((abs(route.chain.of_token) for route in routes), default=0.0)
+    return Strip(width, y, placed, tuple(_arc(route, end, tops, width, most) for route in routes))
+
+
+def columns(text: str) -> int:
+    """Places that a text takes in type of one width: two for wide letters, none for accents."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _items(report: PathReport, sources: set[int], asked: int | None) -> Iterable[tuple[str, str, int | None]]:
+    """Text, kind and number of what is drawn, in order; what is left out is one item."""
+    matter = {*sources, *([] if asked is None else [asked])}
+    near = {i + d for i in matter for d in range(-AROUND, AROUND + 1)}
+    kept = [i for i in range(len(report.tokens)) if not left_out(report) or i in near]
+    last = -1
+    for i in [*kept, len(report.tokens)]:
+        if i - last > 1:
+            yield f"… {i - last - 1:,} more …", "gap", None
+        if i < len(report.tokens):
+            yield report.tokens[i], "asked" if i == asked else "source" if i in sources else "token", i
+        last = i
+    if asked is None:
+        yield "output", "output", None
+
+
+def _rows(items: Iterable[tuple[str, str, int | None]], arcs: int, width: int) -> list[Chip]:
+    """From left to right, and into the next row where the width ends."""
+    chips: list[Chip] = []
+    row, x = 0, EDGE
+    for word, kind, index in items:
+        text = visible(word) if word.strip(" ") else "␣" * len(word)  # a gap would not be seen
+        if columns(text) > LONGEST:
+            text = next(text[:n] for n in range(len(text), -1, -1) if columns(text[:n]) < LONGEST) + "…"
+        wide = LETTER * max(columns(text), 1) + 2 * PAD
+        if kind in ("asked", "output"):
+            wide = max(wide, ROOMIEST, SLOT * (arcs + 2))
+        if x + wide > width - EDGE and x > EDGE:
+            row, x = row + 1, EDGE
+        if kind in ("asked", "output") and row and arcs:
+            x = max(x, min(COMING, width - EDGE - wide))
+        chips.append(Chip(text, kind, index, round(wide, 2), row, round(x, 2)))  # type: ignore[arg-type]
+        x += wide + GAP
+    return chips
+
+
+def _side(source: Chip, end: Chip) -> Side:
+    if source is end:
+        return "here"
+    return "left" if (source.row, source.x) < (end.row, end.x) else "right"
+
+
+def _give_lanes(routes: Sequence[_Route], end: Chip) -> None:
+    """In every row, the nearest to where it goes runs lowest."""
+    for side in ("left", "right", "here"):
+        some = [route for route in routes if route.side == side]
+        nearest = sorted(some, key=lambda one: (one.source.row, one.source.x), reverse=side != "right")
+        used: dict[int, int] = {}
+        for route in nearest:
+            for row in {route.source.row, end.row}:
+                route.lanes[row] = used.get(row, 0)
+                used[row] = route.lanes[row] + 1
+
+
+def _give_ends(routes: Sequence[_Route], end: Chip) -> None:
+    """Where lines begin and end on their tokens, so that none crosses another: on the end, those from the left stand
+    left, the lowest first, and those from the right stand right; paths that stay are loops between them."""
+
+    def of(side: Side) -> list[_Route]:
+        return sorted((route for route in routes if route.side == side), key=lambda one: one.lanes[end.row])
+
+    left, here, right = of("left"), of("here"), of("right")
+    slots = len(left) + 2 * len(here) + len(right)
+
+    def slot(place: int) -> float:
+        return round(end.x + end.width * (place + 1) / (slots + 1), 2)
+
+    for place, route in enumerate(left):
+        route.end = slot(place)
+    for place, route in enumerate(reversed(here)):
+        route.start, route.end = slot(len(left) + place), slot(len(left) + 2 * len(here) - 1 - place)
+    for place, route in enumerate(reversed(right)):
+        route.end = slot(len(left) + 2 * len(here) + place)
+    for chip in {id(route.source): route.source for route in (*left, *right)}.values():
+        leaving = [route for route in routes if route.source is chip]
+        leaving.sort(key=lambda one: one.lanes[chip.row], reverse=leaving[0].side == "left")
+        for place, route in enumerate(leaving):
+            route.start = round(chip.x + chip.width * (place + 1) / (len(leaving) + 1), 2)
+
+
+def _give_turns(routes: Sequence[_Route], end: Chip, width: int) -> None:
+    """As round as there is room for, but never so much rounder than the arc below that they would cross.
+
+    Of two quarters of ellipses that end `SLOT` apart, the outer one stays outside where it is at most `ROUNDER` wider:
+    at the height of the inner one it has come inwards by less than 0.6 of its width, for up to `MOST_ARCS` lanes.
+    """
+    for row in {row for route in routes for row in route.lanes}:
+        for side in ("left", "right", "here"):
+            some = sorted((r for r in routes if r.side == side and row in r.lanes), key=lambda one: one.lanes[row])
+            below = ROUNDEST
+            for route in some:
+                if route.source.row == end.row:
+                    room = abs(route.end - route.start) / 2
+                else:
+                    foot = route.start if row == route.source.row else route.end
+                    room = width - foot if (side == "left") == (row == route.source.row) else foot
+                    room *= STRAIGHT
+                below = round(min(room, below + ROUNDER), 2)
+                route.turns[row] = below
+
+
+def _arc(route: _Route, end: Chip, tops: Sequence[float], width: int, most: float) -> Arc:
+    chain, row = route.chain, route.source.row
+
+    def level(at: int) -> float:
+        return tops[at] - LOWEST - LANE * route.lanes[at]
+
+    if row == end.row:
+        strokes: tuple[str, ...] = (_bow(route.start, route.end, tops[row], level(row), route.turns[row]),)
+        badges: tuple[tuple[float, float], ...] = ((round((route.start + route.end) / 2, 2), level(row)),)
+    else:
+        leaves, comes = (float(width), 0.0) if route.side == "left" else (0.0, float(width))
+        strokes = (
+            _bend(route.start, leaves, tops[row], level(row), route.turns[row]),
+            _bend(route.end, comes, tops[end.row], level(end.row), route.turns[end.row]),
+        )
+        badges = (
+            (_inside(route.start, leaves, route.turns[row], width), level(row)),
+            (_inside(route.end, comes, route.turns[end.row], width), level(end.row)),
+        )
+    part = abs(chain.of_token) / most if most else 0.0
+    return Arc(
+        number=route.number,
+        sign="minus" if chain.of_token < 0 else "plus",
+        width=round(THIN + (THICK - THIN) * part, 2),
+        source=chain.position,
+        strokes=strokes,
+        badges=badges,
+        reading=_reading(route.number, chain),
+    )
+
+
+def _inside(foot: float, edge: float, turn: float, width: int) -> float:
+    """The middle of what is straight of a bend, as far as it is inside of the picture."""
+    middle = (foot + turn + edge) / 2 if edge > foot else (foot - turn + edge) / 2
+    return round(min(max(middle, 10.0), width - 10.0), 2)
+
+
+def _bow(start: float, end: float, bottom: float, top: float, turn: float) -> str:
+    """Up, across and down: two quarters of an ellipse, and a straight line where the way is long."""
+    sweep, sign = (1, 1) if end > start else (0, -1)
+    quarter = f"A{turn:g} {bottom - top:g} 0 0 {sweep}"
+    across = f"{quarter} {start + sign * turn:g} {top:g}H{end - sign * turn:g}"
+    return f"M{start:g} {bottom:g}{across}{quarter} {end:g} {bottom:g}"
+
+
+def _bend(foot: float, edge: float, bottom: float, top: float, turn: float) -> str:
+    """From a token up, and to the edge of its row."""
+    sweep, sign = (1, 1) if edge > foot else (0, -1)
+    return f"M{foot:g} {bottom:g}A{turn:g} {bottom - top:g} 0 0 {sweep} {foot + sign * turn:g} {top:g}H{edge:g}"
+
+
+def _reading(number: int, chain: Chain) -> str:
+    words = f"{number}. {chain_words(chain)}: {signed(chain.contribution)}"
+    if signed(chain.of_token) == signed(chain.contribution):
+        return words
+    return f"{words}; of that, {signed(chain.of_token)} begins at this token"

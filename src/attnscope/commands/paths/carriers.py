@@ -1,0 +1,289 @@
+"""Who carries the target: the verdict of a decomposition, what the model says and which heads it comes through.
+
+Heads alone are players here: a path through k heads gives each of them an equal share, which is the head's Shapley
+value, and MLPs belong to their blocks. Values of all heads then add up to the target less what paths through no head
+give. Heads carry the target when they are the fewest whose positive values reach `CARRIED` of all positive values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from attnscope.commands.paths.chart_rows import exactly, head_name, signed
+from attnscope.commands.paths.record import PathReport
+from attnscope.commands.paths.vocabulary import (
+    all_known,
+    at_most,
+    chance,
+    from_on,
+    listed,
+    other_than_said,
+    quoted,
+    share,
+    target_is,
+    target_word,
+)
+from attnscope.core.words import count, numeral
+from attnscope.report.document import Verdict
+
+# Where the target comes from, in sentences: which lengths, constants, what suffices to predict, what is missed.
+
+# Lengths add P and take N away, and P - N is the whole. P + N > 3 (P - N) means N > P - N: what cancels is more than
+# what is left, and a share "of the whole" says nothing.
+LENGTHS_CANCEL = 3.0
+MUCH_CONSTANT = 0.25  # of what the input moves, sizes added up by length
+MOST_NAMED = 3  # lengths in one sentence
+NEAR = 0.05  # of the model's own loss, in nats
+
+
+def origin(report: PathReport) -> list[str]:
+    """Which lengths it comes from, what suffices, and what cannot be left out."""
+    return [_by_length(report), *_constants(report), *_suffices(report), *_target(report), *_without(report)]
+
+
+def _by_length(report: PathReport) -> str:
+    """The measured shares of the lengths that matter most; or that lengths cancel."""
+    whole, rows = report.value, report.lengths
+    sizes = sum(abs(row.value) for row in rows)
+    if not whole and not sizes:
+        return f"{target_is(report)}: paths of every length give nothing."
+    if sizes > LENGTHS_CANCEL * abs(whole):
+        most, least = (choose(rows, key=lambda row: row.value) for choose in (max, min))
+        first, second = sorted((most, least), key=lambda row: -abs(row.value))
+        return (
+            f"{target_is(report)}: what is left of lengths that cancel. Their sizes add up to {numeral(sizes)}, and "
+            f"the largest of either sign are paths through {exactly(first.length)} ({signed(first.value)}) and "
+            f"through {exactly(second.length)} ({signed(second.value)})."
+        )
+    seen = [row for row in rows if abs(row.value) >= abs(whole) / 200]  # half a percent is 1% in figures
+    named = sorted(sorted(seen, key=lambda row: -abs(row.value))[:MOST_NAMED], key=lambda row: row.length)
+    if whole <= 0:  # shares of a negative number read the wrong way round
+        return (
+            f"{target_is(report)}: {listed([f'{signed(row.value)} through {exactly(row.length)}' for row in named])}."
+        )
+    shares = [f"{share(row.value / whole)} through {exactly(row.length)}" for row in named]
+    shares[0] = shares[0].replace(" through", " of it comes from paths through", 1)
+    rest = 1 - sum(row.value for row in named) / whole
+    if len(named) < len(rows) and abs(rest) >= 0.005:
+        shares.append(f"{share(rest)} from all others")
+    return f"{target_is(report)}: {listed(shares)}."
+
+
+def constants_matter(report: PathReport) -> bool:
+    stream, constants = _sizes(report)
+    return bool(constants) and constants >= MUCH_CONSTANT * stream
+
+
+def _constants(report: PathReport) -> list[str]:
+    if not constants_matter(report):
+        return []
+    stream, constants = sum(row.stream for row in report.lengths), sum(row.constants for row in report.lengths)
+    of_stream, of_constants = _sizes(report)
+    said = (
+        f"Not all of it begins in the text: paths from constants (biases, shifts of norms) add {signed(constants)} and "
+        f"paths from the input {signed(stream)}"
+    )
+    if (numeral(of_constants), numeral(of_stream)) != (numeral(abs(constants)), numeral(abs(stream))):
+        said += f"; by length, their sizes add up to {numeral(of_constants)} and {numeral(of_stream)}"
+    return [f"{said}."]
+
+
+def _sizes(report: PathReport) -> tuple[float, float]:
+    """Of what the input moves and of what constants move, sizes added up by length."""
+    return sum(abs(row.stream) for row in report.lengths), sum(abs(row.constants) for row in report.lengths)
+
+
+def _suffices(report: PathReport) -> list[str]:
+    own = report.lengths[-1].up_to
+    if own.predicted is None:
+        k = from_on([row.up_to.distance < 0.1 for row in report.lengths])
+        what = "states" if report.position is None else f"state at token {report.position}"
+        return [] if k is None else [f"Paths through {at_most(k)} give the model's {what} to within a tenth."]
+    k = from_on([row.up_to.predicted == own.predicted for row in report.lengths])
+    assert k is not None
+    now = report.lengths[k].up_to
+    if k == len(report.lengths) - 1:
+        said = [f"It takes paths of all lengths to predict {quoted(own.predicted)}."]
+    else:
+        probability = "" if now.probability is None else f" ({chance(now.probability)})"
+        said = [f"Paths through {at_most(k)} suffice to predict {quoted(own.predicted)}{probability}."]
+    if k > 0:
+        before = report.lengths[k - 1].up_to
+        said[0] += f" With {at_most(k - 1)} the model would say {quoted(before.predicted)}."
+    losses = all_known(row.up_to.loss for row in report.lengths)
+    if losses:
+        first, last = losses[0], losses[-1]
+        close = from_on([abs(loss - last) <= NEAR for loss in losses])
+        assert close is not None  # the last is itself
+        way = "falls" if last < first else "rises" if last > first else "stays"
+        near = f"; paths through {at_most(close)} come within {NEAR} of that" if 0 < close < len(losses) - 1 else ""
+        said.append(
+            f"Over the whole text, the next-token loss {way} from {numeral(first)} with no head to {numeral(last)} "
+            f"with all paths{near}."
+        )
+    return said
+
+
+def _target(report: PathReport) -> list[str]:
+    """How the probability of the target goes where the model says something else."""
+    chances = all_known(row.up_to.target_probability for row in report.lengths)
+    if not other_than_said(report) or not chances:
+        return []
+    k = max(range(len(chances)), key=chances.__getitem__)
+    start = f"The target, {target_word(report)}, has probability {chance(chances[0])} with paths through no head"
+    peak = chance(chances[k])
+    beyond = peak not in (chance(chances[0]), chance(chances[-1]))
+    most = f", most with those through {at_most(k)} ({peak})" if beyond else ""
+    return [f"{start}{most}, and {chance(chances[-1])} in the whole model."]
+
+
+def _without(report: PathReport) -> list[str]:
+    own = report.lengths[-1].up_to.predicted
+    if own is None:
+        return []
+    changed = [row for row in report.lengths if row.without.predicted != own]
+    if not changed:
+        return [f"Leaving out any one length of paths, the model would still say {quoted(own)}."]
+    words = [f"through {exactly(row.length)} the model would say {quoted(row.without.predicted)}" for row in changed]
+    others = len(changed) - MOST_NAMED
+    which = "one other length" if others == 1 else f"any one of {others} other lengths"
+    more = f"; leaving out {which} changes what it says as well" if others > 0 else ""
+    return [f"Without paths {'; without those '.join(words[:MOST_NAMED])}{more}."]
+
+
+CARRIED, IN_WORDS = 2 / 3, "two thirds"
+FEW = 4  # heads that a sentence can name
+FAINT = 0.05  # of all that is moved: heads that move less hardly matter
+# As for lengths: where P is added, N taken away and P + N > 3 |P - N|, more cancels than is left.
+CANCEL = 3.0
+ROUNDING = 1e-12  # three equal heads: two of them are two thirds, whatever the last digit says
+
+
+@dataclass(frozen=True)
+class Head:
+    """One head and its Shapley value."""
+
+    block: int
+    head: int
+    value: float
+
+    @property
+    def words(self) -> str:
+        return f"{head_name(self.block, self.head)} ({signed(self.value)})"
+
+
+def heads(report: PathReport) -> list[Head]:
+    """All heads, from the largest value of either sign to the smallest."""
+    found = [Head(block, head, v) for block, row in enumerate(report.head_values) for head, v in enumerate(row)]
+    return sorted(found, key=lambda one: (-abs(one.value), one.block, one.head))
+
+
+def carriers(report: PathReport) -> list[Head]:
+    """The fewest heads whose positive values reach `CARRIED` of all positive values; none where none is positive."""
+    adding = [one for one in heads(report) if one.value > 0]
+    enough = CARRIED * sum(one.value for one in adding) * (1 - ROUNDING)
+    chosen: list[Head] = []
+    while sum(one.value for one in chosen) < enough:
+        chosen.append(adding[len(chosen)])
+    return chosen
+
+
+@dataclass(frozen=True)
+class Balance:
+    """What heads add and take away, and what paths through no head give."""
+
+    adds: float
+    takes: float
+    alone: float
+
+    @property
+    def left(self) -> float:
+        return self.adds - self.takes
+
+    @property
+    def kind(self) -> Literal["faint", "cancelled", "against", "carried"]:
+        moved = self.adds + self.takes
+        if moved <= FAINT * (moved + abs(self.alone)):
+            return "faint"
+        if moved > CANCEL * abs(self.left):
+            return "cancelled"
+        return "carried" if self.left > 0 else "against"
+
+
+def balance(report: PathReport) -> Balance:
+    values = [one.value for one in heads(report)]
+    adds, takes = (sum((max(side * v, 0.0) for v in values), 0.0) for side in (1, -1))
+    return Balance(adds, takes, report.lengths[0].value)
+
+
+def verdict(report: PathReport) -> Verdict:
+    """What the model says, and who carries it. A decomposition is neither good news nor bad."""
+    return Verdict("info", f"{_says(report)} {_carried(report)}")
+
+
+def _says(report: PathReport) -> str:
+    own, goal = report.lengths[-1].up_to, report.goal
+    if own.predicted is None or own.probability is None or own.target_probability is None:
+        return f"{target_is(report)}."
+    said = f"{'class ' if report.output == 'classes' else ''}{quoted(own.predicted)} ({chance(own.probability)})"
+    where = "" if goal is None else goal.where
+    start = f"{where[0].upper()}{where[1:]} the model says" if where else "The model says"
+    if goal is not None and goal.kind == "difference":
+        return f"{start} {said}; asked is the logit of {quoted(goal.word)} minus that of {quoted(goal.other)}."
+    if other_than_said(report):
+        asked = "the target" if goal is None else quoted(goal.word)
+        return f"{start} {said}; asked is {asked} ({chance(own.target_probability)})."
+    if where == "after the last token" and report.output == "tokens":
+        return f"Next token {said}."
+    return f"{start} {said}."
+
+
+def _carried(report: PathReport) -> str:
+    found, moved = heads(report), balance(report)
+    if not found:
+        return "There are no heads that could carry it."
+    all_of_them = "its only head" if len(found) == 1 else f"all {len(found)} heads together"
+    if moved.kind == "faint" and report.lengths[0].up_to.predicted != report.lengths[-1].up_to.predicted:
+        # A logit may be large whatever is said: what decides is its lead over others.
+        return (
+            f"Heads decide what is said, though they hardly move this number: {all_of_them} {signed(moved.left)}, "
+            f"paths through no head {signed(moved.alone)}."
+        )
+    if moved.kind == "faint":
+        return f"Heads hardly move it: {all_of_them} {signed(moved.left)}, paths through no head {signed(moved.alone)}."
+    if moved.kind == "cancelled":
+        most, least = (choose(found, key=lambda one: one.value) for choose in (max, min))
+        return (
+            f"Heads cancel: some add {numeral(moved.adds)}, others take {numeral(moved.takes)} away, which leaves "
+            f"{signed(moved.left)}; the strongest are {most.words} and {least.words}."
+        )
+    if moved.kind == "against":
+        worst = min(found, key=lambda one: one.value)
+        return f"Heads work against it: {all_of_them} {signed(moved.left)}, most of all {worst.words}."
+    return _few_or_many(carriers(report), len(found), moved)
+
+
+def _few_or_many(chosen: list[Head], of: int, moved: Balance) -> str:
+    """Heads carry a target of which they give more than paths through no head do; of another one they add a part."""
+    adds = moved.adds
+    share = 100 * sum(one.value for one in chosen) / adds
+    taken = f" (others take {numeral(moved.takes)} away)" if moved.takes > 0 else ""
+    of_all = f"of the {signed(adds)} that heads add{taken}"
+    if moved.alone > moved.left:
+        most = f"Most of it comes through no head ({signed(moved.alone)} of {numeral(moved.alone + moved.left)})"
+        names = listed([one.words for one in chosen[:FEW]])
+        whose = f"{len(chosen)} of {count(of, 'head')}, {'first' if len(chosen) > FEW else 'namely'} {names}"
+        return f"{most}; {of_all}, {share:.0f}% is that of {whose}."
+    if len(chosen) > FEW:
+        first = chosen[0]
+        return (
+            f"It is spread over many heads: it takes {len(chosen)} of {of} to reach {IN_WORDS} {of_all}; "
+            f"the largest is {first.words}, {100 * first.value / adds:.0f}% of it."
+        )
+    names = listed([one.words for one in chosen])
+    if len(chosen) == of:
+        return f"{'Its only head carries' if of == 1 else f'All {of} heads carry'} it: {names}."
+    together = "together " if len(chosen) > 1 else ""
+    carry = "carries" if len(chosen) == 1 else "carry"
+    return f"{len(chosen)} of {count(of, 'head')} {carry} it: {names}, {together}{share:.0f}% {of_all}."

@@ -1,0 +1,223 @@
+"""The picture of a decomposition into paths: all of its charts in one."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from attnscope.commands.paths.chart_rows import (
+    MOST_HEADS,
+    head_length_rows,
+    length_rows,
+    player_rows,
+    reconstruction_rows,
+    signed,
+    value_rows,
+    visible,
+)
+from attnscope.commands.paths.record import PathReport
+from attnscope.core.words import numeral
+from attnscope.report.theme import tick_labels
+
+# What paths of each length contribute, drawn: all charts take a `PathReport`.
+#
+#     length_chart(report)           the target by length, bars that begin at zero: to the right they add
+#     reconstruction_chart(report)   what the model says when only lengths up to k count: probability, and loss
+#     value_grid(report)             Shapley value of every head, blocks from left to right, a colour for each sign
+#     head_length_map(report)        what paths through the most valuable heads contribute, by length
+#     player_chart(report)           heads and MLPs of each block as players of one game
+#     path_panels(report)            all of them in one picture
+#
+# With `width`, a chart is that wide in all, axes and legends included, and has no title.
+
+WIDTH, HEIGHT = 340, 190
+AXIS = 46  # pixels that numbers beside an axis may take
+AROUND = AXIS + 34  # beside a panel: its axis with a title, and room for the last label
+HARD_SPACE = "\N{NO-BREAK SPACE}"
+LONGEST_TITLE = 44  # letters of a line under an axis
+NUMBER = 62  # pixels of a number at the end of a bar
+BAR = 22  # pixels from one bar to the next
+MOST_BARS = 24  # that have so much room
+
+
+def length_chart(report: PathReport, *, width: int | None = None) -> alt.LayerChart:
+    rows = pd.DataFrame(length_rows(report))
+    kinds = list(dict.fromkeys(rows["source"]))
+    tooltip = [alt.Tooltip("length:O"), alt.Tooltip("source:N"), alt.Tooltip("value:Q", format=".4~g")]
+    one = len(kinds) == 1
+    encoded = {"tooltip": tooltip, "color": _series("source", kinds)}
+    room = width or WIDTH + AROUND
+    chart = _bars(rows, "length", "heads passed", wrapped(report.target), width=room, numbers=one, **encoded)
+    return _sized(chart, width, "Share by length", f"sums to {numeral(report.value)}")
+
+
+def _bars(
+    rows: pd.DataFrame, name: str, title: str, values: str | list[str], *, width: int, numbers: bool, **encoded: Any
+) -> alt.LayerChart:
+    """Bars that begin at zero and go to the right, or to the left where values are negative. What stands at one place
+    is stacked, either sign for itself; `numbers` are written at the ends of bars."""
+    low, high = _reach(rows, name)
+    free = width - AROUND - NUMBER * ((low < 0) + (high > 0))
+    room = (high - low) * NUMBER / free if numbers else 0.0
+    scale = alt.Scale(domain=[low - room * (low < 0), high + room * (high > 0)], nice=False)
+    places = list(dict.fromkeys(rows[name]))
+    every = -(-len(places) // MOST_BARS)
+    y = alt.Y(f"{name}:O", title=title, axis=alt.Axis(values=places[::every], grid=False))
+    axis = alt.Axis(tickCount=5, grid=True, **tick_labels(rows["value"].astype(float)))
+    x = alt.X("value:Q", title=values, scale=scale, axis=axis)
+    layers: list[Any] = [alt.Chart(rows).mark_bar().encode(x=x, y=y, description="label:N", **encoded)]
+    layers.append(alt.Chart(pd.DataFrame([{"value": 0.0}])).mark_rule(style="others", opacity=0.8).encode(x=x))
+    if numbers:
+        written = rows.assign(number=rows["value"].map(signed))
+        for some, side in ((written[rows["value"] >= 0], 1), (written[rows["value"] < 0], -1)):
+            text = alt.Chart(some).mark_text(style="number", align="left" if side > 0 else "right", dx=4 * side)
+            layers += [text.encode(x=x, y=y, text="number:N")] if len(some) else []
+    return alt.layer(*layers).properties(width=WIDTH, height=BAR * max(4, min(len(places), MOST_BARS)))
+
+
+def _reach(rows: pd.DataFrame, name: str) -> tuple[float, float]:
+    """The ends of stacked bars, with zero between them; something, where all are nothing."""
+    sums = [rows[rows["value"] * side > 0].groupby(name)["value"].sum() for side in (-1, 1)]
+    low, high = min([0.0, *sums[0]]), max([0.0, *sums[1]])
+    return (low, high) if high > low else (0.0, 1.0)
+
+
+def reconstruction_chart(report: PathReport, *, width: int | None = None) -> alt.LayerChart | alt.VConcatChart:
+    rows = pd.DataFrame(reconstruction_rows(report))
+    own = report.lengths[-1].up_to
+    panels = []
+    names = list(dict.fromkeys(rows["quantity"]))
+    for name in names:
+        some = rows[rows["quantity"] == name]
+        final = own.loss if name == "next-token loss" else own.target_probability
+        height = HEIGHT if len(names) == 1 else (HEIGHT - 50) // 2
+        panel = _reached(some, name, own.distance if final is None else final)
+        panels.append(panel.properties(width=WIDTH if width is None else width - AROUND, height=height))
+    chart = panels[0] if len(panels) == 1 else alt.vconcat(*panels, spacing=14)
+    return _titled(chart, "When only lengths up to k count", "dashed: the whole model") if width is None else chart
+
+
+def _reached(rows: pd.DataFrame, name: str, final: float) -> alt.LayerChart:
+    x = _length_axis(rows["length"], "k, longest paths that count")
+    zero = name != "next-token loss"
+    # Axis titles of two stacked panels are short, or they run into each other.
+    title = {"probability of the target": "p(target)", "next-token loss": "loss"}.get(name, "distance")
+    y = alt.Y(
+        "value:Q",
+        title=title,
+        scale=alt.Scale(zero=zero, nice=True),
+        axis=alt.Axis(
+            tickCount=4, minExtent=AXIS, maxExtent=AXIS, **tick_labels([*rows["value"].astype(float), final])
+        ),
+    )
+    base = alt.Chart(rows)
+    whole = alt.Chart(pd.DataFrame([{"value": final}])).mark_rule(style="others", strokeDash=[4, 3]).encode(y="value:Q")
+    tooltip = [alt.Tooltip("length:O", title="k"), alt.Tooltip("value:Q", title=name, format=".4~g")]
+    return alt.layer(
+        whole,
+        base.mark_line(style="line").encode(x=x, y=y),
+        base.mark_circle(style="reading", size=36).encode(x=x, y=y, description="label:N", tooltip=tooltip),
+    )
+
+
+def value_grid(report: PathReport) -> alt.Chart:
+    rows = pd.DataFrame(value_rows(report))
+    tooltip = [alt.Tooltip("block:O"), alt.Tooltip("head:O"), alt.Tooltip("value:Q", format=".4~g")]
+    chart = _grid(rows, "block", "head", side=720).encode(tooltip=tooltip)
+    return _titled(chart, "What every head is worth", "Shapley value of heads alone, in units of the target")
+
+
+def head_length_map(report: PathReport) -> alt.Chart:
+    rows = pd.DataFrame(head_length_rows(report))
+    tooltip = [alt.Tooltip("head:N"), alt.Tooltip("length:O"), alt.Tooltip("value:Q", format=".4~g")]
+    chart = _grid(rows, "length", "head", side=WIDTH).encode(tooltip=tooltip)
+    heading = "Heads by length" if rows["head"].nunique() < MOST_HEADS else f"The {MOST_HEADS} largest heads, by length"
+    return _titled(chart, heading, "all paths of that length through the head, added up")
+
+
+def _grid(rows: pd.DataFrame, across: str, down: str, *, side: int) -> alt.Chart:
+    """A cell for each place, as wide as `side` pixels allow."""
+    columns, lines = (list(dict.fromkeys(rows[name])) for name in (across, down))
+    wide = max(6, min(72, side // len(columns)))
+    high = max(6, min(wide, 24, 720 // len(lines)))
+    bare: dict[str, Any] = {"ticks": False, "domain": False, "grid": False, "labelAngle": 0}
+    names = {"length": "heads passed"}
+    x = alt.X(f"{across}:O", title=names.get(across, across), axis=alt.Axis(values=_spaced(columns, wide, 20), **bare))
+    y = alt.Y(f"{down}:O", title=down, sort=lines, axis=alt.Axis(values=_spaced(lines, high, 14), **bare))
+    chart = alt.Chart(rows).mark_rect().encode(x=x, y=y, color=_signed(rows), description="label:N")
+    return chart.properties(width=alt.Step(wide), height=alt.Step(high))
+
+
+def _spaced(places: list[Any], step: int, least: int) -> list[Any]:
+    """Labels that do not run into each other."""
+    return places[:: max(1, -(-least // step))]
+
+
+def player_chart(report: PathReport, *, width: int | None = None) -> alt.LayerChart:
+    rows = pd.DataFrame(player_rows(report))
+    tooltip = [alt.Tooltip("block:O"), alt.Tooltip("player:N"), alt.Tooltip("value:Q", format=".4~g")]
+    colour = _series("player", list(dict.fromkeys(rows["player"])))
+    chart = _bars(rows, "block", "block", "Shapley value", width=WIDTH, numbers=False, color=colour, tooltip=tooltip)
+    return _sized(chart, width, "Heads and MLPs as players of one game", "a block's heads together")
+
+
+def path_panels(report: PathReport) -> alt.VConcatChart:
+    """Everything, under one title."""
+    above = alt.hconcat(length_chart(report), reconstruction_chart(report), spacing=40)
+    below: list[Any] = [head_length_map(report), *([player_chart(report)] if player_rows(report) else [])]
+    beside = alt.hconcat(*below, spacing=40).resolve_scale(color="independent")
+    rows = [value_grid(report), above, beside]
+    text = report.text if len(report.text) <= 90 else report.text[:87] + "..."
+    heading = alt.TitleParams(f"{report.model}: {report.target}", subtitle=[text] if text else [], offset=14)
+    return alt.vconcat(*rows, spacing=30).resolve_scale(color="independent").properties(title=heading)
+
+
+def _sized(chart: Any, width: int | None, text: str, subtitle: str) -> Any:
+    if width is None:
+        return _titled(chart, text, subtitle)
+    return chart.properties(width=width, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+
+
+def _titled(chart: Any, text: str, subtitle: str) -> Any:
+    return chart.properties(title=alt.TitleParams(text, subtitle=[subtitle], fontSize=13, offset=8))
+
+
+def _series(name: str, names: list[str]) -> alt.Color:
+    """The first two colours are those of either sign elsewhere, so kinds of things have the next ones."""
+    legend = alt.Legend(orient="top", title=None, values=names) if len(names) > 1 else None
+    scale = alt.Scale(domain=["takes away", "adds", *names])
+    return alt.Color(f"{name}:N", sort=names, scale=scale, title=None, legend=legend)
+
+
+def _signed(rows: pd.DataFrame) -> alt.Color:
+    """Zero in the middle: equal colours of both signs are equally large."""
+    reach = float(rows["value"].abs().max()) or 1.0
+    scale = alt.Scale(domain=[-reach, reach], domainMid=0, nice=False, range="diverging")
+    legend = alt.Legend(orient="bottom", gradientLength=150, gradientThickness=8, tickCount=3)
+    return alt.Color("value:Q", scale=scale, title=None, legend=legend)
+
+
+def _length_axis(lengths: pd.Series, title: str) -> alt.X:
+    last = int(lengths.max())
+    labels = list(range(0, last + 1, max(1, -(-(last + 1) // 16))))
+    return alt.X("length:O", title=title, axis=alt.Axis(labelAngle=0, values=labels))
+
+
+def wrapped(target: str) -> str | list[str]:
+    """The whole name of a target under an axis: in lines that are as long as the axis is."""
+    target = visible(target)
+    whole = re.sub(r"'[^']*'", lambda word: word[0].replace(" ", HARD_SPACE), target)  # a word keeps its own spaces
+    lines = textwrap.wrap(whole, LONGEST_TITLE, break_on_hyphens=False)
+    if len(lines) < 2:
+        return target
+    even = textwrap.wrap(whole, len(target) // len(lines) + 5, break_on_hyphens=False)  # no last line of one word
+    return [line.replace(HARD_SPACE, " ") for line in (even if len(even) == len(lines) else lines)]
+
+
+def chart(report: PathReport) -> Any:
+    """Values of heads, share by length, reconstruction, heads by length, and heads beside MLPs."""
+    return path_panels(report)

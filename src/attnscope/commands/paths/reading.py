@@ -1,0 +1,214 @@
+"""What `paths` asks for: the target in the output of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from attnscope.commands.paths.record import Goal
+from attnscope.core.errors import RefusalError
+from attnscope.hf.anatomy.anatomy import Anatomy
+from attnscope.hf.loading.devices import experts_in
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import out_of_memory, precision_and_place
+from attnscope.hf.loading.one_text import Reading, asked, place_of, spaced, unmasked, where_said, whole_position
+from attnscope.hf.loading.outputs import Entries, entries
+from attnscope.hf.loading.placing import memory_left
+from attnscope.pathways.network import Network
+from attnscope.pathways.targets import Target, residual_norm, stream_norm
+
+NORMS: dict[str, tuple[Goal, Callable[[Network], Target]]] = {
+    "residual_norm": (Goal("residual_norm"), residual_norm),
+    "stream_norm": (Goal("stream_norm"), stream_norm),
+}
+
+
+@dataclass(frozen=True)
+class Aim:
+    """The target, what it asks of the output, and what should be said about the choice."""
+
+    target: Target
+    goal: Goal  # the target by its parts
+    entries: Entries
+    entry: int | None  # whose probability is followed; None for norms
+    position: int | None  # from 0; None where the output has no axis of tokens
+    notes: tuple[str, ...] = ()
+
+
+def aim(
+    loaded: Loaded,
+    network: Network,
+    read: Reading,
+    target: str | int | None,
+    against: str | int | None,
+    position: int | None,
+) -> Aim:
+    """The number to decompose. Without `target` what the model itself says is most likely; for models that give states
+    and no logits, what tells tokens apart."""
+    target, against = (asked(name, given) for name, given in (("target", target), ("against", against)))
+    position = whole_position(position)
+    output = network.output
+    found = entries(loaded, output)
+    place = place_of(output, read, found, position)
+    if target in NORMS or (target is None and found.output == "states"):
+        if against is not None:
+            raise RefusalError("--against is a second token or class: it has no meaning beside a norm.")
+        goal, norm = NORMS[str(target or "residual_norm")]
+        made = norm(network)
+        said = "" if target else f"{loaded.class_name} gives states and no logits, so the target is {made.name}."
+        return Aim(made, goal, found, None, place, (said,) if said else ())
+    if found.output == "states":
+        raise RefusalError(
+            f"{loaded.class_name} gives states and no logits: choose the target {' or '.join(NORMS)}, or a model with "
+            "a head."
+        )
+    row = output[0] if place is None else output[0, place]
+    entry = int(row.argmax()) if target is None else found.number(target)
+    weights: tuple[tuple[int, float], ...] = ((entry, 1.0),)
+    goal = Goal("logit", found.word(entry), where=where_said(loaded, read, place))
+    if against is not None:
+        other = found.number(against)
+        if other == entry:
+            raise RefusalError(f"The target and --against are both '{found.word(entry)}': choose two that differ.")
+        weights, goal = (*weights, (other, -1.0)), replace(goal, kind="difference", other=found.word(other))
+    notes = (*spaced(found, target, row), *unmasked(loaded, found, read, position))
+    return Aim(Target(_sentence(goal), weights, place), goal, found, entry, place, notes)
+
+
+def _sentence(goal: Goal) -> str:
+    """A logit, or a difference of two, in words."""
+    taken = "" if goal.other is None else f" minus that of '{goal.other}'"
+    return f"logit of '{goal.word}'{taken}{goal.where and ' '}{goal.where}"
+
+
+# What goes wrong inside a decomposition, as a sentence: memory that does not suffice, code that has no rule.
+
+
+@contextmanager
+def refusing_what_is_not_followed(loaded: Loaded) -> Iterator[None]:
+    """A model's own code may do to a stream of parts what no rule foresees: that is a refusal, not a crash."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        if out_of_memory(error):
+            raise
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0][:160]
+        experts = experts_in(loaded.model)
+        cause = (
+            "its blocks do something with their stream that has no rule here; choose another model or stack"
+            if experts is None
+            else f"its mixture of experts ({experts}) computes in a precision or an order of its own, which has no "
+            "rule here; choose a dense model of the same kind"
+        )
+        raise RefusalError(
+            f"The paths through {loaded.class_name} cannot be followed ({type(error).__name__}: {reason}): {cause}."
+        ) from error
+
+
+@contextmanager
+def fitting(tokens: int) -> Iterator[None]:
+    """Says how many tokens to try where memory runs out."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        tokens = max(tokens, 2)
+        raise RefusalError(
+            f"Paths of {tokens} tokens do not fit into memory: give a text of {tokens // 2} tokens, or pass --dtype "
+            "float32."
+        ) from error
+
+
+# How much memory the paths of a text take, known before the work begins.
+#
+# What is large at the same time, in numbers for each token (the width is that of the stream plus that of the widest
+# layer):
+#
+#     suffixes    the search for single paths carries one stream for each suffix that it keeps, through the block that is
+#                 being opened, with what its derivative needs: about SUFFIX_COPIES streams of that width for each
+#     lengths     sums over paths are kept for every length, and for several draws of signs at once: about LENGTH_COPIES
+#     maps        MAPS attention maps of every head of one layer, all tokens by all tokens
+#     logits      LOGIT_COPIES rows of the vocabulary for each token
+#
+# The factors were fitted by hand to peaks that were measured on five shapes of Llama with 256 to 4,000 tokens, where the
+# estimate is between 0.7 and 1.7 times the peak; `tests/hardening/test_paths_memory.py` holds one of them within a factor
+# of three. A model in another memory than the machine's own is not estimated.
+
+SUFFIX_COPIES = 10
+LENGTH_COPIES = 6
+MAPS = 2
+LOGIT_COPIES = 6
+LARGE = 10**9  # bytes that are worth a word
+
+
+@dataclass(frozen=True)
+class PathSizes:
+    """Everything that the memory of a decomposition follows."""
+
+    tokens: int
+    layers: int
+    heads: int
+    width: int  # of the stream and of the widest layer, together
+    vocabulary: int
+    itemsize: int
+    suffixes: int
+    signs: int  # draws at once; the two sources of paths, where nothing is drawn
+
+    @classmethod
+    def of(
+        cls, loaded: Loaded, found: Anatomy, stack: str | None, *, tokens: int, suffixes: int, signs: int
+    ) -> PathSizes:
+        blocks = next((s for s in found.stacks if s.name == stack), found.stacks[-1]).blocks
+        sites = [site for site in found.sites if site.stack == (stack or found.stacks[-1].name)]
+        return cls(
+            tokens=tokens,
+            layers=len(blocks),
+            heads=max((site.heads for site in sites), default=1),
+            width=_width(loaded.model.get_submodule(blocks[0].path)),
+            vocabulary=loaded.vocab_size or 0,
+            itemsize=precision_and_place(loaded.model)[0].itemsize,
+            suffixes=suffixes,
+            signs=max(signs, 2),
+        )
+
+    @property
+    def bytes(self) -> int:
+        by_token = SUFFIX_COPIES * self.suffixes + LENGTH_COPIES * self.signs * (self.layers + 1)
+        numbers = self.tokens * (by_token * self.width + LOGIT_COPIES * self.vocabulary)
+        return self.itemsize * (numbers + MAPS * self.heads * self.tokens**2)
+
+    def tokens_that_fit(self, memory: int) -> int:
+        """The longest text for that many bytes; 0 where not even one token fits."""
+        low, high = 0, self.tokens
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if replace(self, tokens=middle).bytes <= memory else (low, middle - 1)
+        return low
+
+
+def refuse_too_many_tokens(sizes: PathSizes, place: torch.device) -> None:
+    free = memory_left()
+    if place.type != "cpu" or sizes.bytes <= free:
+        return
+    fitting = sizes.tokens_that_fit(free)
+    shorter = f"give a text of {fitting:,} tokens or fewer" if fitting > 1 else "give a smaller model"
+    halved = ", or pass --dtype float32 for half of that" if sizes.itemsize == 8 else ""
+    raise RefusalError(
+        f"Paths of {sizes.tokens:,} tokens take about {sizes.bytes / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB of memory "
+        f"are free: {shorter}{halved}."
+    )
+
+
+def _width(block: nn.Module) -> int:
+    """The widest side of a block's matrices (its MLP's, as a rule), and the narrowest of the widest one (the stream's).
+
+    Of tables of experts only the last two axes are the sides of a matrix.
+    """
+    shapes = [tuple(parameter.shape[-2:]) for parameter in block.parameters() if parameter.ndim >= 2]
+    widest = max(shapes, key=max, default=(1, 1))
+    return int(sum(widest))

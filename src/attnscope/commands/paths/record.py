@@ -1,0 +1,201 @@
+"""What `paths` found, as plain data: one row per length of path, values of heads, the largest single paths.
+
+    report.lengths[2].value            what all paths through exactly two heads add to the target
+    report.lengths[2].up_to.predicted  what the model says when only lengths 0, 1 and 2 count
+    report.head_values[12][5]          Shapley value of head 5 of layer 12
+    report.goal.word                   the token or class that is decomposed
+    report.save("paths.json"); PathReport.load("paths.json")
+
+A number that was not asked for, or that a text or a model cannot have (energies without draws, a loss without next
+tokens), is None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from attnscope.core.decoding import Count, FieldError, encode
+from attnscope.report.record import Record
+
+if TYPE_CHECKING:
+    import pandas
+
+# Sums and means that readers of the file would otherwise compute themselves: written, and checked when read.
+_OF_A_ROW, _OF_ALL = ("value", "mean"), ("difference",)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The target by its parts, where `PathReport.target` is a sentence."""
+
+    kind: Literal["logit", "difference", "residual_norm", "stream_norm"]
+    word: str | None = None  # the token or class whose logit it is, and whose probability is followed; None for norms
+    other: str | None = None  # the one whose logit is taken away, in a difference
+    where: str = ""  # "after the last token", "at token 3"; empty where the target is of the whole text
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says when some paths only count, norms frozen where they were."""
+
+    value: float  # of the target
+    predicted: str | None  # token at the position, or class; None where the output is neither
+    probability: float | None  # of what is predicted
+    target_probability: float | None
+    loss: float | None  # mean next-token loss over the text, in nats; language models that read one way
+    distance: float  # from the model's own output at the position, relative to it
+
+
+@dataclass(frozen=True)
+class LengthRow:
+    """All paths with `length` attention edges."""
+
+    length: int
+    stream: float  # from the input
+    constants: float  # from biases and shifts of norms
+    paths: Count  # how many begin at the input
+    residual: float | None  # relative residual of their sum; None for a single token
+    residual_share: float | None  # of what tells tokens apart in the last stream
+    energy: float | None  # sum of squares of what the single paths from the input contribute
+    energy_error: float | None  # its standard error
+    up_to: Prediction  # lengths up to this one
+    without: Prediction  # all lengths but this one
+
+    @property
+    def value(self) -> float:
+        return self.stream + self.constants
+
+    @property
+    def mean(self) -> float:
+        """What the mean path of this length adds (`pathways.mean_path`, as the target sees it)."""
+        return self.stream / self.paths if self.paths else 0.0
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One path from the input: its heads from first to last, and the token at which most of it begins."""
+
+    contribution: float
+    heads: tuple[tuple[int, int], ...]  # (layer, head)
+    position: int
+    token: str
+    of_token: float  # what begins at that token
+
+
+@dataclass(frozen=True)
+class Players:
+    """Shapley values when MLPs are players beside heads; they add up to `everything - nothing`."""
+
+    heads: tuple[tuple[float, ...], ...]
+    mlps: tuple[tuple[float, ...], ...]
+    nothing: float
+    everything: float
+
+
+@dataclass(frozen=True, repr=False)
+class PathReport(Record):
+    """The decomposition of one target on one text."""
+
+    KIND: ClassVar[str] = "paths"
+    COMMAND: ClassVar[str] = "paths"
+
+    model: str
+    class_name: str
+    stack: str
+    text: str
+    tokens: tuple[str, ...]
+    target: str  # in words
+    output: str  # "tokens", "classes" or "states"
+    position: int | None
+    dtype: str
+    value: float  # the target, from the model's own output
+    total: float  # the sum over all lengths and sources
+    linear_difference: float  # largest of any block's linear form from the block, relative
+    lengths: tuple[LengthRow, ...]
+    whole_residual: float | None
+    head_lengths: tuple[tuple[tuple[float, ...], ...], ...]  # layer, head, length
+    head_values: tuple[tuple[float, ...], ...]
+    edges: tuple[float, ...] | None  # value by number of edges of both kinds, attention and MLP
+    players: Players | None
+    top: tuple[Chain, ...]
+    top_exact: bool  # no larger path than those of `top` exists
+    top_missed: float  # no path outside `top` is larger than this; an estimate unless `top_exact`
+    draws: int  # behind the energies
+    notes: tuple[str, ...] = ()
+    provenance: dict[str, Any] = field(default_factory=dict)
+    goal: Goal | None = None  # None in files that were written before goals were
+
+    @property
+    def difference(self) -> float:
+        """How far the sum over lengths is from the model's own number."""
+        return abs(self.total - self.value)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document that `save` writes: the fields, and sums and means of them beside."""
+        document = super().to_json()
+        for row, own in zip(document["lengths"], self.lengths, strict=True):
+            row |= {name: encode(getattr(own, name)) for name in _OF_A_ROW}
+        return {**document, **{name: encode(getattr(self, name)) for name in _OF_ALL}}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PathReport:
+        """What `to_json` gave, read back; a `FieldError` names what does not belong there or does not add up."""
+        rows = data.get("lengths")
+        bare = [_without(row, _OF_A_ROW) for row in rows] if isinstance(rows, list) else rows
+        found = super().from_json({**_without(data, _OF_ALL), **({} if rows is None else {"lengths": bare})})
+        found._check_shapes()
+        assert isinstance(rows, list)
+        for k, (row, own) in enumerate(zip(rows, found.lengths, strict=True)):
+            _check_derived(row, own, _OF_A_ROW, f"lengths[{k}].")
+        _check_derived(data, found, _OF_ALL, "")
+        return found
+
+    def _check_shapes(self) -> None:
+        """Charts and tables look numbers up by length, layer and head."""
+        if [row.length for row in self.lengths] != list(range(len(self.lengths))) or not self.lengths:
+            raise FieldError("lengths: a row for every length, 0, 1 and so on, is needed")
+        if [len(layer) for layer in self.head_lengths] != [len(layer) for layer in self.head_values]:
+            raise FieldError("head_lengths: as many heads in every layer as in head_values are needed")
+        if any(len(head) < len(self.lengths) for layer in self.head_lengths for head in layer):
+            raise FieldError("head_lengths: a number for every length is needed")
+
+    def table(self) -> pandas.DataFrame:
+        """One row for each length: what it adds, what the model says with lengths up to it, and without it."""
+        import pandas
+
+        own = ("length", "paths", "value", "stream", "constants", "mean")
+        maybe = ("residual", "residual_share", "energy", "energy_error")
+        rows = [
+            {name: getattr(row, name) for name in own}
+            | {name: _number(getattr(row, name)) for name in maybe}
+            | _columns(row.up_to, "up_to_")
+            | _columns(row.without, "without_")
+            for row in self.lengths
+        ]
+        return pandas.DataFrame(rows)
+
+    def __repr__(self) -> str:
+        return f"<PathReport of {self.model}: {self.target} = {self.value:.4g}, {len(self.lengths)} lengths>"
+
+
+def _without(thing: Any, names: tuple[str, ...]) -> Any:
+    """An object less some of its fields; what is no object is left for decoding to refuse."""
+    return {name: value for name, value in thing.items() if name not in names} if isinstance(thing, Mapping) else thing
+
+
+def _check_derived(data: Mapping[str, Any], read: object, names: tuple[str, ...], place: str) -> None:
+    for name in names:
+        if name in data and data[name] != encode(getattr(read, name)):
+            raise FieldError(f"{place}{name}: it does not follow from the fields beside it")
+
+
+def _columns(said: Prediction, prefix: str) -> dict[str, Any]:
+    values = {one.name: getattr(said, one.name) for one in fields(said)}
+    return {f"{prefix}{name}": value if name == "predicted" else _number(value) for name, value in values.items()}
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

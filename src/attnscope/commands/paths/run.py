@@ -1,0 +1,280 @@
+"""paths(model, text) -> PathReport: what paths of each length contribute to what a model says, exactly.
+
+    report = attnscope.paths("pocket", "The capital of France is", target=" Paris")
+    report.sentences(), report.lengths[1].value, report.head_values, report.chart()
+    report.save("paths.json"); report.write_page("paths.html")
+
+For one text, attention patterns, denominators of norms and gates of activations are frozen where the model had them
+(`hf.editing.freeze`, refused where that does not give the model's own numbers). What it says is then a sum over paths
+(arXiv:2103.03404), and sums over all paths of each length, values of heads and the largest single paths follow without
+visiting them one by one (`docs/paths.md` has the proofs).
+
+Vocabularies are large: tokens' logits exist for one length at a time, never for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnscope.commands.paths.reading import (
+    LARGE,
+    Aim,
+    PathSizes,
+    aim,
+    fitting,
+    refuse_too_many_tokens,
+    refusing_what_is_not_followed,
+)
+from attnscope.commands.paths.record import Chain, LengthRow, PathReport, Players
+from attnscope.commands.paths.removals import Predicting, predictions
+from attnscope.core.decoding import Count
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.progress import Advance, silent
+from attnscope.core.stamp import Stamp, refuse_unusable_seed
+from attnscope.data.windows import Tokenizer
+from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
+from attnscope.hf.editing.freeze import freeze
+from attnscope.hf.loading.in_memory import refuse_broken_weights
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import (
+    loaded_for,
+    precision_and_place,
+    refusing_what_does_not_run,
+    why_it_does_not_run,
+)
+from attnscope.hf.loading.one_text import Reading, reading
+from attnscope.hf.loading.options import Loading, refuse_unknown_bos
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.seeing.restoring import looking_at, with_gradients
+from attnscope.pathways.ends import both_ends, by_length
+from attnscope.pathways.heads import head_table
+from attnscope.pathways.lengths import Energy, Lengths, RankView, path_energy, rank_view
+from attnscope.pathways.network import Edges, Network, number_of_paths
+from attnscope.pathways.network import edges as edges_of_blocks
+from attnscope.pathways.shapley import shapley
+from attnscope.pathways.targets import seen_by
+from attnscope.pathways.top_paths import TopPaths, top_paths
+
+PRECISIONS = ("float64", "float32")
+SIGNS_AT_ONCE = 4  # draws in memory together: each holds a stream for every length
+MOST_DRAWS = 100_000
+MOST_PATHS = 10_000
+WIDEST_SEARCH = 32  # suffixes that the search for single paths keeps
+
+
+@with_gradients()
+def paths(
+    model: str | Path | nn.Module | Loaded,
+    text: str | tuple[str, str] | Mapping[str, Any],
+    *,
+    target: str | int | None = None,
+    against: str | int | None = None,
+    position: int | None = None,
+    top: int = 10,
+    mlp: bool = True,
+    draws: int = 16,
+    dtype: str = "float64",
+    device: str = "cpu",
+    stack: str | None = None,
+    bos: str = "auto",
+    random_init: bool = False,
+    seed: int = 0,
+    tokenizer: Tokenizer | None = None,
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+    progress: Advance = silent,
+) -> PathReport:
+    """Decompose one number that `model` says about `text` (or about a ready batch of one sequence). An encoder-decoder
+    takes a pair of source and target too; given the source alone, it writes the target itself.
+
+    `target` is a token (as text, or its number), a class (by name or number), or one of residual_norm and stream_norm;
+    without it what the model itself says is most likely. `against` makes it the difference of two logits. `position` is
+    the token behind which (masked models: at which) the model is asked; without it the last one, or the first mask.
+    With `mlp`, MLPs are counted as edges and valued as players too. `draws` are random signs behind the energies; 0
+    leaves them out. A model in memory is copied into `dtype`. `bos` says whether the text begins with BOS: "auto" as
+    the tokenizer or a GGUF header wants it, "yes" or "no".
+    """
+    refuse_unknown_bos(bos)
+    _check(top, draws, dtype)
+    refuse_unusable_seed(seed)
+    progress("loading", 0, 0)
+    loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
+    loaded = loaded_for(model, tokenizer, loading)
+    refuse_broken_weights(loaded)
+    read = reading(loaded, text, bos)
+    narrow = why_it_does_not_run(loaded, read.batch) if dtype == "float64" else None
+    if narrow is not None:
+        loaded = loaded_for(model, tokenizer, replace(loading, dtype="float32"))
+        read = reading(loaded, text, bos)
+    with looking_at(loaded.model), quiet(), fitting(len(read.words)):
+        progress("freezing", 0, 0)
+        found = _anatomy(loaded, read, stack)
+        tokens, suffixes = len(read.words), max(top, WIDEST_SEARCH)
+        signs = SIGNS_AT_ONCE if draws else 0
+        sizes = PathSizes.of(loaded, found, stack, tokens=tokens, suffixes=suffixes, signs=signs)
+        refuse_too_many_tokens(sizes, precision_and_place(loaded.model)[1])
+        if sizes.bytes > LARGE:
+            progress(f"freezing (about {sizes.bytes / 1e9:,.1f} GB of memory will be needed)", 0, 0)
+        with refusing_what_is_not_followed(loaded):
+            network = freeze(loaded.model, read.batch, found, stack)
+        goal = aim(loaded, network, read, target, against, position)
+        progress("lengths", 0, 0)
+        table = head_table(network, goal.target, progress)
+        sorted_paths, graded = Lengths(table.stream, network), table.sources
+        view = rank_view(sorted_paths)
+        sight = Predicting.of(goal, read, network, causal=loaded.kind in ("causal", "encoder-decoder"))
+        said = predictions(sorted_paths, table.lengths.tolist(), table.constant, sight, progress)
+        blocks = edges_of_blocks(network)
+        edges = tuple(by_length(network, goal.target, sources=False).lengths.tolist()) if mlp else None
+        players = _players(network, goal, blocks, progress) if mlp else None
+        progress("energies", 0, 0)
+        ends = both_ends(seen_by(goal.target, network), goal.target, suffixes, blocks)
+        energy = path_energy(network, draws, seed, goal.target, SIGNS_AT_ONCE, ends) if draws else None
+        chains = top_paths(network, goal.target, top, suffixes, seed=seed, advance=progress, ends=ends)
+    rows = _rows(graded, number_of_paths(network, blocks), view if len(read.words) != 1 else None, energy, said)
+    return PathReport(
+        model=loaded.name,
+        class_name=loaded.class_name,
+        stack=stack or found.stacks[-1].name,
+        text=text if isinstance(text, str) else text[0] if isinstance(text, tuple) else "",
+        tokens=read.words,
+        target=goal.target.name,
+        output=goal.entries.output,
+        position=goal.position,
+        dtype=str(network.streams[0].dtype).removeprefix("torch."),
+        value=float(goal.target(seen_by(goal.target, network).output)),
+        total=float(graded.sum()),
+        linear_difference=network.apart,
+        lengths=rows,
+        whole_residual=float(view.whole[0]) if len(read.words) != 1 else None,
+        head_lengths=_nested(table.contributions),
+        head_values=_nested(table.shapley),
+        edges=edges,
+        players=players,
+        top=_chains(chains, read),
+        top_exact=chains.exact,
+        top_missed=chains.missed,
+        draws=draws,
+        notes=(*goal.notes, *_notes(found, read, stack, narrow)),
+        provenance=_provenance(loaded, read, seed if random_init else None),
+        goal=goal.goal,
+    )
+
+
+def _check(top: int, draws: int, dtype: str) -> None:
+    if top < 1:
+        raise RefusalError(f"{top} paths are none: ask for --top 1 or more.")
+    if draws == 1 or draws < 0:
+        raise RefusalError(f"Energies need two draws or more (or 0 to leave them out), not {draws}.")
+    if draws > MOST_DRAWS:
+        raise RefusalError(
+            f"{draws:,} draws would run the model {draws:,} times, and {MOST_DRAWS:,} know energies to half a percent: "
+            f"ask for --draws {MOST_DRAWS} or fewer."
+        )
+    if top > MOST_PATHS:
+        raise RefusalError(
+            f"A list of {top:,} paths is a search that keeps {top:,} streams in memory: ask for --top {MOST_PATHS} or "
+            "fewer."
+        )
+    if dtype not in PRECISIONS:
+        raise RefusalError(f"Paths are exact in float64 or float32, not in '{dtype}': choose one of these.")
+
+
+def _anatomy(loaded: Loaded, read: Reading, stack: str | None) -> Anatomy:
+    with refusing_what_does_not_run(loaded), torch.no_grad():
+        found = anatomy(loaded.model, read.batch)
+    if not found.stacks:
+        raise RefusalError(
+            f"{found.model_class} has no blocks that pass one stream of tokens on, and paths are followed from block "
+            "to block: choose another model."
+        )
+    if stack is not None and found.stack(stack) is None:
+        raise RefusalError(f"There is no stack called '{stack}'.{nearest(stack, [s.name for s in found.stacks])}")
+    return found
+
+
+def _players(network: Network, goal: Aim, blocks: tuple[Edges, ...], progress: Advance) -> Players:
+    found = shapley(network, goal.target, "heads and mlps", advance=progress, found=blocks)
+    heads, mlps = ([values.tolist() for values in kind] for kind in (found.heads, found.mlps))
+    return Players(tuple(map(tuple, heads)), tuple(map(tuple, mlps)), found.nothing, found.everything)
+
+
+def _rows(
+    graded: Float[Tensor, "source length"],
+    counts: tuple[int, ...],
+    view: RankView | None,
+    energy: Energy | None,
+    said: tuple[tuple[Any, Any], ...],
+) -> tuple[LengthRow, ...]:
+    rows = []
+    for k, (up_to, without) in enumerate(said):
+        rows.append(
+            LengthRow(
+                length=k,
+                stream=float(graded[0, k]),
+                constants=float(graded[1, k]),
+                paths=Count(counts[k] if k < len(counts) else 0),
+                residual=None if view is None else float(view.residual[k, 0]),
+                residual_share=None if view is None else float(view.share[k, 0]),
+                energy=None if energy is None else float(energy.energy[k]),
+                energy_error=None if energy is None else float(energy.standard_error[k]),
+                up_to=up_to,
+                without=without,
+            )
+        )
+    return tuple(rows)
+
+
+def _chains(found: TopPaths, read: Reading) -> tuple[Chain, ...]:
+    return tuple(
+        Chain(
+            contribution=path.contribution,
+            heads=path.heads,
+            position=path.token,
+            token=read.words[path.token] if path.token < len(read.words) else str(path.token),
+            of_token=path.of_token,
+        )
+        for path in found.paths
+    )
+
+
+def _notes(found: Anatomy, read: Reading, stack: str | None, narrow: str | None) -> tuple[str, ...]:
+    notes = []
+    if narrow is not None:
+        notes.append(f"This model's own code does not run in float64 ({narrow}): numbers are float32.")
+    if len(read.words) == 1:
+        notes.append(
+            "The text is a single token: every head can only attend to itself, and there is nothing to tell tokens "
+            "apart, so relative residuals and a loss are not given."
+        )
+    if len(found.stacks) > 1 and stack is None:
+        others = ", ".join(s.name for s in found.stacks[:-1])
+        notes.append(
+            f"Paths begin where the {found.stacks[-1].name} begins; what comes from elsewhere is a constant. Choose "
+            f"another stack ({others}) by name."
+        )
+    return (*notes, *read.notes)
+
+
+def _provenance(loaded: Loaded, read: Reading, seed: int | None) -> dict[str, Any]:
+    return {
+        "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
+        "tokens": len(read.words),
+        **({} if read.beginning is None else {"bos": read.beginning.to_json()}),
+        **({} if seed is None else {"seed": seed}),
+        **Stamp.now().to_json(),
+    }
+
+
+def _nested(tensor: Tensor) -> Any:
+    def tuples(thing: Any) -> Any:
+        return tuple(tuples(one) for one in thing) if isinstance(thing, list) else thing
+
+    return tuples(tensor.tolist())

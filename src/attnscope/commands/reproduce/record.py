@@ -1,0 +1,207 @@
+"""What `reproduce` found, as plain data: the claims of a paper beside their numbers, and everything behind them.
+
+    found.claims[0].verdict            computed from its rule and numbers whenever it is asked for, never stored here
+    found.measured["sort_accuracy"]    one number for every seed
+    found.save("results.json"); Reproduction.load("results.json"); Reproduction.load("attnscope-dong2021")
+
+The file repeats verdicts, medians and counts for those who read it without this package. They are computed again when
+it is read, and a file that says anything else than its own rules and numbers give is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attnscope.core.decoding import FieldError, decode, encode
+from attnscope.core.experiment import VERDICTS, Bound, Claim, Figure, Number
+from attnscope.report.record import Record
+
+if TYPE_CHECKING:
+    import pandas
+
+RESULTS = "results.json"
+PAGE = "page.html"
+CHARTS = "charts"
+
+
+@dataclass(frozen=True, repr=False)
+class Reproduction(Record):
+    """One run of an experiment."""
+
+    KIND: ClassVar[str] = "reproduction"
+    COMMAND: ClassVar[str] = "reproduce PAPER"
+
+    attnscope: str  # the version that ran it
+    experiment: str
+    title: str
+    paper: str
+    summary: str
+    preset: str
+    params: dict[str, Any]  # of the preset: what they are called differs from one experiment to the next
+    seeds: tuple[int, ...]
+    seconds: float
+    claims: tuple[Claim, ...]
+    remarks: tuple[str, ...] = ()
+    measured: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    records: tuple[dict[str, Any], ...] = ()  # every number behind `measured`, as the experiment names them
+    figures: tuple[Figure, ...] = ()
+    advice: str = ""  # what follows, for someone who trains or changes models
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many claims have each verdict."""
+        return {verdict: sum(claim.verdict == verdict for claim in self.claims) for verdict in VERDICTS}
+
+    def to_json(self) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for name, value in super().to_json().items():
+            if name == "claims":
+                data |= {"counts": self.counts, "claims": [claim_document(claim) for claim in self.claims]}
+            else:
+                data[name] = value
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Reproduction:
+        kept = {name: value for name, value in data.items() if name not in ("format", "version")}
+        read: _Document = decode(_Document, kept)
+        found = cls(
+            **{name: getattr(read, name) for name in vars(read) if name not in ("claims", "counts")},
+            claims=tuple(_judged_again(claim, read.measured) for claim in read.claims),
+        )
+        if read.counts != found.counts:
+            raise FieldError(f"counts: {_said(read.counts)} stands there, and the claims give {_said(found.counts)}")
+        return found
+
+    def page_name(self, file: Path) -> str:  # noqa: ARG002
+        return PAGE
+
+    def table(self) -> pandas.DataFrame:
+        """One row for each claim and each quantity it is judged by."""
+        import pandas
+
+        rows = [
+            (claim.name, claim.verdict, quantity, claim.medians[quantity], _least(values), _most(values), len(values))
+            for claim in self.claims
+            for quantity, values in claim.measured.items()
+        ]
+        return pandas.DataFrame(rows, columns=["claim", "verdict", "quantity", "median", "low", "high", "n"])
+
+    def __repr__(self) -> str:
+        return f"<Reproduction of {self.experiment}, preset {self.preset}: {_said(self.counts)}>"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The rule of a claim in words that a person reads: `sort_accuracy >= 0.95`."""
+
+    reproduced: tuple[str, ...]
+    contradicted: tuple[str, ...]
+    given: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, claim: Claim) -> Rule:
+        return cls(tuple(map(str, claim.holds)), tuple(map(str, claim.fails)), tuple(map(str, claim.given)))
+
+
+@dataclass(frozen=True)
+class _ClaimDocument:
+    """A claim as the file has it. Files have not always had the bounds as numbers; then the words are read."""
+
+    name: str
+    paper: str
+    statement: str
+    expected: str
+    rule: Rule
+    measured: dict[str, tuple[float, ...]]
+    median: dict[str, float]
+    verdict: str
+    holds: tuple[Bound, ...] = ()
+    fails: tuple[Bound, ...] = ()
+    given: tuple[Bound, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Document:
+    """The file, before its claims are judged again."""
+
+    attnscope: str
+    experiment: str
+    title: str
+    paper: str
+    summary: str
+    preset: str
+    params: dict[str, Any]
+    seeds: tuple[int, ...]
+    seconds: float
+    counts: dict[str, int]
+    claims: tuple[_ClaimDocument, ...]
+    remarks: tuple[str, ...]
+    measured: dict[str, tuple[float, ...]]
+    records: tuple[dict[str, Any], ...]
+    figures: tuple[Figure, ...]
+    advice: str = ""  # files have not always had it
+
+
+def claim_document(claim: Claim) -> dict[str, Any]:
+    """A claim with what follows from it; the limits of its rule in words, and exactly."""
+    data: dict[str, Any] = encode(
+        {
+            "name": claim.name,
+            "paper": claim.paper,
+            "statement": claim.statement,
+            "expected": claim.expected,
+            "rule": Rule.of(claim),
+            "measured": claim.measured,
+            "median": claim.medians,
+            "verdict": claim.verdict,
+            "holds": claim.holds,
+            "fails": claim.fails,
+            "given": claim.given,
+        }
+    )
+    return data
+
+
+def _judged_again(kept: _ClaimDocument, measured: Mapping[str, tuple[float, ...]]) -> Claim:
+    """The claim, from its rule and the numbers of the run; what the file says of it beyond that must agree."""
+    place = f"claims['{kept.name}']"
+    try:
+        holds = kept.holds or tuple(map(Bound.parse, kept.rule.reproduced))
+        fails = kept.fails or tuple(map(Bound.parse, kept.rule.contradicted))
+        given = kept.given or tuple(map(Bound.parse, kept.rule.given))
+    except ValueError as error:
+        raise FieldError(f"{place}.rule: {error}") from error
+    claim = Claim(kept.name, kept.paper, kept.statement, kept.expected, holds, fails, given).judged(measured)
+    if not holds or Rule.of(claim) != kept.rule:
+        raise FieldError(f"{place}.rule: the rule in words differs from holds, fails and given")
+    if encode(claim.measured) != encode(kept.measured):
+        raise FieldError(f"{place}.measured: these are not the numbers under 'measured'")
+    if encode(claim.medians) != encode(kept.median):
+        raise FieldError(f"{place}.median: it is not the median of the numbers")
+    if claim.verdict != kept.verdict:
+        raise FieldError(
+            f"{place}.verdict: '{kept.verdict}' stands there, and its rule and numbers give '{claim.verdict}'"
+        )
+    return claim
+
+
+def _least(values: tuple[Number, ...]) -> float:
+    return min(_finite_or_infinite(values), default=math.nan)
+
+
+def _most(values: tuple[Number, ...]) -> float:
+    return max(_finite_or_infinite(values), default=math.nan)
+
+
+def _finite_or_infinite(values: tuple[Number, ...]) -> list[float]:
+    """What is a number; a seed that gave none is None before it is written and NaN when it is read."""
+    return [float(value) for value in values if value is not None and not math.isnan(value)]
+
+
+def _said(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)

@@ -1,0 +1,212 @@
+"""The picture of one measure of a survey: against depth, or as a map of blocks and heads.
+
+survey.chart("entropy")    survey.chart("sink_mass", heads=True)    survey.chart("spike", stack="decoder")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from attnscope.commands.scan.diagnose import diagnose
+from attnscope.commands.scan.survey.readings import largest
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.core.card import Card
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.finding import Finding
+from attnscope.core.words import numeral
+from attnscope.report.export import save
+from attnscope.report.rows import panels, part_title
+from attnscope.report.survey_charts import depth_profile, head_grid
+
+FIRST_CHOICE = "relative_residual"
+
+
+def chart(
+    survey: Survey,
+    measure: str | None = None,
+    *,
+    heads: bool = False,
+    part: str | None = None,
+    stack: str | None = None,
+    site: str | None = None,
+) -> Any:
+    """Without `measure` the residual, or what was measured first; `stack` and `site` default to the first place."""
+    card, place = card_and_place(survey, measure, stack, site)
+    if not heads:
+        return depth_profile(survey.table(), card, **place)
+    if card.scope == "stream":
+        raise RefusalError(f"'{card.name}' has one number a block and none for each head: leave heads= out.")
+    bound = largest(survey, card, place["stack"], place["site"])
+    return head_grid(survey.table(), card, part=part or card.parts[0], bound=bound, **place)
+
+
+def card_and_place(
+    survey: Survey, measure: str | None, stack: str | None, site: str | None
+) -> tuple[Card, dict[str, Any]]:
+    """The card and the place that these words mean, or a refusal that says which there are."""
+    if not survey.cells:
+        raise RefusalError("The survey holds no number to draw: scan again.")
+    seen = {key.measure for key in survey.cells}
+    name = measure or (FIRST_CHOICE if FIRST_CHOICE in seen else next(iter(sorted(seen))))
+    if name not in survey.cards:
+        raise RefusalError(f"This survey has no measure '{name}'.{nearest(name, survey.cards)}")
+    card = survey.cards[name]
+    places = survey.places(name, card.parts[0])
+    fits = [place for place in places if stack in (None, place[0]) and site in (None, place[1])]
+    if not fits:
+        known = ", ".join(" ".join(place) for place in places) or "nowhere"
+        raise RefusalError(f"'{name}' was not measured there: it is at {known}.")
+    return card, {"stack": fits[0][0], "site": fits[0][1]}
+
+
+# One head among all others: for every measure, a strip with a tick per head and a dot for this one.
+#
+#     chart = head_portrait(survey.table(), survey.cards, stack="decoder", site="self", layer=12, head=3)
+#
+# Measures have different units, so each strip runs from the smallest value of any head to the largest; the
+# head's own number stands beside it. Ticks are quantiles (at most 101), so that 96 x 96 heads cost no more
+# than one hundred.
+
+TICKS = 101
+
+
+def portrait_rows(
+    table: pd.DataFrame, cards: Mapping[str, Card], *, stack: str, site: str, layer: int, head: int
+) -> pd.DataFrame:
+    """One row per tick and one, `own`, per dot: `title, place, own, value, below, text`.
+
+    `place` is 0 at the smallest value of any head and 1 at the largest; `below` is the share of heads with less.
+    """
+    rows = table[(table["stack"] == stack) & (table["site"] == site) & table["head"].notna()]
+    rows = rows[rows["measure"].isin(list(cards))]
+    if not ((rows["layer"] == layer) & (rows["head"] == head)).any():
+        raise RefusalError(f"The survey has no head {head} in block {layer} at '{site}' in stack '{stack}'.")
+    answer: list[dict[str, object]] = []
+    for (measure, part), group in rows.groupby(["measure", "part"], sort=False):
+        card = cards[str(measure)]
+        title = card.title + (f", {part_title(str(part))}" if len(card.parts) > 1 else "")
+        means = group["mean"].to_numpy(float)
+        finite = np.sort(means[np.isfinite(means)])
+        own = means[((group["layer"] == layer) & (group["head"] == head)).to_numpy(bool)]
+        if not finite.size or not own.size:
+            continue
+        low, width = finite[0], finite[-1] - finite[0]
+        ticks = finite if finite.size <= TICKS else np.quantile(finite, np.linspace(0, 1, TICKS))
+        answer += [
+            {"title": title, "place": _place(v, low, width), "own": False, "value": float(v), "text": ""} for v in ticks
+        ]
+        value = float(own[0])
+        answer.append(
+            {
+                "title": title,
+                "place": _place(value, low, width),
+                "own": True,
+                "value": value,
+                "below": float((finite < value).mean()),
+                "text": f"{numeral(value)} {card.unit}".rstrip(),
+            }
+        )
+    return pd.DataFrame(answer, columns=["title", "place", "own", "value", "below", "text"]).astype({"own": bool})
+
+
+def head_portrait(
+    table: pd.DataFrame, cards: Mapping[str, Card], *, stack: str, site: str, layer: int, head: int
+) -> alt.LayerChart:
+    rows = portrait_rows(table, cards, stack=stack, site=site, layer=layer, head=head)
+    y = alt.Y(
+        "title:N",
+        title=None,
+        sort=list(dict.fromkeys(rows["title"])),
+        axis=alt.Axis(labelLimit=240, grid=False),
+    )
+    x = alt.X(
+        "place:Q",
+        title="smallest to largest value of any head",
+        scale=alt.Scale(domain=[0, 1]),
+        axis=alt.Axis(labels=False, ticks=False),
+    )
+    own = alt.Chart(rows[rows["own"]])
+    tooltip = [
+        alt.Tooltip("title:N", title="measure"),
+        alt.Tooltip("text:N", title="mean"),
+        alt.Tooltip("below:Q", title="heads with less", format=".0%"),
+    ]
+    return alt.layer(
+        alt.Chart(rows[~rows["own"]][["title", "place"]]).mark_tick(style="others", height=10).encode(x=x, y=y),
+        own.mark_circle(style="own").encode(x=x, y=y, tooltip=tooltip),
+        own.mark_text(align="left", dx=12, style="number").encode(x=alt.value(320), y=y, text="text:N"),
+    ).properties(
+        width=320,
+        height=alt.Step(24),
+        title=alt.TitleParams(
+            f"Block {layer}, head {head}", subtitle=f"{stack}, {site}-attention, among all its heads"
+        ),
+    )
+
+
+def _place(value: float, low: float, width: float) -> float:
+    return float((value - low) / width) if width > 0 else 0.5
+
+
+# Every chart of a survey into a folder, as specification, SVG and PNG: for papers, slides and notebooks.
+#
+# write_gallery(survey, "charts")        # charts/decoder-stream-relative_residual.png, ...
+
+SUFFIXES = (".json", ".svg", ".png")
+MOST_PORTRAITS = 12
+
+
+def gallery(survey: Survey, findings: Sequence[Finding] | None = None) -> Iterator[tuple[str, Any]]:
+    """Every chart with its file name: profiles, a map for each part with a number per head, portraits of some heads.
+
+    Portraits are of heads that findings name. Without `findings`, those of the survey with the usual thresholds.
+    """
+    table = survey.table()
+    for panel in panels(table, survey.stacks):
+        card = survey.cards[panel.measure]
+        stem = "-".join((panel.stack, panel.site, panel.measure))
+        place: dict[str, Any] = {"stack": panel.stack, "site": panel.site}
+        yield stem, depth_profile(table, card, **place)
+        if panel.site != "stream":
+            for part in card.parts:
+                name = f"{stem}-heads" if part == "value" else f"{stem}-{part}-heads"
+                yield name, head_grid(table, card, part=part, **place)
+    found = diagnose(survey) if findings is None else findings
+    for stack, site, layer, head in islice(_named(found), MOST_PORTRAITS):
+        portrait = head_portrait(table, survey.cards, stack=stack, site=site, layer=layer, head=head)
+        yield f"{stack}-{site}-block-{layer}-head-{head}", portrait
+
+
+def _named(findings: Sequence[Finding]) -> Iterator[tuple[str, str, int, int]]:
+    """Heads of findings, each once: the first of every finding, then the second, so that every kind has its turn."""
+    seen: dict[tuple[str, str, int, int], None] = {}
+    rows = ([(f.stack, str(f.details.get("site", "self")), *place) for place in f.heads] for f in findings)
+    for turn in zip_longest(*rows):
+        for head in turn:
+            if head is not None and head not in seen:
+                seen[head] = None
+                yield head
+
+
+def write_gallery(
+    survey: Survey, folder: Path | str, *, theme: str = "light", findings: Sequence[Finding] | None = None
+) -> tuple[Path, ...]:
+    """Write every chart in every format; returns the files."""
+    folder = Path(folder)
+    return tuple(
+        save(chart, folder / f"{_safe(name)}{suffix}", theme=theme)
+        for name, chart in gallery(survey, findings)
+        for suffix in SUFFIXES
+    )
+
+
+def _safe(name: str) -> str:
+    """A survey from elsewhere may name its stacks as it likes; a file name stays inside its folder."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).lstrip(".")

@@ -1,0 +1,108 @@
+"""From numbers to sentences: what a survey says about a model, worst first.
+
+    for finding in diagnose(survey, Thresholds(sink_mass=0.4)):
+        print(finding.severity, finding.sentence)
+
+Each kind of finding is one file in findings/; within one severity they keep the order that their cards name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from attnscope.commands.load import opened
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.finding import SEVERITIES, Finding
+from attnscope.core.registry import findings
+
+# Every number that turns a measurement into a finding, in one place, with where it comes from. All can be changed.
+
+
+def _share(default: float) -> Any:
+    return field(default=default, metadata={"range": (0.0, 1.0)})
+
+
+def _factor(default: float) -> Any:
+    """How many times larger: less than once would be smaller."""
+    return field(default=default, metadata={"range": (1.0, math.inf)})
+
+
+def _size(default: float) -> Any:
+    return field(default=default, metadata={"range": (0.0, math.inf)})
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The defaults are judgements: papers' values where papers give one, round numbers otherwise.
+
+    The last five are the limits that the cards of those measures name. The alarm of any other measure rings at the
+    limit on its own card.
+    """
+
+    collapse_residual: float = _share(0.1)  # relative residual of a collapsing layer (trained BERT ends at 0.31)
+    collapse_complete: float = _share(0.01)  # below this the tokens are one token for all that follows: critical
+    collapse_fall: float = _factor(10.0)  # or: how many times smaller than its largest value before (arXiv:2103.03404)
+    token_cosine: float = _share(0.95)  # mean cosine between tokens (arXiv:2202.08625)
+    sink_mass: float = _share(0.3)  # mean attention on the first token (arXiv:2410.10781)
+    spike_size: float = _size(100.0)  # a massive activation is at least this large (arXiv:2402.17762)
+    spike_share: float = _share(0.1)  # and at least this share of the largest in the stack: no lesser bump
+    spike_step: float = _factor(5.0)  # and appears or goes by at least this factor within a few half-blocks
+    uniform_entropy: float = _share(0.95)  # entropy as a share of the largest possible one
+    identity_mass: float = _share(0.5)  # mean attention of a token to itself
+    previous_mass: float = _share(0.5)  # mean attention to the token before
+    entropy_floor: float = _size(0.3)  # nats; below, a row is nearly one-hot (arXiv:2303.06296)
+    duplicate_overlap: float = _share(0.95)  # cosine between the patterns of two heads
+    most_heads: float = _share(0.5)  # the share of heads or layers that counts as most of them
+    bos_loss: float = _size(0.5)  # nats that the next-token loss falls when BOS is put first: Gemma 3 2.4, others 0.05
+    frozen_logits: float = _factor(1.0)  # spread of logits beside what freezes a row (arXiv:2505.24333)
+    induction: float = _share(0.3)  # mean attention on the token after the last occurrence (arXiv:2209.11895)
+    max_logit: float = _size(100.0)  # the largest logit at which QK-Clip steps in (arXiv:2507.20534)
+    value_drain: float = _share(0.3)  # norm of the sink's value beside the mean of the head (arXiv:2410.13835)
+    inactive_heads: float = _share(0.25)  # a head's output beside the mean of its layer (arXiv:2504.03889)
+    media_share: float = _share(0.25)  # of what even attention would give pictures or sound (arXiv:2403.06764)
+    norm_growth: float = _size(10.0)  # the factor by which one block lengthens a typical token
+    head_contribution: float = _share(0.005)  # below, a head writes next to nothing into the stream
+    effective_rank: float = _size(2.0)  # directions; below, less than two carry the stream
+    stable_rank: float = _size(1.05)  # directions; below, one carries the stream
+    contraction: float = _size(0.1)  # the part of the differences between tokens that a head keeps
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            low, high = one.metadata["range"]
+            value = getattr(self, one.name)
+            if not isinstance(value, Real) or not math.isfinite(value) or not low <= value <= high:
+                span = f"of {low:g} or more" if math.isinf(high) else f"from {low:g} to {high:g}"
+                raise RefusalError(
+                    f"The threshold {one.name} cannot be {value}: give a number {span}, such as {one.default:g}."
+                )
+
+    @classmethod
+    def parse(cls, settings: Iterable[str]) -> Thresholds:
+        """`["sink_mass=0.4", "spike_size=50"]`, as the command line gives them."""
+        chosen: dict[str, float] = {}
+        names = [f.name for f in fields(cls)]
+        for setting in settings:
+            name, equals, text = (word.strip() for word in setting.partition("="))
+            if name not in names:
+                raise RefusalError(f"There is no threshold called '{name}'.{nearest(name, names)}")
+            try:
+                chosen[name] = float(text)
+            except ValueError:
+                chosen[name] = math.nan
+            if not equals or math.isnan(chosen[name]):
+                raise RefusalError(f"The threshold '{setting}' needs a number, such as {name}={getattr(cls, name)}.")
+        return replace(cls(), **chosen)
+
+
+def diagnose(survey: Survey | str | Path, thresholds: Thresholds | None = None) -> tuple[Finding, ...]:
+    """Every finding, critical ones first. A path is read."""
+    read = opened(survey, Survey)
+    chosen = thresholds or Thresholds()
+    found = [finding for kind in findings().values() for finding in kind(read, chosen)]
+    return tuple(sorted(found, key=lambda f: -SEVERITIES.index(f.severity)))

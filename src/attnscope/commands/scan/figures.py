@@ -1,0 +1,206 @@
+"""Depth profiles for the page of a survey: one small chart for every measure of every stack."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from altair.utils.schemapi import debug_mode
+
+from attnscope.commands.scan.survey.readings import largest
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.commands.scan.words import site_title
+from attnscope.core.card import Card
+from attnscope.core.words import numeral
+from attnscope.report.colours import BROKEN, MISSING, STEPS, Scale, scale, strokes
+from attnscope.report.export import Drawn, fluid
+from attnscope.report.rows import Panel, depth_rows, depth_words, head_rows, panel_rows, panels, part_title
+from attnscope.report.survey_charts import depth_profile
+from attnscope.report.theme import specification
+
+WIDTH, HEIGHT = 268, 150  # with its axis no wider than a card on a telephone: letters never shrink
+
+
+@dataclass(frozen=True)
+class Profile(Drawn):
+    """A profile and where it was measured."""
+
+    site: str
+
+
+def profiles(survey: Survey, table: pd.DataFrame) -> tuple[Profile, ...]:
+    """A profile of every measure in every stack."""
+    figures = []
+    with debug_mode(False):  # the tests validate every chart; here it would cost more than drawing them
+        for panel in panels(table, survey.stacks):
+            card = survey.cards[panel.measure]
+            place = {"stack": panel.stack, "site": panel.site}
+            chart = depth_profile(table, card, **place, width=WIDTH, height=HEIGHT, title=False)
+            place_words = site_title(panel.stack, panel.site, alone=len(survey.stacks) == 1)
+            figures.append(_profile(card, panel, chart, _summary(table, card, panel), "profile", place_words))
+    return tuple(figures)
+
+
+def _profile(card: Card, panel: Panel, chart: Any, summary: str, kind: str, place: str) -> Profile:
+    document = specification(chart, "light", validate=False)
+    return Profile(
+        name=f"{kind}-{panel.stack}-{panel.site}-{panel.measure}",
+        title=card.title,
+        caption=place,
+        summary=summary,
+        svg=fluid(document),
+        specification=document,
+        site=panel.site,
+    )
+
+
+def _summary(table: pd.DataFrame, card: Card, panel: Panel) -> str:
+    """What a person who cannot see the chart should know."""
+    rows = depth_rows(table, card, panel)
+    rows = rows[rows["part"] == rows["part"].iloc[0]].dropna(subset=["mean"])
+    if rows.empty:
+        return f"{card.title} against depth: no finite number."
+    first, last = rows.iloc[0], rows.iloc[-1]
+    low, high = rows.loc[rows["mean"].idxmin()], rows.loc[rows["mean"].idxmax()]
+    end = float(rows["depth"].max())
+    words = [
+        f"{numeral(row['mean'])} ({depth_words(card, panel, float(row['depth']), end)})"
+        for row in (first, last, low, high)
+    ]
+    return f"{card.title} against depth: {words[0]}, {words[1]}; smallest {words[2]}, largest {words[3]}."
+
+
+# Maps of blocks and heads for the page: numbers for the script, and a drawing of each that needs no script.
+#
+# A drawing is one SVG path per colour step (`report/colours.py`): a cell costs seven characters, so thirty maps of a
+# thousand heads stay small, and they follow light, dark and print through the stylesheet.
+
+FULL_DETAIL = 60_000
+"""Cells in all maps up to which the page carries the spread beside the mean."""
+
+_USUAL = {"other": "most like head", "key": "mostly on key"}
+"""How a label is put before its number."""
+
+
+@dataclass(frozen=True)
+class HeadMap:
+    """One measure of one stack as a grid: arrays are [block, head], NaN where there is nothing."""
+
+    card: Card
+    part: str
+    stack: str
+    site: str
+    layers: int
+    heads: int
+    scale: Scale
+    place: str
+    numbers: dict[str, np.ndarray]
+    usual: dict[str, np.ndarray]
+
+    @property
+    def title(self) -> str:
+        return self.card.title if self.part == "value" else f"{self.card.title}, {part_title(self.part)}"
+
+    @property
+    def ramp(self) -> str:
+        """Which colours: `d` run to either side of zero, `q` one way."""
+        return "d" if self.scale.diverging else "q"
+
+    def steps(self) -> np.ndarray:
+        """The colour step of every cell; -1 where the number is missing, -2 where it is broken."""
+        step = np.rint(self.scale.share(self.numbers["mean"]) * (STEPS - 1))
+        step = np.where(np.isfinite(step), step, MISSING)
+        return np.where(self.numbers["nonfinite"] == 0, step, BROKEN).astype(int)
+
+    def drawing(self) -> str:
+        """A small picture: blocks to the right, heads downwards, one path per colour."""
+        return strokes(self.steps(), self.ramp)
+
+    def to_json(self, detail: bool) -> dict[str, Any]:
+        keep = ("mean", "p10", "p90", "min", "max") if detail else ("mean",)
+        broken = np.flatnonzero(self.numbers["nonfinite"])
+        alarm = self.card.alarm if self.part == self.card.parts[0] else None  # it is about the first part
+        return {
+            "measure": self.card.name,
+            "part": self.part,
+            "title": self.title,
+            "unit": self.card.unit,
+            "summary": self.card.summary,
+            "stack": self.stack,
+            "site": self.site,
+            "place": self.place,
+            "layers": self.layers,
+            "heads": self.heads,
+            "low": self.scale.low,
+            "high": self.scale.high,
+            "log": self.scale.log,
+            "ramp": self.ramp,
+            "why": self.scale.why,
+            "alarm": alarm.threshold if alarm else None,
+            "worry": "above" if alarm and alarm.relation == ">" else "below",
+            **{name: figures(self.numbers[name]) for name in keep},
+            "broken": {int(i): int(self.numbers["nonfinite"].flat[i]) for i in broken},
+            "usual": {_USUAL.get(n, f"mostly {n}"): v.ravel().tolist() for n, v in self.usual.items()}
+            if detail
+            else {},
+        }
+
+
+def head_maps(survey: Survey, table: pd.DataFrame) -> tuple[HeadMap, ...]:
+    """Every map that a survey can fill."""
+    found = []
+    for panel in panels(table, survey.stacks):
+        if panel.site == "stream":
+            continue
+        card = survey.cards[panel.measure]
+        here = panel_rows(table, panel)
+        for part in card.parts:
+            if ((here["part"] == part) & here["head"].notna()).any():
+                found.append(_map(survey, here, card, panel, part))
+    return tuple(found)
+
+
+def differences(first: HeadMap, second: HeadMap) -> np.ndarray | None:
+    """Second minus first, where the two have the same layers and heads."""
+    if (first.layers, first.heads) != (second.layers, second.heads):
+        return None
+    return np.asarray(second.numbers["mean"] - first.numbers["mean"])
+
+
+def difference_drawing(change: np.ndarray) -> tuple[str, float]:
+    """A picture of a difference, and the size of the largest one."""
+    sizes = np.abs(change[np.isfinite(change)])
+    reach = float(sizes.max(initial=0.0)) or 1.0
+    step = np.rint((np.clip(change / reach, -1, 1) + 1) / 2 * (STEPS - 1))
+    return strokes(np.where(np.isfinite(step), step, MISSING).astype(int), "d"), reach
+
+
+def figures(numbers: np.ndarray) -> list[float | None]:
+    """Four significant figures, row by row; None for what is not a number."""
+    return [float(f"{v:.4g}") if math.isfinite(v) else None for v in numbers.ravel().tolist()]
+
+
+def _map(survey: Survey, here: pd.DataFrame, card: Card, panel: Panel, part: str) -> HeadMap:
+    rows = head_rows(here, panel, part).merge(
+        here.loc[(here["part"] == part) & here["head"].notna(), ["layer", "head", "min", "max", "usual"]].astype(
+            {"head": int}
+        ),
+        on=["layer", "head"],
+    )
+    layers, heads = int(rows["layer"].max()) + 1, int(rows["head"].max()) + 1
+    at = rows["layer"].to_numpy(int), rows["head"].to_numpy(int)
+    numbers = {name: np.full((layers, heads), np.nan) for name in ("mean", "p10", "p90", "min", "max")}
+    for name, grid in numbers.items():
+        grid[at] = rows[name].to_numpy(float)
+    numbers["nonfinite"] = np.zeros((layers, heads), int)
+    numbers["nonfinite"][at] = rows["nonfinite"].to_numpy(int)
+    usual: dict[str, np.ndarray] = {}
+    for layer, head, labels in zip(*at, rows["usual"], strict=True):
+        for label, value in (labels or {}).items():
+            usual.setdefault(str(label), np.full((layers, heads), -1))[layer, head] = value
+    span = scale(numbers["mean"], card, largest(survey, card, panel.stack, panel.site))
+    place = site_title(panel.stack, panel.site, alone=len(survey.stacks) == 1)
+    return HeadMap(card, part, panel.stack, panel.site, layers, heads, span, place, numbers, usual)

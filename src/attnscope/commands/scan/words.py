@@ -1,0 +1,199 @@
+"""How places, models and sources are put into words, in the page and in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnscope.commands.scan.diagnose import Thresholds, diagnose
+from attnscope.commands.scan.survey.readings import raised, uniform_attention
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.core.finding import SEVERITIES, Finding, Severity
+from attnscope.core.words import count, numeral
+from attnscope.report.document import Verdict
+from attnscope.report.words import beginning_words
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def sentences(survey: Survey) -> tuple[str, ...]:
+    """What was found, worst first, with the usual thresholds."""
+    return tuple(finding.sentence for finding in diagnose(survey))
+
+
+def site_title(stack: str, site: str, *, alone: bool = False) -> str:
+    """`decoder, cross-attention`; where a model has one stack `alone`, its name says nothing."""
+    what = "self-attention with unequally many queries and keys" if site == "uneven" else f"{site}-attention"
+    if alone:
+        return "residual stream" if site in ("stream", "middle") else what
+    return stack if site in ("stream", "middle") else f"{stack}, {what}"
+
+
+def proof(survey: Survey) -> str:
+    """How the numbers were checked, in a few words: `verified, largest difference 5e-7`."""
+    found = survey.provenance.get("verify")
+    if not isinstance(found, dict) or not found.get("passed"):
+        return "not verified"
+    difference = found.get("largest_difference")
+    if not isinstance(difference, float | int):
+        return "verified"
+    return f"verified, largest difference {numeral(float(difference), 1)}"
+
+
+def model_name(survey: Survey) -> str:
+    return str(_section(survey, "model").get("name") or "unnamed model")
+
+
+def corpus_words(survey: Survey) -> tuple[str, ...]:
+    """What was read: `wikitext`, `64 sequences`, `16,384 tokens`, and whether BOS came first; of a folder also how many
+    files."""
+    corpus = _section(survey, "corpus")
+    words = [str(corpus["name"])] if corpus.get("name") else []
+    if isinstance(corpus.get("files_read"), int):
+        words.append(f"{count(corpus['files_read'], 'file')} read and {corpus.get('files_skipped', 0):,} skipped")
+    words += [f"{corpus[k]:,} {k}" for k in ("sequences", "tokens") if isinstance(corpus.get(k), int)]
+    return (*words, *beginning_words(survey.provenance))
+
+
+def missing_words(survey: Survey) -> tuple[str, ...]:
+    """A sentence for every reason why measures that were asked for are not here, in the order of their cards."""
+    reasons = _section(survey, "not_measured")
+    measured = {key.measure for key in survey.cells}
+    titles: dict[str, list[str]] = {}
+    for name in sorted(reasons, key=lambda n: (n not in survey.cards, n)):
+        if name not in measured:
+            why = reasons[name] if isinstance(reasons[name], list) else [reasons[name]]
+            reason = " ".join("; ".join(str(w).rstrip(".") for w in why).split())
+            titles.setdefault(reason, []).append(survey.cards[name].title if name in survey.cards else name)
+    return tuple(
+        f"{', '.join(some[:-1])}{' and ' if some[1:] else ''}{some[-1]}"
+        f" {'were' if some[1:] else 'was'} not measured{': ' if reason else ''}{reason}."
+        for reason, some in titles.items()
+    )
+
+
+def notes(survey: Survey) -> tuple[str, ...]:
+    """What whoever reads the numbers must know about how they were had: the census, the verifier, the loader."""
+    told = survey.provenance.get("notes")
+    return tuple(str(note) for note in told) if isinstance(told, list) else ()
+
+
+def _section(survey: Survey, name: str) -> dict[str, Any]:
+    found = survey.provenance.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+NAMES: dict[Severity, tuple[str, str]] = {
+    "critical": ("critical", "critical"),
+    "warning": ("warning", "warnings"),
+    "info": ("note", "notes"),
+}
+
+
+def verdict(survey: Survey, findings: Sequence[Finding] | None = None, thresholds: Thresholds | None = None) -> Verdict:
+    """The worst finding in its own words, or that there is no problem; and how many of each severity there are."""
+    if not survey.cells:
+        return Verdict("info", "Nothing was measured.")
+    found = diagnose(survey, thresholds) if findings is None else findings
+    worst = max(found, key=lambda finding: SEVERITIES.index(finding.severity), default=None)
+    if worst is None or worst.severity == "info":
+        return Verdict("calm", f"No problems: {count_words(found)}.")
+    return Verdict(worst.severity, f"{worst.sentence} ({count_words(found, zero=False)})")
+
+
+def count_words(findings: Sequence[Finding], *, zero: bool = True) -> str:
+    """`0 critical, 0 warnings, 4 notes`; without `zero`, severities that nothing has are left out."""
+    counts = {severity: sum(f.severity == severity for f in findings) for severity in reversed(SEVERITIES)}
+    said = [f"{n} {NAMES[severity][n != 1]}" for severity, n in counts.items() if n or zero]
+    return ", ".join(said)
+
+
+# The few numbers a person wants first, as plain data: page and terminal print the same ones.
+
+
+@dataclass(frozen=True)
+class Headline:
+    label: str
+    value: str
+    note: str
+
+
+def headlines(survey: Survey, table: pandas.DataFrame, thresholds: Thresholds | None = None) -> tuple[Headline, ...]:
+    """Size, residual, rank, sinks, spike, NaN. A measure that was not taken is left out."""
+    chosen = thresholds or Thresholds()
+    found: list[Headline] = []
+    for stack in survey.stacks:
+        rows = table[table["stack"] == stack]
+        which = f" ({stack})" if len(survey.stacks) > 1 else ""
+        found += [_size(survey, rows, stack, which)]
+        found += _ends(survey, rows, "relative_residual", "Residual left at the end", which)
+        found += _ends(survey, rows, "effective_rank", "Effective rank at the end", which)
+        found += _sinks(survey, rows, stack, which, chosen.sink_mass)
+        found += _spike(rows, which)
+    broken = int(table["nonfinite"].sum())
+    if broken:
+        found.append(Headline("NaN or infinite", f"{broken:,}", "observations left out of every number"))
+    return tuple(found)
+
+
+def _size(survey: Survey, rows: pandas.DataFrame, stack: str, which: str) -> Headline:
+    heads = rows[rows["head"].notna()]
+    if heads.empty:
+        depth = int(rows["layer"].max())
+        return Headline(f"Blocks{which}", f"{depth:,}", "no number per head was taken")
+    layers, per_layer = heads["layer"].nunique(), int(heads["head"].max()) + 1
+    every = heads[["site", "layer", "head"]].drop_duplicates()
+    crossing = int((every["site"] == "cross").sum())
+    note = f"{count(len(every), 'head')} in all" + (f", {crossing:,} of them in cross-attention" if crossing else "")
+    stacks = survey.provenance.get("model", {}).get("stacks", [])
+    others = len(next((s.get("kinds", {}) for s in stacks if s["name"] == stack), {}))
+    if others:
+        note += f"; {count(others, 'more block')} without softmax attention"
+    return Headline(f"Blocks × heads{which}", f"{layers} × {per_layer}", note)
+
+
+def _ends(survey: Survey, rows: pandas.DataFrame, measure: str, label: str, which: str) -> list[Headline]:
+    column = rows[(rows["measure"] == measure) & (rows["site"] == "stream")]
+    column = column[np.isfinite(column["mean"])].sort_values("layer")
+    if column.empty:
+        return []
+    first, last = column.iloc[0], column.iloc[-1]
+    return [
+        Headline(
+            f"{label}{which}",
+            numeral(float(last["mean"])),
+            f"{survey.cards[measure].unit}; {numeral(float(first['mean']))} entering block {first['layer']}".lstrip(
+                "; "
+            ),
+        )
+    ]
+
+
+def _sinks(survey: Survey, rows: pandas.DataFrame, stack: str, which: str, threshold: float) -> list[Headline]:
+    """The share of heads that the finding about sinks counts, with the same bar."""
+    masses = rows[(rows["measure"] == "sink_mass") & (rows["site"] == "self")]
+    masses = masses[masses["part"] == survey.cards["sink_mass"].parts[0]] if len(masses) else masses
+    means = masses["mean"].to_numpy(float)
+    means = means[np.isfinite(means)]
+    if not means.size:
+        return []
+    bar = raised(threshold, uniform_attention(survey, stack, "self"))
+    share = float((means > bar).mean())
+    return [Headline(f"Heads that sink{which}", f"{share:.0%}", f"put over {bar:.3g} of their mass on the first token")]
+
+
+def _spike(rows: pandas.DataFrame, which: str) -> list[Headline]:
+    spikes = rows[(rows["measure"] == "spike") & np.isfinite(rows["peak"])]
+    if spikes.empty:
+        return []
+    top = spikes.loc[spikes["peak"].idxmax()]
+    spot = top["peak_where"] or {}
+    last = int(rows.loc[rows["site"] == "stream", "layer"].max())
+    block = f"{'inside' if top['site'] == 'middle' else 'entering'} block {top['layer']}"
+    after = (top["site"], top["layer"]) == ("stream", last)
+    place = ["after the last block" if after else block] + [f"{k} {spot[k]}" for k in ("token", "channel") if k in spot]
+    return [Headline(f"Largest activation{which}", numeral(float(top["peak"])), ", ".join(place))]

@@ -1,0 +1,217 @@
+"""task_paths(model, prompts) -> TaskPaths: which heads carry a task, with error bars over its prompts.
+
+    task = attnscope.task_paths("pocket", [{"text": "The cat saw the", "target": " dog"}, ...])
+    task.sentences(), task.heads[:5], task.agreement, task.chart()
+
+Every prompt is decomposed by itself (`pathways.heads`, exact), so prompts are what is drawn again for error bars.
+Beside the values stands what happens when a head is really removed and everything behind it recomputes (`removals`): a
+value is what a head carries in the network as this text froze it, and where the two part, the network is not linear in
+that head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.commands.paths.reading import aim, fitting, refusing_what_is_not_followed
+from attnscope.commands.paths.removals import removals, surprise
+from attnscope.commands.task_paths.ledger import Ledger
+from attnscope.commands.task_paths.record import PromptRow, TaskPaths, Values
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.progress import Advance, silent
+from attnscope.core.stamp import Stamp
+from attnscope.data.prompts import Prompt, Prompts
+from attnscope.data.prompts import prompts as read_prompts
+from attnscope.data.windows import Tokenizer
+from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
+from attnscope.hf.editing.freeze import freeze
+from attnscope.hf.editing.surgery import prunable
+from attnscope.hf.loading.in_memory import refuse_broken_weights
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import loaded_for, precision_and_place, refusing_what_does_not_run
+from attnscope.hf.loading.one_text import Reading, reading
+from attnscope.hf.loading.options import Loading, refuse_unknown_bos
+from attnscope.hf.loading.outputs import Entries, entries
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.seeing.owners import every_tensor
+from attnscope.hf.seeing.restoring import looking_at, with_gradients
+from attnscope.pathways.heads import head_table
+
+PRECISIONS = ("float64", "float32")
+REMOVALS = ("zero", "mean", "none")
+
+
+@with_gradients()
+def task_paths(
+    model: str | Path | nn.Module | Loaded,
+    prompts: str | Path | Prompts | Iterable[Any],
+    *,
+    removal: str = "zero",
+    dtype: str = "float64",
+    device: str = "cpu",
+    stack: str | None = None,
+    bos: str = "auto",
+    tokenizer: Tokenizer | None = None,
+    random_init: bool = False,
+    seed: int = 0,
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    progress: Advance = silent,
+) -> TaskPaths:
+    """Values of all heads on every prompt: a file of JSON lines, or mappings with `text`, `target` and maybe `against`.
+
+    `removal` says what stands in the place of a head that is really removed: zero, the mean over the prompt's tokens,
+    or "none" to leave this check out (it runs the model once for every block). With a `checkpoint` every finished
+    prompt is kept in that file, and `resume` goes on from it.
+    """
+    _check(removal, dtype)
+    refuse_unknown_bos(bos)
+    task = read_prompts(prompts)
+    progress("loading", 0, 0)
+    loaded = loaded_for(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
+    refuse_broken_weights(loaded)
+    work = _Work(loaded, task, removal, stack, bos)
+    settings = {
+        "model": loaded.sha256 or loaded.name,
+        "prompts": task.sha256,
+        "dtype": dtype,
+        "stack": stack,
+        "bos": bos,
+        "removal": removal,
+        **({"seed": seed} if random_init else {}),
+    }
+    ledger = Ledger(checkpoint, settings)
+    with looking_at(loaded.model), quiet():
+        work.look(progress)
+        ledger.open(resume)
+        for number in range(len(ledger.rows), len(task)):
+            progress("prompts", number, len(task))
+            ledger.add(work.row(task.every[number]))
+        progress("prompts", len(task), len(task))
+    return TaskPaths(
+        model=loaded.name,
+        class_name=loaded.class_name,
+        stack=stack or work.found.stacks[-1].name,
+        dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
+        task=task.name,
+        kind="logit" if task.every[0].against is None else "difference",
+        removal=None if not work.sites else "zero" if removal == "zero" else "mean",
+        prompts=tuple(ledger.rows),
+        notes=tuple(work.notes),
+        provenance={
+            "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
+            "prompts": {"name": task.name, "count": len(task), "sha256": task.sha256},
+            **({"seed": seed} if random_init else {}),
+            **Stamp.now().to_json(),
+        },
+    )
+
+
+def _check(removal: str, dtype: str) -> None:
+    if removal not in REMOVALS:
+        raise RefusalError(f"A head is removed by {', '.join(REMOVALS)}, not '{removal}'.{nearest(removal, REMOVALS)}")
+    if dtype not in PRECISIONS:
+        raise RefusalError(f"Paths are exact in float64 or float32, not in '{dtype}': choose one of these.")
+
+
+class _Work:
+    """One model and one task; what is found on the first prompt is used for all."""
+
+    found: Anatomy
+    sites: dict[int, Site]
+
+    def __init__(self, loaded: Loaded, task: Prompts, removal: str, stack: str | None, bos: str) -> None:
+        self.loaded, self.task, self.removal, self.stack, self.bos = loaded, task, removal, stack, bos
+        self.notes: dict[str, None] = {}
+
+    def look(self, progress: Advance) -> None:
+        """Where heads are; and every prompt is read before the first is worked on, so that a line that cannot be asked
+        is refused at once and not after hours."""
+        answers: Entries | None = None
+        for number, prompt in enumerate(self.task.every):
+            progress("reading prompts", number, len(self.task))
+            with _at(prompt):
+                read = reading(self.loaded, prompt.text, self.bos)
+                if answers is None:
+                    with refusing_what_does_not_run(self.loaded), torch.no_grad():
+                        self.found = anatomy(self.loaded.model, read.batch)
+                        output = self.loaded.model(**read.batch)
+                    self._refuse_stack()
+                    answers = entries(self.loaded, next(t for t in every_tensor(output) if t.is_floating_point()))
+                    if answers.output == "states":
+                        raise RefusalError(
+                            f"{self.loaded.class_name} gives states and no logits, so a prompt has no target: choose a "
+                            "model with a head."
+                        )
+                asked = [answers.number(one) for one in (prompt.target, prompt.against) if one is not None]
+                if len(set(asked)) < len(asked):
+                    raise RefusalError("its target and 'against' are one token: choose two that differ.")
+        self.sites = {} if self.removal == "none" else self._removable()
+
+    def _refuse_stack(self) -> None:
+        names = [one.name for one in self.found.stacks]
+        if not names:
+            raise RefusalError(f"{self.loaded.class_name} has no blocks that pass one stream of tokens on.")
+        if self.stack is not None and self.stack not in names:
+            raise RefusalError(f"There is no stack called '{self.stack}'.{nearest(self.stack, names)}")
+
+    def _removable(self) -> dict[int, Site]:
+        try:
+            return prunable(self.loaded.model, self.found, self.stack)
+        except RefusalError as refusal:
+            self.notes[f"Values are not checked by removing heads: {refusal}"] = None
+            return {}
+
+    def row(self, prompt: Prompt) -> PromptRow:
+        with _at(prompt):
+            read = reading(self.loaded, prompt.text, self.bos)
+            with fitting(len(read.words)):
+                return self._valued(prompt, read)
+
+    def _valued(self, prompt: Prompt, read: Reading) -> PromptRow:
+        loaded = self.loaded
+        with refusing_what_is_not_followed(loaded):
+            network = freeze(loaded.model, read.batch, self.found, self.stack)
+        goal = aim(loaded, network, read, prompt.target, prompt.against, None)
+        assert goal.entry is not None
+        table = head_table(network, goal.target)
+        removed = None
+        if self.sites:
+            how: Literal["zero", "mean"] = "zero" if self.removal == "zero" else "mean"
+            removed = removals(loaded, read, goal, self.sites, network.layers, how, silent)
+        for note in goal.notes:
+            self.notes[f"{prompt.place}: {note}"] = None
+        return PromptRow(
+            place=prompt.place,
+            text=prompt.text,
+            target=goal.goal.word or "",
+            against=goal.goal.other,
+            tokens=len(read.words),
+            value=float(goal.target(network.output)),
+            loss=float(surprise(network.output, goal)[0]),
+            alone=float(table.lengths[0]),
+            values=_nested(table.shapley),
+            paths=_nested(table.contributions.sum(-1)),
+            removal=removed,
+        )
+
+
+@contextmanager
+def _at(prompt: Prompt) -> Iterator[None]:
+    """A refusal says which prompt it is about."""
+    try:
+        yield
+    except RefusalError as refusal:
+        raise RefusalError(f"{prompt.place}: {refusal.sentence}") from refusal
+
+
+def _nested(values: Tensor) -> Values:
+    return tuple(map(tuple, values.tolist()))

@@ -1,0 +1,220 @@
+"""Maps of layers and steps for the page: numbers packed for the script, and a drawing of each that needs no script.
+
+Every place of every look is kept in one byte, a step of 1/250 of the colour scale (on a logarithmic one, of its
+logarithm), and all of a measure and run is deflated: two thousand looks of twelve layers and heads are thinned
+(`commands/timeline/read.py`) until a page of all measures stays below two megabytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from attnscope.commands.scan.words import site_title
+from attnscope.commands.timeline.read import Columns
+from attnscope.commands.timeline.record import Key, Timeline
+from attnscope.commands.timeline.step_curves import (
+    card_of,
+    head_lines,
+    layer_title,
+    loss_chart,
+    of_heads,
+    reach,
+    step_map,
+    worry,
+)
+from attnscope.commands.timeline.words import title_of
+from attnscope.core.card import Card
+from attnscope.core.errors import RefusalError
+from attnscope.core.words import numeral
+from attnscope.report.colours import BROKEN, MISSING, STEPS, Scale, scale, strokes
+
+BUDGET = 900_000  # bytes of codes on a page before they are deflated; base64 makes 1.2 MB of them at worst
+MOST = 400  # columns that a screen can tell apart
+FEWEST = 40
+SMALL = 120  # columns of a small map
+AWAY = 10  # times the alarm of its card: a number that runs away
+LEVELS, NO_NUMBER, ABSENT = 250, 254, 255
+"""Codes 0 to 250 are numbers; one that is not finite where others are, and a place that was not measured."""
+
+
+@dataclass(frozen=True)
+class StepMap:
+    """One measure at one site, in all runs: `numbers` [columns, layers, heads] of each run, thinned."""
+
+    key: Key
+    card: Card
+    scale: Scale
+    runs: tuple[Timeline, ...]
+    columns: tuple[Columns, ...]
+    numbers: tuple[np.ndarray, ...]
+
+    @property
+    def title(self) -> str:
+        return title_of(self.card, self.key)
+
+    @property
+    def place(self) -> str:
+        words = site_title(self.key[2], self.key[3], alone=len(self.runs[0].header.stacks) < 2)
+        return f"{words}, inside blocks" if self.key[3] == "middle" else words
+
+    @property
+    def rows_of(self) -> str:
+        return worry(self.card)
+
+    @property
+    def many(self) -> bool:
+        """Whether there are numbers for each head."""
+        return any(one.ndim == 3 for one in self.numbers)
+
+    @property
+    def ramp(self) -> str:
+        return "d" if self.scale.diverging else "q"
+
+    def codes(self, numbers: np.ndarray) -> np.ndarray:
+        share = self.scale.share(numbers)
+        known = np.isfinite(numbers)
+        code = np.where(known, np.rint(np.where(known, share, 0.0) * LEVELS), ABSENT)
+        there = known.any(axis=0, keepdims=True) & known.reshape(len(known), -1).any(axis=1).reshape(
+            -1, *[1] * (numbers.ndim - 1)
+        )
+        return np.where(~known & there, NO_NUMBER, code).astype(np.uint8)
+
+    def to_json(self) -> dict[str, Any]:
+        alarm = self.card.alarm if self.key[1] == self.card.parts[0] else None
+        return {
+            "measure": self.key[0],
+            "title": self.title,
+            "place": self.place,
+            "stack": self.key[2],
+            "site": self.key[3],
+            "unit": self.card.unit,
+            "summary": self.card.summary,
+            "rows": layer_title(self.card, self.key),
+            "rowsOf": self.rows_of,
+            "low": self.scale.low,
+            "high": self.scale.high,
+            "log": self.scale.log,
+            "ramp": self.ramp,
+            "why": self.scale.why,
+            "alarm": alarm.threshold if alarm else None,
+            "worry": "above" if alarm and alarm.relation == ">" else "below",
+            "runs": [
+                {
+                    "layers": int(numbers.shape[1]),
+                    "heads": int(numbers.shape[2]) if numbers.ndim == 3 else 0,
+                    "packed": base64.b64encode(zlib.compress(_by_place(self.codes(numbers)), 9)).decode(),
+                }
+                for numbers in self.numbers
+            ],
+        }
+
+    def drawings(self) -> tuple[str, ...]:
+        """A small picture of each run: layers downwards, steps to the right."""
+        first = min(int(run.steps[0]) for run in self.runs if run.looks)
+        last = max(int(run.steps[-1]) for run in self.runs if run.looks)
+        return tuple(
+            self._drawing(run, columns, numbers, first, last)
+            for run, columns, numbers in zip(self.runs, self.columns, self.numbers, strict=True)
+        )
+
+    def _drawing(self, run: Timeline, columns: Columns, numbers: np.ndarray, first: int, last: int) -> str:
+        again = Columns.of(len(columns), SMALL)
+        grid = again.thin(of_heads(numbers, self.rows_of))
+        codes = self.codes(grid).astype(int)
+        steps = np.where(
+            codes <= LEVELS, np.rint(codes / LEVELS * (STEPS - 1)), np.where(codes == NO_NUMBER, BROKEN, MISSING)
+        )
+        starts, ends = reach(run.steps, columns.begins[again.begins])
+        wide = max(last - first, 1)
+        at = np.rint(1000 * (np.append(starts, ends[-1:]) - first) / wide).astype(int)
+        return strokes(steps.astype(int), self.ramp, at)
+
+
+def step_maps(timeline: Timeline) -> tuple[StepMap, ...]:
+    """Every measure of the first run that has a finite number anywhere, in the order of the header."""
+    runs = timeline.runs
+    keys = list(dict.fromkeys(key for run in runs for key in run.keys))
+    whole = {key: tuple(run.numbers(key) for run in runs) for key in keys}
+    places = sum(int(np.prod(one.shape[1:])) for numbers in whole.values() for one in numbers)
+    most = int(np.clip(BUDGET // max(places, 1), FEWEST, MOST))
+    columns = tuple(Columns.of(len(run.looks), most) for run in runs)
+    found = []
+    for key, numbers in whole.items():
+        seen = np.concatenate([one.ravel() for one in numbers])
+        if np.isfinite(seen).any():
+            card = card_of(timeline, key)
+            thin = tuple(each.thin(one) for each, one in zip(columns, numbers, strict=True))
+            found.append(StepMap(key, card, _spanned(seen, card), runs, columns, thin))
+    return tuple(found)
+
+
+def _spanned(seen: np.ndarray, card: Card) -> Scale:
+    """Numbers that run away (logits of a run that fails) would leave one colour for all that came before."""
+    top = float(seen[np.isfinite(seen)].max())
+    if card.log or card.alarm is None or card.alarm.relation != ">" or top <= AWAY * card.alarm.threshold:
+        return scale(seen, card)
+    low = card.alarm.threshold / 100
+    why = f"logarithmically, because numbers go far past the alarm at {numeral(card.alarm.threshold)}; what is below"
+    return Scale(low, top, f"{why} {numeral(low)} is drawn as {numeral(low)}", log=True)
+
+
+def thinning(maps: tuple[StepMap, ...]) -> tuple[str, ...]:
+    """What the page says of itself: how looks were thinned, and how exact a number under the pointer is."""
+    if not maps:
+        return ()
+    told = [each.words(len(run.looks)) for run, each in zip(maps[0].runs, maps[0].columns, strict=True)]
+    return (*dict.fromkeys(filter(None, told)), _EXACT)
+
+
+_EXACT = f"Numbers under the pointer are kept in {LEVELS} steps of their colour scale; the run has them to six figures."
+
+
+def _by_place(codes: np.ndarray) -> bytes:
+    """Place after place, each along the steps: neighbours in time are alike, and fold small."""
+    return np.ascontiguousarray(np.moveaxis(codes, 0, -1)).tobytes()
+
+
+# The picture of a timeline: the loss with its alarms, and below it a measure as a map of layers and steps.
+
+WIDTH = 720
+
+
+def chart(
+    timeline: Timeline,
+    measure: str | None = None,
+    part: str = "value",
+    *,
+    stack: str | None = None,
+    site: str | None = None,
+    layer: int | None = None,
+) -> Any:
+    """The loss, and below it `measure`; with `layer`, its heads as lines too. Without a measure, the one that the first
+    alarm is about, or the first of attention."""
+    key = timeline.key(measure, part, stack, site) if measure is not None else telling(timeline)
+    if key is None:
+        raise RefusalError("There is nothing to draw: this run has no look with numbers yet.")
+    below = [step_map(timeline, key, WIDTH).properties(title=title_of(card_of(timeline, key), key))]
+    if layer is not None:
+        below.append(head_lines(timeline, key, layer, WIDTH).properties(title=f"Heads of block {layer}"))
+    above = [loss_chart(timeline, WIDTH).properties(title="Loss")] if np.isfinite(timeline.losses).any() else []
+    return alt.vconcat(*above, *below).resolve_scale(color="independent")
+
+
+def telling(timeline: Timeline) -> Key | None:
+    """Which measure tells most at first sight: that of the first alarm, else entropy, else any of attention."""
+    keys = [key for key in timeline.keys if np.isfinite(timeline.numbers(key)).any()]
+    for spell in timeline.alarms:
+        name = spell.alarm.rule
+        for key in keys:
+            if key[2:] == (spell.alarm.stack, spell.alarm.site) and (key[0] in name or name in key[0]):
+                return key
+        for key in keys:
+            if key[2:] == (spell.alarm.stack, spell.alarm.site) and key[0].split("_")[0] in name:
+                return key
+    return next((key for key in keys if key[0] == "entropy"), next(iter(keys), None))

@@ -1,0 +1,220 @@
+"""What training did to attention: the header of a run and its looks, with a step axis.
+
+    timeline = attnscope.timeline("run/"); timeline.steps, timeline.losses
+    timeline.series("entropy")          numbers [looks, layers, heads], NaN where a look has none
+    timeline.alarms                     every alarm, with the step at which it ended
+    timeline.chart("entropy"); timeline.table(); timeline.save("timeline.json"); attnscope.report(timeline, "page.html")
+
+Runs beside it (`attnscope.timeline("a/", "b/")`) are in `beside`, and drawn with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnscope.commands.watch.look import Alarm, Look, RunHeader
+from attnscope.core.decoding import FieldError, decode
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.words import clean, count
+from attnscope.report.record import BESIDE, Record
+
+if TYPE_CHECKING:
+    import pandas
+
+Key = tuple[str, str, str, str]
+"""Measure, part, stack, site."""
+
+
+@dataclass(frozen=True)
+class Spell:
+    """An alarm from its beginning to its end, which is None while it holds; `renewals` say where it went on to."""
+
+    alarm: Alarm
+    ended: int | None
+    renewals: tuple[Alarm, ...] = ()
+
+    @property
+    def told(self) -> tuple[Alarm, ...]:
+        return (self.alarm, *self.renewals)
+
+    @property
+    def sentence(self) -> str:
+        """Of its beginning, and of the last renewal."""
+        return " ".join(one.sentence for one in (self.alarm, *self.renewals[-1:]))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Timeline(Record):
+    """One run; `name` is its folder's. `notes` are sentences on what could not be read, or how it was made."""
+
+    KIND: ClassVar[str] = "timeline"
+    COMMAND: ClassVar[str] = "timeline"
+    INDENT: ClassVar[int | None] = None
+
+    name: str
+    header: RunHeader
+    looks: tuple[Look, ...]
+    notes: tuple[str, ...] = ()
+    beside: tuple[Timeline, ...] = ()
+
+    @property
+    def runs(self) -> tuple[Timeline, ...]:
+        """This run and those beside it."""
+        return (self, *self.beside)
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        return np.array([look.step for look in self.looks], dtype=np.int64)
+
+    @property
+    def losses(self) -> NDArray[np.float64]:
+        """NaN where nobody told."""
+        return np.array([np.nan if look.loss is None else look.loss for look in self.looks], dtype=np.float64)
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """What was measured where: stacks and measures in the order of the header, parts and sites in that of cards."""
+        seen = self._found.keys()
+        stacks = {stack.name: n for n, stack in enumerate(self.header.stacks)}
+        names = {name: n for n, name in enumerate(self.header.measures)}
+
+        def place(key: Key) -> tuple[Any, ...]:
+            card = self.header.measures.get(key[0])
+            parts, sites = (card.parts, card.sites) if card else ((), ())
+            return (
+                stacks.get(key[2], len(stacks)),
+                names.get(key[0], len(names)),
+                parts.index(key[1]) if key[1] in parts else len(parts),
+                sites.index(key[3]) if key[3] in sites else len(sites),
+                key,
+            )
+
+        return tuple(sorted(seen, key=place))
+
+    def series(
+        self, measure: str, part: str = "value", stack: str | None = None, site: str | None = None
+    ) -> NDArray[np.float64]:
+        """One row for each look: [looks, layers] or [looks, layers, heads], NaN where a look has no number.
+
+        Without stack and site the first place is read at which the measure was taken; `part` is the card's first
+        where it has no part called "value".
+        """
+        return self.numbers(self.key(measure, part, stack, site))
+
+    def key(self, measure: str, part: str = "value", stack: str | None = None, site: str | None = None) -> Key:
+        """The one key that these words mean, or a refusal that says which there are."""
+        known = [key for key in self.keys if key[0] == measure]
+        if not known:
+            raise RefusalError(f"This run has no measure '{measure}'.{nearest(measure, [key[0] for key in self.keys])}")
+        parts = list(dict.fromkeys(key[1] for key in known))
+        part = parts[0] if part == "value" and part not in parts else part
+        fits = [key for key in known if key[1] == part and stack in (None, key[2]) and site in (None, key[3])]
+        if not fits:
+            there = ", ".join(" ".join(key[1:]) for key in known)
+            raise RefusalError(f"'{measure}' was not measured there: its parts, stacks and sites are {there}.")
+        return fits[0]
+
+    def numbers(self, key: Key) -> NDArray[np.float64]:
+        """All looks of one key; looks of other shapes are filled up with NaN, or cut where a number has more axes."""
+        found = self._found.get(key, [None] * len(self.looks))
+        axes = max((one.ndim for one in found if one is not None), default=1)
+        shapes = [one.shape for one in found if one is not None and one.ndim == axes]
+        size = tuple(max(shape[axis] for shape in shapes) for axis in range(axes)) if shapes else (0,) * axes
+        made = np.full((len(found), *size), np.nan)
+        for row, one in zip(made, found, strict=True):
+            if one is not None and one.ndim == axes:
+                row[tuple(slice(0, extent) for extent in one.shape)] = one
+        return made
+
+    @cached_property
+    def _found(self) -> dict[Key, list[NDArray[np.float64] | None]]:
+        """What every look has under each key: thousands of looks are gone through once, not once for every key."""
+        found: dict[Key, list[NDArray[np.float64] | None]] = {}
+        for number, look in enumerate(self.looks):
+            for one in look.values:
+                found.setdefault(one.key, [None] * len(self.looks))[number] = one.numbers
+        return found
+
+    @property
+    def alarms(self) -> tuple[Spell, ...]:
+        """In the order in which they began, each with its end."""
+        told = [alarm for look in self.looks for alarm in look.alarms]
+        ends = {alarm.key: alarm.step for alarm in told if alarm.ended}
+        again: dict[Any, list[Alarm]] = {}
+        for alarm in told:
+            if alarm.renewed:
+                again.setdefault(alarm.key, []).append(alarm)
+        began = [alarm for alarm in told if not alarm.ended and not alarm.renewed]
+        return tuple(Spell(alarm, ends.get(alarm.key), tuple(again.get(alarm.key, ()))) for alarm in began)
+
+    @property
+    def tokens_a_second(self) -> NDArray[np.float64]:
+        """Between each look and the one before it; the first counts from the beginning. NaN where no time passed."""
+        seconds = np.array([0.0, *(look.seconds for look in self.looks)])
+        tokens = np.array([0.0, *(float(look.tokens) for look in self.looks)])
+        passed, seen = np.diff(seconds), np.diff(tokens)
+        return np.where((passed > 0) & (seen >= 0), seen / np.where(passed > 0, passed, 1.0), np.nan)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": f"attnscope-{self.KIND}",
+            "version": self.VERSION,
+            "name": self.name,
+            "header": self.header.to_json(),
+            "looks": [look.to_json() for look in self.looks],
+            "notes": list(self.notes),
+            "beside": [{k: v for k, v in one.to_json().items() if k not in BESIDE} for one in self.beside],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Timeline:
+        """What `to_json` gave, read back; a `FieldError` names what does not belong there."""
+        unknown = [name for name in data if name not in (*BESIDE, "name", "header", "looks", "notes", "beside")]
+        if unknown:
+            raise FieldError(f"unknown fields in Timeline: {', '.join(unknown)}")
+        for name in ("looks", "beside"):
+            if not isinstance(data.get(name), list):
+                raise FieldError(f"{name}: a list is needed")
+        looks: list[Look] = []
+        for number, one in enumerate(data["looks"]):
+            try:
+                look = Look.from_json(one)
+            except FieldError as error:
+                raise FieldError(f"looks[{number}].{error}") from error
+            if looks and look.step <= looks[-1].step:
+                raise FieldError(f"looks[{number}].step: steps must rise")
+            looks.append(look)
+        return cls(
+            decode(str, data.get("name")),
+            RunHeader.from_json(data.get("header")),
+            tuple(looks),
+            decode(tuple[str, ...], data.get("notes")),
+            tuple(cls._beside(one, number) for number, one in enumerate(data["beside"])),
+        )
+
+    @classmethod
+    def _beside(cls, data: Any, number: int) -> Timeline:
+        if not isinstance(data, Mapping) or data.get("beside"):
+            raise FieldError(f"beside[{number}]: a run without runs beside it is needed")
+        try:
+            return cls.from_json(data)
+        except FieldError as error:
+            raise FieldError(f"beside[{number}].{error}") from error
+
+    def table(self) -> pandas.DataFrame:
+        """One row for each look, measure, place and head; `head` is <NA> where there is one number a layer."""
+        from attnscope.commands.timeline.read import table
+
+        return table(self)
+
+    def __repr__(self) -> str:
+        last = f" to step {self.looks[-1].step:,}" if self.looks else ""
+        beside = f", beside {count(len(self.beside), 'other run')}" if self.beside else ""
+        looks, alarms = count(len(self.looks), "look"), count(len(self.alarms), "alarm")
+        return f"<Timeline of {clean(self.name[:40])}: {looks}{last}, {alarms}{beside}>"

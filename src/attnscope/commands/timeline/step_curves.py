@@ -1,0 +1,276 @@
+"""Training on a step axis: the loss with alarms as marks, a measure as a map of layers and steps, heads as lines.
+
+    chart = loss_chart(timeline, 720)
+    chart = step_map(timeline, ("entropy", "value", "model", "self"), 720)
+    chart = head_lines(timeline, ("entropy", "value", "model", "self"), layer=3, width=720)
+
+More looks than a picture has columns are thinned (`commands/timeline/read.py`), and its subtitle says so. Looks need
+not be evenly spaced: a cell of a map reaches from its look to the next.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from attnscope.commands.compare.chart import distinct
+from attnscope.commands.timeline.read import Columns
+from attnscope.commands.timeline.record import Key, Timeline
+from attnscope.commands.timeline.words import loss_trouble
+from attnscope.core.card import Card
+from attnscope.core.errors import RefusalError
+from attnscope.core.words import numeral
+from attnscope.report.colours import scale
+from attnscope.report.rows import unit_title
+from attnscope.report.theme import tick_labels
+
+MOST = 160  # columns of a picture: each carries its sentence
+TALLEST = 320  # pixels of a map
+BESIDE_OTHERS = ("inactive_heads",)  # a head beside the mean of its layer: that mean is 1, and the smallest head tells
+
+
+def loss_chart(timeline: Timeline, width: int, *, height: int = 190, most: int = MOST) -> alt.LayerChart:
+    """The loss of every run, its alarms (not notes) as triangles where they began, each with its sentence."""
+    names = distinct([run.name for run in timeline.runs])
+    rows = pd.DataFrame(
+        [row for run, name in zip(timeline.runs, names, strict=True) for row in _losses(run, name, most)]
+    )
+    if rows.empty:
+        raise RefusalError("Nobody told the loss of this run: draw a measure, chart('entropy').")
+    x = _steps(timeline, width)
+    y = alt.Y(
+        "loss:Q", title="loss", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5, **tick_labels(rows["loss"]))
+    )
+    told = _told_apart(names)
+    base = alt.Chart(rows)
+    layers: list[Any] = [
+        base.mark_line(style="line").encode(x=x, y=y, **told),
+        base.mark_circle(style="reading", size=14 if len(rows) <= 80 else 5).encode(
+            x=x, y=y, description="label:N", tooltip=["step:Q", alt.Tooltip("loss:Q", format=".4~g")], **told
+        ),
+    ]
+    marks = pd.DataFrame([row for run, name in zip(timeline.runs, names, strict=True) for row in _marks(run, name)])
+    if not marks.empty:
+        layers.append(alt.Chart(marks).mark_rule(style="threshold").encode(x=alt.X("step:Q"), tooltip=["label:N"]))
+        layers.append(
+            alt.Chart(marks)
+            .mark_point(shape="triangle-down", style="broken", filled=True, size=90, opacity=1)
+            .encode(x=alt.X("step:Q"), y=alt.value(6), description="label:N", tooltip=["label:N"])
+        )
+    return alt.layer(*layers).properties(width=_inner(width), height=height)
+
+
+def step_map(
+    timeline: Timeline, key: Key, width: int, *, rows_of: str | None = None, most: int = MOST
+) -> alt.VConcatChart | alt.Chart:
+    """Layers from top to bottom, steps from left to right, a map for each run, in one scale of colours."""
+    card = card_of(timeline, key)
+    grids = [of_heads(run.numbers(key), rows_of or worry(card)) for run in timeline.runs]
+    seen = np.concatenate([grid.ravel() for grid in grids]) if grids else np.empty(0)
+    if not np.isfinite(seen).any():
+        raise RefusalError(f"'{key[0]}' has no finite number in this run: draw another measure.")
+    span = scale(seen, card)
+    colour = alt.Color(
+        "value:Q",
+        scale=span.colours(),
+        title=unit_title(card),
+        legend=alt.Legend(orient="bottom", gradientLength=180, gradientThickness=8),
+    )
+    made = []
+    for run, grid, name in zip(timeline.runs, grids, distinct([r.name for r in timeline.runs]), strict=True):
+        columns = Columns.of(len(run.looks), most)
+        cells = _cells(run, columns, columns.thin(grid), name if timeline.beside else "")
+        layers = grid.shape[1]
+        row = max(4, min(18, TALLEST // max(layers, 1)))
+        every = max(1, -(-12 // row))
+        axis = alt.Axis(labelExpr=f"datum.value % {every} == 0 ? datum.label : ''", ticks=False, domain=False)
+        one = (
+            alt.Chart(cells)
+            .mark_rect()
+            .encode(
+                x=_steps(timeline, width),
+                x2="until:Q",
+                y=alt.Y("layer:O", title=layer_title(card, key), axis=axis),
+                color=colour,
+                description="label:N",
+                tooltip=["label:N"],
+            )
+            .properties(width=_inner(width), height=row * layers)
+        )
+        made.append(one.properties(title=_title(name if timeline.beside else "", columns.words(len(run.looks)))))
+    return alt.vconcat(*made).resolve_scale(color="shared") if len(made) > 1 else made[0]
+
+
+def head_lines(
+    timeline: Timeline, key: Key, layer: int, width: int, *, height: int = 190, most: int = MOST
+) -> alt.LayerChart:
+    """A line for each head of one layer of the first run; heads that an alarm names stand out."""
+    card = card_of(timeline, key)
+    numbers = timeline.numbers(key)
+    if numbers.ndim < 3:
+        numbers = numbers[:, :, None]
+    if layer not in range(numbers.shape[1]):
+        raise RefusalError(f"'{key[0]}' has no layer {layer}: there are 0 to {numbers.shape[1] - 1}.")
+    columns = Columns.of(len(timeline.looks), most)
+    thin = columns.thin(numbers[:, layer])
+    steps = timeline.steps[columns.begins]
+    loud = {head for spell in timeline.alarms for one in spell.told for at, head in one.heads if at == layer}
+    rows = pd.DataFrame(
+        [
+            {
+                "step": int(step),
+                "head": head,
+                "value": float(value),
+                "alarm": "named by an alarm" if head in loud else "other heads",
+                "label": f"step {step:,}, head {head}: {numeral(float(value), 3)}",
+            }
+            for step, line in zip(steps, thin, strict=True)
+            for head, value in enumerate(line)
+            if np.isfinite(value)
+        ]
+    )
+    if rows.empty:
+        raise RefusalError(f"'{key[0]}' has no finite number in layer {layer}: draw another one.")
+    log = card.log and bool((rows["value"] > 0).all())
+    y = alt.Y(
+        "value:Q",
+        title=unit_title(card),
+        scale=alt.Scale(type="log", nice=False) if log else alt.Scale(zero=card.low == 0, nice=True),
+        axis=alt.Axis(tickCount=5),
+    )
+    domain = ["other heads", "named by an alarm"] if loud else ["other heads"]
+    colour = alt.Color(
+        "alarm:N",
+        scale=alt.Scale(domain=domain),
+        title=None,
+        legend=alt.Legend(orient="top", symbolType="stroke") if loud else None,
+    )
+    return alt.layer(
+        alt.Chart(rows)
+        .mark_line(strokeWidth=1.2, opacity=0.75)
+        .encode(x=_steps(timeline, width), y=y, detail="head:N", color=colour, tooltip=["label:N"])
+    ).properties(width=_inner(width), height=height)
+
+
+def card_of(timeline: Timeline, key: Key) -> Card:
+    """The card that any of the runs has; of a measure without one, a bare card."""
+    for run in timeline.runs:
+        if key[0] in run.header.measures:
+            return run.header.measures[key[0]]
+    infinite = float("inf")
+    return Card(key[0], key[0], "", "", -infinite, infinite, "", "attention", parts=(key[1],), sites=(key[3],))
+
+
+def worry(card: Card) -> str:
+    """Which head of a layer to show: the one nearest to the card's alarm; without an alarm the mean of all."""
+    if card.name in BESIDE_OTHERS:
+        return "smallest"
+    return "mean" if card.alarm is None else "largest" if card.alarm.relation == ">" else "smallest"
+
+
+def of_heads(numbers: np.ndarray, rows_of: str) -> np.ndarray:
+    """[looks, layers, heads] to [looks, layers]: the mean of heads, the smallest or the largest; NaN where none is."""
+    if numbers.ndim == 2:
+        return numbers
+    known = np.isfinite(numbers)
+    none = ~known.any(axis=2)
+    if rows_of == "mean":
+        made = np.where(known, numbers, 0.0).sum(axis=2) / np.maximum(known.sum(axis=2), 1)
+    elif rows_of == "smallest":
+        made = np.where(known, numbers, np.inf).min(axis=2, initial=np.inf)
+    else:
+        made = np.where(known, numbers, -np.inf).max(axis=2, initial=-np.inf)
+    return np.where(none, np.nan, made)
+
+
+def layer_title(card: Card, key: Key) -> str:
+    return "entering block" if key[3] == "stream" and not card.of_block else "block"
+
+
+def reach(steps: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """From where to where each column reaches, in steps: to the next one, and the last as far as the one before."""
+    starts = steps[begins]
+    if not len(starts):
+        return starts, starts
+    width = int(np.median(np.diff(starts))) if len(starts) > 1 else 1
+    return starts, np.append(starts[1:], starts[-1] + max(width, 1))
+
+
+def _cells(run: Timeline, columns: Columns, grid: np.ndarray, name: str) -> pd.DataFrame:
+    starts, ends = reach(run.steps, columns.begins)
+    whose = f"{name}, " if name else ""
+    return pd.DataFrame(
+        [
+            {
+                "step": int(start),
+                "until": int(end),
+                "layer": layer,
+                "value": float(grid[column, layer]),
+                "label": f"{whose}step {start:,}, block {layer}: {numeral(float(grid[column, layer]), 3)}",
+            }
+            for column, (start, end) in enumerate(zip(starts, ends, strict=True))
+            for layer in range(grid.shape[1])
+            if np.isfinite(grid[column, layer])
+        ]
+    )
+
+
+def _title(name: str, thinned: str) -> alt.TitleParams:
+    """Whose map it is, and in lines of their own how it is thinned."""
+    lines = textwrap.wrap(thinned, 100)
+    return alt.TitleParams(name or lines[:1] or "", subtitle=lines if name else lines[1:], fontSize=11, offset=4)
+
+
+def _losses(run: Timeline, name: str, most: int) -> list[dict[str, Any]]:
+    columns = Columns.of(len(run.looks), most)
+    steps, losses = run.steps[columns.begins], columns.thin(run.losses)
+    trouble = loss_trouble(run)
+    return [
+        {
+            "run": name,
+            "step": int(step),
+            "loss": float(loss),
+            "label": f"{name}, step {step:,}: loss {numeral(float(loss), 4)}"
+            + (", above its least" if trouble == step else ""),
+        }
+        for step, loss in zip(steps, losses, strict=True)
+        if np.isfinite(loss)
+    ]
+
+
+def _marks(run: Timeline, name: str) -> list[dict[str, Any]]:
+    """Notes are no marks: a head that comes to rest is not what a reader of the loss looks for."""
+    return [
+        {"run": name, "step": spell.alarm.step, "label": f"{name}, step {spell.alarm.step:,}: {spell.alarm.sentence}"}
+        for spell in run.alarms
+        if spell.alarm.severity != "info"
+    ]
+
+
+def _steps(timeline: Timeline, width: int) -> alt.X:
+    last = max((int(run.steps[-1]) for run in timeline.runs if run.looks), default=1)
+    first = min((int(run.steps[0]) for run in timeline.runs if run.looks), default=0)
+    return alt.X(
+        "step:Q",
+        title="step",
+        scale=alt.Scale(domain=[first, max(last, first + 1)], nice=False, clamp=True),
+        axis=alt.Axis(tickCount=max(3, width // 130), format=",d", labelOverlap=True, labelFlush=True),
+    )
+
+
+def _told_apart(names: Sequence[str]) -> dict[str, Any]:
+    """A colour for each of several runs; nothing for one."""
+    if len(names) < 2:
+        return {}
+    legend = alt.Legend(orient="top", symbolType="stroke", symbolSize=400, symbolStrokeWidth=2, columns=1)
+    return {"color": alt.Color("run:N", sort=list(names), title=None, legend=legend)}
+
+
+def _inner(width: int) -> int:
+    """Of the picture without its axes."""
+    return max(120, width - 72)

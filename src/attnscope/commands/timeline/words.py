@@ -1,0 +1,210 @@
+"""What a run says, in sentences: its alarms, when the loss showed the same, and which numbers moved most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnscope.commands.scan.words import NAMES
+from attnscope.commands.timeline.record import Key, Spell, Timeline
+from attnscope.core.card import Card
+from attnscope.core.finding import SEVERITIES
+from attnscope.core.words import count, numeral
+from attnscope.report.document import Verdict
+
+# What a run did, beside its alarms: when the loss showed trouble, and which numbers moved most.
+
+TROUBLE = 0.2
+"""The loss shows trouble at the first look at which it is this share above the least before it, or not finite."""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """One place from its first number to its last; `head` is None where there is one number a layer."""
+
+    key: Key
+    layer: int
+    head: int | None
+    first: float
+    last: float
+    moved: float  # in units of how far the places of this measure are apart at the first look, or of its size
+
+
+def loss_trouble(run: Timeline) -> int | None:
+    """The step at which the loss showed trouble; None where it never did or nobody told it."""
+    told = np.isfinite(run.losses)
+    if not told.any():
+        return None
+    steps, losses = run.steps[told], run.losses[told]
+    least = np.minimum.accumulate(losses)
+    above = losses > least + TROUBLE * np.abs(least)
+    return int(steps[above.argmax()]) if above.any() else None
+
+
+def trends(run: Timeline, most: int = 5) -> tuple[Trend, ...]:
+    """The places that moved most, one for each measure and site, largest movement first."""
+    found = sorted(_largest(run), key=lambda trend: (-trend.moved, trend.key))
+    return tuple(found[:most])
+
+
+def _largest(run: Timeline) -> Iterator[Trend]:
+    for key in run.keys:
+        card = run.header.measures.get(key[0])
+        if card is not None and key[1] != card.parts[0]:
+            continue
+        numbers = run.numbers(key)
+        first, last = _ends(numbers)
+        with np.errstate(invalid="ignore"):
+            change = np.abs(last - first)
+        if not np.isfinite(change).any():
+            continue
+        size = float(np.nanmax(np.abs(first)))
+        apart = float(np.nanstd(first)) + 0.05 * size  # of a number that is the same everywhere, a share of its size
+        place = np.unravel_index(int(np.nanargmax(change)), change.shape)
+        moved = float(change[place]) / apart if apart > 0 else 0.0
+        if moved > 0:
+            head = int(place[1]) if len(place) > 1 else None
+            yield Trend(key, int(place[0]), head, float(first[place]), float(last[place]), moved)
+
+
+def _ends(numbers: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The first and the last finite number of every place; NaN where there is none."""
+    known = np.isfinite(numbers)
+    if not len(numbers):
+        empty = np.full(numbers.shape[1:], np.nan)
+        return empty, empty
+    first = known.argmax(axis=0)
+    last = len(numbers) - 1 - known[::-1].argmax(axis=0)
+    begin, end = (np.take_along_axis(numbers, at[None], axis=0)[0] for at in (first, last))
+    return begin, end
+
+
+def verdict(timeline: Timeline) -> Verdict:
+    """The worst alarm of any run in its own words, or that there was none."""
+    if not any(run.looks for run in timeline.runs):
+        return Verdict("info", "Nothing has been looked at yet.")
+    told = [(run, spell) for run in timeline.runs for spell in run.alarms if spell.alarm.severity != "info"]
+    if not told:
+        notes = sum(len(run.alarms) for run in timeline.runs)
+        extra = f" ({count(notes, 'note')})" if notes else ""
+        trouble = [run for run in timeline.runs if loss_trouble(run) is not None]
+        if trouble:
+            return Verdict("warning", f"No alarm, but the loss rose: {_trouble_words(trouble[0])}{extra}")
+        return Verdict("calm", f"No alarms in {_looks(timeline)}{extra}.")
+    run, worst = max(told, key=lambda pair: SEVERITIES.index(pair[1].alarm.severity))
+    whose = f"{run.name}: " if timeline.beside else ""
+    return Verdict(worst.alarm.severity, f"{whose}{worst.sentence} ({_counts([spell for _, spell in told])})")
+
+
+def sentences(timeline: Timeline) -> tuple[str, ...]:
+    """Verdict first, then run by run: what was looked at, alarms, loss, what moved."""
+    said = [verdict(timeline).sentence]
+    for run in timeline.runs:
+        whose = f"{run.name}: " if timeline.beside else ""
+        said += [f"{whose}{line}" for line in (about(run), *alarm_sentences(run), *loss_sentences(run))]
+        said += [f"{whose}{trend_words(run, trend)}" for trend in trends(run)]
+    return tuple(dict.fromkeys(said))
+
+
+def about(run: Timeline) -> str:
+    """`40 looks up to step 2,000, of a model of 3 layers; a look took 0.05 s`."""
+    if not run.looks:
+        return "no looks yet."
+    cost = float(np.median([look.cost for look in run.looks]))
+    took = f"; a look took {numeral(cost, 2)} s (median)" if cost > 0 else ""
+    return f"{count(len(run.looks), 'look')} up to step {run.looks[-1].step:,}{took}."
+
+
+def alarm_sentences(run: Timeline) -> tuple[str, ...]:
+    return tuple(f"{when(spell)}: {spell.sentence}" for spell in run.alarms)
+
+
+def when(spell: Spell) -> str:
+    """`Since step 850, still on`, `Steps 850 to 1,350`."""
+    if spell.ended is None:
+        return f"Since step {spell.alarm.step:,}, still on"
+    if spell.ended <= spell.alarm.step:
+        return f"Step {spell.alarm.step:,}"
+    return f"Steps {spell.alarm.step:,} to {spell.ended:,}"
+
+
+def loss_sentences(run: Timeline) -> tuple[str, ...]:
+    """Where the loss went, and how long before it showed trouble the first alarm was."""
+    told = np.isfinite(run.losses)
+    if not told.any():
+        return ("The loss was not told.",) if run.looks else ()
+    steps, losses = run.steps[told], run.losses[told]
+    least = int(losses.argmin())
+    said = [
+        f"The loss went from {numeral(float(losses[0]), 3)} to {numeral(float(losses[-1]), 3)}, its least is"
+        f" {numeral(float(losses[least]), 3)} at step {steps[least]:,}."
+    ]
+    return (*said, *lead_words(run))
+
+
+def lead_words(run: Timeline) -> tuple[str, ...]:
+    """How the first alarm stands to the loss; nothing where the loss never rose."""
+    if loss_trouble(run) is None:
+        return ()
+    return (f"The loss rose: {_trouble_words(run)}",)
+
+
+def _trouble_words(run: Timeline) -> str:
+    step = loss_trouble(run)
+    assert step is not None
+    said = f"at step {step:,} it stood more than {TROUBLE:.0%} above the least before it"
+    first = next((spell.alarm.step for spell in run.alarms if spell.alarm.severity != "info"), None)
+    if first is None:
+        return f"{said}."
+    apart = step - first
+    if apart > 0:
+        return f"{said}, {apart:,} steps after the first alarm."
+    return f"{said}, {'with the first alarm' if apart == 0 else f'{-apart:,} steps before the first alarm'}."
+
+
+def trend_words(run: Timeline, trend: Trend) -> str:
+    card = run.header.measures.get(trend.key[0])
+    verb = "rose" if trend.last > trend.first else "fell"
+    unit = f" {card.unit}" if card is not None and card.unit else ""
+    return (
+        f"{title_of(card, trend.key)} {verb} most in {place_words(card, trend.key, trend.layer, trend.head, run)}:"
+        f" from {numeral(trend.first, 3)} to {numeral(trend.last, 3)}{unit}."
+    )
+
+
+def title_of(card: Card | None, key: Key) -> str:
+    """`Attention entropy`; `Gradient norm, query`: parts are named, but for the value itself where that comes first."""
+    from attnscope.report.rows import part_title
+
+    if card is None:
+        return key[0] if key[1] == "value" else f"{key[0]}, {key[1]}"
+    return card.title if key[1] == card.parts[0] == "value" else f"{card.title}, {part_title(key[1])}"
+
+
+def place_words(card: Card | None, key: Key, layer: int, head: int | None, run: Timeline) -> str:
+    """`head 3 of block 2`, `block 2`, `the stream entering block 2`; with the stack where there are several."""
+    tail = "" if len(run.header.stacks) < 2 else f" of the {key[2]}"
+    if head is not None:
+        return f"head {head} of block {layer}{tail}"
+    if key[3] == "middle":
+        return f"block {layer}{tail}, after attention"
+    if key[3] == "stream" and not (card is not None and card.of_block):
+        depth = next((stack.layers for stack in run.header.stacks if stack.name == key[2]), None)
+        return (
+            f"the stream after the last block{tail}" if layer == depth else f"the stream entering block {layer}{tail}"
+        )
+    return f"block {layer - 1 if card is not None and card.of_block else layer}{tail}"
+
+
+def _looks(timeline: Timeline) -> str:
+    last = max(run.looks[-1].step for run in timeline.runs if run.looks)
+    runs = f" of {count(len(timeline.runs), 'run')}" if timeline.beside else ""
+    return f"{count(sum(len(run.looks) for run in timeline.runs), 'look')}{runs} up to step {last:,}"
+
+
+def _counts(spells: Sequence[Spell]) -> str:
+    counts = {severity: sum(s.alarm.severity == severity for s in spells) for severity in reversed(SEVERITIES)}
+    return ", ".join(f"{n} {NAMES[severity][n != 1]}" for severity, n in counts.items() if n)

@@ -1,0 +1,200 @@
+"""Heads taken out in the order of what they are worth, and what that costs beside other orders.
+
+Four orders, least first:
+
+    value          the exact Shapley value of a head (`decomposing.head_values`), summed over prompts from the training
+                   half: what it adds to the log-probability of the tokens that really come next
+    size           the size of that value in each prompt, summed: what is for and against cancels above, and not here
+    contribution   its share of what its layer writes (the measure head_contribution), on the same prompts
+    random         several orders drawn at random, as the floor
+
+By value, a head that speaks against what comes next goes first; but one that does so in one text may speak for it in
+another. Values and shares are taken from the same tokens of the training half, so that no order knows more than the
+others. Losses are held-out, and are asked at a few numbers of heads; the number of heads that `keep_loss` allows is
+read off losses on the training half, so that nothing is chosen on the text that it is reported for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+from torch import Tensor
+
+from attnscope.commands.paths.removals import head_values
+from attnscope.commands.scan.run import scan
+from attnscope.commands.treat.arms import held_out_losses, looked_at
+from attnscope.commands.treat.halves import GivenLoss
+from attnscope.commands.treat.record import Order, Pruning
+from attnscope.commands.treat.trial import Result, Trial
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.words import count
+from attnscope.data.batches import Batches
+from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
+from attnscope.hf.editing.surgery import prunable, without_heads
+from attnscope.hf.exchanging.call import recipe_of
+from attnscope.hf.installed import save_plain, save_treated
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import precision_and_place
+
+PROMPTS = 8
+PROMPT_TOKENS = 32
+POINTS = 10  # numbers of heads at which the loss is asked
+RANDOM_ORDERS = 3
+SETTINGS = ("by", "prompts")
+ORDERS = ("size", "value", "contribution", "random")  # the first where nobody says
+SHARE = 0.1  # of the heads, where nobody says how many
+
+Place = tuple[int, int]
+
+
+def pruned(trial: Trial, heads: int | None, keep_loss: float | None) -> Result:
+    """The curves of all orders, and the model without `heads` heads, or as many as keep the loss within `keep_loss`."""
+    loaded = trial.losing.loaded
+    asked_for = str(trial.chosen.settings.get("by", ORDERS[0]))
+    few = replace(trial.text.training, batches=trial.text.training.batches[: len(trial.text.held_out)])
+    refuse_what_has_no_next_token(loaded, trial.losing.given)
+    first = trial.text.held_out.batches[0].to(precision_and_place(loaded.model)[1])
+    found = anatomy(loaded.model, first.inputs)
+    sites = prunable(loaded.model, found)
+    places = [(block, head) for block, site in sorted(sites.items()) for head in range(site.heads)]
+    prompts = _prompts(trial)
+    by_value, by_size = _by_value(trial, found, places, prompts)
+    orders = {
+        "value": ("Shapley value", [by_value]),
+        "size": ("size of Shapley value", [by_size]),
+        "contribution": ("share of what the layer writes", [_by_contribution(trial, places, prompts)]),
+        "random": ("at random", _at_random(places, trial.sampling.seed)),
+    }
+    counts = _counts(len(places), heads)
+    drawn = []
+    for name, (title, several) in orders.items():
+        losses = [_losses(trial, sites, order, counts, title, trial.text.held_out) for order in several]
+        mean = tuple(float(np.mean(column)) for column in zip(*losses, strict=True))
+        ends = (tuple(map(min, zip(*losses, strict=True))), tuple(map(max, zip(*losses, strict=True))))
+        low, high = ends if len(several) > 1 else ((), ())
+        drawn.append(Order(name, title, tuple(several[0]), mean, low, high))
+    by = next(order for order in drawn if order.name == asked_for)
+    removed = heads or 0
+    if keep_loss is not None:
+        removed = _allowed(counts, _losses(trial, sites, by.heads, counts, "on training text", few), keep_loss)
+    asked = (
+        count(heads, "head") if heads else f"loss within {keep_loss:g}" if keep_loss is not None else "a tenth of them"
+    )
+    if heads is None and keep_loss is None:
+        removed = max(1, round(SHARE * len(places)))
+    chosen = replace(trial.chosen, layers=tuple(sorted({block for block, _ in by.heads[:removed]})))
+    with without_heads(loaded.model, sites, by.heads[:removed]):
+        treated = looked_at(
+            trial.losing, trial.text.held_out, "the pruned model", trial.progress, title=f" without {removed} heads"
+        )
+        if trial.save is not None:
+            # A model that was treated before keeps its own attention in the folder too, or it would be lost silently.
+            saved = save_plain if recipe_of(loaded.model) is None else save_treated
+            saved(loaded.model, trial.save, tokenizer=loaded.tokenizer)
+    pruning = Pruning(counts, tuple(drawn), removed, by.name, len(places), len(prompts), asked)
+    return Result(chosen, treated, pruning=pruning)
+
+
+def refuse_what_has_no_next_token(loaded: Loaded, given: GivenLoss | None) -> None:
+    if given is not None or loaded.kind != "causal":
+        raise RefusalError(
+            f"Heads are valued by the token that comes next, and {loaded.name} ({loaded.class_name}) does not read one "
+            "way: choose a causal language model."
+        )
+
+
+def refuse_odd_settings(settings: Mapping[str, Any]) -> None:
+    """`by` names the order in which heads leave the treated model, `prompts` says how many texts value them."""
+    if unknown := [name for name in settings if name not in SETTINGS]:
+        raise RefusalError(f"prune has no setting '{unknown[0]}'.{nearest(unknown[0], SETTINGS)}")
+    asked = settings.get("by", ORDERS[0])
+    if asked not in ORDERS:
+        raise RefusalError(f"Heads cannot be ordered by '{asked}'.{nearest(str(asked), ORDERS)}")
+    wanted = settings.get("prompts", PROMPTS)
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
+        raise RefusalError(f"Heads cannot be valued on {wanted} prompts: give --set prompts=8, or another number.")
+
+
+def _by_value(
+    trial: Trial, found: Anatomy, places: Sequence[Place], prompts: Sequence[Tensor]
+) -> tuple[list[Place], list[Place]]:
+    """By the Shapley value, summed over prompts, and by its size."""
+    worth, size = dict.fromkeys(places, 0.0), dict.fromkeys(places, 0.0)
+    for number, ids in enumerate(prompts):
+        trial.progress("values of heads", number, len(prompts))
+        values = head_values(trial.losing.loaded, ids, found)
+        for place in places:
+            worth[place] += float(values[place])
+            size[place] += abs(float(values[place]))
+    ordered = [sorted(places, key=lambda place, by=by: (by[place], place)) for by in (worth, size)]  # type: ignore[misc]
+    return ordered[0], ordered[1]
+
+
+def _prompts(trial: Trial) -> list[Int[Tensor, " token"]]:
+    """Beginnings of training sequences; the setting `prompts` says how many."""
+    wanted = int(trial.chosen.settings.get("prompts", PROMPTS))
+    place = precision_and_place(trial.losing.loaded.model)[1]
+    found: list[Tensor] = []
+    for batch in trial.text.training:
+        for number, row in enumerate(batch.inputs["input_ids"]):
+            real = row if batch.mask is None else row[batch.mask[number]]
+            if len(real) > 2 and len(found) < wanted:
+                found.append(real[:PROMPT_TOKENS].to(place))
+    if not found:
+        raise RefusalError("The training half has no sequence of three tokens to value heads on: give more text.")
+    return found
+
+
+def _by_contribution(trial: Trial, places: Sequence[Place], prompts: Sequence[Tensor]) -> list[Place]:
+    """By the mean share of what the layer writes, on the prompts that heads are valued on."""
+    ready = Batches.of([{"input_ids": ids[None]} for ids in prompts])
+    survey = scan(trial.losing.loaded, ready, measures=["head_contribution"], keep_text=False)
+    shares = survey.values("head_contribution", stack=survey.stacks[-1])
+    return sorted(places, key=lambda place: (float(shares[place]), place))
+
+
+def _at_random(places: Sequence[Place], seed: int) -> list[list[Place]]:
+    orders = []
+    for number in range(RANDOM_ORDERS):
+        order = list(places)
+        random.Random(f"{seed} {number}").shuffle(order)
+        orders.append(order)
+    return orders
+
+
+def _counts(total: int, heads: int | None) -> tuple[int, ...]:
+    """Evenly spread numbers of heads, with the one that was asked for; never all of them but one end."""
+    spread = {round(total * share / POINTS) for share in range(POINTS)}
+    return tuple(sorted(spread | ({heads} if heads else set()) | {max(1, round(SHARE * total))}))
+
+
+def _losses(
+    trial: Trial, sites: dict[int, Site], order: Sequence[Place], counts: Sequence[int], title: str, text: Batches
+) -> tuple[float, ...]:
+    losses = []
+    for number, removed in enumerate(counts):
+        trial.progress(f"loss without heads, {title}", number, len(counts))
+        with without_heads(trial.losing.loaded.model, sites, order[:removed]):
+            each = held_out_losses(trial.losing, text)
+        losses.append(sum(each) / len(each))
+    return tuple(losses)
+
+
+def _allowed(counts: Sequence[int], losses: Sequence[float], keep_loss: float) -> int:
+    """The most heads whose absence costs at most `keep_loss`, with every smaller number that was asked about."""
+    allowed = 0
+    for removed, loss in zip(counts, losses, strict=True):
+        if loss > losses[0] + keep_loss:
+            break
+        allowed = removed
+    if not allowed:
+        raise RefusalError(
+            f"Taking out the {count(counts[1], 'head')} of least value already costs "
+            f"{losses[1] - losses[0]:.3g} nats a token: allow more with --keep-loss, or name a number of heads."
+        )
+    return allowed

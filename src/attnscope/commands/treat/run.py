@@ -1,0 +1,177 @@
+"""treat(model, corpus) -> Treatment: diagnose, apply a remedy, train beside a control, and measure again.
+
+    found = attnscope.treat("pocket")                                   # the remedy that the findings ask for
+    found = attnscope.treat("pocket", remedy="gated_output", steps=300)
+    found.loss, found.outcomes, found.sentences()
+
+The corpus is cut in two: what is measured is never what was trained on. A remedy that needs training is put into the
+model in the form that changes nothing at first, and trained; the control is the same model, trained alike without it
+(the same parameters, batches, order, rate and chance), so that what differs between the two is the remedy. The model
+is left as it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from attnscope.commands.scan.diagnose import Thresholds, diagnose
+from attnscope.commands.treat.arms import looked_at
+from attnscope.commands.treat.choosing import chosen_for, needs_training
+from attnscope.commands.treat.halves import GivenLoss, Losing, halves
+from attnscope.commands.treat.pruning import pruned
+from attnscope.commands.treat.record import Treatment
+from attnscope.commands.treat.refusing import Asked, refuse_first, refuse_what_does_not_fit, unused
+from attnscope.commands.treat.train import Recipe
+from attnscope.commands.treat.trained import Kept, bos_first, trained, without_training
+from attnscope.commands.treat.trial import Trial
+from attnscope.core.files import named_path
+from attnscope.core.finding import AUTO, BOS, PRUNE, refuse_unknown_remedy
+from attnscope.core.progress import Advance, silent
+from attnscope.core.stamp import Stamp, refuse_unusable_seed
+from attnscope.data.windows import Tokenizer
+from attnscope.hf.exchanging.exchange import refuse_installed
+from attnscope.hf.installed import refuse_taken
+from attnscope.hf.loading.in_memory import refuse_broken_weights
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import Ready, Text, loaded_for
+from attnscope.hf.loading.options import Loading, Sampling, refuse_unknown_bos
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.seeing.restoring import looking_at
+
+TOKENS = 128
+STEPS = 200
+RATE = 1e-4
+SEQUENCES = 64  # of training text, for remedies that train nothing and have something to choose
+
+
+def treat(
+    model: str | Path | nn.Module | Loaded,
+    corpus: Text | Ready | None = None,
+    *,
+    remedy: str = "auto",
+    steps: int | None = None,
+    rate: float | None = None,
+    training: bool = True,
+    train: Literal["added", "all"] | None = None,
+    layers: Sequence[int] | None = None,
+    heads: int | None = None,
+    keep_loss: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+    samples: int = 32,
+    max_tokens: int | None = None,
+    batch_size: int = 4,
+    seed: int = 0,
+    dtype: str = "float32",
+    device: str = "cpu",
+    field: str = "text",
+    bos: str = "auto",
+    loss: GivenLoss | None = None,
+    thresholds: Thresholds | None = None,
+    tokenizer: Tokenizer | None = None,
+    save: str | Path | None = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    random_init: bool = False,
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+    progress: Advance = silent,
+) -> Treatment:
+    """Try `remedy` on `model` and say what it did to findings and to held-out loss.
+
+    `remedy` is a variant (`attnscope variants`), "prune" (take `heads` heads out, or as many as `keep_loss` allows),
+    "bos", or "auto": the table of remedies chooses by what is found. Without `training` a remedy that needs none is
+    chosen, or the one that was named is measured as it begins. Training takes 200 `steps` at a `rate` of 1e-4 if not
+    said; `train` says which parameters: "added", what the remedy adds and the projections of its blocks (if not said),
+    or "all". `samples` sequences of at most `max_tokens` (128) tokens are held
+    out. `settings` are those of the variant. `loss(model, inputs)` gives one number for each sequence, for models that
+    are no language models; ready batches are split as they are. `save` is a folder for the treated model; `checkpoint`
+    one for unfinished training, which `resume` goes on with.
+    """
+    refuse_unknown_remedy(remedy)
+    refuse_unusable_seed(seed)
+    refuse_unknown_bos(bos)
+    asked = Asked(
+        remedy=remedy,
+        training=training,
+        steps=steps,
+        rate=rate,
+        train=train,
+        resume=resume,
+        layers=None if layers is None else tuple(layers),
+        heads=heads,
+        keep_loss=keep_loss,
+        settings=dict(settings or {}),
+    )
+    refuse_first(asked)
+    if save is not None:
+        refuse_taken(named_path(save))
+    progress("loading", 0, 0)
+    loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
+    loaded = loaded_for(model, tokenizer, loading)
+    refuse_broken_weights(loaded)
+    if remedy not in (AUTO, PRUNE, BOS):
+        refuse_installed(loaded.model)
+    sampling = Sampling(samples, max_tokens or _room(loaded), batch_size, seed, field, bos)
+    limits = thresholds or Thresholds()
+    recipe = Recipe(steps=STEPS if steps is None else steps, rate=RATE if rate is None else rate)
+    trains = training and (remedy == AUTO or needs_training(remedy))
+    with looking_at(loaded.model), quiet():
+        refuse_what_does_not_fit(asked, loaded, loss)
+        text = halves(loaded, corpus, sampling, training=recipe.steps * batch_size if trains else SEQUENCES)
+        losing = Losing(loaded, seed, loss)
+        before = looked_at(losing, text.held_out, "the model as it is", progress)
+        chosen = chosen_for(remedy, diagnose(before.survey, limits), training)
+        chosen = replace(chosen, settings=dict(asked.settings), layers=asked.layers or ())
+        trial = Trial(
+            losing, text, sampling, chosen, before, limits, progress, None if save is None else named_path(save)
+        )
+        if chosen.name == PRUNE:
+            result = pruned(trial, heads, keep_loss)
+        elif chosen.name == BOS:
+            result = bos_first(trial)
+        elif not training or not needs_training(chosen.name):
+            result = without_training(trial)
+        else:
+            kept = None if checkpoint is None else Kept(named_path(checkpoint, "checkpoint"), resume)
+            result = trained(trial, recipe, train == "all", kept)
+    looks = {"before": result.before or before} | ({} if result.control is None else {"control": result.control})
+    looks |= {"treated": result.treated}
+    return Treatment(
+        model=loaded.name,
+        class_name=loaded.class_name,
+        remedy=result.chosen,
+        training=result.training,
+        arms={name: look.arm for name, look in looks.items()},
+        surveys={name: look.survey for name, look in looks.items()},
+        by_text={name: look.by_text for name, look in looks.items()},
+        thresholds=limits,
+        start=result.start,
+        texts=text.held_out.documents,
+        pruning=result.pruning,
+        notes=(
+            *text.notes,
+            *(text.of_training if result.training else unused(asked, chosen.name)),
+            *result.notes,
+        ),
+        provenance={
+            "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
+            "corpus": {
+                "name": text.name,
+                "hash": text.sha256,
+                "training_sequences": text.training.samples,
+                "held_out_sequences": text.held_out.samples,
+                "window": sampling.max_tokens,
+            },
+            "seed": seed,
+            **Stamp.now().to_json(),
+        },
+    )
+
+
+def _room(loaded: Loaded) -> int:
+    return TOKENS if loaded.positions is None else min(TOKENS, loaded.positions)

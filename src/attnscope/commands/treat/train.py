@@ -1,0 +1,219 @@
+"""Training for small models: AdamW, a linear warm-up, a cosine down to nothing, and checkpoints to go on from.
+
+    recipe = Recipe(steps=2000, rate=2e-3)
+    losses = train(model, loss, recipe, seed=0, kept=Path("state"), advance=advance)
+
+`loss(model, rng)` draws its own batch from `rng`, a generator that depends on the seed and the number of the step
+alone. So there is no state of a random generator to keep, and a run that was interrupted and resumed takes the
+very steps that an unbroken one takes: same weights, bit for bit. A checkpoint is two files, numbers as safetensors and
+the rest as JSON; `advance` is called between steps, and whatever it raises (Ctrl-C) finds the last whole step kept.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.files import write_atomically
+from attnscope.core.progress import Advance, silent, uninterrupted
+
+Loss = Callable[[nn.Module, torch.Generator], Tensor]
+EVERY_SECONDS = 20.0
+SAVING_COSTS = 20.0  # a large model is saved so seldom that saving takes a twentieth of the time
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How long and how fast. `warmup` is a share of the steps; `clip` the largest norm that a gradient may have."""
+
+    steps: int
+    rate: float
+    warmup: float = 0.05
+    decay: float = 0.01
+    beta2: float = 0.99
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not self.rate > 0:
+            raise RefusalError(f"Training needs steps and a rate, not {self.steps} and {self.rate}: give more.")
+
+    def rate_at(self, step: int) -> float:
+        """Up in a straight line, then down along half a cosine; the first step is not lost on a rate of zero."""
+        rising = max(1, round(self.warmup * self.steps))
+        if step < rising:
+            return self.rate * (step + 1) / rising
+        return self.rate * 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, self.steps - rising)))
+
+
+def train(
+    model: nn.Module,
+    loss: Loss,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    kept: Path | None = None,
+    plan: Mapping[str, Any] | None = None,
+    trained: Mapping[str, nn.Parameter] | None = None,
+    beside: Mapping[str, Tensor] | None = None,
+    where: Callable[[nn.Module, torch.Generator], str] | None = None,
+    advance: Advance = silent,
+    stage: str = "training",
+) -> tuple[float, ...]:
+    """Train in place; the loss of every step. With `kept`, begin where a checkpoint there ended.
+
+    `trained` are the parameters to train, by their names in the model, and the only ones that a checkpoint keeps;
+    without it all of them; `beside` are tensors that forward passes change in place, which belong to a checkpoint too.
+    `plan` is what decides the numbers beside the recipe and the seed (which data, say).
+    `where(model, rng)` says where in the model the loss of that step stopped being a number.
+    """
+    chosen = dict(model.named_parameters()) if trained is None else dict(trained)
+    optimiser = torch.optim.AdamW(chosen.values(), lr=recipe.rate, betas=(0.9, recipe.beta2), weight_decay=recipe.decay)
+    everything = {"recipe": asdict(recipe), "seed": seed, **(plan or {})}
+    mine = None if trained is None else chosen
+    checkpoint = None if kept is None else Checkpoint(kept, everything, mine, dict(beside or {}))
+    losses = [] if checkpoint is None else checkpoint.restore(model, optimiser)
+    saved_at, saving = time.monotonic(), 0.0
+    good: list[Tensor] = []  # the weights of the step before, whose loss was a number
+    model.train()
+    for step in range(len(losses), recipe.steps):
+        for group in optimiser.param_groups:
+            group["lr"] = recipe.rate_at(step)
+        value = loss(model, torch.Generator().manual_seed(_step_seed(seed, step)))
+        broken = "" if math.isfinite(value.item()) else "loss"
+        if not broken:
+            optimiser.zero_grad(set_to_none=True)
+            value.backward()  # type: ignore[no-untyped-call]
+            broken = "" if bool(nn.utils.clip_grad_norm_(chosen.values(), recipe.clip).isfinite()) else "gradient"
+        if broken:
+            place = "" if where is None else where(model, torch.Generator().manual_seed(_step_seed(seed, step)))
+            if broken == "loss" and good:  # the weights that the step before made are what broke it
+                _put_back(chosen, good)
+                losses.pop()
+            raise RefusalError(
+                f"The {broken} is not a number in step {step + 1}{place}: train with a smaller rate."
+                + _kept_good(checkpoint, model, optimiser, losses)
+            )
+        good = [one.detach().clone() for one in chosen.values()]
+        optimiser.step()
+        losses.append(value.item())
+        try:
+            advance(stage, step + 1, recipe.steps)
+        except BaseException:
+            if checkpoint is not None:
+                checkpoint.save(model, optimiser, losses)
+            raise
+        if checkpoint is not None and time.monotonic() - saved_at > max(EVERY_SECONDS, SAVING_COSTS * saving):
+            begun = time.monotonic()
+            checkpoint.save(model, optimiser, losses)
+            saved_at = time.monotonic()
+            saving = saved_at - begun
+    if checkpoint is not None:
+        checkpoint.save(model, optimiser, losses)
+    model.eval()
+    return tuple(losses)
+
+
+@torch.no_grad()
+def _put_back(parameters: Mapping[str, nn.Parameter], kept: Sequence[Tensor]) -> None:
+    for one, was in zip(parameters.values(), kept, strict=True):
+        one.copy_(was)
+
+
+def _kept_good(
+    checkpoint: Checkpoint | None, model: nn.Module, optimiser: torch.optim.Optimizer, losses: list[float]
+) -> str:
+    """The last weights that gave a number, written down where there is a place for them, and a sentence about it."""
+    if checkpoint is None or not losses:
+        return ""
+    checkpoint.save(model, optimiser, losses)
+    return f" The weights after step {len(losses)}, the last good ones, are in {checkpoint.numbers}."
+
+
+def _step_seed(seed: int, step: int) -> int:
+    """Distinct for every pair with fewer than 2^31 steps."""
+    return (seed << 31) + step
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Weights, moments and losses in `kept.safetensors`, the plan in `kept.json`.
+
+    The plan is everything that decides the numbers but is not in the weights: a checkpoint of another plan is refused.
+    How far it is stands with the numbers, so the two files cannot disagree about it.
+    """
+
+    kept: Path
+    plan: dict[str, Any]
+    trained: dict[str, nn.Parameter] | None = None  # what is kept of the weights; None: all of the model
+    beside: dict[str, Tensor] = field(default_factory=dict)  # kept too, though nothing trains it
+
+    @property
+    def numbers(self) -> Path:
+        return self.kept.with_name(self.kept.name + ".safetensors")
+
+    @property
+    def words(self) -> Path:
+        return self.kept.with_name(self.kept.name + ".json")
+
+    @uninterrupted()  # a second Ctrl-C while the first one's work is being kept
+    def save(self, model: nn.Module, optimiser: torch.optim.Optimizer, losses: list[float]) -> None:
+        from safetensors.torch import save
+
+        weights = model.state_dict() if self.trained is None else self.trained
+        named = {name: p.detach().contiguous() for name, p in weights.items()}
+        for name, parameter in (dict(model.named_parameters()) if self.trained is None else self.trained).items():
+            for moment, value in optimiser.state[parameter].items():
+                named[f"optimiser/{moment}/{name}"] = value.detach().contiguous()
+        named |= {f"beside/{name}": one.detach().clone() for name, one in self.beside.items()}
+        named["losses"] = torch.tensor(losses, dtype=torch.float64)
+        self.kept.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.numbers, save(named))
+        write_atomically(self.words, json.dumps({"plan": self.plan}, allow_nan=False).encode())
+
+    def restore(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> list[float]:
+        """Put back what was kept; the losses so far, none where nothing is kept."""
+        if not self.numbers.exists() or not self.words.exists():
+            return []
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        try:
+            plan = json.loads(self.words.read_text(encoding="utf-8"))["plan"]
+            named = load(self.numbers.read_bytes())
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise RefusalError(f"{self.numbers} cannot be gone on from ({error}): begin anew.") from error
+        if plan != self.plan:
+            raise RefusalError(f"{self.numbers} is of another training run: begin anew, or choose another folder.")
+        losses: list[float] = named.pop("losses").tolist()
+        moments = {name: named.pop(name) for name in list(named) if name.startswith("optimiser/")}
+        try:
+            kept_beside = {name: named.pop(f"beside/{name}") for name in self.beside}
+            self._load(model, named)
+            for name, one in self.beside.items():
+                one.copy_(kept_beside[name])
+        except (RuntimeError, KeyError) as error:
+            raise RefusalError(f"{self.numbers} is of another model: begin anew, or choose another folder.") from error
+        for full, value in moments.items():
+            _, moment, name = full.split("/", 2)
+            parameter = model.get_parameter(name) if self.trained is None else self.trained[name]
+            optimiser.state[parameter][moment] = value
+        return losses
+
+    @torch.no_grad()
+    def _load(self, model: nn.Module, named: Mapping[str, Tensor]) -> None:
+        if self.trained is None:
+            model.load_state_dict(named)
+            return
+        if named.keys() != self.trained.keys():
+            raise KeyError("other parameters")
+        for name, value in named.items():
+            self.trained[name].copy_(value)

@@ -1,0 +1,303 @@
+"""The maps of one attention call, made in row blocks from queries and keys, and kept in eight bits a weight.
+
+A block of rows is all there is in floating point at any time. While it is there its product with the values is compared
+with what the module really passed on: the same comparison as the verifier's, on this very text and at its whole length.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.special import entr
+from torch import Tensor
+
+from attnscope.commands.explain.record import Input
+from attnscope.commands.view.record import HeadMap, Part, packed, quantised, restored
+from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance
+from attnscope.core.words import count, numeral
+from attnscope.data.frame import AttentionFrame
+from attnscope.hf.anatomy.anatomy import Anatomy
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.one_input import before_patches
+from attnscope.hf.loading.one_text import Reading
+from attnscope.hf.loading.outputs import word
+from attnscope.hf.tapping.tap import Frame
+from attnscope.hf.tapping.verify import LOOSE
+from attnscope.matrix.scores import Scores
+from attnscope.matrix.tiles import VANISHING, pattern_strips
+
+
+@dataclass(frozen=True)
+class LayerMaps:
+    """What is kept of one call, and how far A V is from what the model made of it, relative to its largest."""
+
+    heads: tuple[HeadMap, ...]
+    disagreement: float
+
+
+def layer_maps(frame: AttentionFrame, *, causal: bool, heads: Sequence[int]) -> LayerMaps:
+    """Maps of the heads that are asked for, of a batch of one sequence; padding is left out of them.
+
+    A causal map that looks ahead, or a product that is not the model's own, is refused.
+    """
+    rows, keys = (torch.nonzero(mask[0]).flatten().cpu().numpy() for mask in (frame.query_mask, frame.key_mask))
+    signed = frame.scores.pattern is not None and bool((frame.scores.pattern < 0).any())
+    kept = {head: _Kept(len(rows), len(keys), signed) for head in heads}
+    off, size = 0.0, 0.0
+    for first_head, first_row, block in row_blocks(frame.scores):
+        off = max(off, _off(frame, block, first_head, first_row))
+        real = np.flatnonzero((rows >= first_row) & (rows < first_row + block.shape[1]))
+        chosen = block[:, rows[real] - first_row][:, :, keys]
+        for place in range(len(chosen)):
+            if first_head + place in kept:
+                kept[first_head + place].add(chosen[place], int(real[0]) if len(real) else 0)
+    passed_on = frame.mixed if frame.attended is None else frame.attended
+    size = float(passed_on[0, frame.query_mask[0]].abs().max())
+    if frame.holds is not None:  # signed weights cancel, and what is left has the rounding of what was mixed
+        size = max(size, float(frame.value[0].abs().max()))
+    disagreement = off / max(size, 1e-30)
+    if not disagreement <= LOOSE.get(frame.mixed.dtype, 3e-2):
+        raise RefusalError(
+            f"Maps of layer {frame.layer} cannot be shown honestly: weights times values differ from what the model "
+            f"mixed by {disagreement:.1e} of the largest. Choose other layers with --layer."
+        )
+    if causal and any(one.ahead for one in kept.values()):
+        raise RefusalError(
+            f"Layer {frame.layer} looks ahead here, which it did not where it was probed: give a text that the model "
+            "reads from left to right."
+        )
+    return LayerMaps(
+        tuple(one.finished(frame.layer, head, causal) for head, one in kept.items()),
+        disagreement,
+    )
+
+
+def row_blocks(scores: Scores) -> Iterator[tuple[int, int, Float[np.ndarray, "some_heads some_rows key"]]]:
+    """The pattern of the first sequence by blocks of some heads and some rows: (first head, first row, weights)."""
+    dtype = torch.float64 if scores.query.dtype == torch.float64 else torch.float32
+    lse = scores.lse if scores.lse is not None and scores.lse.dtype.itemsize >= dtype.itemsize else None
+    keys = scores.key.shape[2]
+    for strip, tiles in pattern_strips(scores, dtype, lse=lse):
+        shape = (strip.head.stop - strip.head.start, strip.row.stop - strip.row.start, keys)
+        block = np.zeros(shape, np.float64 if dtype == torch.float64 else np.float32)
+        for key, pattern, _ in tiles:
+            block[:, :, key] = pattern[0].cpu().numpy()
+        block[np.abs(block) <= VANISHING] = 0.0  # what is forbidden weighs 2e-35 in a tile
+        yield strip.head.start, strip.row.start, block
+
+
+def _off(frame: AttentionFrame, block: np.ndarray, first_head: int, first_row: int) -> float:
+    """The largest difference between these rows times the values and what the module passed on, in float64."""
+    heads, rows, _ = block.shape
+    sharing = frame.mixed.shape[2] // frame.value.shape[1]
+    chosen = [head // sharing for head in range(first_head, first_head + heads)]
+    value = frame.value[0, chosen].detach().double().cpu()
+    passed_on: Tensor = frame.mixed if frame.attended is None else frame.attended
+    mine = torch.from_numpy(block).double() @ value
+    theirs = passed_on[0, first_row : first_row + rows, first_head : first_head + heads].detach().double().cpu()
+    real = frame.query_mask[0, first_row : first_row + rows].cpu()
+    difference = (mine.transpose(0, 1) - theirs)[real].abs()
+    if not bool(difference.isfinite().all()):
+        raise RefusalError(
+            f"Layer {frame.layer} computes what is not a number on this text: try --dtype float64, or look at the "
+            "weights."
+        )
+    return float(difference.max()) if difference.numel() else 0.0
+
+
+class _Kept:
+    """Codes of one head as blocks of its rows come, and what is added up of them. Mutable while a layer is read."""
+
+    def __init__(self, queries: int, keys: int, signed: bool) -> None:
+        self.codes = np.zeros((queries, keys), np.uint8)
+        self.scales = np.zeros(queries, np.float32)
+        self.signed, self.square = signed, queries == keys
+        self.error, self.ahead = 0.0, False
+        self.entropy, self.first, self.own, self.previous = 0.0, 0.0, 0.0, 0.0
+
+    def add(self, rows: Float[np.ndarray, "some_rows key"], begin: int) -> None:
+        end = begin + len(rows)
+        codes, scales = quantised(rows, signed=self.signed)
+        self.codes[begin:end], self.scales[begin:end] = codes, scales
+        if rows.size:
+            self.error = max(self.error, float(np.abs(restored(codes, scales, signed=self.signed) - rows).max()))
+        self.ahead |= bool(np.triu(rows, begin + 1).any())
+        self.entropy += 0.0 if self.signed else float(entr(rows).sum())
+        self.first += float(rows[:, 0].sum())
+        if self.square:
+            self.own += float(np.trace(rows, begin))
+            before = rows[1:, begin:] if begin == 0 else rows[:, begin - 1 :]  # the first token has none before it
+            self.previous += float(np.trace(before))
+
+    def finished(self, layer: int, head: int, causal: bool) -> HeadMap:
+        many = max(len(self.scales), 1)
+        return HeadMap(
+            layer=layer,
+            head=head,
+            error=self.error,
+            entropy=None if self.signed else self.entropy / many,
+            first=self.first / many,
+            own=self.own / many if self.square else None,
+            previous=self.previous / many if self.square else None,
+            packed=packed(self.codes, self.scales, causal=causal),
+            signed=self.signed,
+        )
+
+
+# Frames as they come, made into maps at once: what is too large is refused at the first frame of its kind.
+
+# Bytes of a page for one weight, deflated and in base64. SmolLM2 needs 0.65 on 128 tokens and 0.33 on 512 (bench.view):
+# rows grow longer, and most of their weights are nothing.
+BYTES = 0.5
+MOST_BEFORE = 16  # [CLS], registers
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What maps of one part have in common."""
+
+    stack: str
+    site: str
+    keys_from: str
+    queries: int
+    keys: int
+    causal: bool
+
+    @property
+    def entries(self) -> int:
+        return self.queries * (self.queries + 1) // 2 if self.causal else self.queries * self.keys
+
+
+@dataclass
+class Gathered:
+    """Maps by part. Mutable while the model runs."""
+
+    found: Anatomy
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    max_mb: float
+    progress: Advance
+    maps: dict[Shape, list[HeadMap]] = field(default_factory=dict)
+    windows: dict[Shape, set[int | None]] = field(default_factory=dict)
+    disagreement: float = 0.0
+    done: int = 0
+    size: int = 0  # bytes so far
+    seen: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+
+    def receive(self, frame: Frame) -> None:
+        if not isinstance(frame, AttentionFrame):
+            return
+        place = (frame.stack, frame.site, frame.layer)
+        self.seen[place] += 1
+        if frame.mixed.shape[0] != 1 or self.seen[place] > 1:
+            raise RefusalError(
+                f"{self.found.model_class} attends in pieces in layer {frame.layer} (windows of a picture, or chunks): "
+                "a view shows one row of tokens that look at each other. Choose another model."
+            )
+        self.progress("layers", self.done, len(self.found.sites))
+        self.done += 1
+        if frame.layer not in self.layers:
+            return
+        site = next(s for s in self.found.sites if (s.stack, s.site, s.layer) == place)
+        shape = Shape(
+            frame.stack,
+            frame.site,
+            site.keys_from,
+            int(frame.query_mask[0].sum()),
+            int(frame.key_mask[0].sum()),
+            site.causal and frame.site == "self",
+        )
+        heads = [head for head in range(frame.mixed.shape[2]) if head in self.heads]
+        if not heads:
+            return
+        self._refuse_too_large(shape, len(heads))
+        made = layer_maps(frame, causal=shape.causal, heads=heads)
+        self.maps.setdefault(shape, []).extend(made.heads)
+        self.windows.setdefault(shape, set()).add(frame.scores.window)
+        self.disagreement = max(self.disagreement, made.disagreement)
+        self.size += sum(len(one.packed) for one in made.heads)
+
+    def _refuse_too_large(self, shape: Shape, heads: int) -> None:
+        """At the first frame of a part by what such maps usually need, afterwards by what they do need."""
+        layers = sum(
+            s.stack == shape.stack and s.site == shape.site for s in self.found.sites if s.layer in self.layers
+        )
+        before = self.maps.get(shape, [])
+        left = heads * layers - len(before)
+        each = BYTES * shape.entries if not before else sum(len(one.packed) for one in before) / len(before)
+        estimate = (self.size + left * each) / 1e6
+        if estimate > self.max_mb:
+            size = f"{count(layers, 'layer')} x {count(heads, 'head')} x {shape.queries:,} tokens"
+            raise RefusalError(
+                f"The page would have about {numeral(estimate, 2)} MB ({size}) and {self.max_mb:g} are allowed: "
+                "shorten the text, choose layers or heads "
+                "(--layer 0-3), or allow more with --max-mb."
+            )
+
+
+def parts_of(gathered: Gathered, found: Anatomy) -> tuple[Part, ...]:
+    """What was gathered, by name: `decoder` looks at itself, `decoder cross` at the encoder."""
+    if not gathered.maps:
+        raise RefusalError(f"{found.model_class} has no such head in those layers: choose with --layer and --head.")
+    plain = [_plain(shape) for shape in gathered.maps]
+    inputs = _names(gathered)
+    return tuple(
+        Part(
+            name=name
+            if plain.count(name) == 1
+            else f"{name} {shape.queries} x {shape.keys}{'' if shape.causal else ' both ways'}",
+            queries=inputs[shape.stack, shape.queries],
+            keys=inputs[shape.keys_from, shape.keys],
+            causal=shape.causal,
+            window=next(iter(windows)) if len(windows := gathered.windows[shape]) == 1 else None,
+            heads=tuple(maps),
+        )
+        for name, (shape, maps) in zip(plain, gathered.maps.items(), strict=True)
+    )
+
+
+def _plain(shape: Shape) -> str:
+    return shape.stack if shape.site == "self" else f"{shape.stack} {shape.site}"
+
+
+def _names(gathered: Gathered) -> dict[tuple[str, int], str]:
+    """Rows of tokens by stack and length; most stacks have one length."""
+    rows = dict.fromkeys(
+        pair for shape in gathered.maps for pair in ((shape.stack, shape.queries), (shape.keys_from, shape.keys))
+    )
+    lengths = Counter(stack for stack, _ in rows)
+    return {row: row[0] if lengths[row[0]] == 1 else f"{row[0]} of {row[1]}" for row in rows}
+
+
+def inputs_of(gathered: Gathered, loaded: Loaded, read: Reading) -> tuple[Input, ...]:
+    """The tokens of every row in words; their numbers where they are not words (patches, sound)."""
+    return tuple(Input(name, _words(loaded, read, *row)) for row, name in _names(gathered).items())
+
+
+def _words(loaded: Loaded, read: Reading, stack: str, tokens: int) -> tuple[str, ...]:
+    ids = {
+        name: value[0]
+        for name, value in read.batch.items()
+        if name.endswith("input_ids") and getattr(value, "ndim", 0) == 2 and value.shape[1] == tokens
+    }
+    own = [name for name in ids if name.startswith(stack)]
+    if not own and stack != "decoder":
+        own = [name for name in ids if name == "input_ids"]
+    if not own:
+        return _places(loaded, read, tokens)
+    return tuple(word(loaded.tokenizer, int(number)) for number in ids[own[0]])
+
+
+def _places(loaded: Loaded, read: Reading, tokens: int) -> tuple[str, ...]:
+    """Patches by row and column, behind what stands before them; without a known grid the numbers of tokens."""
+    grid = next((scene.grid for scene in read.scenes if scene.grid is not None), None)
+    if grid is None or not 0 <= tokens - grid[0] * grid[1] <= MOST_BEFORE:
+        return tuple(str(place) for place in range(tokens))
+    before = before_patches(loaded.model, tokens - grid[0] * grid[1])
+    return (*before, *(f"{row},{column}" for row in range(grid[0]) for column in range(grid[1])))

@@ -1,0 +1,238 @@
+"""view(model, text) -> View: the attention of one text, every head, for a page that can be mailed.
+
+    view = attnscope.view("pocket", "The dog saw the dog")
+    view.save("view.html"); view.attention(layer=3, head=1)
+    attnscope.view("pocket", survey="attnscope-pocket", sample=6)      the sequence behind a finding, token by token
+
+The model runs once with its fused attention on. Layer by layer its maps are made in row blocks from queries and keys,
+compared with what the model mixed, and kept in eight bits a weight: floating-point maps never live longer than a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnscope.commands.load import opened
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.commands.view.choosing import Behind, Choice, Words, behind_finding, chosen
+from attnscope.commands.view.maps import Gathered, inputs_of, parts_of
+from attnscope.commands.view.record import Opened, Part, View
+from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance, silent
+from attnscope.core.stamp import Stamp, refuse_unusable_seed
+from attnscope.core.words import ranges
+from attnscope.data.medium import readable
+from attnscope.data.windows import Tokenizer
+from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
+from attnscope.hf.anatomy.example import cut_down, run
+from attnscope.hf.loading.in_memory import refuse_broken_weights
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import loaded_model, out_of_memory, precision_and_place, refusing_what_does_not_run
+from attnscope.hf.loading.one_input import reading_of
+from attnscope.hf.loading.one_text import Reading
+from attnscope.hf.loading.options import Loading, refuse_unknown_bos
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.seeing.restoring import (
+    ExchangedModulesError,
+    evaluating,
+    keeping_its_modules,
+    looking_at,
+    without_cache,
+    without_gradients,
+)
+from attnscope.hf.tapping.tap import tap
+from attnscope.hf.tapping.verify import Verification, verify
+
+VERIFIED_TOKENS = 256  # the verifier is dense in float64; of a longer text it is given the beginning
+
+Text = str | Path | tuple[Any, Any] | Mapping[str, Any]
+
+
+def view(
+    model: str | Path | nn.Module | Loaded,
+    text: Text | None = None,
+    *,
+    layer: Words = None,
+    head: Words = None,
+    survey: Survey | str | Path | None = None,
+    sample: int | None = None,
+    max_mb: float = 64.0,
+    dtype: str = "float32",
+    device: str = "cpu",
+    bos: str = "auto",
+    random_init: bool = False,
+    seed: int = 0,
+    tokenizer: Tokenizer | None = None,
+    processor: Any | None = None,
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+    progress: Advance = silent,
+) -> View:
+    """The attention of `model` on `text` (or on a ready batch of one sequence, a picture or a sound, as `explain` reads
+    them, also as one of a pair with a text). An encoder-decoder takes a pair of
+    source and target too; given the source alone, it writes the target itself.
+
+    A single `layer` or `head` is where the page opens; several (`"0-3"`, `[0, 5]`) are all that is kept. Instead of a
+    text, `survey` and `sample` name a sequence that a finding of a survey points at. Pages above `max_mb` are refused
+    before they are made.
+    """
+    refuse_unknown_bos(bos)
+    refuse_unusable_seed(seed)
+    _refuse_no_size(max_mb)
+    given, behind = _asked(readable(text), survey, sample)
+    if behind is not None and layer is None and head is None:
+        layer, head = behind.layer, behind.head
+    progress("loading", 0, 0)
+    loaded = loaded_model(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
+    refuse_broken_weights(loaded)
+    read = reading_of(loaded, given, bos, processor=processor, what="Views")
+    _refuse_single(read)
+    with looking_at(loaded.model), quiet(), _fitting(len(read.words)), without_gradients():
+        progress("probing", 0, 0)
+        with refusing_what_does_not_run(loaded, "this text"):
+            found = anatomy(loaded.model, read.batch)
+            check = _verified(loaded, found, read)
+        layers = chosen(layer, (site.layer for site in found.sites), "layer")
+        heads = chosen(head, (number for site in found.sites for number in range(site.heads)), "head")
+        gathered = Gathered(found, layers.kept, heads.kept, max_mb, progress)
+        with (
+            evaluating(loaded.model),
+            without_cache(loaded.model),
+            refusing_what_does_not_run(loaded, "this text"),
+            tap(loaded.model, found, gathered.receive),
+        ):
+            run(loaded.model, read.batch)
+    parts = parts_of(gathered, found)
+    notes = [*read.notes, *found.notes, *_left_out(layers, heads, layer, head)]
+    if survey is not None:
+        notes += _notes_on_survey(opened(survey, Survey), loaded, behind)
+    return View(
+        model=loaded.name,
+        class_name=loaded.class_name,
+        text=_said(given, read),
+        dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
+        inputs=inputs_of(gathered, loaded, read),
+        parts=parts,
+        opened=_opened(parts, layers, heads),
+        checked=_checked(check, gathered.disagreement, len(read.words)),
+        notes=tuple(notes),
+        provenance={
+            "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
+            **_begun(read, survey),
+            **({} if behind is None else {"sample": behind.sample}),
+            "routes": list(found.routes),
+            "seed": seed,
+            **Stamp.now().to_json(),
+        },
+    )
+
+
+def _refuse_no_size(max_mb: float) -> None:
+    if isinstance(max_mb, bool) or not isinstance(max_mb, int | float) or not max_mb > 0:
+        raise RefusalError(
+            f"The size of a page is a number of megabytes above 0, not {max_mb!r}: give --max-mb such a one."
+        )
+
+
+def _asked(text: Text | None, survey: Survey | str | Path | None, sample: int | None) -> tuple[Text, Behind | None]:
+    """The text itself, or the tokens of the sequence that a survey kept."""
+    if survey is None:
+        if text is None or sample is not None:
+            raise RefusalError("Give a text to view, or a survey and a sample of it (--from SURVEY, --sample N).")
+        return text, None
+    if text is not None:
+        raise RefusalError("A text and a survey are two things to view: give one of them.")
+    behind = behind_finding(opened(survey, Survey), sample)
+    kept = opened(survey, Survey).sequences[behind.sample]
+    return {name: torch.tensor([ids]) for name, ids in kept.items()}, behind
+
+
+def _begun(read: Reading, survey: Survey | str | Path | None) -> dict[str, Any]:
+    """Whether the text begins with BOS and why; a sequence that a survey kept begins as it did there."""
+    told = None if survey is None else opened(survey, Survey).provenance.get("bos")
+    if told is not None:
+        return {"bos": told}
+    return {} if read.beginning is None else {"bos": read.beginning.to_json()}
+
+
+def _said(given: Any, read: Reading) -> str:
+    """What a record keeps of the input: the text, or the name of the file."""
+    if read.scenes:
+        return read.scenes[0].name
+    return given if isinstance(given, str) else given[0] if isinstance(given, tuple) else ""
+
+
+def _refuse_single(read: Reading) -> None:
+    """One token looks at itself and at nothing else."""
+    rows = [t for name, t in read.batch.items() if name.endswith("input_ids") and isinstance(t, torch.Tensor)]
+    if rows and all(row.shape[-1] < 2 for row in rows):
+        raise RefusalError("The text is a single token, which has only itself to look at: give two tokens at least.")
+
+
+def _verified(loaded: Loaded, found: Anatomy, read: Reading) -> Verification:
+    """The verifier's word on this text, or on its beginning where that is long; a refusal where it does not agree."""
+    short = len(read.words) <= VERIFIED_TOKENS
+    with evaluating(loaded.model), without_cache(loaded.model):
+        try:
+            with keeping_its_modules(loaded.model):
+                batch = read.batch if short else cut_down(loaded.model, read.batch)
+                check = verify(loaded.model, batch, found)
+        except ExchangedModulesError:
+            check = verify(loaded.model, read.batch, found)
+    if not check.passed:
+        raise RefusalError(f"{loaded.class_name} cannot be viewed honestly: {check.sentence}")
+    return check
+
+
+def _checked(check: Verification, disagreement: float, tokens: int) -> str:
+    where = "" if tokens <= VERIFIED_TOKENS else " (asked of the beginning of the text)"
+    return (
+        f"Weights times values agree with what the model mixed to {disagreement:.1e} of the largest in every layer "
+        f"shown, on this text. The verifier{where}: {check.sentence}"
+    )
+
+
+def _left_out(layers: Choice, heads: Choice, layer: Words, head: Words) -> list[str]:
+    said = []
+    for choice, words, what in ((layers, layer, "layers"), (heads, head, "heads")):
+        if words is not None and not isinstance(words, int) and not str(words).strip().isdecimal():
+            said.append(f"Only {what} {ranges(choice.kept)} are here.")
+    return said
+
+
+def _notes_on_survey(survey: Survey, loaded: Loaded, behind: Behind | None) -> list[str]:
+    told = survey.provenance.get("model", {}).get("hash")
+    said = [] if behind is None else [f"Sample {behind.sample} of a survey, token for token. {behind.sentence}".strip()]
+    if told is not None and told != loaded.sha256:
+        said.append("The survey is one of other weights: what it found need not be seen here.")
+    return said
+
+
+def _opened(parts: tuple[Part, ...], layers: Choice, heads: Choice) -> Opened:
+    """The first part, layer and head that fit what was asked for."""
+    for part in parts:
+        layer = part.layers[0] if layers.opens is None else layers.opens
+        there = [one.head for one in part.heads if one.layer == layer]
+        if there and (heads.opens is None or heads.opens in there):
+            return Opened(part.name, layer, there[0] if heads.opens is None else heads.opens)
+    raise RefusalError(f"Layer {layers.opens} has no head {heads.opens}: choose with --layer and --head.")
+
+
+@contextmanager
+def _fitting(tokens: int) -> Iterator[None]:
+    """Says how many tokens to try where memory runs out."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        raise RefusalError(
+            f"A view of {tokens} tokens does not fit into memory: give one of {max(tokens // 2, 2)} tokens, or fewer "
+            "layers with --layer 0-3."
+        ) from error

@@ -1,0 +1,291 @@
+"""One look at a model in training: its step, its loss, what was measured, which alarms began or ended. One line.
+
+    {"step": 50, "loss": 3.21, "seconds": 12.4, "tokens": 102400, "cost": 0.031,
+     "values": [{"measure": "entropy", "part": "value", "stack": "model", "site": "self", "heads": [[2.1, ...], ...]}],
+     "alarms": []}
+
+Numbers are kept to six figures, which is what float32 holds, and are null where they are not finite. A measure of the
+stream has `layers` [layers], one of heads has `heads` [layers, heads]; row l is layer l as in surveys, and a layer that
+has fewer heads than others, or none, is filled up with null.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from attnscope.core.card import Card
+from attnscope.core.decoding import FieldError, decode, encode, plain
+from attnscope.core.errors import RefusalError
+from attnscope.core.files import read_document, write_atomically
+from attnscope.core.finding import SEVERITIES, Severity
+
+# run.json: what a run is of, before its first look.
+#
+# A run goes on only with the model it began with. Training changes values, so a model is known by its structure: its
+# class and the names and shapes of its parameters (`fingerprint`).
+
+HEADER = "run.json"
+FORMAT = "attnscope-run"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class RunStack:
+    """One stack of blocks, as surveys describe it: its name, how many blocks, how many heads a block has at most."""
+
+    name: str
+    layers: int
+    heads: int
+    causal: bool | None = None
+
+
+@dataclass(frozen=True)
+class RunHeader:
+    """`settings` is plain data: every, probe or batch, thresholds, qk_clip, framework, and whatever else a watch was
+    told. `resumed` are the steps after which the run went on from a checkpoint."""
+
+    attnscope: str
+    model: str
+    fingerprint: str
+    stacks: tuple[RunStack, ...]
+    measures: dict[str, Card]
+    settings: dict[str, Any] = field(default_factory=dict)
+    created: str = ""
+    resumed: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        said: dict[str, Any] = encode(self)
+        return {**said, "settings": plain(self.settings)}
+
+    @classmethod
+    def from_json(cls, data: Any) -> RunHeader:
+        """What `to_json` gave; a `FieldError` names what does not belong there."""
+        read: RunHeader = decode(cls, data)
+        for name, card in read.measures.items():
+            if name != card.name or not card.parts:
+                raise FieldError(f"measures['{name}'] is the card of something else")
+        return read
+
+    def write(self, folder: Path) -> None:
+        text = json.dumps({"format": FORMAT, "version": VERSION, **self.to_json()}, indent=1, allow_nan=False)
+        write_atomically(folder / HEADER, text.encode("utf-8", errors="replace"), make_folder=True)
+
+
+def read_header(folder: Path) -> RunHeader:
+    """The header of a run folder, or one sentence about what is wrong with it."""
+    path = folder / HEADER
+    data = read_document(path, "a run folder that `attnscope.watch` wrote")
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise RefusalError(f"{path} is not the header of a run: give a run folder that `attnscope.watch` wrote.")
+    if data.get("version") != VERSION:
+        raise RefusalError(
+            f"{path} is a run of version {data.get('version')} and this attnscope reads version {VERSION}:"
+            " use the attnscope that wrote it."
+        )
+    try:
+        return RunHeader.from_json({name: value for name, value in data.items() if name not in ("format", "version")})
+    except FieldError as error:
+        raise RefusalError(f"{path} is damaged inside ({error}): begin a run in another folder.") from error
+
+
+def fingerprint(class_name: str, parameters: Mapping[str, Sequence[int]] | Iterable[tuple[str, Sequence[int]]]) -> str:
+    """A hash of a model's structure, `fingerprint("Llama", {name: tensor.shape ...})`; values do not count."""
+    pairs = parameters.items() if isinstance(parameters, Mapping) else parameters
+    structure = [class_name, sorted([name, [int(size) for size in shape]] for name, shape in pairs)]
+    return hashlib.sha256(json.dumps(structure).encode()).hexdigest()
+
+
+FIGURES = 6
+_DEEPEST = 10**5
+_NUMBERS = {float, int, type(None)}
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """One measure at one place: `Values("entropy", "value", "model", "self", array)`, the array [layers] or
+    [layers, heads], NaN where nothing finite is known."""
+
+    measure: str
+    part: str
+    stack: str
+    site: str
+    numbers: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, measure: str, part: str, stack: str, site: str, numbers: ArrayLike) -> Values:
+        """From anything that numpy takes for numbers, None included; infinities become NaN."""
+        array = np.array(numbers, dtype=np.float64)
+        if array.ndim not in (1, 2):
+            raise ValueError(f"{measure} must be [layers] or [layers, heads], not of {array.ndim} axes")
+        return cls(measure, part, stack, site, np.where(np.isfinite(array), array, np.nan))
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        return (self.measure, self.part, self.stack, self.site)
+
+    @property
+    def layers(self) -> list[float | None] | None:
+        """Plain numbers [layers]; None where there is one for each head."""
+        return None if self.numbers.ndim == 2 else _plain(self.numbers)
+
+    @property
+    def heads(self) -> list[list[float | None]] | None:
+        """Plain numbers [layers, heads]; None where there is one a layer."""
+        return _plain(self.numbers) if self.numbers.ndim == 2 else None
+
+    def to_json(self) -> dict[str, Any]:
+        numbers = {"layers": self.layers} if self.numbers.ndim == 1 else {"heads": self.heads}
+        return {"measure": self.measure, "part": self.part, "stack": self.stack, "site": self.site, **numbers}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Values:
+        if not isinstance(data, Mapping):
+            raise FieldError("an object with named fields is needed")
+        measure, part, stack, site = (data.get(name) for name in ("measure", "part", "stack", "site"))
+        if not all(isinstance(word, str) for word in (measure, part, stack, site)) or len(data) != 5:
+            raise FieldError("measure, part, stack, site and either layers or heads are needed")
+        flat = "layers" in data
+        rows: Any = [data["layers"]] if flat else data.get("heads")
+        if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows) or len(rows) > _DEEPEST:
+            raise FieldError("lists of numbers are needed")
+        if len({len(row) for row in rows}) > 1 or any(set(map(type, row)) - _NUMBERS for row in rows):
+            raise FieldError("lists of numbers or null, equally long, are needed")
+        try:
+            numbers = np.array(rows[0] if flat else rows, dtype=np.float64)
+        except (OverflowError, ValueError) as error:
+            raise FieldError("numbers that a float can hold are needed") from error
+        return cls(measure, part, stack, site, numbers if flat or rows else numbers.reshape(0, 0))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A rule that began to hold at a look, holds in more places or by more (`renewed`), or (`ended`) stopped holding.
+
+    `since` is the step since which it holds: an alarm, what renews it and its end share rule, stack, site and since.
+    `layers` and `heads` (pairs of layer and head) say where; `value` is the number that crossed `threshold`.
+    """
+
+    rule: str
+    severity: Severity
+    step: int
+    since: int
+    stack: str
+    site: str
+    layers: tuple[int, ...]
+    heads: tuple[tuple[int, int], ...]
+    value: float
+    threshold: float
+    sentence: str
+    advice: str = ""
+    citation: str = ""
+    ended: bool = False
+    renewed: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """What an alarm, what renews it and its end have in common."""
+        return (self.rule, self.stack, self.site, self.since)
+
+    def at_least(self, severity: Severity) -> bool:
+        return SEVERITIES.index(self.severity) >= SEVERITIES.index(severity)
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """`seconds` and `tokens` count from the beginning of the run, over resumptions; `cost` is what this look took, in
+    seconds. `loss` is that of the step, None where nobody told it or it is not finite (which an alarm says)."""
+
+    step: int
+    loss: float | None
+    seconds: float
+    tokens: int
+    cost: float
+    values: tuple[Values, ...] = ()
+    alarms: tuple[Alarm, ...] = ()
+
+    def find(
+        self, measure: str, part: str = "value", stack: str | None = None, site: str | None = None
+    ) -> Values | None:
+        """The first `Values` that these words fit, or None."""
+        wanted = (measure, part, stack, site)
+        return next(
+            (one for one in self.values if all(w in (None, k) for w, k in zip(wanted, one.key, strict=True))), None
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "loss": None if self.loss is None or not math.isfinite(self.loss) else _short(self.loss),
+            "seconds": round(self.seconds, 3),
+            "tokens": self.tokens,
+            "cost": _short(self.cost),
+            "values": [one.to_json() for one in self.values],
+            "alarms": encode(self.alarms),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Look:
+        """What `to_json` gave; a `FieldError` names what does not belong there."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("values"), list):
+            raise FieldError("values: a list is needed")
+        try:
+            values = tuple(Values.from_json(one) for one in data["values"])
+        except FieldError as error:
+            raise FieldError(f"values: {error}") from error
+        rest: _Rest = decode(_Rest, {name: value for name, value in data.items() if name != "values"})
+        if rest.step < 0:
+            raise FieldError("step: a step is not negative")
+        return cls(rest.step, rest.loss, rest.seconds, rest.tokens, rest.cost, values, rest.alarms)
+
+    def line(self) -> bytes:
+        """The line of looks.jsonl, its end included."""
+        text = json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        return text.encode("utf-8", errors="replace") + b"\n"
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """All of a look but its values, which are too many to be read one by one."""
+
+    step: int
+    loss: float | None
+    seconds: float
+    tokens: int
+    cost: float
+    alarms: tuple[Alarm, ...]
+
+
+def _plain(numbers: NDArray[np.float64]) -> list[Any]:
+    """Six figures, null where not finite. All at once: a look has thousands of numbers, and is paid for in training.
+
+    With e the power of ten of the sixth figure, round(x / 10^e) 10^e; for negative e by dividing by 10^-e, which is
+    exact in float64 up to 10^22, so that the quotient is the float nearest to the decimal and prints as short as it
+    is. Powers end at 10^300: below 1e-295 there are fewer figures, and float32 ends at 1e-45.
+    """
+    finite = np.isfinite(numbers)
+    known = np.where(finite, numbers, 0.0)
+    size = np.abs(known)
+    power = np.floor(np.log10(np.where(size > 0, size, 1.0))) - (FIGURES - 1)
+    up, down = 10.0 ** np.maximum(power, 0), 10.0 ** np.minimum(-np.minimum(power, 0), 300)
+    rows: list[Any] = (np.round(known * down / up) * up / down).tolist()
+    return rows if finite.all() else _with_null(rows, finite.tolist())
+
+
+def _with_null(rows: list[Any], finite: list[Any]) -> list[Any]:
+    return [
+        _with_null(row, there) if isinstance(row, list) else row if there else None
+        for row, there in zip(rows, finite, strict=True)
+    ]
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.{FIGURES}g}")

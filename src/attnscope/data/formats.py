@@ -1,0 +1,208 @@
+"""From the bytes of one file to documents: plain text, JSON lines, either of them gzipped, and parquet.
+
+A text file is one document. A line of JSON is one document, and so is a row of parquet; `field` names the
+text in it. Lines without that field that have a source and a target are pairs, for encoder-decoders. Every way
+in which a file can be wrong has one sentence that says where and what to do.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.files import LARGEST, read_all, too_large, unpacked
+from attnscope.data.corpus import Document
+
+JSON_LINES = (".jsonl", ".ndjson")
+_PAIR = ("source", "target")
+_ROWS = 1024  # of parquet, at a time
+KNOWN = (".txt", ".md", ".gz", ".parquet", *JSON_LINES)
+
+
+def documents(data: bytes, name: str, suffixes: list[str], field: str) -> list[Document]:
+    """The documents in `data`; `suffixes` are those of the file name, as `Path.suffixes` gives them."""
+    kinds = [suffix.lower() for suffix in suffixes]
+    if kinds[-1:] == [".gz"]:
+        return documents(_gunzip(data, name), name, kinds[:-1], field)
+    if kinds[-1:] == [".parquet"]:
+        return _parquet(data, name, field)
+    text = plain_text(data, name)
+    return _json_lines(text, name, field) if kinds[-1:] and kinds[-1] in JSON_LINES else [text]
+
+
+def _gunzip(data: bytes, name: str) -> bytes:
+    try:
+        return unpacked(data, name)
+    except (OSError, EOFError, zlib.error) as error:
+        raise RefusalError(
+            f"{name} is not a whole gzip file ({error}): it may be cut short or damaged; fetch it again."
+        ) from error
+
+
+def plain_text(data: bytes, name: str, before: int = 0) -> str:
+    """UTF-8 with or without a byte order mark; line ends become newlines, as in Python's text files. `before` are the
+    bytes of the file that come before these."""
+    if (zero := data.find(b"\0")) >= 0:
+        raise RefusalError(
+            f"{name} looks binary (a zero byte at offset {before + zero}): give a text file; save UTF-16 as UTF-8."
+        )
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RefusalError(
+            f"{name} is not UTF-8 (byte 0x{data[error.start]:02x} at offset {before + error.start}): "
+            "convert it, for example with iconv -f latin1 -t utf-8."
+        ) from error
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _json_lines(text: str, name: str, field: str) -> list[Document]:
+    # Only a newline ends a record: JSON strings may hold the other separators that splitlines() knows.
+    return [
+        json_record(line, f"{name}, line {number},", field)
+        for number, line in enumerate(text.split("\n"), start=1)
+        if line.strip()
+    ]
+
+
+def json_record(line: str, place: str, field: str) -> Document:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RefusalError(f"{place} is not JSON ({error}): every line must be one JSON object.") from error
+    if isinstance(record, str):
+        refuse_half_characters(record, place)
+        return record
+    if not isinstance(record, dict):
+        raise RefusalError(f'{place} is not a JSON object: write lines like {{"{field}": "..."}}.')
+    if field not in record and all(isinstance(record.get(side), str) for side in _PAIR):
+        for side in _PAIR:
+            refuse_half_characters(record[side], place)
+        return record[_PAIR[0]], record[_PAIR[1]]
+    if field not in record:
+        raise RefusalError(f"{place} has no field '{field}'; {_pick(record)}.")
+    if not isinstance(record[field], str):
+        raise RefusalError(f"{place} has no text in the field '{field}': choose a field of strings with --field.")
+    refuse_half_characters(record[field], place)
+    return str(record[field])
+
+
+def refuse_half_characters(text: str, place: str) -> None:
+    """Half of a surrogate pair is no character: no tokenizer takes it."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RefusalError(
+            f"{place} holds half a character (\\u{ord(text[error.start]):04x}) at position {error.start}: "
+            "write it again as UTF-8."
+        ) from error
+
+
+def _pick(fields: Any) -> str:
+    names = ", ".join(map(str, fields))
+    return f"choose one of its fields with --field: {names}" if names else "it has no field at all"
+
+
+def _parquet(data: bytes, name: str, field: str) -> list[Document]:
+    with whole_parquet(name):
+        return _rows(opened_parquet(io.BytesIO(data), name, field), name, field)
+
+
+def opened_parquet(source: Any, name: str, field: str) -> Any:
+    """A parquet file whose `field` is a column of text."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise RefusalError(
+            f"Reading {name} needs pyarrow: pip install 'attnscope[parquet]', or convert it to .jsonl."
+        ) from error
+    with whole_parquet(name):
+        file = pyarrow.parquet.ParquetFile(source)
+        columns = file.schema_arrow
+        if field not in columns.names:
+            raise RefusalError(f"{name} has no column '{field}'; {_pick(columns.names)}.")
+        if len(columns.get_all_field_indices(field)) > 1:
+            raise RefusalError(f"{name} has several columns called '{field}': rename all but one of them.")
+        kind = columns.field(field).type
+        if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+            raise RefusalError(f"The column '{field}' of {name} holds {kind}, not text: choose another with --field.")
+        return file
+
+
+@contextmanager
+def whole_parquet(name: str) -> Iterator[None]:
+    damaged: tuple[type[Exception], ...] = (OSError, KeyError, ValueError)
+    try:
+        import pyarrow
+
+        damaged += (pyarrow.ArrowException,)
+    except ImportError:  # which is said where the file is opened
+        pass
+    try:
+        yield
+    except damaged as error:
+        raise RefusalError(
+            f"{name} is not a whole parquet file ({error}): it may be cut short or damaged; fetch it again."
+        ) from error
+
+
+def _rows(file: Any, name: str, field: str) -> list[Document]:
+    """A few rows at a time: a long text that is repeated takes no room in the file, and all of it in memory."""
+    rows: list[Document] = []
+    length = number = 0
+    for batch in file.iter_batches(batch_size=_ROWS, columns=[field]):
+        for value in batch.column(0):
+            try:
+                text = value.as_py()
+            except UnicodeDecodeError as error:
+                raise RefusalError(
+                    f"Row {number} of the column '{field}' of {name} is not UTF-8 (byte "
+                    f"0x{error.object[error.start]:02x} at offset {error.start}): write the file again as UTF-8."
+                ) from error
+            number += 1
+            if text is not None:
+                rows.append(text)
+                length += len(text)
+        if length > LARGEST:
+            raise RefusalError(too_large(name, LARGEST))
+    return rows
+
+
+# One text for one model to read at once: from a file, whole.
+
+LONGEST_TEXT = 1 << 26  # bytes: far past what any model has positions for
+TEXT_SUFFIXES = (".txt", ".md", ".text", ".json", ".jsonl")
+_LONGEST_NAME = 1024
+
+
+def text_of_file(path: Path) -> str:
+    """UTF-8, whatever the name; anything else is refused, with the place of its first wrong byte."""
+    if path.is_dir():
+        raise RefusalError(f"'{path}' is a folder: give a text, or a file of one.")
+    try:
+        with path.open("rb") as stream:
+            return plain_text(read_all(stream, f"'{path}'", LONGEST_TEXT), f"'{path}'")
+    except FileNotFoundError:
+        raise RefusalError(f"There is no file '{path}': give a text, or the name of a file that is there.") from None
+    except OSError as error:
+        raise RefusalError(f"'{path}' cannot be read ({error.strerror}): give the text itself.") from None
+
+
+def refuse_name_of_file(text: str) -> None:
+    """In Python a string is a text and a Path a file. One word that is the name of a text file which lies here was
+    meant as the file, and would be explained letter by letter."""
+    if len(text) >= _LONGEST_NAME or any(c.isspace() or c == "\0" for c in text):
+        return
+    try:
+        named = Path(text).suffix.lower() in TEXT_SUFFIXES and Path(text).is_file()
+    except OSError:
+        return
+    if named:
+        raise RefusalError(f"'{text}' is the name of a file here: give Path('{text}') to have it read.")

@@ -1,0 +1,186 @@
+"""read(source) -> Corpus: text from a file, a folder, standard input, Python strings, or the embedded book.
+
+    read("corpus.txt")   read("corpus.jsonl.gz", field="body")   read("folder/")   read("-")
+    read(["one text", "another"])   read([("a source", "its target")])   read()
+
+The embedded text is chapters I to IX of Alice's Adventures in Wonderland by Lewis Carroll (1865), which is in
+the public domain.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib import resources
+from pathlib import Path, PurePosixPath
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.files import LARGEST, named_path, neighbour_meant, read_all, shortened, too_large
+from attnscope.core.places import filesystem, is_address
+from attnscope.data.corpus import Corpus, Document
+from attnscope.data.formats import KNOWN, documents, refuse_half_characters
+from attnscope.data.medium import PICTURE_SUFFIXES, SOUND_SUFFIXES, names_medium
+
+REPEATED = "repeated"  # no text: random tokens, twice over
+EMBEDDED = "Alice's Adventures in Wonderland (embedded)"
+
+
+def read(source: str | Path | Iterable[Document] | None = None, *, field: str = "text") -> Corpus:
+    """What `source` names. A string is a path (`-`: standard input); give texts themselves in a list."""
+    if source is None:
+        text = resources.files("attnscope.data").joinpath("embedded.txt").read_text(encoding="utf-8")
+        return Corpus.of(EMBEDDED, [text])
+    if not isinstance(source, str | Path):
+        return Corpus.of("texts given in Python", _strings(source))
+    if str(source) == "-":
+        if sys.stdin is None:
+            raise RefusalError("Standard input is closed: pipe a text into it, or name a file.")
+        return Corpus.of(
+            "standard input", documents(read_all(sys.stdin.buffer, "Standard input"), "Standard input", [], field)
+        )
+    if is_address(source):
+        return _from_elsewhere(str(source), field)
+    return _from_path(str(source), field)
+
+
+def repeated(source: object) -> Corpus | None:
+    """The corpus called `repeated`, for commands that let a model draw its own; a file of that name comes first."""
+    if str(source) != REPEATED or not isinstance(source, str) or Path(source).exists():
+        return None
+    return Corpus("random tokens, twice over", (), sha256(REPEATED.encode()).hexdigest(), drawn=True)
+
+
+def _strings(texts: Iterable[Document]) -> list[Document]:
+    kept = list(texts)
+    for number, text in enumerate(kept):
+        sides: tuple[object, ...] = text if isinstance(text, tuple) and len(text) == 2 else (text,)
+        strings = [side for side in sides if isinstance(side, str)]
+        if len(strings) < len(sides):
+            raise RefusalError(
+                f"Item {number} of the corpus is {type(text).__name__}, not text: give strings, or pairs of source and"
+                " target."
+            )
+        for side in strings:
+            refuse_half_characters(side, f"Item {number} of the corpus")
+    return kept
+
+
+def corpus_path(source: str) -> Path:
+    """The file or folder that a string names, which must be there."""
+    if not source.strip():
+        raise RefusalError(
+            "The corpus argument is empty: name a file or folder, or leave it out for the embedded text."
+        )
+    if _is_text(source) or not (path := named_path(source, "corpus")).exists():
+        hint = "" if _is_text(source) else neighbour_meant(path)
+        raise RefusalError(
+            f"There is no corpus file or folder '{shortened(source)}': check the path, use - for standard input, "
+            f"or in Python give texts in a list.{hint}"
+        )
+    return path
+
+
+def _from_elsewhere(address: str, field: str) -> Corpus:
+    """One object that fsspec opens, or all below an address."""
+    system, path = filesystem(address)
+    names = [path] if system.isfile(path) else sorted(system.find(path))
+    if not names:
+        raise RefusalError(f"There is nothing at {address}: check the address.")
+    found: list[Document] = []
+    for name in names:
+        with system.open(name, "rb") as opened:
+            found += documents(read_all(opened, name), name, PurePosixPath(name).suffixes, field)
+    files = tuple(PurePosixPath(name).name for name in names)
+    return Corpus.of(address, found, files, folder=names != [path])
+
+
+def _from_path(source: str, field: str) -> Corpus:
+    path = corpus_path(source)
+    if path.is_dir():
+        return _from_folder(path, field)
+    return Corpus.of(str(path), documents(_bytes(path), str(path), path.suffixes, field), (path.name,))
+
+
+def _is_text(source: str) -> bool:
+    """What can be no path and reads like a text was meant to be one."""
+    return "\0" in source or "\n" in source or (len(source) > 255 and " " in source)
+
+
+def _from_folder(folder: Path, field: str) -> Corpus:
+    """Every file below, by name. Hidden ones are left out, and what has no known suffix and is not text."""
+    found: list[Document] = []
+    files: list[str] = []
+    skipped: list[str] = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder).as_posix()
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
+        try:
+            found += documents(_bytes(path), str(path), path.suffixes, field)
+            files.append(name)
+        except RefusalError:
+            if path.suffix.lower() in KNOWN:
+                raise
+            skipped.append(name)
+        if sum(len("".join(document)) for document in found) > LARGEST:
+            raise RefusalError(too_large(f"The folder {folder}", LARGEST))
+    if not files:
+        raise RefusalError(f"The folder {folder} holds no text file: put .txt, .jsonl or .parquet files in it.")
+    return Corpus.of(str(folder), found, tuple(files), tuple(skipped), folder=True)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            return read_all(stream, str(path))
+    except OSError as error:
+        raise RefusalError(
+            f"{path} cannot be read ({error.strerror or error}): check its permissions or give another file."
+        ) from error
+
+
+# A corpus of pictures or sounds: a file of one, or a folder of them. Only their names are kept; files are read later.
+#
+#     gallery("photo.png")   gallery("photos/")   gallery("texts/") is None
+#
+# A folder with a text file in it is a corpus of texts, as it always was, and what is no text in it is left out.
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Files in the order of their names, of which a scan reads some or all."""
+
+    name: str
+    files: tuple[Path, ...]
+
+    def drawn(self, samples: int | None, seed: int) -> tuple[Path, ...]:
+        """So many of them at most, by chance, still in their order."""
+        if samples is None or samples >= len(self.files):
+            return self.files
+        chosen = sorted(random.Random(seed).sample(range(len(self.files)), samples))
+        return tuple(self.files[number] for number in chosen)
+
+
+def gallery(source: object) -> Gallery | None:
+    """The pictures or sounds that a path names; None where it names something else, or nothing."""
+    if not isinstance(source, str | Path) or is_address(source) or str(source) in ("", "-"):
+        return None
+    path = Path(source).expanduser()
+    try:
+        if path.is_file():
+            return Gallery(path.name, (path,)) if names_medium(str(path)) else None
+        if not path.is_dir():
+            return None
+        files = sorted(one for one in path.rglob("*") if one.is_file() and not one.name.startswith("."))
+    except OSError:
+        return None
+    if any(one.name.lower().endswith(KNOWN) for one in files):
+        return None
+    shown = [one for one in files if one.suffix.lower() in PICTURE_SUFFIXES]
+    heard = [one for one in files if one.suffix.lower() in SOUND_SUFFIXES]
+    if shown and heard:
+        raise RefusalError(f"The folder {path} holds pictures and sounds: give a folder of one kind.")
+    return Gallery(path.resolve().name, tuple(shown or heard)) if shown or heard else None

@@ -1,0 +1,281 @@
+"""From a corpus to token sequences: how long documents are cut, and which sequences are taken.
+
+A document longer than `max_tokens` is cut in consecutive windows, and each window gets the special tokens
+that the tokenizer puts around one text (BOS, [CLS] ... [SEP], </s>); a shorter document stays a sequence of
+its own. A window with fewer than two tokens of text is dropped: it has no attention to speak of.
+
+`samples` takes that many windows from all over the corpus, not from its beginning. So that a large corpus
+need not be tokenized for a few windows, very long documents are read in stretches of text, cut where a line
+or a word ends; stretches are drawn in random order until there are several times as many windows as wanted,
+and the windows are drawn from those. Which ones depends on the corpus, the tokenizer and the seed alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from attnscope.core.errors import RefusalError
+from attnscope.data.corpus import Corpus
+
+# How sequences begin: with the token that says "here a text begins" (BOS), or without it, and why.
+#
+# Models that were trained with BOS put their attention sinks and massive activations on it, and without it they say
+# other things than in use: whoever reads the numbers of a model must know which of the two was read.
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """`begins`: whether the first token of every sequence is `token`. `why` is the rest of a sentence in brackets."""
+
+    begins: bool
+    token: int | None  # None: there is no such token
+    why: str
+    word: str | None = None  # the token as the vocabulary writes it
+
+    def __call__(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """A sequence, or what stands before one, as it should begin."""
+        there = self.token is not None and tuple(ids[:1]) == (self.token,)
+        if self.begins and self.token is not None and not there:
+            return (self.token, *ids)
+        return tuple(ids[1:]) if there and not self.begins else tuple(ids)
+
+    def to_json(self) -> dict[str, Any]:
+        said = {"begins": self.begins, "token": self.word, "why": self.why}
+        return {name: value for name, value in said.items() if value is not None}
+
+
+DEFAULT_TOKENS = 256
+Tokenizer = Callable[..., Mapping[str, Any]]
+
+_STRETCH = 1 << 16  # characters tokenized at once, and more for long windows:
+_STRETCH_PER_TOKEN = 64  # about 16 windows of English in a stretch, so that few end short
+_DRAW_FROM = 4  # windows tokenized for each one taken
+_SPREAD = 8  # stretches tokenized at least, so that a few windows come from several places
+_MOST_RANDOM = 1 << 24  # tokens: a corpus has an end, and chance has none
+_FEWEST = 2  # tokens of text in a window
+
+
+@dataclass(frozen=True)
+class Window:
+    """One sequence. `document` and `start` (in tokens of its stretch of text) say where it was."""
+
+    ids: tuple[int, ...]
+    types: tuple[int, ...] | None = None
+    document: int = 0
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The sequences of a scan, in corpus order: the number of a sample is its place here."""
+
+    name: str
+    sha256: str
+    sequences: tuple[Window, ...]
+    max_tokens: int
+    targets: tuple[tuple[int, ...], ...] | None = None  # what a decoder writes for each; None: the sequence again
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(window.ids) for window in self.sequences)
+
+
+def windows(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    *,
+    max_tokens: int | None = None,
+    positions: int | None = None,
+    vocab_size: int | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    beginning: Beginning | None = None,
+    short: bool = False,
+) -> Windows:
+    """The sequences of `corpus`; all of them, or `samples` drawn with `seed`. A corpus of fewer than `max_tokens` in
+    all is refused, unless it may be `short`.
+
+    `positions` is the longest sequence the model takes, and `vocab_size` the number of tokens it knows. Without
+    `beginning`, windows begin as the tokenizer makes texts begin.
+    """
+    limit = window_length(max_tokens, positions)
+    _refuse_fewer_than_one(samples)
+    stretches = list(_stretches(corpus.documents, max(_STRETCH, _STRETCH_PER_TOKEN * limit)))
+    surround = _surround(tokenizer, corpus)
+    if beginning is not None:
+        surround = surround.beginning(beginning)
+    room = limit - surround.length
+    if room < _FEWEST:
+        raise RefusalError(
+            f"Sequences of {limit} tokens leave no room for text beside {surround.length} special tokens: "
+            f"ask for at least {surround.length + _FEWEST} with --max-tokens."
+        )
+    order = list(range(len(stretches)))
+    if samples is not None:
+        random.Random(seed).shuffle(order)
+    cut: dict[int, list[int]] = {}
+    seen = made = 0
+    for place in order:
+        cut[place] = _token_ids(tokenizer, stretches[place][1])
+        seen += len(cut[place])
+        made += len(_starts(cut[place], room))
+        if samples is not None and made >= _DRAW_FROM * samples and len(cut) >= _SPREAD:
+            break
+    # Only what is drawn is made: windows are many where they are short.
+    places = [(place, start) for place in sorted(cut) for start in _starts(cut[place], room)]
+    if not places:
+        raise RefusalError(
+            f"The corpus {corpus.name} gives no sequence of {_FEWEST} tokens or more ({seen} in all) with "
+            "this tokenizer: give it more text, or text that the tokenizer knows."
+        )
+    if max_tokens is not None and not short and len(cut) == len(stretches) and seen < room:
+        raise RefusalError(
+            f"The corpus ({corpus.name}) has {seen + surround.length} tokens, fewer than one window of "
+            f"{max_tokens}: give it more text, or pass --max-tokens {seen + surround.length} or less."
+        )
+    if samples is not None and samples < len(places):
+        places = [places[i] for i in sorted(random.Random(seed).sample(range(len(places)), samples))]
+    found = [surround(tuple(cut[place][a : a + room]), stretches[place][0], a) for place, a in places]
+    _refuse_unknown_tokens(found, vocab_size)
+    return Windows(corpus.name, corpus.sha256, tuple(found), limit)
+
+
+def random_windows(
+    vocab_size: int,
+    *,
+    max_tokens: int | None = None,
+    positions: int | None = None,
+    samples: int = 64,
+    seed: int = 0,
+    first: int | None = None,
+) -> Windows:
+    """Uniformly drawn tokens, for a model without a tokenizer; `first` (a BOS token) opens each sequence."""
+    limit = window_length(max_tokens, positions)
+    if vocab_size < 1:
+        raise RefusalError("A model with no tokens cannot read random ones: give ready batches in Python.")
+    refuse_too_much_chance(samples, limit)
+    draw = random.Random(seed)
+    opening = () if first is None else (first,)
+    found = tuple(
+        Window((*opening, *(draw.randrange(vocab_size) for _ in range(limit - len(opening))))) for _ in range(samples)
+    )
+    digest = hashlib.sha256(repr([window.ids for window in found]).encode()).hexdigest()
+    return Windows(f"random tokens (seed {seed})", digest, found, limit)
+
+
+def refuse_too_much_chance(samples: int, limit: int) -> None:
+    """Of sequences that are drawn: none, or more than memory is for."""
+    _refuse_fewer_than_one(samples)
+    if samples * limit > _MOST_RANDOM:
+        raise RefusalError(
+            f"{samples:,} sequences of {limit:,} random tokens are {samples * limit:,} to draw and keep: ask for "
+            f"--samples {max(1, _MOST_RANDOM // limit)} or fewer, or for shorter ones with --max-tokens."
+        )
+
+
+def window_length(max_tokens: int | None, positions: int | None) -> int:
+    """What was asked for, if the model takes it; else 256, or as many as the model takes."""
+    if max_tokens is None:
+        return DEFAULT_TOKENS if positions is None else min(DEFAULT_TOKENS, positions)
+    if max_tokens < _FEWEST:
+        raise RefusalError(f"A sequence of {max_tokens} tokens has no attention: pass --max-tokens {_FEWEST} or more.")
+    if positions is not None and max_tokens > positions:
+        raise RefusalError(
+            f"Sequences of {max_tokens} tokens are longer than the {positions} positions of this model: "
+            f"pass --max-tokens {positions} or less."
+        )
+    return max_tokens
+
+
+def _refuse_fewer_than_one(samples: int | None) -> None:
+    if samples is not None and samples < 1:
+        raise RefusalError(f"{samples} samples leave nothing to measure: pass --samples 1 or more.")
+
+
+def _refuse_unknown_tokens(found: Sequence[Window], vocab_size: int | None) -> None:
+    largest = max(max(window.ids) for window in found)
+    if vocab_size is not None and largest >= vocab_size:
+        raise RefusalError(
+            f"The tokenizer gives token {largest}, and this model knows {vocab_size} tokens: "
+            "use the tokenizer that belongs to the model."
+        )
+
+
+def _stretches(documents: Sequence[str], length: int) -> Iterator[tuple[int, str]]:
+    """Documents in pieces of up to `length` characters, each to the end of a line or word if it can."""
+    for number, document in enumerate(documents):
+        start = 0
+        while len(document) - start > length:
+            end = start + length
+            after = document.rfind("\n", start + length // 2, end) + 1
+            after = after or document.rfind(" ", start + length // 2, end) + 1
+            yield number, document[start : after or end]
+            start = after or end
+        yield number, document[start:]
+
+
+def _starts(ids: Sequence[int], room: int) -> range:
+    """Where consecutive parts of at most `room` tokens begin; only a last part of a single token is left out."""
+    return range(0, len(ids) - _FEWEST + 1, room)
+
+
+@dataclass(frozen=True)
+class _Surround:
+    """What the tokenizer puts before and after one text, and the token types it gives to the three parts."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    types: tuple[tuple[int, ...], int, tuple[int, ...]] | None
+
+    @property
+    def length(self) -> int:
+        return len(self.before) + len(self.after)
+
+    def beginning(self, beginning: Beginning) -> _Surround:
+        """The same, with or without BOS in front; it has the type of what comes after it."""
+        before = beginning(self.before)
+        if self.types is None or before == self.before:
+            return replace(self, before=before)
+        first, text, after = self.types
+        added = len(before) > len(self.before)
+        return replace(self, before=before, types=((first or (text,))[:1] + first if added else first[1:], text, after))
+
+    def __call__(self, ids: tuple[int, ...], document: int, start: int) -> Window:
+        types = None
+        if self.types is not None:
+            before, text, after = self.types
+            types = (*before, *(text,) * len(ids), *after)
+        return Window((*self.before, *ids, *self.after), types, document, start)
+
+
+def _surround(tokenizer: Tokenizer, corpus: Corpus) -> _Surround:
+    """Learned from the tokenizer itself: the same words with and without special tokens."""
+    for document in corpus.documents:
+        sample = document[:200]
+        bare = _token_ids(tokenizer, sample)
+        if not bare:
+            continue
+        dressed = tokenizer(sample, add_special_tokens=True)
+        ids = list(dressed["input_ids"])
+        for before in range(len(ids) - len(bare) + 1):
+            end = before + len(bare)
+            if ids[before:end] == bare:
+                types = dressed.get("token_type_ids")
+                split = types and (tuple(types[:before]), int(types[before]), tuple(types[end:]))
+                return _Surround(tuple(ids[:before]), tuple(ids[end:]), split or None)
+        raise RefusalError(
+            "This tokenizer changes a text when it adds special tokens, so windows cannot be cut: "
+            "give ready batches in Python."
+        )
+    return _Surround((), (), None)
+
+
+def _token_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])

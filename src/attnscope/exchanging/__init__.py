@@ -1,1 +1,0 @@
-"""Other attention in a model: installed, and saved with it."""

@@ -1,0 +1,75 @@
+"""Alarms that a measure's own card rings, for measures that no other finding reads.
+
+So a new measure with an alarm on its card is diagnosed without another edit, until a finding says that it reads it.
+Where `Thresholds` has a limit of the measure's name, that one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnscope.commands.scan.diagnose import Thresholds
+from attnscope.commands.scan.survey.readings import Grid, grids
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.core.card import Card
+from attnscope.core.finding import Finding, finding
+from attnscope.core.registry import findings
+from attnscope.core.words import blocks, count, entering, number
+
+
+@finding(
+    order=900,
+    reads=(),
+    summary="The alarm on the card of a measure that no other finding reads.",
+    citation="the card of the measure",
+)
+def alarm(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+    elsewhere = {measure for kind in findings().values() for measure in kind.reads}
+    for name, card in survey.cards.items():
+        if card.alarm is None or name in elsewhere:
+            continue
+        for grid in grids(survey, name, card.parts[0]):
+            yield from _rings(card, grid, thresholds)
+
+
+def _rings(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Finding]:
+    assert card.alarm is not None
+    named = card.name in vars(thresholds)
+    limit = float(vars(thresholds)[card.name]) if named else card.alarm.threshold
+    above = card.alarm.relation == ">"
+    mask = grid.means > limit if above else grid.means < limit
+    if not mask.any():
+        return
+    places = np.argwhere(mask)
+    # A number that a block makes of the stream stands where the stream leaves the block.
+    depths = tuple(sorted({int(place[0]) - card.of_block for place in places}))
+    worst = float(np.nanmax(grid.means) if above else np.nanmin(grid.means))
+    many = mask.sum() > thresholds.most_heads * grid.measured
+    heads = grid.chosen(mask) if mask.ndim == 2 else ()
+    # The card's words ("ten times longer") are about the card's limit.
+    meaning = f": {card.alarm.meaning.rstrip('.')}" if limit == card.alarm.threshold else ""
+    if heads:
+        where = f"in {len(heads):,} of {count(grid.measured, 'head')} ({blocks(depths)})"
+    elif card.of_block or grid.site != "stream":
+        where = f"in {blocks(depths)}"
+    else:
+        where = entering(depths, len(grid.means) - 1)
+    yield Finding(
+        kind=alarm.name,
+        severity="warning" if many else "info",
+        stack=grid.stack,
+        layers=depths,
+        heads=heads,
+        sentence=(
+            f"{card.title} is {'above' if above else 'below'} {number(limit)} {where}{grid.tail}"
+            f" ({'up' if above else 'down'} to {number(worst)}){meaning}."
+        ),
+        value=worst,
+        threshold=limit,
+        threshold_name=card.name if named else f"{card.name} alarm",
+        citation=card.citation,
+        advice=card.summary,
+        details={"measure": card.name, "site": grid.site},
+    )

@@ -1,0 +1,49 @@
+"""Dormant heads: what they give is small beside the other heads of their layer.
+
+Of thirteen scores that were tried for finding heads that can be left out, those by the norm of a head's output held
+over model families, and found heads that the mass on the first token does not (arXiv:2504.03889).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attnscope.commands.scan.diagnose import Thresholds
+from attnscope.commands.scan.survey.readings import grids
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.core.finding import Finding, finding
+from attnscope.core.words import percent
+
+
+@finding(
+    order=95,
+    reads=("inactive_heads",),
+    summary="Heads that give little beside the others of their layer.",
+    citation="arXiv:2504.03889",
+)
+def dormant_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+    for grid in grids(survey, "inactive_heads"):
+        found = grid.chosen(grid.means < thresholds.inactive_heads)
+        if not found:
+            continue
+        least = min(found, key=lambda place: (grid.means[place], place))
+        yield Finding(
+            kind=dormant_heads.name,
+            severity="info",
+            stack=grid.stack,
+            layers=tuple(sorted({layer for layer, _ in found})),
+            heads=found,
+            sentence=(
+                f"In {grid.portion(found)} the output is below {percent(thresholds.inactive_heads)} of the mean of"
+                f" their layer's heads; least in head {least[1]} of block {least[0]}: {percent(grid.means[least])}."
+            ),
+            value=float(grid.means[least]),
+            threshold=thresholds.inactive_heads,
+            threshold_name="inactive_heads",
+            citation=dormant_heads.citation,
+            advice=(
+                "Such heads may be left out at little loss on texts like these (`attnscope treat --remedy prune`"
+                " measures it); on other texts they may wake, so look at more than one corpus first."
+            ),
+            details={"measure": "inactive_heads", "site": grid.site},
+        )

@@ -1,0 +1,63 @@
+"""Duplicate heads: two heads of a block that draw the same pattern. One of them can often go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attnscope.commands.scan.diagnose import Thresholds
+from attnscope.commands.scan.survey.readings import Grid, grids
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.core.finding import Finding, finding
+from attnscope.core.words import number
+
+
+@finding(
+    order=90,
+    reads=("head_overlap",),
+    summary="Heads of one block that draw the same pattern.",
+    citation="arXiv:1905.10650",
+)
+def duplicate_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+    for grid in grids(survey, "head_overlap"):
+        mask = grid.means > thresholds.duplicate_overlap
+        found = grid.chosen(mask)
+        if not found:
+            continue
+        best = grid.strongest(mask)[0]
+        pairs = list(dict.fromkeys(_pair(grid, place) for place in grid.strongest(mask)))
+        layer, *alike = pairs[0]
+        share = len(found) / grid.measured
+        depths = sorted({layer for layer, _ in found})
+        named = f"head{'s' if len(alike) > 1 else ''} {' and '.join(map(str, alike))}"
+        yield Finding(
+            kind=duplicate_heads.name,
+            severity="warning" if share > thresholds.most_heads else "info",
+            stack=grid.stack,
+            layers=tuple(depths),
+            heads=found,
+            sentence=(
+                f"In {grid.portion(found)} the pattern is nearly that of another head in the block; most alike:"
+                f" {named} of block {layer} (overlap {number(grid.means[best])})."
+            ),
+            value=float(grid.means[best]),
+            threshold=thresholds.duplicate_overlap,
+            threshold_name="duplicate_overlap",
+            citation=duplicate_heads.citation,
+            advice=(
+                "Equal patterns are redundant only if what the heads write is alike too. Where both rest on the first"
+                " token or both average everything, see those findings first; otherwise try pruning one of each pair."
+            ),
+            details={
+                "measure": "head_overlap",
+                "site": grid.site,
+                "share_of_heads": share,
+                "pairs": [list(pair) for pair in pairs[:20]],
+            },
+        )
+
+
+def _pair(grid: Grid, place: tuple[int, int]) -> tuple[int, ...]:
+    """The layer, and the head with its twin, lower first; the head alone where the twin is not known."""
+    layer, head = place
+    twin = (grid.cells[layer].usual()[head] or {}).get("other")
+    return (layer, head) if twin is None else (layer, *sorted((head, twin)))

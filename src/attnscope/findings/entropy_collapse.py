@@ -1,0 +1,72 @@
+"""Layers that choose one key only: most of their heads are nearly one-hot.
+
+In training this comes before divergence (Zhai et al. 2023, arXiv:2303.06296). A head at rest on the first token is
+one-hot too, and harmless: where sinks explain most of the heads this is a warning at most, and where they explain all
+of them, in some layers only, a note. Over fewer than two tokens there is nothing to choose, and nothing to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnscope.commands.scan.diagnose import Thresholds
+from attnscope.commands.scan.survey.readings import SHORTEST, grid_at, grids, uniform_attention
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.core.finding import Finding, finding
+from attnscope.core.words import blocks, count, number
+
+_ROOM = 3.0
+_ADVICE = (
+    "In training this comes before divergence: lower the learning rate, normalise queries and keys, or reparametrise"
+    " their weights by their spectral norm (sigma-reparam)."
+)
+_AT_REST = "They rest on the first token, as many heads do in trained models: nothing needs mending. See the sinks."
+
+
+@finding(
+    order=30,
+    reads=("entropy", "sink_mass"),
+    summary="Layers in which most heads attend to one token only.",
+    citation="arXiv:2303.06296",
+)
+def entropy_collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+    for grid in grids(survey, "entropy"):
+        known = uniform_attention(survey, grid.stack, grid.site)
+        if known is not None and (known.length < SHORTEST or known.entropy < _ROOM * thresholds.entropy_floor):
+            continue  # sequences so short that no row can have much entropy
+        low = grid.means < thresholds.entropy_floor
+        measured = np.isfinite(grid.means).sum(axis=1)
+        shares = np.where(measured, low.sum(axis=1) / np.maximum(measured, 1), 0.0)
+        collapsed = np.flatnonzero(shares > thresholds.most_heads)
+        if not len(collapsed):
+            continue
+        sinks = grid_at(survey, "sink_mass", grid.stack, grid.site)
+        resting = low & (sinks.means > thresholds.sink_mass) if sinks is not None else np.zeros_like(low)
+        affected, idle = int(low[collapsed].sum()), int(resting[collapsed].sum())
+        deep = len(collapsed) > thresholds.most_heads * int((measured > 0).sum())
+        still = low & (sinks.means > 1 - thresholds.sink_mass) if sinks is not None else np.zeros_like(low)
+        explained = not deep and still[collapsed].sum() == affected
+        alarming = deep and idle < thresholds.most_heads * affected
+        rows = np.zeros_like(low)
+        rows[collapsed] = low[collapsed]
+        lowest = float(np.nanmin(grid.means[collapsed]))
+        yield Finding(
+            kind=entropy_collapse.name,
+            severity="info" if explained else "critical" if alarming else "warning",
+            stack=grid.stack,
+            layers=tuple(int(layer) for layer in collapsed),
+            heads=grid.chosen(rows),
+            sentence=(
+                f"Attention is nearly one-hot in most heads of {blocks(int(n) for n in collapsed)}{grid.tail}: entropy"
+                f" is below {number(thresholds.entropy_floor)} nats in {count(affected, 'head')}"
+                + (f", {idle} of them at rest on the first token." if idle else ".")
+            ),
+            value=lowest,
+            threshold=thresholds.entropy_floor,
+            threshold_name="entropy_floor",
+            citation=entropy_collapse.citation,
+            advice=_AT_REST if explained else _ADVICE,
+            details={"measure": "entropy", "site": grid.site, "resting_on_first_token": idle},
+        )

@@ -1,0 +1,59 @@
+"""Pictures or sounds that words hardly look at (Chen et al. 2024, arXiv:2403.06764, section 3): in deep blocks of
+vision-language models, tokens of pictures are most of the keys and get next to none of the attention.
+
+Judged against what attention without preference would give them in the same places, so that a short picture in a long
+text, a window, or words that stand before their picture do not count as neglect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnscope.commands.scan.diagnose import Thresholds
+from attnscope.commands.scan.survey.readings import grid_at, grids
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.core.finding import Finding, finding
+from attnscope.core.words import blocks, percent
+
+
+@finding(
+    order=75,
+    reads=("media_attention",),
+    summary="Blocks in which words hardly look at the pictures or sounds among them.",
+    citation="arXiv:2403.06764",
+    neutral=True,
+)
+def media_ignored(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+    for grid in grids(survey, "media_attention", "from_text"):
+        even = grid_at(survey, "media_attention", grid.stack, grid.site, "from_text_if_uniform")
+        if even is None:
+            continue
+        share, fair = (np.nansum(one.means, axis=1) / one.means.shape[1] for one in (grid, even))  # 0 without heads
+        found = tuple(int(n) for n in np.flatnonzero(share < thresholds.media_share * fair))
+        if not found:
+            continue
+        least = min(found, key=lambda layer: share[layer] / fair[layer])
+        yield Finding(
+            kind=media_ignored.name,
+            severity="info",
+            stack=grid.stack,
+            layers=found,
+            heads=(),
+            sentence=(
+                f"In {blocks(found)}{grid.tail} words give tokens of pictures or sound less than"
+                f" {percent(thresholds.media_share)} of what attention without preference would; least in block"
+                f" {least}: {percent(share[least])} of their attention, where that would be {percent(fair[least])}."
+            ),
+            value=float(share[least] / fair[least]),
+            threshold=thresholds.media_share,
+            threshold_name="media_share",
+            citation=media_ignored.citation,
+            advice=(
+                "Usual in deep blocks of vision-language models: what words need has been read before. Tokens of"
+                " pictures may often be dropped from such a block on at little loss; measure that before relying on it."
+                " In the first blocks it is a sign that the pictures are not read at all."
+            ),
+            details={"measure": "media_attention", "site": grid.site, "block": least},
+        )

@@ -1,0 +1,57 @@
+"""A model that was plainly trained with BOS, read without it: its loss on a few windows, without and with, decides.
+
+Models whose training texts all began with BOS use it as the place where attention goes when it is not needed elsewhere
+(arXiv:2309.17453): without it their loss is far higher, and sinks and massive activations are somewhere else or
+nowhere. The numbers of such a scan are true, and about a model in a state in which nobody uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from attnscope.commands.scan.diagnose import Thresholds
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.core.finding import Finding, finding
+from attnscope.core.words import numeral
+
+
+@finding(
+    order=15,
+    reads=(),
+    summary="Sequences do not begin with BOS, and the model predicts far better where they do.",
+    citation="arXiv:2309.17453",
+)
+def missing_bos(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+    bos = survey.provenance.get("bos")
+    bos = bos if isinstance(bos, dict) else {}
+    without, put = _loss(bos.get("loss_without")), _loss(bos.get("loss_with"))
+    if bos.get("begins") is not False or without is None or put is None or without - put < thresholds.bos_loss:
+        return
+    token = bos.get("token")
+    yield Finding(
+        kind=missing_bos.name,
+        severity="warning",
+        stack=next(iter(survey.stacks), ""),
+        layers=(),
+        heads=(),
+        sentence=(
+            "The model was plainly trained with BOS and is read without: on the same tokens, its mean next-token loss"
+            f" is {numeral(without)}, and {numeral(put)} with {token if isinstance(token, str) else 'BOS'} put first."
+        ),
+        value=without - put,
+        threshold=thresholds.bos_loss,
+        threshold_name="bos_loss",
+        citation=missing_bos.citation,
+        advice=(
+            "Scan again with --bos yes (or put BOS first in ready batches): sinks and massive activations are not"
+            " where they are in use."
+        ),
+        details={"loss_without": without, "loss_with": put, "why": bos.get("why")},
+    )
+
+
+def _loss(value: Any) -> float | None:
+    """Of shards that were merged there may be several: the first is as good as any."""
+    value = value[0] if isinstance(value, list) and value else value
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,70 @@
+"""Sinks elsewhere: heads in which one key that is usually not the first takes as much as a sink does.
+
+Encoders often rest on another token than the first (a separator, a full stop, a register): `most_received` finds those.
+On short sequences the threshold is raised as for sinks on the first token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attnscope.commands.scan.diagnose import Thresholds
+from attnscope.commands.scan.survey.readings import Grid, aside, grid_at, grids, raised, uniform_attention
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.core.finding import Finding, finding
+from attnscope.core.words import percent
+
+
+@finding(
+    order=70,
+    reads=("most_received", "sink_mass"),
+    summary="Heads in which much of the attention goes to one token that is not the first.",
+    citation="arXiv:2410.10781",
+    neutral=True,
+)
+def sink_elsewhere(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+    for grid in grids(survey, "most_received"):
+        first = grid_at(survey, "sink_mass", grid.stack, grid.site)
+        uniform = uniform_attention(survey, grid.stack, grid.site)
+        bar = raised(thresholds.sink_mass, uniform)
+        mask = grid.means > bar
+        if first is not None:
+            mask &= ~(first.means > bar)
+        usual = {place: _usual_key(grid, place) for place in grid.strongest(mask)}
+        found = tuple(sorted(place for place, key in usual.items() if key is not None and key[0] != 0))
+        if not found:
+            continue
+        strongest = max(found, key=lambda place: grid.means[place])
+        key, how_often = usual[strongest] or (0, 0.0)
+        yield Finding(
+            kind=sink_elsewhere.name,
+            severity="info",
+            stack=grid.stack,
+            layers=tuple(sorted({layer for layer, _ in found})),
+            heads=found,
+            sentence=(
+                f"In {grid.portion(found)} one key that is not the first token receives more than {percent(bar)} of all"
+                f" attention; most in head {strongest[1]} of block {strongest[0]}: {percent(grid.means[strongest])}"
+                f" (key {key} in {percent(how_often)} of sequences).{aside(thresholds.sink_mass, uniform)}"
+            ),
+            value=float(grid.means[strongest]),
+            threshold=bar,
+            threshold_name="sink_mass",
+            citation=sink_elsewhere.citation,
+            advice=(
+                "Look which token stands there: a separator or a full stop is a resting place like the first token;"
+                " a word is a sign that the head reads this corpus in one particular way."
+            ),
+            details={
+                "measure": "most_received",
+                "site": grid.site,
+                **grid.peak(strongest),
+                "keys": sorted({k[0] for k in map(usual.get, found) if k}),
+            },
+        )
+
+
+def _usual_key(grid: Grid, place: tuple[int, int]) -> tuple[int, float] | None:
+    layer, head = place
+    tally = grid.cells[layer].tallies.get("key")
+    return tally.most_common()[head] if tally else None

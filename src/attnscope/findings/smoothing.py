@@ -1,0 +1,53 @@
+"""Over-smoothing: tokens point the same way (Shi et al. 2022, arXiv:2202.08625), whatever their length.
+
+A single strong channel that all tokens share is enough for a high cosine, so this alone is a reason to look,
+not a proof of collapse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnscope.commands.scan.diagnose import Thresholds
+from attnscope.commands.scan.survey.readings import grids
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.core.finding import Finding, finding
+from attnscope.core.words import entering, number
+
+
+@finding(
+    order=40,
+    reads=("token_cosine",),
+    summary="Places in the stream where tokens point the same way.",
+    citation="arXiv:2202.08625",
+)
+def smoothing(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+    for grid in grids(survey, "token_cosine"):
+        if grid.site != "stream":
+            continue
+        alike = tuple(int(layer) for layer in np.flatnonzero(grid.means > thresholds.token_cosine))
+        if not alike:
+            continue
+        most, last = int(np.nanargmax(grid.means)), len(grid.means) - 1
+        yield Finding(
+            kind=smoothing.name,
+            severity="warning",
+            stack=grid.stack,
+            layers=alike,
+            heads=(),
+            sentence=(
+                f"Tokens point nearly the same way {entering(alike, last)}{grid.tail}: their mean cosine is"
+                f" {number(grid.means[most])} {entering([most], last)}."
+            ),
+            value=float(grid.means[most]),
+            threshold=thresholds.token_cosine,
+            threshold_name="token_cosine",
+            citation=smoothing.citation,
+            advice=(
+                "Look at the relative residual beside it: if that is high, one strong channel shared by all tokens is"
+                " the cause and centring the embeddings removes it; if it is low too, the layers are collapsing."
+            ),
+            details={"measure": "token_cosine"},
+        )

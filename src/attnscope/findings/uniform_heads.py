@@ -1,0 +1,71 @@
+"""Heads that choose nothing: attention that is almost uniform.
+
+The largest possible entropy of a row with m keys is ln m. Over n tokens its mean is ln n without a mask, and
+(1/n) sum_i ln i = ln(n!)/n under a causal mask. n is the mean number of tokens in a sequence (see `baseline`); since ln
+is concave this is never below the true bound for sequences of mixed length, so a head called near-uniform is. A sliding
+window lowers the true bound: uniform heads inside a window are then missed, never invented. Where some head exceeds the
+bound, n does not belong to that place (a decoder that reads another length) and nothing is said. Over fewer than two
+tokens there is nothing to choose, and nothing to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnscope.commands.scan.diagnose import Thresholds
+from attnscope.commands.scan.survey.readings import SHORTEST, grids, uniform_attention
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.core.finding import Finding, finding
+from attnscope.core.words import number, percent
+
+_ROUNDING = 1.001
+
+
+@finding(
+    order=80,
+    reads=("entropy",),
+    summary="Heads whose attention is almost uniform.",
+    citation="arXiv:2402.02098",
+)
+def uniform_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
+    for grid in grids(survey, "entropy"):
+        known = uniform_attention(survey, grid.stack, grid.site)
+        if known is None or known.length < SHORTEST:
+            continue
+        bound = known.entropy
+        if np.nanmax(grid.means, initial=0.0) > _ROUNDING * bound:
+            continue
+        mask = grid.means > thresholds.uniform_entropy * bound
+        found = grid.chosen(mask)
+        if not found:
+            continue
+        depths = sorted({layer for layer, _ in found})
+        share = len(found) / grid.measured
+        best = grid.strongest(mask)[0]
+        yield Finding(
+            kind=uniform_heads.name,
+            severity="warning" if share > thresholds.most_heads else "info",
+            stack=grid.stack,
+            layers=tuple(depths),
+            heads=found,
+            sentence=(
+                f"In {grid.portion(found)} attention is almost uniform: its entropy is above"
+                f" {percent(thresholds.uniform_entropy)} of the largest possible {number(bound)} nats."
+            ),
+            value=float(grid.means[best] / bound),
+            threshold=thresholds.uniform_entropy,
+            threshold_name="uniform_entropy",
+            citation=uniform_heads.citation,
+            advice=(
+                "Such a head averages all tokens alike. In a model at initialisation this is expected; in a trained"
+                " one look at the scale of its queries and keys, and whether it can be pruned."
+            ),
+            details={
+                "measure": "entropy",
+                "site": grid.site,
+                "largest_entropy": bound,
+                "share_of_heads": share,
+            },
+        )

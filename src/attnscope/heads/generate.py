@@ -1,0 +1,296 @@
+"""Patterns that need no file: the shapes attention takes, and the random ones that constructions are measured on.
+
+    window(256, 4)   sink_window(4096, 8, causal=True)   union_of_permutations(1024, 8, seed=1)
+    induction("the cat saw the cat".split())   generate("strided", 256, 4, causal=True)
+
+Rows have k keys, or fewer where the shape has no more to give: the last block, the first rows under a causal mask
+(query 0 sees key 0 alone). `weights="uniform"` shares a row equally, `"random"` draws within a factor 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from numbers import Integral
+from typing import Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.heads.pattern import Pattern, refuse_negative
+
+Weights = Literal["uniform", "random"]
+MOST_ENTRIES = 2**27  # about 2 GB as rows, columns and weights
+SPREAD = 4.0
+
+
+def window(n: int, k: int, *, causal: bool = False, weights: Weights = "uniform", seed: int = 0) -> Pattern:
+    """The k keys nearest to each query, at the ends shifted inwards; causal: the last k, itself among them."""
+    _check(n, k)
+    query, place = np.arange(n)[:, None], np.arange(k)
+    keys = query - place if causal else np.clip(query - k // 2, 0, n - k) + place
+    return _pattern("window", keys, keys >= 0, n, k, causal, weights, seed)
+
+
+def strided(
+    n: int, k: int, *, stride: int | None = None, causal: bool = False, weights: Weights = "uniform", seed: int = 0
+) -> Pattern:
+    """Every stride-th key (n // k, so that k fit), starting from the query: backwards if causal, else around."""
+    _check(n, k)
+    stride = n // k if stride is None else stride
+    if stride < 1 or (k - 1) * stride >= n:
+        raise RefusalError(f"{k} keys at a stride of {stride} do not fit into {n}: choose a stride from 1 to {n // k}.")
+    steps = np.arange(n)[:, None] + np.arange(k) * (-stride if causal else stride)
+    return _pattern("strided", steps if causal else steps % n, steps >= 0, n, k, causal, weights, seed)
+
+
+def sink_window(n: int, k: int, *, causal: bool = False, weights: Weights = "uniform", seed: int = 0) -> Pattern:
+    """Key 0 and a window of k - 1 over the others: what a streaming cache keeps (arXiv:2309.17453)."""
+    _check(n, k)
+    query, place = np.arange(n)[:, None], np.arange(k - 1)
+    near = query - place if causal else np.clip(query - (k - 1) // 2, 1, n - k + 1) + place
+    keys = np.concatenate([np.zeros((n, 1), dtype=np.int64), near], axis=1)
+    seen = np.concatenate([np.ones((n, 1), dtype=bool), near >= 1], axis=1)  # key 0 is there already
+    return _pattern("sink_window", keys, seen, n, k, causal, weights, seed)
+
+
+def block(n: int, k: int, *, causal: bool = False, weights: Weights = "uniform", seed: int = 0) -> Pattern:
+    """Blocks of k neighbours that attend to each other; the last block may be smaller."""
+    _check(n, k)
+    query = np.arange(n)[:, None]
+    keys = query // k * k + np.arange(k)
+    return _pattern("block", keys, keys <= (query if causal else n - 1), n, k, causal, weights, seed)
+
+
+def previous_token(tokens: Any, *, causal: bool = False) -> Pattern:
+    """Each query attends to the token before it, the first to itself. `tokens`: a sequence, or how many there are."""
+    n = int(tokens) if isinstance(tokens, Integral) else len(_listed(tokens))
+    _check(n, 1)
+    keys = np.maximum(np.arange(n) - 1, 0)[:, None]
+    return _pattern("previous_token", keys, keys >= 0, n, 1, causal, "uniform", 0)
+
+
+def induction(tokens: Any, *, causal: bool = False, weights: Weights = "uniform", seed: int = 0) -> Pattern:
+    """What followed earlier occurrences of the query's token: keys j + 1 with tokens[j] == tokens[i], j < i.
+
+    A token seen for the first time attends to key 0, where idle heads rest. Nothing looks ahead, masked or not.
+    `tokens` is a sequence of words or numbers, or an array or tensor of one dimension.
+    """
+    tokens = _listed(tokens)
+    followers: dict[Hashable, list[int]] = {}
+    rows: list[int] = []
+    columns: list[int] = []
+    for query, token in enumerate(tokens):
+        keys = followers.setdefault(token, [])
+        columns += keys or [0]
+        rows += [query] * max(1, len(keys))
+        keys.append(query + 1)
+        if len(rows) > MOST_ENTRIES:
+            raise RefusalError(f"The tokens repeat too often for a sparse pattern (seen at {query}): give fewer.")
+    n = len(tokens)
+    _check(n, 1)
+    return _entries("induction", rows, columns, n, max(map(len, followers.values())) - 1 or 1, causal, weights, seed)
+
+
+def permutation(n: int, seed: int = 0, *, causal: bool = False) -> Pattern:
+    """One key per query, drawn at random; every key once (causal: at most twice, see union_of_permutations)."""
+    _check(n, 1, seed)
+    rng = np.random.default_rng(seed)
+    keys = _earlier_keys(n, 1, rng) if causal else rng.permutation(n)[:, None]
+    return _pattern("permutation", keys, keys >= 0, n, 1, causal, "uniform", seed)
+
+
+def union_of_permutations(
+    n: int, k: int, seed: int = 0, *, causal: bool = False, weights: Weights = "random"
+) -> Pattern:
+    """k random permutations that share no entry: k keys in every row, k queries in every column.
+
+    Under a causal mask the identity is the only permutation, so rows draw among earlier keys, none more than 2k times.
+    """
+    _check(n, k, seed)
+    rng = np.random.default_rng(seed)
+    keys = _earlier_keys(n, k, rng) if causal else _disjoint_permutations(n, k, rng)
+    return _pattern("union_of_permutations", keys, keys >= 0, n, k, causal, weights, seed)
+
+
+def random_graph(
+    n: int, k: int, seed: int = 0, *, loops: bool = False, causal: bool = False, weights: Weights = "uniform"
+) -> Pattern:
+    """Adjacency of a random graph whose nodes have k neighbours, some a few less; with `loops`, k - 1 and itself.
+
+    A node without neighbours (causal: without earlier ones) attends to itself.
+    """
+    _check(n, k, seed)
+    degree = min(k - loops, n - 1)
+    edges = _random_edges(n, degree, np.random.default_rng(seed))
+    high, low = edges.max(axis=1), edges.min(axis=1)
+    rows, columns = (high, low) if causal else (np.concatenate([high, low]), np.concatenate([low, high]))
+    alone = np.arange(n) if loops else np.flatnonzero(np.bincount(rows, minlength=n) == 0)
+    rows, columns = np.concatenate([rows, alone]), np.concatenate([columns, alone])
+    return _entries("random_graph", rows, columns, n, k, causal, weights, seed)
+
+
+def generate(name: str, n: int, k: int, seed: int = 0, causal: bool = False, weights: Weights | None = None) -> Pattern:
+    """The generator of that name. `weights`: what is usual for it, unless said otherwise."""
+    if name not in GENERATORS:
+        raise RefusalError(f"There is no pattern generator called '{name}'.{nearest(name, GENERATORS)}")
+    return GENERATORS[name](n, k, seed, causal, weights)
+
+
+def _check(n: int, k: int, seed: int = 0) -> None:
+    if n < 1:
+        raise RefusalError(f"A pattern of {n} queries cannot be made: ask for at least one.")
+    if not 1 <= k <= n:
+        raise RefusalError(f"{k} keys per query cannot be had from {n} keys: choose k from 1 to {n}.")
+    if n * k > MOST_ENTRIES:
+        raise RefusalError(f"A pattern with {n} x {k} entries would not fit into memory: choose a smaller n or k.")
+    refuse_negative(seed)
+
+
+def _listed(tokens: Any) -> Sequence[Hashable]:
+    """Tokens that can be compared: elements of a tensor are tensors, and no two of those are the same thing."""
+    listed = list(tokens) if isinstance(tokens, list | tuple | str) else np.asarray(tokens).tolist()
+    if not isinstance(listed, list) or any(isinstance(token, list) for token in listed):
+        raise RefusalError("The tokens are not one sequence: give a list of words or numbers, or a row of token ids.")
+    return listed
+
+
+def _pattern(
+    kind: str,
+    keys: Int[np.ndarray, "query place"],
+    seen: Bool[np.ndarray, "query place"],
+    n: int,
+    k: int,
+    causal: bool,
+    weights: Weights,
+    seed: int,
+) -> Pattern:
+    rows, place = np.nonzero(seen)
+    return _entries(kind, rows, keys[rows, place], n, k, causal, weights, seed)
+
+
+def _entries(
+    kind: str,
+    rows: Int[np.ndarray, " entry"] | list[int],
+    columns: Int[np.ndarray, " entry"] | list[int],
+    n: int,
+    k: int,
+    causal: bool,
+    weights: Weights,
+    seed: int,
+) -> Pattern:
+    if weights not in get_args(Weights):
+        raise RefusalError(f"There are no weights called '{weights}'.{nearest(weights, get_args(Weights))}")
+    drawn = weights == "random" and k > 1
+    if drawn:
+        refuse_negative(seed)
+    # a stream of its own, so that the support of a seed is the same with either kind of weights
+    rng = np.random.default_rng([seed, 1]) if drawn else None
+    name = f"{'causal ' * causal}{kind.replace('_', ' ')}, n={n}, k={k}"
+    return Pattern.of(
+        np.asarray(rows, dtype=np.int64),
+        np.asarray(columns, dtype=np.int64),
+        np.ones(len(rows)) if rng is None else rng.uniform(1, SPREAD, len(rows)),
+        n=n,
+        causal=causal,
+        normalise=True,
+        name=f"{name}, seed={seed}" if drawn or kind in _DRAWN else name,
+    )
+
+
+def _disjoint_permutations(n: int, k: int, rng: np.random.Generator) -> Int[np.ndarray, "query place"]:
+    if 2 * k > n:  # what n - k disjoint permutations leave out has k keys in every row and column
+        left = np.ones((n, n), dtype=bool)
+        left[np.arange(n)[:, None], _disjoint_permutations(n, n - k, rng)] = False
+        return np.nonzero(left)[1].reshape(n, k)
+    keys = np.empty((n, k), dtype=np.int64)
+    for place in range(k):
+        taken, fresh = keys[:, :place], rng.permutation(n)
+        # a clash is swapped with another row, where neither then clashes: at most half of the keys are taken, so a
+        # quarter of the swaps or more succeed
+        while len(clashes := np.flatnonzero((taken == fresh[:, None]).any(axis=1))):
+            for row in clashes.tolist():
+                other = int(rng.integers(n))
+                if fresh[other] not in taken[row] and fresh[row] not in taken[other]:
+                    fresh[[row, other]] = fresh[[other, row]]
+        keys[:, place] = fresh
+    return keys
+
+
+def _earlier_keys(n: int, k: int, rng: np.random.Generator) -> Int[np.ndarray, "query place"]:
+    """min(k, i + 1) keys of 0..i for each query i, -1 in empty places; no key is taken more than 2k times.
+
+    There is always one to take: a key is full after 2k queries, so none is before query 2k, and later at most
+    k i / 2k = i / 2 of the i + 1 keys are, which leaves more than k.
+    """
+    keys = np.full((n, k), -1, dtype=np.int64)
+    taken = np.zeros(n, dtype=np.int64)
+    for query in range(n):
+        open_keys = np.flatnonzero(taken[: query + 1] < 2 * k)
+        chosen = rng.choice(open_keys, size=min(k, query + 1), replace=False)
+        keys[query, : len(chosen)] = chosen
+        taken[chosen] += 1
+    return keys
+
+
+def _random_edges(n: int, degree: int, rng: np.random.Generator) -> Int[np.ndarray, "edge two"]:
+    """Pair the loose ends of nodes at random; pairs that loop or repeat are loosened and paired again, 30 times."""
+    ends = np.repeat(np.arange(n), degree)
+    edges = np.empty(0, dtype=np.int64)  # low * n + high
+    for _ in range(30):
+        ends = rng.permutation(ends)
+        pairs = np.sort(ends[: len(ends) // 2 * 2].reshape(-1, 2), axis=1)
+        codes = pairs[:, 0] * n + pairs[:, 1]
+        fresh = np.zeros(len(codes), dtype=bool)
+        fresh[np.unique(codes, return_index=True)[1]] = True
+        fresh &= (pairs[:, 0] != pairs[:, 1]) & ~np.isin(codes, edges)
+        edges = np.concatenate([edges, codes[fresh]])
+        ends = np.concatenate([pairs[~fresh].ravel(), ends[len(codes) * 2 :]])
+        if not len(ends):
+            break
+    return np.stack([edges // n, edges % n], axis=1)
+
+
+def _one_key(kind: str, k: int) -> None:
+    if k != 1:
+        raise RefusalError(f"The pattern {kind} has one key per query, not {k}: leave k at 1.")
+
+
+def _permutation(n: int, k: int, seed: int = 0, causal: bool = False, weights: Weights | None = None) -> Pattern:
+    _one_key("permutation", k)
+    return permutation(n, seed, causal=causal)
+
+
+def _previous_token(n: int, k: int, seed: int = 0, causal: bool = False, weights: Weights | None = None) -> Pattern:
+    _one_key("previous_token", k)
+    return previous_token(n, causal=causal)
+
+
+def _induction(n: int, k: int, seed: int = 0, causal: bool = False, weights: Weights | None = None) -> Pattern:
+    """Random tokens, each k + 1 times, so that its last occurrence looks back at k others."""
+    _check(n, k, seed)
+    tokens = np.random.default_rng(seed).permutation(np.arange(n) // (k + 1)).tolist()
+    return induction(tokens, causal=causal, weights=weights or "uniform", seed=seed)
+
+
+def _usual(function: Callable[..., Pattern], usual: Weights = "uniform") -> Generator:
+    def make(n: int, k: int, seed: int = 0, causal: bool = False, weights: Weights | None = None) -> Pattern:
+        return function(n, k, seed=seed, causal=causal, weights=weights or usual)
+
+    return make
+
+
+Generator = Callable[..., Pattern]
+"""`generator(n, k, seed=0, causal=False, weights=None)`"""
+_DRAWN = ("permutation", "union_of_permutations", "random_graph")
+GENERATORS: Mapping[str, Generator] = {
+    "permutation": _permutation,
+    "union_of_permutations": _usual(union_of_permutations, "random"),
+    "window": _usual(window),
+    "strided": _usual(strided),
+    "sink_window": _usual(sink_window),
+    "block": _usual(block),
+    "random_graph": _usual(random_graph),
+    "induction": _induction,
+    "previous_token": _previous_token,
+}

@@ -1,0 +1,184 @@
+"""A pattern: what a head should attend to, as a sparse right-stochastic matrix.
+
+Rows are queries, columns are keys; entry (i, j) is the share of query i's attention that goes to key j, so rows sum
+to 1. Inside, a pattern is three arrays (compressed sparse rows), sorted by key inside each row. `causal` says that
+query i may only see keys 0..i: what lies above the diagonal is then masked by the model, and a head need not care.
+
+A pattern is checked when it is made, and never afterwards: whoever holds one holds a right one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.stamp import refuse_unusable_seed
+from attnscope.heads.entries import ROW_SUM_SLACK, SparsePattern
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+# Seeds of patterns and of searches: whole numbers from 0 on, as numpy's generators want them.
+
+
+def refuse_negative(seed: int) -> None:
+    """Negative ones, and those that torch's generators could not take after numpy's."""
+    refuse_unusable_seed(seed, lowest=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """`starts[i]:starts[i+1]` is the slice of `columns` and `weights` that belongs to row i."""
+
+    starts: Int[np.ndarray, " row_plus_one"]
+    columns: Int[np.ndarray, " entry"]
+    weights: Float[np.ndarray, " entry"]
+    n_keys: int
+    causal: bool = False
+    name: str = "pattern"
+
+    def __repr__(self) -> str:
+        return f"Pattern({self.name!r}, {self.n} x {self.n_keys}, k={self.k}{', causal' if self.causal else ''})"
+
+    @property
+    def n(self) -> int:
+        """Number of rows (queries)."""
+        return len(self.starts) - 1
+
+    @property
+    def k(self) -> int:
+        """Entries in the fullest row."""
+        return int(self.counts.max())
+
+    @cached_property
+    def counts(self) -> Int[np.ndarray, " row"]:
+        return np.diff(self.starts)
+
+    @cached_property
+    def rows(self) -> Int[np.ndarray, " entry"]:
+        """The row of every entry."""
+        return np.repeat(np.arange(self.n), self.counts)
+
+    @property
+    def free(self) -> bool:
+        """Whether every query sees every key on its support only: nothing to leak onto."""
+        return bool((self.counts == self.visible).all())
+
+    @cached_property
+    def visible(self) -> Int[np.ndarray, " row"]:
+        """How many keys each query may see."""
+        if not self.causal:
+            return np.full(self.n, self.n_keys)
+        return np.minimum(np.arange(self.n) + 1, self.n_keys)
+
+    @property
+    def k_columns(self) -> int:
+        """Entries in the fullest column."""
+        return int(np.bincount(self.columns, minlength=self.n_keys).max())
+
+    @property
+    def spread(self) -> float:
+        """The largest ratio of two entries of one row (gamma of arXiv:2106.03764)."""
+        highest = np.maximum.reduceat(self.weights, self.starts[:-1])
+        return float((highest / np.minimum.reduceat(self.weights, self.starts[:-1])).max())
+
+    def padded(self) -> tuple[Int[np.ndarray, "row k"], Float[np.ndarray, "row k"], Bool[np.ndarray, "row k"]]:
+        """Support, weights and which places are real, as rectangles; empty places repeat a row's first key."""
+        place = np.arange(len(self.columns)) - self.starts[self.rows]
+        support = np.repeat(self.columns[self.starts[:-1], None], self.k, axis=1)
+        weights = np.ones((self.n, self.k))
+        real = np.zeros((self.n, self.k), dtype=bool)
+        support[self.rows, place], weights[self.rows, place], real[self.rows, place] = self.columns, self.weights, True
+        return support, weights, real
+
+    def entries(self) -> SparsePattern:
+        """The plain arrays that records keep."""
+        return SparsePattern(self.name, self.n, self.n_keys, self.causal, self.rows, self.columns, self.weights)
+
+    @classmethod
+    def from_entries(cls, kept: SparsePattern) -> Pattern:
+        """What `entries` gave, bit for bit; nothing is checked or divided again."""
+        starts = np.searchsorted(kept.rows, np.arange(kept.n + 1))
+        return cls(starts, kept.columns, kept.weights, kept.n_keys, kept.causal, kept.name)
+
+    def sparse(self) -> csr_array:
+        from scipy.sparse import csr_array
+
+        return csr_array((self.weights, self.columns, self.starts), shape=(self.n, self.n_keys))
+
+    def dense(self) -> Float[np.ndarray, "row key"]:
+        return np.asarray(self.sparse().toarray())
+
+    @classmethod
+    def of(
+        cls,
+        rows: Int[np.ndarray, " entry"],
+        columns: Int[np.ndarray, " entry"],
+        weights: Float[np.ndarray, " entry"],
+        *,
+        n: int,
+        n_keys: int | None = None,
+        causal: bool = False,
+        normalise: bool = False,
+        name: str = "pattern",
+    ) -> Pattern:
+        """The pattern with these entries, in any order, zeros left out; or a refusal that says which entry is wrong."""
+        n_keys = n if n_keys is None else n_keys
+        _check_entries(rows, columns, weights, n, n_keys, causal)
+        keep = weights > 0
+        order = np.lexsort((columns[keep], rows[keep]))
+        rows, columns, weights = rows[keep][order], columns[keep][order], weights[keep][order].astype(np.float64)
+        twice = np.flatnonzero((np.diff(rows) == 0) & (np.diff(columns) == 0))
+        if len(twice):
+            at = twice[0]
+            raise RefusalError(f"Entry ({rows[at]}, {columns[at]}) appears twice: give every entry once.")
+        counts = np.bincount(rows, minlength=n)
+        if (counts == 0).any():
+            raise RefusalError(
+                f"Row {int(np.argmin(counts))} is empty, and a query cannot attend to nothing: give it a key."
+            )
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        if normalise:  # by the largest first: the sum of two large weights may be too large for a float
+            weights = weights / np.maximum.reduceat(weights, starts[:-1])[rows]
+        sums = np.bincount(rows, weights=weights, minlength=n)
+        worst = int(np.argmax(np.abs(sums - 1)))
+        if not normalise and abs(sums[worst] - 1) > ROW_SUM_SLACK:
+            raise RefusalError(
+                f"Row {worst} sums to {sums[worst]:.6g}, not to 1: normalise the rows, or ask for it with --normalise."
+            )
+        weights = weights / sums[rows]
+        if not weights.all():
+            at = int(np.argmin(weights))
+            raise RefusalError(
+                f"Entry ({rows[at]}, {columns[at]}) is too small beside the others of its row for a share: drop it."
+            )
+        return cls(starts, columns, weights, n_keys, causal, name)
+
+
+def _check_entries(
+    rows: np.ndarray, columns: np.ndarray, weights: np.ndarray, n: int, n_keys: int, causal: bool
+) -> None:
+    if n < 1 or n_keys < 1:
+        raise RefusalError("The pattern has no rows: give it at least one query and one key.")
+
+    def refuse(bad: np.ndarray, what: str) -> None:
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise RefusalError(f"Entry ({rows[at]}, {columns[at]}) {what}")
+
+    refuse(
+        (rows < 0) | (rows >= n) | (columns < 0) | (columns >= n_keys),
+        f"lies outside a pattern of {n} x {n_keys}: check the size.",
+    )
+    refuse(~np.isfinite(weights), "is not a finite number: attention weights are shares between 0 and 1.")
+    refuse(weights < 0, "is negative: attention weights are shares between 0 and 1.")
+    if causal:
+        refuse(
+            (columns > rows) & (weights > 0),
+            "looks into the future, which a causal mask hides: drop it, or leave --causal out.",
+        )

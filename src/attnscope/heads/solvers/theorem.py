@@ -1,0 +1,183 @@
+"""The width that the theorem of arXiv:2106.03764 asks for, by formula. The notation is that of `solvers.projection`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+# Points of the trigonometric moment curve: keys that depend on their number and the width alone.
+
+
+def curve(n_keys: int, width: int) -> Float[np.ndarray, "key width"]:
+    """Key j is (cos t, sin t, cos 2t, sin 2t, ...) at t = 2 pi j / n; an odd width has a 0.
+
+    Angles are reduced as integers. Divided and rounded they are off by 3 units in the last place of a number below
+    2 pi, so every coordinate is right to 2^-48, which `solvers.universality` relies on.
+    """
+    harmonic = np.arange(1, width // 2 + 1)
+    angle = 2 * np.pi * (np.arange(n_keys)[:, None] * harmonic % n_keys) / n_keys
+    points = np.zeros((n_keys, width))
+    points[:, 0 : 2 * len(harmonic) : 2], points[:, 1 : 2 * len(harmonic) : 2] = np.cos(angle), np.sin(angle)
+    return points
+
+
+class Theorem(NamedTuple):
+    """What the theorem promises: at `width` one draw succeeds with this probability, so this many are expected."""
+
+    width: int
+    success_at_least: float = 0.5
+    draws_at_most: float = 2.0
+
+
+def theorem_width(n: int, k: float | int, spread: float, ratio_error: float, zero_ratio: float) -> Theorem:
+    """The theorem's width for n x n patterns with k non-zeros in rows and columns and ratios up to `spread` in a row.
+
+    Johnson-Lindenstrauss for |Gx|^2 and the polarised <Gx, Gy> = (|G(x+y)|^2 - |G(x-y)|^2) / 4 give, for G with
+    entries N(0, 1/d), P(|<Gx, Gy> - <x, y>| > t |x| |y|) <= 4 exp(-d (t^2 - t^3) / 4). With B = U S V^T, x_i = S^1/2
+    U_i and y_j = S^1/2 V_j, so |x_i| |y_j| <= ||B||_2 <= sqrt(||B||_1 ||B||_inf) <= k beta, beta = ln(spread / e2) +
+    2 delta. Hence t = delta / (k beta) keeps all n^2 logits within delta unless one of n^2 events of that probability
+    happens; d >= 4 ln(8 n^2) / (t^2 - t^3) makes their sum 1/2. Where columns are fuller than rows, k is sqrt(rows' k
+    * columns' k).
+    """
+    return _width(float(k), n * n, spread, ratio_error, zero_ratio)
+
+
+def theorem_width_rows(n: int, k: float | int, spread: float, ratio_error: float, zero_ratio: float) -> Theorem:
+    """The width for Q = B G, K = G: x_i = B_i, y_j = e_j, so |x_i| |y_j| <= sqrt(k) beta and columns may be full."""
+    return _width(math.sqrt(k), n * n, spread, ratio_error, zero_ratio)
+
+
+def _width(norm_over_beta: float, pairs: int, spread: float, ratio_error: float, zero_ratio: float) -> Theorem:
+    delta = math.log1p(ratio_error) / 2
+    beta = math.log(spread / zero_ratio) + 2 * delta
+    # norms far below the bound could make t large; JL says nothing beyond its maximum of t^2 - t^3 at t = 2/3
+    t = min(delta / (norm_over_beta * beta), 2 / 3)
+    return Theorem(math.ceil(4 * math.log(8 * pairs) / (t**2 - t**3)))
+
+
+# The theorem of arXiv:2106.03764 with exact tails: the width at which one draw succeeds with probability 1/2 or more.
+#
+# The theorem bounds every product by its worst case, |x_i| |y_j| <= k beta, and its tail by Johnson and Lindenstrauss.
+# Neither is needed for a pattern that is at hand. With G of entries N(0, 1/d), and a, b standard normal of correlation
+# r = <x, y> / (|x| |y|), the product <Gx, Gy> is |x| |y| times the mean of d independent copies of ab, for which
+#
+#     E exp(s a b)  =  (1 - 2 r s - (1 - r^2) s^2)^(-1/2)         where the bracket is positive.
+#
+# Chernoff's bound, at its best s, is then for every d (not only in the limit)
+#
+#     P(mean - r >= t)  <=  exp(-d I_r(t)),     I_r(t) = sup_s [ s (r + t) + 1/2 ln(1 - 2 r s - (1 - r^2) s^2) ],
+#
+# and P(mean - r <= -t) <= exp(-d I_-r(t)), since -b has correlation -r. Writing u = r + t and q = 1 - r^2, the derivative
+# vanishes where q u s^2 + (2 r u + q) s - t = 0, so with c = 2 r u + q the best s is 2 t / (c + sqrt(c^2 + 4 q u t)).
+# (For r = -1 and t >= 1 there is none: the mean of -a^2 is never above 0, and I is infinite.)
+#
+# All logits are within delta of their target unless one of the pairs fails with t_ij = delta / (|x_i| |y_j|). The width
+# is the least d for which the sum of these probabilities over all pairs is at most 1/2. Same promise, same construction,
+# no constant lost: the union over pairs is the only thing that is not exact to first order in the exponent.
+
+BLOCK_ELEMENTS = 2**22
+WIDEST = 2**40
+
+
+def rate(r: Float[np.ndarray, "*shape"], t: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+    """I_r(t) for |r| <= 1 and t > 0."""
+    u, q = r + t, np.maximum(1 - r * r, 0.0)
+    c = 2 * r * u + q
+    with np.errstate(divide="ignore", invalid="ignore"):
+        s = 2 * t / (c + np.sqrt(np.maximum(c * c + 4 * q * u * t, 0.0)))
+        inside = 1 - 2 * r * s - q * s * s
+        found = s * u + 0.5 * np.log(inside)
+    return np.asarray(np.where((s > 0) & (inside > 0) & np.isfinite(s), np.maximum(found, 0.0), np.inf))
+
+
+def exact_tail_width(queries: Float[np.ndarray, "row rank"], keys: Float[np.ndarray, "key rank"], delta: float) -> int:
+    """The least width at which a Gaussian projection keeps all products within delta, with probability at least 1/2."""
+    rates = np.concatenate([_rates(queries[rows], keys, delta) for rows in _slices(len(queries), len(keys))])
+    if not len(rates):
+        return 1
+    high = 1
+    while _fails(rates, high) and high < WIDEST:
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _fails(rates, middle) else (low, middle)
+    return high
+
+
+def _slices(rows: int, keys: int) -> list[slice]:
+    step = max(1, BLOCK_ELEMENTS // keys)
+    return [slice(first, first + step) for first in range(0, rows, step)]
+
+
+def _rates(
+    queries: Float[np.ndarray, "some_rows rank"], keys: Float[np.ndarray, "key rank"], delta: float
+) -> Float[np.ndarray, " finite"]:
+    """Both tails of every pair; products with nothing are exact, and have none."""
+    size = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(keys, axis=1)
+    there = size > 0
+    r, t = np.clip((queries @ keys.T)[there] / size[there], -1.0, 1.0), delta / size[there]
+    both = np.concatenate([rate(r, t), rate(-r, t)])
+    return np.asarray(both[np.isfinite(both)])
+
+
+def _fails(rates: Float[np.ndarray, " pair"], width: int) -> bool:
+    return bool(np.exp(-width * rates).sum() > 0.5)
+
+
+# Whether keys are proved to serve every pattern, as plain data; `solvers.universality` derives the numbers.
+
+ROOM = 1 - 1e-9  # of what was asked: what computing the bounds themselves in float64 can cost is far less
+
+
+@dataclass(frozen=True)
+class WorstSupport:
+    """What no row of `size` keys exceeds: no support, no weights within the spread, no order of summation."""
+
+    size: int
+    gap: float  # least |F| of a key beside the support
+    sharpness: float  # b, by which F is multiplied
+    amplitude: float  # most that the harmonics of a query add up to; no logit is larger, but for rounding
+    rounding: float  # most by which storing and summing move a logit
+    ratio_error: float
+    leak: float
+
+
+@dataclass(frozen=True)
+class Universality:
+    """Keys on the moment curve against all rows of up to `k` keys whose weights lie within a factor `spread`."""
+
+    n: int
+    k: int
+    d: int
+    dtype: str
+    spread: float
+    asked_ratio_error: float
+    asked_leak: float
+    sizes: tuple[WorstSupport, ...]
+    fits: bool  # no query overflows
+
+    @property
+    def proved(self) -> bool:
+        """Whether every such row has a query that the certificate accepts. False says nothing: bounds are not tight."""
+        within = (
+            one.ratio_error <= self.asked_ratio_error * ROOM and one.leak <= self.asked_leak * ROOM
+            for one in self.sizes
+        )
+        return self.fits and bool(self.sizes) and all(within)
+
+    @property
+    def ratio_error(self) -> float:
+        return max(one.ratio_error for one in self.sizes)
+
+    @property
+    def leak(self) -> float:
+        return max(one.leak for one in self.sizes)
+
+    @property
+    def max_logit(self) -> float:
+        return max(one.amplitude + one.rounding for one in self.sizes)

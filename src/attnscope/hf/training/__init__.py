@@ -1,1 +1,0 @@
-"""Where transformers trains: its callbacks."""

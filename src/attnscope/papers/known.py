@@ -1,0 +1,133 @@
+"""What earlier runs found: known.json, beside this file, holds verdicts and numbers of whole runs, as they came out.
+
+`tools/record_verdicts.py` copies them from results.json; nobody types them. A claim whose rule or quantities have
+changed since is not known any more. The file is our own and read as it is: what reads records checked costs time that
+a list should not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from attnscope.core.experiment import PRESETS, VERDICTS, Claim, ExperimentCard, Verdict
+from attnscope.core.words import count
+from attnscope.report.catalog import Paper
+
+if TYPE_CHECKING:
+    from attnscope.commands.reproduce.record import Reproduction
+
+FILE = "known.json"
+NOT_RUN = "-"
+
+
+@dataclass(frozen=True)
+class KnownClaim:
+    """What became of one claim, and the rule it was judged by."""
+
+    rule: dict[str, list[str]]
+    verdict: Verdict
+    median: dict[str, float]
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """One whole run, as known.json holds it."""
+
+    preset: str
+    seeds: tuple[int, ...]
+    attnscope: str
+    claims: dict[str, KnownClaim]
+
+
+@dataclass(frozen=True)
+class Known:
+    """One whole run of an experiment: how it was run, and what became of each claim."""
+
+    preset: str
+    seeds: int
+    verdicts: Mapping[str, Verdict]
+    claims: int  # that the experiment has now; those that changed since are not among the verdicts
+    medians: Mapping[str, Mapping[str, float]]  # by claim and quantity, over the seeds
+
+    @property
+    def words(self) -> str:
+        """`17 reproduced, 2 not reproduced (quick, 1 seed)`."""
+        counts = [(sum(one == verdict for one in self.verdicts.values()), verdict) for verdict in VERDICTS]
+        said = ", ".join(f"{number} {verdict}" for number, verdict in counts if number)
+        said += f", {self.changed} changed since" if self.changed else ""
+        return f"{said} ({self.preset}, {count(self.seeds, 'seed')})"
+
+    @property
+    def brief(self) -> str:
+        """`16 of 21 (-1)`: claims that were reproduced, of all, and how many were contradicted."""
+        verdicts = list(self.verdicts.values())
+        against = verdicts.count("contradicted")
+        said = f"{verdicts.count('reproduced')} of {len(verdicts)}"
+        said += f" (-{against})" if against else ""
+        return said + (f", {self.changed} changed" if self.changed else "")
+
+    @property
+    def changed(self) -> int:
+        return self.claims - len(self.verdicts)
+
+
+def known(experiment: ExperimentCard) -> tuple[Known, ...]:
+    """Runs that are on record, quick ones first; only claims that are still what they were then."""
+    runs = _all().get(experiment.name, {})
+    return tuple(_as_now(preset, runs[preset], experiment) for preset in PRESETS if preset in runs)
+
+
+def _as_now(preset: str, run: Mapping[str, Any], experiment: ExperimentCard) -> Known:
+    same = {
+        claim.name: before
+        for claim in experiment.claims
+        if (before := run["claims"].get(claim.name)) is not None and before["rule"] == _rule(claim)
+    }
+    return Known(
+        preset=preset,
+        seeds=len(run["seeds"]),
+        claims=len(experiment.claims),
+        verdicts={name: before["verdict"] for name, before in same.items()},
+        medians={name: before["median"] for name, before in same.items()},
+    )
+
+
+def recorded(found: Reproduction) -> KnownRun:
+    """What is kept of a run."""
+    claims = {claim.name: KnownClaim(_rule(claim), claim.verdict, claim.medians) for claim in found.claims}
+    return KnownRun(found.preset, found.seeds, found.attnscope, claims)
+
+
+def listed(experiment: ExperimentCard) -> Paper:
+    """An experiment with what is on record of it: the verdicts beside claims are those of the largest run."""
+    runs = known(experiment)
+    brief = {run.preset: run.brief for run in runs}
+    before = runs[-1].verdicts if runs else {}
+    return Paper(
+        name=experiment.name,
+        title=experiment.title,
+        paper=experiment.paper,
+        summary=experiment.summary,
+        takes=", ".join(f"{preset}: {time}" for preset, time in experiment.takes.items()),
+        on_record=tuple(run.words for run in runs),
+        brief=tuple(brief.get(preset, NOT_RUN) for preset in PRESETS),
+        claims=tuple((before.get(claim.name, "not run"), claim.statement) for claim in experiment.claims),
+        advice=experiment.advice,
+    )
+
+
+def _rule(claim: Claim) -> dict[str, list[str]]:
+    """In words that a person reads: `sort_accuracy >= 0.95`."""
+    rule = {"reproduced": [str(one) for one in claim.holds], "contradicted": [str(one) for one in claim.fails]}
+    return rule | ({"given": [str(one) for one in claim.given]} if claim.given else {})
+
+
+@cache
+def _all() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(files("attnscope.papers").joinpath(FILE).read_text("utf-8"))
+    return found

@@ -1,0 +1,227 @@
+"""Nano models that compose functions, with weights written by hand: one lookup in each layer (arXiv:2602.01763).
+
+One lookup. The key of an entry says which it is, (l, a); the query says which is wanted, (l, what I hold); the value is
+what the entry holds, f_l(a). Symbols are codes of +1 and -1, one for each binary digit, folds are one-hot: a logit is
+the number of digits for the entry that is wanted, plus 2, and at least 2 less for every other (a digit that differs
+costs 2, another fold 2). Times `sharp`, all n others together have at most n e^(-2 sharp) of the weight: less than
+float32 can show. Widths are of the order of folds + layers x log(arguments).
+
+    composer    layer l asks for (l, answer of layer l - 1): as many layers as functions, for causal models.
+    shortcut    every entry looks ahead. (l, a) holds f_l(a) and asks for (l + 1, f_l(a)); what it then holds is
+                f_(l+1) f_l (a), and it asks for l + 2, then l + 4. After log2(folds) layers the entries of f_1 hold the
+                whole composition, and the queries ask for theirs. It needs to see tables that come later in the text:
+                only models that look both ways have it, which is why bounds on depth are about causal ones
+                (arXiv:2412.02975). Entries for which there is nothing ahead fetch something that nobody asks for.
+    wide        a lookup that a memory of fixed size can do as well: keys are given vectors, one for each symbol, and
+                what is held is one-hot, so that a query is the key itself, W times what is held. Layer l gives keys to
+                the entries of f_l alone, and keys of zero to all others: a memory has nothing to store but one table.
+
+Each layer writes into channels of its own. Nothing is normed and there is no MLP: these are `Nano` models, which the
+tap, `scan` and `paths` take as any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+from attnscope.matrix.linear_attention import bounded, delta_memory, sum_memory
+from attnscope.papers.models.nano import Attend, Block, Config, Nano, scaled_dot_product
+from attnscope.papers.models.tasks import Composition
+
+# Cores of one nano layer that are cheaper than full attention: a memory of fixed size, or a window.
+#
+#     for block, core in zip(model.blocks, ("full", "delta")):
+#         block.attention.attend = CORES[core]
+#
+# All have the same weights around them, so that hybrids of any kinds have as many numbers as full attention. Keys of a
+# memory are made at most 1 long; queries are divided by nothing but the layer's own scale. Memories are read in the order
+# of the tokens: they are for causal models.
+
+Heads = Float[Tensor, "batch head token dim"]
+Mask = Bool[Tensor, "#batch 1 #query key"] | None
+
+
+def linear(query: Heads, key: Heads, value: Heads, mask: Mask, scale: float) -> Heads:
+    return sum_memory(scale * query, bounded(key), value, mask)
+
+
+def delta(query: Heads, key: Heads, value: Heads, mask: Mask, scale: float) -> Heads:
+    return delta_memory(scale * query, bounded(key), value, mask)
+
+
+def window(tokens: int) -> Attend:
+    """Full attention to the last so many tokens, the own one included."""
+
+    def core(query: Heads, key: Heads, value: Heads, mask: Mask, scale: float) -> Heads:
+        places = torch.arange(query.shape[2], device=query.device)
+        near = (places[:, None] - places < tokens)[None, None]
+        return scaled_dot_product(query, key, value, near if mask is None else mask & near, scale)
+
+    return core
+
+
+CORES: Mapping[str, Attend] = {"full": scaled_dot_product, "linear": linear, "delta": delta}
+
+
+def hybrid(model: Nano, kinds: Sequence[str | Attend]) -> Nano:
+    """Give every layer its kind, in place: a name of `CORES`, or a core itself."""
+    if len(kinds) != len(model.blocks):
+        raise RefusalError(f"The model has {len(model.blocks)} layers and {len(kinds)} kinds were given: give as many.")
+    if not model.config.causal:
+        raise RefusalError("Memories are written from left to right: make the model with causal=True.")
+    for block, kind in zip(model.blocks, kinds, strict=True):
+        assert isinstance(block, Block)
+        if isinstance(kind, str) and kind not in CORES:
+            raise RefusalError(f"No layer is called {kind}: choose one of {', '.join(CORES)}.")
+        core: Callable[..., Tensor] = CORES[kind] if isinstance(kind, str) else kind
+        block.attention.attend = core
+    return model
+
+
+SHARP = 16.0  # e^-32 of the weight for an entry that is next to right: 4096 of them have 5e-11, a float32 has 6e-8
+
+
+def digits(symbols: int) -> Float[Tensor, "symbol digit"]:
+    """A code of +1 and -1 for every symbol, one for each binary digit."""
+    count = max(1, math.ceil(math.log2(symbols)))
+    return 2.0 * (torch.arange(symbols)[:, None] >> torch.arange(count) & 1) - 1
+
+
+def composer(task: Composition, lookups: int | None = None, sharp: float = SHARP) -> Nano:
+    """As many lookups as functions, or as said: with fewer the answer is that of the last function that was reached."""
+    layers = task.folds if lookups is None else lookups
+    if not 1 <= layers <= task.folds:
+        raise RefusalError(f"A composition of {task.folds} functions has 1 to {task.folds} lookups: choose among them.")
+    model, place = _empty(task, layers, causal=True)
+    for number, block in enumerate(_blocks(model)):
+        fold = torch.zeros(task.folds, 1)
+        fold[number] = 1.0
+        _lookup(block, place, task, asks=(fold, number), holds=0, writes=number + 1, sharp=sharp)
+    return model
+
+
+def shortcut(task: Composition, sharp: float = SHARP) -> Nano:
+    """log2(folds) layers in which entries look ahead, and one for the queries; `folds` is a power of 2."""
+    rounds = task.folds.bit_length() - 1
+    if 2**rounds != task.folds:
+        raise RefusalError(f"Looking ahead doubles with every layer: give a power of 2 of functions, not {task.folds}.")
+    model, place = _empty(task, rounds + 1, causal=False)
+    for number, block in enumerate(_blocks(model)):
+        if number < rounds:
+            ahead = torch.eye(task.folds).roll(2**number, dims=0)
+            _lookup(block, place, task, asks=(ahead, number), holds=number, writes=number + 1, sharp=sharp)
+        else:
+            first = torch.zeros(task.folds, 1)
+            first[0] = 1.0
+            _lookup(block, place, task, asks=(first, 0), holds=rounds, writes=rounds + 1, sharp=sharp)
+    return model
+
+
+def wide(
+    task: Composition, keys: Float[Tensor, "symbol dim"], kinds: Sequence[str | Attend], sharp: float = SHARP
+) -> Nano:
+    """One lookup in each layer by the given keys of unit length; layers of the given kinds."""
+    symbols, entries, dim = task.arguments, task.entries, keys.shape[1]
+    if len(keys) != symbols or len(kinds) != task.folds:
+        raise RefusalError(f"This composition needs {symbols} keys and {task.folds} kinds of layers: give as many.")
+    width = entries + symbols * (task.folds + 1)
+    model = Nano(_config(task, task.folds, width, max(dim, symbols), causal=True))
+    with torch.no_grad():
+        model.embedding.weight.copy_(torch.eye(width)[:, : task.inputs])  # type: ignore[operator]
+        for number, block in enumerate(_blocks(model)):
+            _clear(block)
+            layer, last = block.attention, entries + number * symbols
+            softmax = kinds[number] not in ("linear", "delta")
+            own = slice(number * symbols, (number + 1) * symbols)
+            layer.query.weight[:dim, last : last + symbols] = keys.T * ((sharp if softmax else 1.0) / layer.scale)
+            layer.key.weight[:dim, own] = keys.T
+            layer.value.weight[:symbols, entries : entries + symbols] = torch.eye(symbols)
+            layer.output.weight[last + symbols : last + 2 * symbols, :symbols] = torch.eye(symbols)
+        model.output.weight.zero_()
+        model.output.weight[:, -symbols:] = torch.eye(symbols)
+    return hybrid(model, kinds)
+
+
+def _config(task: Composition, layers: int, width: int, dim: int, causal: bool) -> Config:
+    return Config(
+        width=width,
+        heads=1,
+        head_width=dim,
+        layers=layers,
+        inputs=task.inputs,
+        out=task.arguments,
+        norm="none",
+        positions="none",
+        causal=causal,
+        biases=True,
+    )
+
+
+def _empty(task: Composition, layers: int, causal: bool) -> tuple[Nano, slice]:
+    """Channels: fold, argument, what is held, then one register for every layer. The place of the argument's code."""
+    code = digits(task.arguments)
+    size = code.shape[1]
+    width = task.folds + size * (layers + 2)
+    model = Nano(_config(task, layers, width, task.folds + size, causal))
+    place = slice(task.folds, task.folds + size)
+    embedding, output = model.embedding, model.output
+    assert isinstance(embedding, nn.Linear)
+    with torch.no_grad():
+        embedding.weight.zero_()
+        fold = torch.arange(task.entries) // task.arguments
+        embedding.weight[fold, torch.arange(task.entries)] = 1.0
+        embedding.weight[place, : task.entries] = code.T.repeat(1, task.folds)
+        embedding.weight[place.stop : place.stop + size, task.entries :] = code.T
+        output.weight.zero_()
+        output.weight[:, width - size :] = code
+        for block in _blocks(model):
+            _clear(block)
+    return model, place
+
+
+def _lookup(
+    block: Block,
+    place: slice,
+    task: Composition,
+    *,
+    asks: tuple[Float[Tensor, "fold own"], int],
+    holds: int,
+    writes: int,
+    sharp: float,
+) -> None:
+    """One layer: `asks` is the fold that is wanted (of the own fold, or the same for all) and the register with the
+    symbol; `holds` the register whose content entries give; `writes` the one that the answer goes to."""
+    layer, size, folds = block.attention, place.stop - place.start, task.folds
+
+    def register(number: int) -> slice:
+        return slice(place.stop + number * size, place.stop + (number + 1) * size)
+
+    wanted, symbol = asks
+    gain = sharp / layer.scale
+    identity = torch.eye(size)
+    with torch.no_grad():
+        if wanted.shape[1] == 1:
+            layer.query.bias[:folds] = 2 * gain * wanted[:, 0]
+        else:
+            layer.query.weight[:folds, :folds] = 2 * gain * wanted
+        layer.query.weight[folds:, register(symbol)] = gain * identity
+        layer.key.weight[:, : place.stop] = torch.eye(place.stop)
+        layer.value.weight[:size, register(holds)] = identity
+        layer.output.weight[register(writes), :size] = identity
+
+
+def _clear(block: Block) -> None:
+    for one in block.attention.children():
+        if isinstance(one, nn.Linear):
+            nn.init.zeros_(one.weight)
+            nn.init.zeros_(one.bias)
+
+
+def _blocks(model: Nano) -> list[Block]:
+    return [block for block in model.blocks if isinstance(block, Block)]

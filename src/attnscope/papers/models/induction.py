@@ -1,0 +1,166 @@
+"""Two layers of attention that learn to look up what followed the same context before (arXiv:2409.10559).
+
+    layer 1    head h looks back by places alone: v^h_l = sum_j softmax(w^h)_j x_(l-j), j = 1..window, made 1 long
+    kernel     K(l) = sum_S c_S^2 prod_{h in S} <v^h_l, v^h_(n+1)> / sum_S c_S^2, over sets S of at most `degree` heads
+    layer 2    y = sum_l softmax(a K)_l x_l
+
+Trained, the heads of layer 1 fetch the parents, the kernel multiplies them (a product of one-hot likenesses is 1 where
+all parents are the same), and layer 2 copies what followed: an induction head for contexts of several tokens.
+
+As attention. Layer 1 is softmax over logits that depend on the distance alone, a bias with queries and keys of zero.
+A product of inner products is the inner product of outer products, <u, u'><v, v'> = <u (x) v, u' (x) v'>, so that
+K(l) is phi_l . phi_(n+1) with the parts c_S / |c| (x)_{h in S} v^h_l in a row: layer 2 is plain dot-product attention
+of one query, scale a. `forward` runs both in torch's kernel, where the tap finds them. Training uses a shorter way with
+the same numbers (`papers/trials/induction_training.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attnscope.core.errors import RefusalError
+
+# Texts in which every next symbol depends on a few before it, by a rule that is another one in every text.
+#
+#     chains = Chains(parents=(1, 2), symbols=3, tokens=100)
+#     text = chains.draw(rows=9000, seed=0)
+#     text.ids        [row, tokens + 1]: a model reads all but the last and answers the last
+#     text.rules      [row, symbol of the first parent, ..., next symbol]: rows ~ Dirichlet(alpha)
+#
+# With `others` below 1 a rule is that of the first parent alone, and of all of them in so large a part: the others are
+# parents still, but tell little.
+#
+# With alpha = 0.1 most rows of a rule are nearly certain, so that who counts what followed the same parents before
+# foretells well, and who does not look at the parents does not (the data of arXiv:2409.10559).
+
+
+@dataclass(frozen=True)
+class ChainText:
+    ids: Int[Tensor, "row token"]
+    rules: Float[Tensor, "row ..."]
+
+
+@dataclass(frozen=True)
+class Chains:
+    """`parents` are how many places before: 1 is the symbol just before."""
+
+    parents: tuple[int, ...] = (1, 2)
+    symbols: int = 3
+    tokens: int = 100
+    alpha: float = 0.1
+    others: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.parents or min(self.parents) < 1 or max(self.parents) >= self.tokens:
+            raise RefusalError("A chain needs parents at least 1 place before, and a text longer than the farthest.")
+        if self.symbols < 2 or not self.alpha > 0 or not 0 <= self.others <= 1:
+            raise RefusalError(
+                "A chain needs 2 symbols, alpha over 0 and others between 0 and 1, "
+                f"not {self.symbols}, {self.alpha} and {self.others}."
+            )
+
+    def rules(self, rows: int, seed: int) -> Float[Tensor, "row ..."]:
+        shape = (rows, *(self.symbols for _ in self.parents))
+        rng = np.random.default_rng((seed, 0))
+        of_all = torch.from_numpy(rng.dirichlet([self.alpha] * self.symbols, size=shape))
+        if self.others == 1:
+            return of_all
+        of_first = torch.from_numpy(rng.dirichlet([self.alpha] * self.symbols, size=shape[:2]))
+        spread = of_first.reshape(rows, self.symbols, *(1 for _ in self.parents[1:]), self.symbols)
+        return (1 - self.others) * spread + self.others * of_all
+
+    def draw(self, rows: int, seed: int) -> ChainText:
+        """The first symbols, which have no parents, are uniform."""
+        rules, rng = self.rules(rows, seed), np.random.default_rng((seed, 1))
+        ends = rules.cumsum(-1)
+        chance = torch.from_numpy(rng.random((rows, self.tokens + 1)))
+        first = max(self.parents)
+        ids = torch.zeros(rows, self.tokens + 1, dtype=torch.long)
+        ids[:, :first] = torch.from_numpy(rng.integers(0, self.symbols, (rows, first)))
+        each = torch.arange(rows)
+        for place in range(first, self.tokens + 1):
+            row = ends[(each, *(ids[:, place - lag] for lag in self.parents))]
+            ids[:, place] = (chance[:, place, None] > row).sum(-1).clamp_max(self.symbols - 1)
+        return ChainText(ids, rules)
+
+
+class InductionNetwork(nn.Module):
+    """Begins as in the paper: head h leans to lag h by `lean` over `rest`, all sets alike, a small."""
+
+    def __init__(
+        self,
+        symbols: int = 3,
+        heads: int = 3,
+        window: int = 5,
+        degree: int = 2,
+        *,
+        lean: float = 3.0,
+        rest: float = 0.1,
+        start: float = 0.01,
+    ) -> None:
+        super().__init__()
+        if not 1 <= heads <= window or not 1 <= degree <= heads or symbols < 2:
+            raise RefusalError("An induction network has at most as many heads as lags, and sets of at most all heads.")
+        self.symbols, self.window = symbols, window
+        self.main_input_name = "input_ids"
+        self.sets = [s for size in range(degree + 1) for s in itertools.combinations(range(heads), size)]
+        weights = torch.full((heads, window), rest)
+        weights[torch.arange(heads), torch.arange(heads)] = lean
+        self.lags = nn.Parameter(weights)
+        self.sets_weight = nn.Parameter(torch.full((len(self.sets),), start))
+        self.sharpness = nn.Parameter(torch.tensor(start))
+
+    def forward(self, input_ids: Int[Tensor, "batch token"]) -> Float[Tensor, "batch symbol"]:
+        """What comes after the last token: shares of the symbols."""
+        x = F.one_hot(input_ids, self.symbols).to(self.lags)
+        looked = F.normalize(self.look_back(x), dim=-1)
+        features = self.features(looked)[:, self.window - 1 :]  # of places that have a whole window before them
+        mixed: Tensor = F.scaled_dot_product_attention(
+            (self.sharpness * features[:, -1:])[:, None], features[:, None, :-1], x[:, None, self.window :], scale=1.0
+        )
+        return mixed[:, 0, 0]
+
+    def look_back(self, x: Float[Tensor, "batch token symbol"]) -> Float[Tensor, "batch head token symbol"]:
+        """Layer 1 for the place behind every token, whose lag 1 is the token itself; over what there is in front."""
+        batch, tokens, _ = x.shape
+        heads = len(self.lags)
+        back = torch.arange(tokens)[:, None] - torch.arange(tokens)  # 0 is lag 1
+        near = (back >= 0) & (back < self.window)
+        bias = self.lags[:, back.clamp(0, self.window - 1)].masked_fill(~near, -torch.inf)
+        rest = torch.zeros(batch, heads, tokens, 1, dtype=x.dtype)
+        value = x[:, None].expand(-1, heads, -1, -1)
+        return F.scaled_dot_product_attention(rest, rest, value, attn_mask=bias[None], scale=1.0)
+
+    def features(self, looked: Float[Tensor, "batch head place symbol"]) -> Float[Tensor, "batch place feature"]:
+        """phi: for every set the outer product of what its heads fetched, times c_S / |c|."""
+        weight = self.sets_weight / self.sets_weight.norm()
+        parts = []
+        for own, heads in zip(weight, self.sets, strict=True):
+            part = torch.ones_like(looked[:, 0, :, :1])
+            for head in heads:
+                part = (part[..., :, None] * looked[:, head, :, None, :]).flatten(-2)
+            parts.append(own * part)
+        return torch.cat(parts, dim=-1)
+
+    @property
+    def shares(self) -> Float[Tensor, " set"]:
+        """p_S = c_S^2 / sum c^2."""
+        return (self.sets_weight.square() / self.sets_weight.square().sum()).detach()
+
+    @property
+    def lag_weights(self) -> Float[Tensor, "head lag"]:
+        return self.lags.detach().softmax(-1)
+
+    def kernel(self, looked: Float[Tensor, "head place symbol"]) -> Float[Tensor, "place place"]:
+        """K between any two of the given contexts, by its definition; `looked` is made 1 long."""
+        like = looked @ looked.mT
+        share = self.sets_weight.square() / self.sets_weight.square().sum()
+        products = [like[list(heads)].prod(0) if heads else torch.ones_like(like[0]) for heads in self.sets]
+        return torch.einsum("s,suv->uv", share, torch.stack(products))

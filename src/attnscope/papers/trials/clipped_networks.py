@@ -1,0 +1,217 @@
+"""What a network of clipping heads gets wrong: one head, heads by hand, heads put in the place of a trained network,
+and heads that are trained themselves (arXiv:2504.15956; the heads are in `papers/models/clipping.py`)."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnscope.commands.treat.train import Recipe, train
+from attnscope.papers.models.clipping import ClippingHeads, attention_network, error_bound, interpolating
+
+EXACT = torch.float64
+LOW, HIGH = -5.0, 5.0
+
+
+def one_head(steps: int, beta: float) -> ClippingHeads:
+    """clip(x, -5, 5)."""
+    ends = torch.tensor([[LOW], [HIGH]], dtype=EXACT)
+    return ClippingHeads(torch.ones(1, 1, dtype=EXACT), torch.zeros(1, dtype=EXACT), ends[0], ends[1], steps, beta)
+
+
+@torch.no_grad()
+def clipping_error(steps: int, beta: float, points: int) -> dict[str, float]:
+    """The largest error of one head on [-8, 8], over a grid and over the points where it is largest.
+
+    A sharp head is worst just beside the middle between two anchors (at the middle itself both have half the weight
+    and nothing is wrong), at a distance at which the weights have decided: ln(4 beta step) / (2 beta). A soft head is
+    worst at the ends of its range, where anchors on one side are missing.
+    """
+    head, step = one_head(steps, beta), (HIGH - LOW) / steps
+    middles = LOW + (torch.arange(steps, dtype=EXACT) + 0.5) * step
+    beside = min(step / 2, math.log(max(4 * beta * step, math.e)) / (2 * beta))
+    grid = torch.linspace(-8, 8, points, dtype=EXACT)
+    x = torch.cat([grid, middles - beside, middles + beside, torch.tensor([LOW, HIGH], dtype=EXACT)])[None, :, None]
+    wrong = (head(x) - x.clamp(LOW, HIGH)).abs()
+    inside = wrong[x.abs() <= HIGH - 1]
+    scores, y = head.logits(x)[0, 0], x[0]
+    squares = -((y - head.anchors) ** 2) / step
+    squares = squares - squares[:, :1]
+    # Both are sums of a few terms no larger than `size`; each rounds by at most a few units of it in the last place.
+    size = float(scores.abs().max() + ((y - head.anchors) ** 2).max() / step)
+    return {
+        "error": float(wrong.max()),
+        "inside": float(inside.max()),
+        "bound": float(head.half_step[0]),
+        "identity": float((scores - squares).abs().max()) / size,
+    }
+
+
+def wave(x: Tensor) -> Tensor:
+    """A function of one variable that a few straight lines do not fit."""
+    return torch.sin(2 * x) * torch.exp(-x * x / 8)
+
+
+def surface(x: Float[Tensor, "*any 2"]) -> Float[Tensor, "*any 1"]:
+    """A function of two variables with a hill, a valley and a slope."""
+    first, second = x[..., :1], x[..., 1:]
+    return torch.sin(2 * first) * torch.cos(1.5 * second) + 0.3 * first * second
+
+
+@torch.no_grad()
+def wave_error(steps: int, knots: int, beta: float) -> dict[str, float]:
+    """Heads by hand: one for each knot."""
+    at = torch.linspace(-3, 3, knots, dtype=EXACT)
+    linears = interpolating(at, wave(at))
+    x = torch.linspace(-3, 3, 4001, dtype=EXACT)[None, :, None]
+    network = attention_network(linears, x, steps, beta)
+    lines, heads = linears[1](linears[0](x).relu()), network(x)
+    return {
+        "error": float((heads - wave(x)).abs().max()),
+        "beside_lines": float((heads - lines).abs().max()),
+        "bound": float(error_bound(network, linears)),
+        "lines": float((lines - wave(x)).abs().max()),
+    }
+
+
+def relu_network(widths: Sequence[int]) -> nn.Sequential:
+    """Linear maps in float64 with a ReLU between them; `linears_of` takes them out again."""
+    maps: list[nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        maps += [nn.Linear(before, after, dtype=EXACT), nn.ReLU()]
+    return nn.Sequential(*maps[:-1])
+
+
+def linears_of(network: nn.Sequential) -> list[nn.Linear]:
+    return [part for part in network if isinstance(part, nn.Linear)]
+
+
+def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
+
+
+def uniform(points: int, rng: torch.Generator) -> Float[Tensor, "1 point 2"]:
+    return 4 * torch.rand(1, points, 2, generator=rng, dtype=EXACT) - 2
+
+
+def surface_loss(model: nn.Module, rng: torch.Generator) -> Tensor:
+    x = uniform(256, rng)
+    return F.mse_loss(model(x), surface(x))
+
+
+def in_its_place(
+    widths: tuple[int, ...], steps: Sequence[int], training: int, seed: int
+) -> list[dict[str, float | int]]:
+    """A ReLU network trained on the surface, then the same network as layers of heads."""
+    network = seeded(lambda: relu_network(widths), seed)
+    assert isinstance(network, nn.Sequential)
+    train(network, surface_loss, Recipe(training, 1e-2, decay=0.0), seed=seed)
+    x = uniform(2000, torch.Generator().manual_seed(seed + 1))
+    linears = linears_of(network)
+    rows = []
+    with torch.no_grad():
+        plain = network(x)
+        for count in steps:
+            heads = attention_network(linears, x, count, beta=50.0)
+            rows.append(
+                {
+                    "steps": count,
+                    "seed": seed,
+                    "beside_network": float((heads(x) - plain).abs().max()),
+                    "bound": float(error_bound(heads, linears).max()),
+                    "error": float(F.mse_loss(heads(x), surface(x))),
+                    "network": float(F.mse_loss(plain, surface(x))),
+                }
+            )
+    return rows
+
+
+def digits_at_hand() -> bool:
+    return importlib.util.find_spec("sklearn") is not None
+
+
+def digits() -> tuple[Float[Tensor, "image pixel"], Tensor]:
+    """1,797 handwritten digits of 8 x 8 pixels (scikit-learn), in [0, 1]."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    return torch.tensor(data.data / 16, dtype=EXACT), torch.tensor(data.target)
+
+
+def digits_by_heads(
+    hidden: tuple[int, ...], steps: Sequence[int], training: int, seed: int
+) -> list[dict[str, float | int]]:
+    """A classifier of digits, then the same as attention; a fifth of the images is kept for the test."""
+    images, labels = digits()
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    held, used = order[: len(order) // 5], order[len(order) // 5 :]
+
+    def loss(model: nn.Module, rng: torch.Generator) -> Tensor:
+        some = used[torch.randint(0, len(used), (128,), generator=rng)]
+        return F.cross_entropy(model(images[some]), labels[some])
+
+    network = seeded(lambda: relu_network((64, *hidden, 10)), seed)
+    assert isinstance(network, nn.Sequential)
+    train(network, loss, Recipe(training, 5e-3), seed=seed)
+    rows = []
+    with torch.no_grad():
+        plain = network(images[held]).argmax(-1)
+        for count in steps:
+            # Heads clip where training images end: what the held-out ones do beyond is part of the test.
+            heads = attention_network(linears_of(network), images[used][None], count, beta=1.0)
+            answers = heads(images[held][None])[0].argmax(-1)
+            rows.append(
+                {
+                    "steps": count,
+                    "seed": seed,
+                    "same": float((answers == plain).double().mean()),
+                    "heads_right": float((answers == labels[held]).double().mean()),
+                    "network_right": float((plain == labels[held]).double().mean()),
+                }
+            )
+    return rows
+
+
+class TrainedHeads(nn.Module):
+    """H heads over `anchors` keys and values that are all trained; the answer is the sum of the heads."""
+
+    def __init__(self, width: int, heads: int, anchors: int) -> None:
+        super().__init__()
+        self.keys = nn.Parameter(torch.randn(heads, anchors, width + 1, dtype=EXACT))
+        self.values = nn.Parameter(torch.randn(heads, anchors, 1, dtype=EXACT) / math.sqrt(heads))
+
+    def forward(self, x: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch token 1"]:
+        query = torch.cat([x, -torch.ones_like(x[..., :1])], dim=-1)[:, None]
+        mixed = F.scaled_dot_product_attention(
+            query.expand(-1, len(self.keys), -1, -1), self.keys[None], self.values[None], scale=1.0
+        )
+        return mixed.sum(1)
+
+
+def learned(heads: int, anchors: int, training: int, seed: int) -> dict[str, float | int]:
+    """Mean squared error on the surface, relative to its variance: trained heads, and a ReLU network as large.
+
+    A key, its bias and its value are width + 2 numbers, as a ReLU unit's are: heads x anchors units.
+    """
+    x = uniform(2000, torch.Generator().manual_seed(1000 + seed))
+    spread = float(surface(x).var())
+    models: dict[str, Callable[[], nn.Module]] = {
+        "heads": lambda: TrainedHeads(2, heads, anchors),
+        "units": lambda: relu_network((2, heads * anchors, 1)),
+    }
+    found: dict[str, float | int] = {"heads_number": heads, "seed": seed}
+    for name, make in models.items():
+        model = seeded(make, seed)
+        train(model, surface_loss, Recipe(training, 1e-2, decay=0.0), seed=seed)
+        with torch.no_grad():
+            found[name] = float(F.mse_loss(model(x), surface(x))) / spread
+    return found

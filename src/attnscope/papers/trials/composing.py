@@ -1,0 +1,218 @@
+"""Lookups one after the other, by hand and trained, by attention and by memories of fixed size (arXiv:2602.01763).
+
+The models are in `papers/models/composers.py`, `papers/models/hand_sheet.py` and `papers/models/composers.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnscope.commands.treat.train import Recipe, train
+from attnscope.core.experiment import Desk
+from attnscope.matrix.linear_attention import delta_error, delta_memory, least_error, sum_error, sum_memory
+from attnscope.papers.models.composers import composer, hybrid, shortcut, wide, window
+from attnscope.papers.models.hand_sheet import TwoSum, draw_sums, full_two_sum, random_codes, right, seen_by_chance
+from attnscope.papers.models.nano import Config, Nano
+from attnscope.papers.models.tasks import Composition
+
+EXACT = torch.float64
+
+
+def filling(folds: int, tokens: int) -> Composition:
+    """The largest tables for so many functions in so many tokens, with a quarter of the tokens asked, or 64."""
+    queries = min(64, tokens // 4)
+    return Composition(folds, (tokens - queries) // folds, queries)
+
+
+@torch.no_grad()
+def share_right(model: nn.Module, task: Composition, rows: int, seed: int) -> float:
+    """Share of queries whose last answer is right, on functions drawn with the seed; one text at a time."""
+    rng, hits = torch.Generator().manual_seed(seed), 0
+    for _ in range(rows):
+        asked = task.draw(1, rng)
+        said = model(vectors=task.vectors(asked))[:, -task.queries :].argmax(-1)
+        hits += int((said == asked.answers[..., -1]).sum())
+    return hits / (rows * task.queries)
+
+
+def by_hand(folds: Sequence[int], tokens: Sequence[int], rows: int, seed: int) -> list[dict[str, Any]]:
+    """One lookup for each function, and the way that looks ahead, where it exists."""
+    found = []
+    for number in folds:
+        for size in tokens:
+            task = filling(number, size)
+            some = {"folds": number, "tokens": task.tokens, "arguments": task.arguments}
+            models = {"composer": composer(task)}
+            if number & (number - 1) == 0:
+                models["shortcut"] = shortcut(task)
+            for kind, model in models.items():
+                accuracy = share_right(model, task, rows, seed)
+                found.append(some | {"kind": kind, "layers": len(model.blocks), "accuracy": accuracy})
+    return found
+
+
+def fewer_lookups(folds: int, tokens: int, rows: int, seed: int) -> list[dict[str, Any]]:
+    task = filling(folds, tokens)
+    return [
+        {
+            "lookups": lookups,
+            "chance": 1 / task.arguments,
+            "accuracy": share_right(composer(task, lookups), task, rows, seed),
+        }
+        for lookups in range(1, folds + 1)
+    ]
+
+
+def bases(pairs: int, width: int, rng: torch.Generator) -> Float[Tensor, "pair dim"]:
+    """Keys from one random orthonormal basis after the other."""
+    made = [torch.linalg.qr(torch.randn(width, width, generator=rng, dtype=EXACT)).Q for _ in range(-(-pairs // width))]
+    return torch.cat(made)[:pairs]
+
+
+def recall(width: int, pairs: int, values: int, seed: int) -> dict[str, float | int]:
+    """Mean squared error of asking a memory for all pairs that it was given, in units of the values' mean square.
+
+    Numbers of a value are independent, so that `values` of them are as many draws.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    key = bases(pairs, width, rng)
+    value = torch.randn(pairs, values, generator=rng, dtype=EXACT)
+    least = key @ torch.linalg.lstsq(key, value, driver="gelsd").solution
+    said = {
+        "delta": (delta_memory(key, key, value), delta_error(width, pairs)),
+        "sum": (sum_memory(key, key, value), sum_error(width, pairs)),
+        "least": (least, least_error(width, pairs)),
+    }
+    found: dict[str, float | int] = {"width": width, "pairs": pairs}
+    for name, (answer, formula) in said.items():
+        found[name] = float((answer - value).square().mean())
+        found[f"{name}_formula"] = formula
+    # Softmax with the same keys, sharp: whoever is asked for is nearer to its own key than to any other.
+    sharp = F.scaled_dot_product_attention(1e4 * key[None], key[None], value[None], scale=1.0)[0]
+    return found | {"softmax": float((sharp - value).square().mean())}
+
+
+def partners(arguments: int, widths: Sequence[int], rows: int, seed: int) -> list[dict[str, Any]]:
+    """Two functions, two lookups: what kinds of layers do with keys of a given width, orthonormal where they fit.
+
+    Every layer writes one table alone, so that as wide as that is as wide as a memory has to be.
+    """
+    task = Composition(2, arguments, arguments)
+    near = window(task.tokens // 4)
+    kinds: dict[str, tuple[Any, Any]] = {
+        "full, full": ("full", "full"),
+        "full, delta": ("full", "delta"),
+        "full, linear": ("full", "linear"),
+        "delta, delta": ("delta", "delta"),
+        "full, window": ("full", near),
+    }
+    found = []
+    for width in widths:
+        rng = torch.Generator().manual_seed(seed)
+        random = torch.randn(max(width, arguments), width, generator=rng)
+        keys = torch.linalg.qr(random).Q if width >= arguments else F.normalize(random, dim=-1)
+        for name, some in kinds.items():
+            model = wide(task, keys[:arguments], some)
+            accuracy = share_right(model, task, rows, seed)
+            found.append({"width": width, "entries": arguments, "kinds": name, "accuracy": accuracy})
+    return found
+
+
+@torch.no_grad()
+def sums_by_full(tokens: Sequence[int], seed: int) -> list[dict[str, Any]]:
+    found = []
+    for size in tokens:
+        model = full_two_sum(8 * size + 1)
+        sums = draw_sums(1, size, len(model.codes), torch.Generator().manual_seed(seed))
+        hit, left = right(model(sums.ids), sums)
+        found.append({"tokens": size, "width": model.codes.shape[1], "found": hit, "left": left})
+    return found
+
+
+@torch.no_grad()
+def sums_by_blocks(
+    tokens: int, blocks: Sequence[int], kept: int, widths: Sequence[int], rows: int, seed: int
+) -> list[dict[str, Any]]:
+    """The same by (B, k)-sparse attention with random codes of every width; `full` sees all blocks."""
+    rng = torch.Generator().manual_seed(seed)
+    modulus, found = 8 * tokens + 1, []
+    sums = draw_sums(rows, tokens, modulus, rng)
+    for width in widths:
+        codes = random_codes(modulus, width, rng)
+        everything = right(TwoSum(codes, 0.9, 200.0)(sums.ids), sums)[0]
+        for block in blocks:
+            hit, _ = right(TwoSum(codes, 0.9, 200.0, block, kept)(sums.ids), sums)
+            formula = seen_by_chance(width, block, kept, tokens)
+            found.append({"block": block, "width": width, "found": hit, "formula": formula, "full": everything})
+    return found
+
+
+@dataclass(frozen=True)
+class Learning:
+    """A nano model without MLP and biases that reads one-hot vectors; all hops are answered and count in the loss."""
+
+    width: int = 64
+    heads: int = 4
+    head_width: int = 16
+    queries: int = 16
+    batch: int = 32
+    rate: float = 1e-2
+
+
+def learned(
+    how: Learning, folds: int, arguments: int, kinds: Sequence[str], steps: int, seed: int, desk: Desk
+) -> dict[str, Any]:
+    """Train layers of these kinds, one for each function; accuracy of every hop on functions not seen."""
+    task = Composition(folds, arguments, how.queries)
+    config = Config(
+        width=how.width,
+        heads=how.heads,
+        head_width=how.head_width,
+        layers=folds,
+        inputs=task.inputs,
+        out=task.entries,
+        norm_kind="rms",
+        positions="none",
+        causal=True,
+        biases=False,
+    )
+    model = hybrid(Nano(config, seed), kinds)
+
+    def hops(model: nn.Module, rows: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        asked = task.draw(rows, rng)
+        return model(vectors=task.vectors(asked))[:, -task.queries :].unflatten(-1, (folds, -1)), asked.answers
+
+    def loss(model: nn.Module, rng: torch.Generator) -> Tensor:
+        said, answers = hops(model, how.batch, rng)
+        return F.cross_entropy(said.flatten(0, 2), answers.flatten())
+
+    name = ", ".join(kinds)
+    train(
+        model,
+        loss,
+        Recipe(steps, how.rate, decay=0.0),
+        seed=seed,
+        kept=desk.place(f"{folds}-{arguments}-{name.replace(', ', '-')}-{seed}"),
+        advance=desk.advance,
+        stage=f"{name}, {folds} of {arguments}, seed {seed}",
+    )
+    with torch.no_grad():
+        said, answers = hops(model, 200, torch.Generator().manual_seed(10_000 + seed))
+    right_share = (said.argmax(-1) == answers).double().mean((0, 1)).tolist()
+    return {
+        "folds": folds,
+        "arguments": arguments,
+        "kinds": name,
+        "seed": seed,
+        "accuracy": right_share[-1],
+        "hops": right_share,
+        "chance": 1 / arguments,
+        "numbers": sum(parameter.numel() for parameter in model.parameters()),
+    }

@@ -1,0 +1,162 @@
+"""A toy in which one token decides: a first token that is asked, one key among tokens that say nothing, and the key is
+the class. Trained, its attention and gradients are looked at both ways: as maps, which the paper asks a model for, and
+as calls, which need none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attnscope.commands.evaluate.perturbing import Perturbed, averaged, perturbed
+from attnscope.commands.treat.train import Recipe, train
+from attnscope.core.experiment import Desk
+from attnscope.explanations.raw_attention import raw_attention
+from attnscope.explanations.relevance import relevance
+from attnscope.explanations.rollout import rollout
+from attnscope.matrix.relevance import AttentionCall
+from attnscope.matrix.scores import Scores
+from attnscope.papers.models.nano import Config, Nano
+
+STACK = "model"
+ASKED = 0  # the token that is asked, and its number
+METHODS = {"relevance": relevance, "rollout": rollout, "raw attention": raw_attention}
+RANDOM_ORDERS = 8
+
+
+@dataclass(frozen=True)
+class Toy:
+    classes: int
+    words: int  # that say nothing
+    tokens: int  # beside the first
+
+    def texts(
+        self, count: int, seed: int
+    ) -> tuple[Int[Tensor, "text token"], Int[Tensor, " text"], Int[Tensor, " text"]]:
+        """Numbers of tokens, where the key is, and which class it says."""
+        rng = torch.Generator().manual_seed(seed)
+        ids = torch.randint(1 + self.classes, 1 + self.classes + self.words, (count, 1 + self.tokens), generator=rng)
+        places = torch.randint(1, 1 + self.tokens, (count,), generator=rng)
+        classes = torch.randint(0, self.classes, (count,), generator=rng)
+        ids[:, 0] = ASKED
+        ids[torch.arange(count), places] = 1 + classes
+        return ids, places, classes
+
+
+class Recording:
+    """Attention that keeps what it was given and made, pattern included, where gradients can be asked for."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Tensor, Tensor, Tensor, float, Tensor, Tensor]] = []
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+        assert mask is None
+        pattern = (scale * query @ key.mT).softmax(-1)
+        mixed = pattern @ value
+        self.seen.append((query, key, value, scale, pattern, mixed))
+        return mixed
+
+
+def trained(toy: Toy, layers: int, steps: int, seed: int, desk: Desk) -> tuple[Nano, Recording]:
+    """The toy's model in float64, and what its attention will record."""
+    recording = Recording()
+    config = Config(
+        vocab_size=1 + toy.classes + toy.words,
+        out=toy.classes,
+        width=32,
+        heads=4,
+        layers=layers,
+        mlp=64,
+        max_tokens=1 + toy.tokens,
+    )
+    model = Nano(config, seed, recording)
+
+    def loss(_: object, rng: torch.Generator) -> Tensor:
+        ids, _places, classes = toy.texts(48, int(torch.randint(2**31, (1,), generator=rng)))
+        recording.seen.clear()
+        return F.cross_entropy(model(ids)[:, 0], classes)
+
+    train(model, loss, Recipe(steps, 3e-3), seed=seed, advance=desk.advance, stage=f"training {layers} layers")
+    return model.double().eval().requires_grad_(False), recording
+
+
+@torch.no_grad()
+def accuracy(model: Nano, toy: Toy, seed: int) -> float:
+    ids, _, classes = toy.texts(400, seed)
+    return float((model(ids)[:, 0].argmax(-1) == classes).double().mean())
+
+
+def from_vectors(model: Nano, vectors: Float[Tensor, "text token width"]) -> Float[Tensor, "text class"]:
+    """What the model says of embedded tokens."""
+    assert model.positions is not None
+    stream = vectors + model.positions.weight[: vectors.shape[1]]
+    for block in model.blocks:
+        stream = block(stream, None)
+    answer: Tensor = model.output(model.last_norm(stream))
+    return answer[:, 0]
+
+
+@dataclass(frozen=True)
+class Looked:
+    """One text: its attention calls, and the same as maps A and their gradients."""
+
+    calls: tuple[AttentionCall, ...]
+    maps: tuple[tuple[Float[Tensor, "head query key"], Float[Tensor, "head query key"]], ...]
+
+    def abar(self) -> list[Float[Tensor, "query key"]]:
+        """Equation 5, from maps: mean over heads of (dA * A)^+."""
+        return [(gradient * pattern).clamp_min(0).mean(0) for pattern, gradient in self.maps]
+
+    def dense(self) -> Float[Tensor, "query key"]:
+        """R by equation 6, from maps: R = I, then R <- R + Abar R."""
+        steps = self.abar()
+        found = torch.eye(len(steps[0]), dtype=steps[0].dtype)
+        for one in steps:
+            found = found + one @ found
+        return found
+
+    def row(self, name: str = "relevance") -> Float[Tensor, " key"]:
+        """What the first token's row says, without a map."""
+        first = torch.zeros(self.calls[0].scores.query.shape[2], dtype=torch.float64)
+        first[0] = 1
+        found: Tensor = METHODS[name](calls=self.calls, start={STACK: first})[STACK]
+        return found
+
+
+@torch.enable_grad()
+def looked(model: Nano, recording: Recording, ids: Int[Tensor, " token"], label: int) -> Looked:
+    recording.seen.clear()
+    vectors = model.embedding(ids[None]).requires_grad_(True)
+    number = from_vectors(model, vectors)[0, label]
+    seen = tuple(recording.seen)
+    patterns, mixed = [one[4] for one in seen], [one[5] for one in seen]
+    gradients = torch.autograd.grad(number, [*patterns, *mixed])
+    calls, maps = [], []
+    for layer, (query, key, value, scale, pattern, _) in enumerate(seen):
+        scores = Scores(query.detach(), key.detach(), scale)
+        behind = gradients[len(seen) + layer].transpose(1, 2)
+        calls.append(AttentionCall(STACK, STACK, layer, scores, value.detach(), behind))
+        maps.append((pattern[0].detach(), gradients[layer][0]))
+    return Looked(tuple(calls), tuple(maps))
+
+
+def areas(
+    model: Nano, ids: Int[Tensor, " token"], label: int, scores: Float[Tensor, " token"] | None, seed: int
+) -> Perturbed:
+    """The answer while tokens go, the first one never; without scores in random orders."""
+    assert isinstance(model.embedding, nn.Embedding)
+    vectors = model.embedding(ids)
+    nothing = model.embedding.weight.mean(0).expand_as(vectors[1:])
+
+    def ask(given: dict[str, Tensor]) -> Tensor:
+        rest = given[STACK]
+        whole = torch.cat([vectors[:1].expand(len(rest), 1, -1), rest], dim=1)
+        return from_vectors(model, whole).softmax(-1)[:, label]
+
+    rng = torch.Generator().manual_seed(seed)
+    orders = [torch.rand(len(ids) - 1, generator=rng) for _ in range(RANDOM_ORDERS)] if scores is None else [scores[1:]]
+    return averaged([perturbed(ask, {STACK: vectors[1:]}, {STACK: nothing}, {STACK: order}) for order in orders])

@@ -1,0 +1,150 @@
+"""How many samples it takes to find the experts inside attention, with gates in different places (arXiv:2602.01468).
+
+An entry of multi-head attention is a mixture of experts: sum_h sum_k A^h_ik (x_k . v_h), v_h = W_V^h W_O^h[:, j]. Here
+one such entry is drawn with one head, y = sum_k A_k (x_k . v) + noise, and fitted by least squares with two, whose mean
+is the answer: more than there are, which is where rates differ. The expert error is how far every fitted v_h is from v.
+
+    none     as above: linear experts
+    output   (A V) sigmoid(x_i . g), the gate behind attention        value   A (V sigmoid(x_k . g)), on the values
+    key      a gate on the keys, before the logits                    layer   one gate on the sum of all heads
+    self     (A V) sigmoid(A V): the gate reads what it gates, so that the expert is not linear in v
+
+What can be found (derived): let both heads share their logits and gates. Then v_1 = v + e, v_2 = v - e gives the same
+answer for every e wherever the answer is linear in v_h: the two experts cannot be told from one, however many samples.
+Only their mean can, at the rate n^(-1/2). In `self` the second derivative by v does not vanish, so that a split of size
+e costs e^2, and e falls like n^(-1/4) or faster.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
+from attnscope.papers.models.nano import Attention
+from attnscope.variants.gated_output import gated_output
+from attnscope.variants.gated_value import gated_value
+
+KINDS = ("none", "output", "value", "key", "layer", "self")
+WIDTH, TOKENS, FITTED = 3, 5, 2
+Experts = dict[str, Tensor]  # logits [head, width, width], value [head, width], gate [head, width]
+
+
+def answer(kind: str, experts: Experts, tokens: Float[Tensor, "sample token width"]) -> Float[Tensor, " sample"]:
+    """What the mean of the heads gives for the first token."""
+    first = tokens[:, 0]
+    gates = torch.einsum("stw,hw->hst", tokens, experts["gate"]).sigmoid()
+    keys = tokens * gates[..., None] if kind == "key" else tokens[None]
+    asked = torch.einsum("sw,hwv->hsv", first, experts["logits"])
+    weights = (keys * asked[:, :, None]).sum(-1).softmax(-1)
+    values = torch.einsum("stw,hw->hst", tokens, experts["value"])
+    mixed = (weights * (values * gates if kind == "value" else values)).sum(-1)
+    if kind == "output":
+        mixed = mixed * gates[..., 0]
+    if kind == "self":
+        mixed = mixed * mixed.sigmoid()
+    whole = mixed.mean(0)
+    return whole * gates[0, :, 0] if kind == "layer" else whole
+
+
+def true_expert(rng: torch.Generator) -> Experts:
+    """One head: random logits, a value and a gate of length 2."""
+    logits, rest = (
+        torch.randn(1, WIDTH, WIDTH, generator=rng, dtype=torch.float64),
+        torch.randn(2, 1, WIDTH, generator=rng, dtype=torch.float64),
+    )
+    value, gate = 2 * rest / rest.norm(dim=-1, keepdim=True)
+    return {"logits": logits, "value": value, "gate": gate}
+
+
+def fitted(kind: str, samples: int, seed: int, *, starts: int, iterations: int, noise: float) -> dict[str, Any]:
+    """Least squares with more heads than there are, from some starts around the truth.
+
+    Where in a valley of equal loss a fit ends depends on where it began. So the error of the experts is the largest
+    among all fits that the samples cannot tell from the best: n times the excess of the loss over the noise's variance
+    is chi-square of as many degrees as there are parameters, and twice their number is kept. Truth and starts depend
+    on the seed alone. Two heads that both equal the truth are among the fits, so that the best one's loss is at most
+    the truth's on the same samples: a descent that ended above it did not arrive, and says nothing of the experts.
+    """
+    rng, from_here, of_data = (torch.Generator().manual_seed(3 * seed + which) for which in range(3))
+    truth = true_expert(rng)
+    tokens = torch.randn(samples, TOKENS, WIDTH, generator=of_data, dtype=torch.float64)
+    errors = noise * torch.randn(samples, generator=of_data, dtype=torch.float64)
+    wanted = answer(kind, truth, tokens) + errors
+    fits = []
+    for _ in range(starts):
+        begun = {
+            name: one + 0.7 * torch.randn(FITTED, *one.shape[1:], generator=from_here, dtype=torch.float64)
+            for name, one in truth.items()
+        }
+        fits.append(_descended(kind, begun, tokens, wanted, iterations))
+    best, experts = min(fits, key=lambda fit: fit[0])
+    parameters = sum(one.numel() for one in experts.values())
+    as_good = [found for loss, found in fits if loss <= best + 2 * parameters * noise**2 / samples]
+    size = truth["value"].norm()
+    away = [(found["value"] - truth["value"]).norm(dim=-1).square().mean().sqrt() for found in as_good]
+    return {
+        "kind": kind,
+        "samples": samples,
+        "seed": seed,
+        "as_good": len(as_good),
+        "loss_over_noise": best / noise**2,
+        "loss_over_truth": best / float(errors.square().mean()),
+        "expert_error": float(max(away) / size),
+        "mean_error": float((experts["value"].mean(0) - truth["value"][0]).norm() / size),
+    }
+
+
+def _descended(kind: str, begun: Experts, tokens: Tensor, wanted: Tensor, iterations: int) -> tuple[float, Experts]:
+    experts = {name: one.clone().requires_grad_() for name, one in begun.items()}
+    optimiser = torch.optim.LBFGS(
+        list(experts.values()),
+        max_iter=iterations,
+        history_size=30,
+        line_search_fn="strong_wolfe",
+        tolerance_grad=1e-9,
+        tolerance_change=1e-13,
+    )
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        loss = (answer(kind, experts, tokens) - wanted).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    with torch.enable_grad():
+        optimiser.step(closure)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        loss = (answer(kind, experts, tokens) - wanted).square().mean()
+    return float(loss), {name: one.detach() for name, one in experts.items()}
+
+
+@torch.no_grad()
+def algebra(tokens: int, width: int, heads: int, seed: int) -> dict[str, float]:
+    """Attention written out as a triple sum, and gates that are 1, beside the module itself, in float64."""
+    rng = torch.Generator().manual_seed(seed)
+    module = Attention(width, heads, width // heads, biases=False).double()
+    for parameter in module.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=rng, dtype=torch.float64) / width**0.5)
+    stream = torch.randn(1, tokens, width, generator=rng, dtype=torch.float64)
+    whole = module(stream)
+    query, key, value = (
+        one(stream).reshape(1, tokens, heads, -1).transpose(1, 2) for one in (module.query, module.key, module.value)
+    )
+    call: dict[str, Any] = {"visible": None, "causal": False, "scale": module.scale}
+    pattern = softmax_pattern(query, key, **call)
+    of_value = module.value.weight.T.reshape(width, heads, -1)
+    of_output = module.output.weight.T.reshape(heads, -1, width)
+    experts = torch.einsum("whd,hdj->hwj", of_value, of_output)  # W_V^h W_O^h
+    triple = torch.einsum("bhik,bkw,hwj->bij", pattern, stream, experts)
+    own = {"gate_weight": torch.zeros(width, width), "gate_bias": torch.zeros(width)}
+    behind = gated_output(plain_attention(query, key, value, **call).transpose(1, 2), stream, **own)
+    on_values = gated_value(value.transpose(1, 2), stream, **own).transpose(1, 2)
+    before = plain_attention(query, key, on_values, **call).transpose(1, 2)
+    return {
+        "triple_sum": float((triple - whole).abs().max()),
+        "gate_of_one": max(float((module.output(one.flatten(2)) - whole).abs().max()) for one in (behind, before)),
+    }

@@ -1,0 +1,217 @@
+"""Are maps of the operator true to a model? Rows of them beside rollout and raw attention (arXiv:2601.17958).
+
+    classifier       an encoder with biases, trained here: texts of words for one class or another among words for none,
+                     read at the last token; the class with most words is the answer
+    language model   the next token of real texts
+
+A row of the map belongs to the token that answers. All four rows follow from one set of passes back: e_i (x) e_c for
+every channel c gives all of T_ij. Tokens are then taken away in the order of each row (`explaining.perturbing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attnscope.commands.evaluate.perturbing import perturbed
+from attnscope.commands.explain.aiming import Aim, aim
+from attnscope.commands.explain.record import Asked
+from attnscope.commands.explain.run import first_look
+from attnscope.commands.explain.running import Run, start_of
+from attnscope.commands.treat.train import Recipe, train
+from attnscope.core.experiment import Desk
+from attnscope.core.registry import explanations
+from attnscope.hf.editing.freeze import freeze
+from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.material import batches_for, loaded_for
+from attnscope.hf.loading.one_text import reading
+from attnscope.hf.loading.options import Loading, Sampling
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.tapping.capture import asked_with, capture
+from attnscope.papers.models.nano import Config, Nano
+from attnscope.pathways.network import Network, relative_difference
+from attnscope.pathways.operator_jacobian import Affine, beside_jacobian
+
+MAPS = ("norm", "input", "output", "contribution")
+BASELINES = ("rollout", "raw_attention")
+FLOOR = "random"
+COMPARED = (*MAPS, *BASELINES)
+METHODS = (*COMPARED, FLOOR)
+ORDERS = 4  # random ones, of which the mean is taken
+
+
+@dataclass(frozen=True)
+class Words:
+    """Texts for the classifier: `each` words speak for each of `classes`, `silent` ones for none."""
+
+    classes: int = 3
+    each: int = 6
+    silent: int = 30
+    tokens: int = 24
+    speaking: float = 0.3  # share of tokens that speak for a class, before the answer gets one more than any other
+
+    @property
+    def vocabulary(self) -> int:
+        return self.classes * self.each + self.silent + 1  # the last is the token that answers
+
+
+def word_texts(words: Words, count: int, rng: torch.Generator) -> tuple[Int[Tensor, "row token"], Int[Tensor, " row"]]:
+    """Texts and the class with most words; a tie is broken for the class with the smaller number."""
+    silent = torch.randint(words.classes * words.each, words.vocabulary - 1, (count, words.tokens), generator=rng)
+    speaks = torch.rand(count, words.tokens, generator=rng) < words.speaking
+    spoken = torch.randint(0, words.classes * words.each, (count, words.tokens), generator=rng)
+    ids = torch.where(speaks, spoken, silent)
+    ids[:, -1] = words.vocabulary - 1
+    classes = torch.where(ids < words.classes * words.each, ids // words.each, words.classes)
+    votes = F.one_hot(classes, words.classes + 1)[..., : words.classes].sum(1)
+    return ids, votes.argmax(-1)
+
+
+def trained_classifier(words: Words, width: int, layers: int, recipe: Recipe, seed: int, desk: Desk) -> Nano:
+    """An encoder as BERT is built: norms behind the skips, biases, gelu."""
+    config = Config(
+        vocab_size=words.vocabulary,
+        width=width,
+        heads=4,
+        layers=layers,
+        mlp=2 * width,
+        norm="post",
+        out=words.classes,
+        max_tokens=words.tokens,
+    )
+    model = Nano(config, seed)
+
+    def loss(given: nn.Module, rng: torch.Generator) -> Tensor:
+        ids, labels = word_texts(words, 64, rng)
+        return F.cross_entropy(given(ids)[:, -1], labels)
+
+    train(model, loss, recipe, seed=seed, advance=desk.advance, stage="training the classifier")
+    return model.eval().requires_grad_(False)
+
+
+def accuracy(model: Nano, words: Words, seed: int) -> float:
+    ids, labels = word_texts(words, 400, torch.Generator().manual_seed(10_000 + seed))
+    with torch.no_grad():
+        return float((model(ids)[:, -1].argmax(-1) == labels).float().mean())
+
+
+def rows_of_maps(run: Run) -> dict[str, Float[Tensor, " token"]]:
+    """The answering token's row of every map, from the stream that enters to the one that leaves the last block."""
+    blocks = Affine(run.network, 0, run.network.layers, False)
+    (weights,) = start_of(run.captured, run.found).values()
+    i, width = int(weights.argmax()), blocks.leaves.shape[1]
+    units = blocks.leaves.new_zeros(width, *blocks.leaves.shape)
+    units[:, i] = torch.eye(width).to(units)
+    row = blocks.transposed_times(units)  # [out, token, width]: all of T_ij
+    own = blocks.leaves[i] / blocks.leaves[i].norm()
+    arrives = torch.einsum("ctw,tw->tc", row, blocks.enters)
+    return {
+        "norm": row.square().sum((0, 2)).sqrt(),
+        "input": arrives.norm(dim=-1),
+        "output": torch.einsum("c,ctw->tw", own, row).norm(dim=-1),
+        "contribution": arrives @ own,
+    }
+
+
+def judged(run: Run) -> dict[str, float]:
+    """For every method, how far the two areas are apart on one text; of random orders, the mean of some."""
+    (stack,) = run.captured.embedding
+    scores = {name: {stack: row} for name, row in rows_of_maps(run).items()}
+    scores |= {name: run.explained_by(explanations()[name]) for name in BASELINES}
+    blind = [
+        replace(run, seed=ORDERS * run.seed + number).explained_by(explanations()[FLOOR]) for number in range(ORDERS)
+    ]
+
+    def ask(given: dict[str, Tensor]) -> Tensor:
+        return asked_with(run.loaded.model, run.read.batch, run.places, run.aim.chance, given)
+
+    def gap(order: Mapping[str, Tensor]) -> float:
+        found = perturbed(ask, run.captured.embedding, run.baseline(), dict(order))
+        return found.negative - found.positive
+
+    return {name: gap(one) for name, one in scores.items()} | {FLOOR: sum(map(gap, blind)) / ORDERS}
+
+
+def classifier_runs(model: Nano, words: Words, texts: int, seed: int) -> Iterator[Run]:
+    """One text after the other; what is followed is the class that the model itself gives."""
+    loaded = loaded_for(model, None, Loading("float32", "cpu", False, seed, False, False))
+    ids, _ = word_texts(words, texts, torch.Generator().manual_seed(20_000 + seed))
+    for number, row in enumerate(ids):
+        with torch.no_grad():
+            label = int(model(row[None])[0, -1].argmax())
+        yield _run(loaded, {"input_ids": row[None]}, seed + number, label)
+
+
+def language_runs(model: str, texts: int, tokens: int, seed: int) -> Iterator[Run]:
+    loaded = loaded_for(model, None, Loading("float32", "cpu", False, seed, False, False))
+    sampling = Sampling(samples=texts, max_tokens=tokens, batch_size=1, seed=seed, bos="auto")
+    for number, batch in enumerate(batches_for(loaded, None, sampling)):
+        yield _run(loaded, batch.inputs, seed + number, None)
+
+
+def _run(loaded: Loaded, inputs: dict[str, Any], seed: int, label: int | None) -> Run:
+    with quiet():
+        read = reading(loaded, inputs, what="Explanations")
+        found, places, output = first_look(loaded, read)
+        goal = (
+            aim(loaded, read, output, target=None, against=None, position=None, bos="auto")
+            if label is None
+            else _aim_at(label, output)
+        )
+        captured = capture(loaded.model, read.batch, found, places, goal.number)
+        return Run(loaded, read, found, places, goal, captured, seed)
+
+
+def _aim_at(label: int, output: Float[Tensor, "batch token out"]) -> Aim:
+    direction = torch.zeros_like(output)
+    direction[:, -1, label] = 1.0
+
+    def number(given: Tensor) -> Tensor:
+        return given[:, -1, label]
+
+    def chance(given: Tensor) -> Tensor:
+        return given[:, -1].softmax(-1)[:, label]
+
+    return Aim(number, direction, Asked("logit", str(label)), output.shape[1] - 1, chance)
+
+
+def checked(run: Run, probes: int, seed: int) -> dict[str, float]:
+    """Is the operator the model on this text, what does the offset carry, and how far is the Jacobian?
+
+    That `float64` and `float32` are small is what `freeze` makes sure of, or refuses. `untouched` is the test: T x + b
+    beside a run of the model as it is, with its own fused attention and nothing hooked in.
+    """
+    wide = loaded_for(run.loaded, None, Loading("float64", "cpu", False, seed, False, False))
+    exact, narrow = (_whole(freeze(one.model, run.read.batch, run.found)) for one in (wide, run.loaded))
+    made = exact.times(exact.enters[None])[0]
+    apart = beside_jacobian(exact, probes, seed)
+    return {
+        "untouched_float64": relative_difference(made + exact.offset, untouched(wide, run)),
+        "untouched_float32": relative_difference(
+            narrow.times(narrow.enters[None])[0] + narrow.offset, untouched(run.loaded, run)
+        ),
+        "float64": relative_difference(made + exact.offset, exact.leaves),
+        "float32": relative_difference(narrow.times(narrow.enters[None])[0] + narrow.offset, narrow.leaves),
+        "without_offset": relative_difference(made, exact.leaves),
+        "offset_share": float(exact.offset.norm() / exact.leaves.norm()),
+        "jacobian_distance": apart.distance,
+        "jacobian_cosine": apart.cosine,
+    }
+
+
+@torch.no_grad()
+def untouched(loaded: Loaded, run: Run) -> Float[Tensor, "token out"]:
+    """What the model gives when it is simply called."""
+    given = loaded.model(**run.read.batch)
+    answer: Tensor = given if isinstance(given, Tensor) else given[0]
+    return answer[0]
+
+
+def _whole(network: Network) -> Affine:
+    return Affine(network, 0, network.layers, True)

@@ -1,0 +1,195 @@
+"""Stacks of random Markov attention with value weights, X_l = A_l X_(l-1) W_l (arXiv:2410.07799), and their laws.
+
+A = softmax(sqrt(ln 2) G) with independent normal G: the entries of n A have mean 1 and variance e^(ln 2) - 1 = 1. W_l
+is normal with variance 1/width, X_0 X_0^T = I, and there are as many tokens as coordinates (without W_l the stable
+ranks of A - J come out twice as large).
+
+Write A = J + B, J = 11^T/n. Rows of A sum to one, so B 1 = 0, and the entries of B have variance 1/n^2 (derived):
+
+    s_1        A^T A e = A^T e and |e^T B|^2 = 1/n, e = 1/sqrt(n):  s_1 = 1 + 1/(2n)
+    s_2        the largest of B, a matrix of independent entries:   sqrt(n) s_2 = 2
+    products   B J = 0, so A_l ... A_1 = 1 u^T + B_l ... B_1: a matrix of rank one, and a product of l random matrices
+
+Multiplied by W_1 ... W_l, the first part has norm 1, and n^(l/2) times the second is a product of k = 2l square normal
+matrices, whose squared singular values follow the Fuss-Catalan law: mean 1, mean square k + 1, largest
+(k+1)^(k+1)/k^k. With S = X_l X_l^T and sr(S) = ||S||_F^2/||S||_2^2, the sum of s_i^4 over s_1^4, therefore
+
+    softmax    sr - 1 = (2l + 1) n^(1-2l)                 slopes -1, -3, -5 in n
+    A - J      sr     = (2l + 1) n / ((2l+1)^(2l+1)/(2l)^(2l))^2
+
+and dX_L/dW_l = (A_L ... A_1 X_0 W_1 ... W_(l-1)) (x) (W_(l+1) ... W_L)^T has the Frobenius norm of a Kronecker product,
+the product of the norms: sqrt(1) sqrt(n) with softmax, sqrt(n^(1-L)) sqrt(n) with A - J. Here n is tokens and
+coordinates alike, and the second factor comes from the coordinates: with independent tokens of unit length in a fixed
+width, |u^T X_0| is still 1/sqrt(n), so that the length alone leaves 1 with softmax and n^((1-L)/2) with A - J.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.experiment import Figure, Point, median
+from attnscope.matrix.plain_attention import softmax_pattern
+from attnscope.papers.trials.curves import curve
+from attnscope.variants.minus_uniform import minus_uniform
+
+Square = Float[Tensor, "token token"]
+SCALE = math.log(2) ** 0.5
+
+
+def excess(stream: Float[Tensor, "token width"]) -> float:
+    """sr(X X^T) - 1: all but the first of the s_i^4, over s_1^4. Nothing is subtracted, so 1e-15 has its digits."""
+    values = torch.linalg.svdvals(stream)
+    return float((values[1:] / values[0]).pow(4).sum())
+
+
+def softmax_excess(tokens: int, layer: int) -> float:
+    """What (2l+1) n^(1-2l) gives."""
+    return (2 * layer + 1) * float(tokens) ** (1 - 2 * layer)
+
+
+def kept_rank(tokens: int, layer: int) -> float:
+    """The stable rank that A - J keeps: n (k+1) / edge^2, the edge that of a product of k = 2l normal matrices."""
+    k = 2 * layer
+    edge = float(k + 1) ** (k + 1) / float(k) ** k
+    return tokens * (k + 1) / edge**2
+
+
+def normal(rows: int, columns: int, rng: torch.Generator) -> Float[Tensor, "{rows} {columns}"]:
+    return torch.randn(rows, columns, generator=rng, dtype=torch.float64)
+
+
+def attended(logits: Square, stream: Float[Tensor, "token width"]) -> tuple[Square, Float[Tensor, "token width"]]:
+    """The pattern softmax(sqrt(ln 2) logits), and what it gives of X without J; the logits are queries whose keys are
+    the identity."""
+    query, key = logits[None, None], torch.eye(len(logits), dtype=logits.dtype)[None, None]
+    call: dict[str, Any] = {"visible": None, "causal": False, "scale": SCALE}
+    pattern = softmax_pattern(query, key, **call)[0, 0]
+    apart: Tensor = minus_uniform(query, key, stream[None, None], **call)[0, 0]
+    return pattern, apart
+
+
+@torch.no_grad()
+def stacked(tokens: int, layers: int, rng: torch.Generator) -> dict[str, Any]:
+    """One draw: singular values of the first pattern, and behind each layer how far each stream is from rank one."""
+    found: dict[str, Any] = {"softmax": [], "A - J": [], "A - J, no values": []}
+    products = {name: torch.eye(tokens, dtype=torch.float64) for name in ("softmax", "A - J")}  # A_l ... A_1 X_0
+    weights: list[Tensor] = []
+    after = torch.eye(tokens, dtype=torch.float64)  # W_1 ... W_l
+    for layer in range(layers):
+        logits = normal(tokens, tokens, rng)
+        weights.append(normal(tokens, tokens, rng) / tokens**0.5)
+        after = after @ weights[-1]
+        pattern, apart = attended(logits, products["A - J"])
+        if layer == 0:
+            found["singular"] = torch.linalg.svdvals(pattern)[:2].tolist()
+        products = {"softmax": pattern @ products["softmax"], "A - J": apart}
+        for name, product in products.items():
+            found[name].append(excess(product @ after))
+        found["A - J, no values"].append(excess(apart))
+    later = torch.linalg.multi_dot(weights[1:]) if layers > 2 else weights[-1]
+    found["gradient"] = {name: gradient_norm(product, later) for name, product in products.items()}
+    return found
+
+
+def gradient_norm(before: Float[Tensor, "token width"], after: Float[Tensor, "width width"]) -> float:
+    """||d(M W N)/dW||_F = ||M||_F ||N||_F, M what stands before the weights and N what stands behind them."""
+    return float(torch.linalg.matrix_norm(before) * torch.linalg.matrix_norm(after))
+
+
+@torch.no_grad()
+def gradients_in_width(tokens: int, width: int, layers: int, rng: torch.Generator) -> dict[str, float]:
+    """||dX_L/dW_1||_F with independent tokens of about unit length, whatever their number in the same width."""
+    begun = normal(tokens, width, rng) / width**0.5
+    mixed = {"softmax": begun, "A - J": begun}
+    for _ in range(layers):
+        pattern, apart = attended(normal(tokens, tokens, rng), mixed["A - J"])
+        mixed = {"softmax": pattern @ mixed["softmax"], "A - J": apart}
+    later = torch.eye(width, dtype=torch.float64)
+    for _ in range(layers - 1):
+        later = later @ normal(width, width, rng) / width**0.5
+    return {name: gradient_norm(one, later) for name, one in mixed.items()}
+
+
+@torch.no_grad()
+def key_query_singular_values(tokens: int, rng: torch.Generator) -> list[float]:
+    """The two largest of a pattern that comes from queries and keys, with logits of the same variance."""
+    query, key = normal(tokens, tokens, rng), normal(tokens, tokens, rng)
+    pattern = (SCALE * query @ key.mT / tokens**0.5).softmax(-1)
+    values: list[float] = torch.linalg.svdvals(pattern)[:2].tolist()
+    return values
+
+
+# What `mind_the_gap2024` draws and says: stable ranks and gradients against n, beside their laws.
+
+Row = Mapping[str, Any]
+
+
+def markov_figures(rows: Sequence[Row], sizes: Sequence[int], layers: int, width: int) -> tuple[Figure, ...]:
+    falling, kept = [], []
+    for layer in range(1, layers + 1):
+        series = f"after {layer}"
+        falling += curve(rows, "tokens", f"softmax {layer}", series)
+        falling += [Point(n, softmax_excess(n, layer), series, dashed=True) for n in sizes]
+        kept += curve(rows, "tokens", f"A - J {layer}", series)
+        kept += [Point(n, kept_rank(n, layer), series, dashed=True) for n in sizes]
+    gradients = []
+    for name in ("softmax", "A - J"):
+        gradients += curve(rows, "tokens", f"gradient {name}", name)
+        gradients += curve(rows, "tokens", f"gradient {name}, fixed width", name, dashed=True)
+    seen = "Full: measured, median and range over seeds; dashed: "
+    return (
+        Figure(
+            "rank-softmax",
+            "Softmax attention: how far tokens are from one direction",
+            f"Stable rank of X X^T, less 1, after 1, 2, 3 layers. {seen}(2l + 1) n^(1 - 2l), derived.",
+            "tokens",
+            "stable rank - 1",
+            tuple(falling),
+            log=True,
+            log_x=True,
+        ),
+        Figure(
+            "rank-without-mean",
+            "A - J: the stable rank that is kept",
+            f"The same stacks with J taken away. {seen}the law of products of normal matrices.",
+            "tokens",
+            "stable rank",
+            tuple(kept),
+            log=True,
+            log_x=True,
+        ),
+        Figure(
+            "gradients",
+            "Gradient of the last layer's output by the first layer's value weights",
+            f"Frobenius norm, {layers} layers; median and range over seeds. Full: as many coordinates as "
+            f"tokens; dashed: {width} coordinates.",
+            "tokens",
+            "norm of gradient",
+            tuple(gradients),
+            log=True,
+            log_x=True,
+        ),
+    )
+
+
+def markov_remarks(rows: Sequence[Row], sizes: Sequence[int], layers: int) -> tuple[str, ...]:
+    longest = [row for row in rows if row["tokens"] == sizes[-1]]
+    depths = range(1, layers + 1)
+
+    def said(name: str) -> str:
+        return ", ".join(f"{median([row[f'{name} {layer}'] for row in longest]):.1f}" for layer in depths)
+
+    return (
+        f"What follows: at initialisation a longer context makes collapse worse, not better. At {sizes[-1]} "
+        f"tokens {median([row['softmax 1'] for row in longest]):.1e} of stable rank is left above 1 behind one "
+        "layer, so skips, or A - J (treat --remedy minus_uniform), matter most where sequences are long. Without J, "
+        "writes shrink with the length, which a norm behind attention or larger value weights have to make up for.",
+        f"The value weights belong to the set-up: with them A - J keeps {said('A - J')} at {sizes[-1]} tokens, "
+        f"without them {said('A - J, no values')}.",
+    )

@@ -1,0 +1,161 @@
+"""A small decoder trained from nothing, and what has become of its attention and stream: sinks, spikes, entropy, loss.
+
+    found = grown(Growth(steps=400), seed=0, name="pre-norm", desk=desk)
+
+Sinks as arXiv:2410.10781 counts them: alpha_0 = mean_i A_i0 of a head on one sequence, a sink where it is above .3; the
+sink rate is the share of (sequence, layer, head). Where weights may be negative, the same is asked of |A|; a row that
+gives more than 1 in all is made to give 1, and one that gives less counts as what it gives, because the rest went
+nowhere. Entropy is of rows that are made to sum to one. A spike is the largest |x| in the stream after any half block;
+beside it stands how many times the median |x| of that place it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnscope.commands.treat.train import Recipe, train
+from attnscope.core.decoding import plain
+from attnscope.core.experiment import Desk
+from attnscope.measures.sink_mass import sink_mass
+from attnscope.papers.models.decoder import SOFTMAX, Decoder, Seen, Shape
+from attnscope.papers.models.tasks import CopyTask, Text, characters, copying
+
+Record = Mapping[str, Any]
+HELD = 1_000_003  # rows to be judged on come from another seed than those to learn from
+
+
+@dataclass(frozen=True)
+class Growth:
+    """All that decides what a small model becomes, beside the seed. `data` is `copying` or `characters`."""
+
+    steps: int
+    data: str = "copying"
+    rows: int = 4096
+    held: int = 64
+    batch: int = 16
+    rate: float = 1e-2
+    decay: float = 0.0
+    tokens: int = 48
+    bos: bool = True
+    symbols: int = 32
+    triggers: int = 8
+    width: int = 64
+    heads: int = 2
+    head_width: int | None = None
+    layers: int = 2
+    hidden: int = 160
+    pattern: str = SOFTMAX
+    parts: tuple[str, ...] = ()
+    settings: tuple[tuple[str, Any], ...] = ()
+    starts: tuple[tuple[str, float], ...] = ()
+
+    def text(self, rows: int, seed: int, held_out: bool) -> Text:
+        if self.data == "characters":
+            return characters(self.tokens, rows, seed, bos=self.bos, held_out=held_out)
+        return copying(CopyTask(self.symbols, self.triggers, tokens=self.tokens, bos=self.bos), rows, seed)
+
+    def shape(self, vocabulary: int) -> Shape:
+        own = ("width", "heads", "layers", "hidden", "head_width", "pattern", "parts", "settings", "starts")
+        return Shape(vocabulary, **{name: getattr(self, name) for name in own})
+
+
+def grown(growth: Growth, seed: int, name: str, desk: Desk) -> dict[str, Any]:
+    """Train, then look: one record of plain numbers."""
+    model, held = trained(growth, seed, name, desk)
+    seen = model.observe(held.ids[:, :-1])
+    answers = F.cross_entropy(seen.logits.flatten(0, 1), held.ids[:, 1:].flatten())
+    return {
+        "arm": name,
+        "seed": seed,
+        "loss": float(answers),
+        "floor": held.floor,
+        "parameters": sum(one.numel() for one in model.parameters()),
+        **attention_of(seen),
+        **stream_of(seen),
+    }
+
+
+def trained(growth: Growth, seed: int, name: str, desk: Desk) -> tuple[Decoder, Text]:
+    """The model, and the rows that it was not trained on."""
+    text, held = growth.text(growth.rows, seed, False), growth.text(growth.held, seed + HELD, True)
+    model = Decoder(growth.shape(text.vocabulary), seed)
+
+    def loss(model: nn.Module, rng: torch.Generator) -> Tensor:
+        rows = text.ids[torch.randint(0, len(text.ids), (growth.batch,), generator=rng)]
+        return F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+
+    train(
+        model,
+        loss,
+        Recipe(growth.steps, growth.rate, decay=growth.decay, beta2=0.95),
+        seed=seed,
+        kept=desk.place(f"{growth.data}-{name}-{seed}"),
+        plan={"growth": plain(asdict(growth))},
+        advance=desk.advance,
+        stage=f"{name}, seed {seed}",
+    )
+    return model, held
+
+
+def attention_of(seen: Seen) -> dict[str, Any]:
+    """Sink rate, alpha_0 of every head, entropy over ln(visible keys); None where columns are no tokens."""
+    if any(pattern is None for pattern in seen.patterns):
+        return {"sink_rate": None, "alpha": None, "entropy": None}
+    sizes = [at_most_one(pattern.double()) for pattern in seen.patterns if pattern is not None]
+    rates = [sink_rate(size) for size in sizes]
+    return {
+        "sink_rate": sum(rates) / len(rates),
+        "alpha": [size[..., 0].mean((0, 2)).tolist() for size in sizes],
+        "entropy": sum(map(relative_entropy, sizes)) / len(sizes),
+    }
+
+
+def at_most_one(pattern: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
+    """|A| / max(1, sum of the row): a distribution stays as it is."""
+    sizes = pattern.abs()
+    return sizes / sizes.sum(-1, keepdim=True).clamp_min(1.0)
+
+
+def sink_rate(pattern: Float[Tensor, "batch head query key"]) -> float:
+    """The share of (sequence, head) whose mean weight on the first key is above .3."""
+    everyone = torch.ones(pattern.shape[0], pattern.shape[2], dtype=torch.bool)
+    return float(sink_mass(first_key_mass=pattern[..., 0], query_mask=everyone)["rate"].value.double().mean())
+
+
+def relative_entropy(pattern: Float[Tensor, "batch head query key"]) -> float:
+    """Mean over rows of entropy / ln(keys seen): 1 is uniform, 0 one key. The first row is left out."""
+    p = pattern / pattern.sum(-1, keepdim=True).clamp_min(1e-30)
+    most = torch.arange(2, pattern.shape[-2] + 1, dtype=p.dtype).log()
+    return float((torch.special.entr(p).sum(-1)[..., 1:] / most).mean())
+
+
+def stream_of(seen: Seen) -> dict[str, Any]:
+    """The three largest channels after every half block, and the largest entry over the median of its place."""
+    top, over = [], []
+    for stream in seen.streams:
+        sizes = stream.double().abs()
+        top.append(sizes.amax((0, 1)).topk(min(3, sizes.shape[-1])).values.tolist())
+        over.append(top[-1][0] / max(float(sizes.median()), 1e-30))
+    peaks = [one[0] for one in top]
+    where = peaks.index(max(peaks))
+    first = seen.streams[where].double().abs()[:, 0].max()
+    return {
+        "top_channels": top,
+        "spike": max(peaks),
+        "spike_over_median": max(over),
+        "spike_after": where,
+        "spike_on_first_token": float(first) == max(peaks),
+    }
+
+
+def over_seeds(found: Sequence[Record], arm: str, what: str) -> list[float]:
+    """One number for each seed; NaN where there is none."""
+    return [math.nan if one[what] is None else float(one[what]) for one in found if one["arm"] == arm]

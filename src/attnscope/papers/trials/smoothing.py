@@ -1,0 +1,273 @@
+"""Over-smoothing: how alike tokens become, what bounds it, and what fusing layers does (arXiv:2202.08625).
+
+d_M(X) = ||(I - 11^T/n) X||_F, the distance to where all tokens are one. For a block without MLP,
+Y = LN(X + sum_h A_h X W_h):
+
+    skip        d_M(X + Z) <= d_M(X) + d_M(Z)
+    attention   d_M(A X W) <= sqrt(lambda) ||W||_2 d_M(X), lambda the top eigenvalue of A^T (I - ee^T) A
+    LayerNorm   centred rows x_i of standard deviation s_i become x_i/s_i, of one length. In an inner product space
+                |u/|u| - v/|v|| <= 2 |u - v| / (|u| + |v|) (Dunkl and Williams), so |y_i - y_j| <= |x_i - x_j| / min s,
+                and 2 n d_M^2 is the sum over all pairs: d_M(LN(X)) <= d_M(X) / min s   (this form derived)
+
+so d_M(Y) <= (1 + sum_h sqrt(lambda_h) ||W_h||_2) / min s  d_M(X): large standard deviations make tokens one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.core.experiment import Figure, Point, median
+from attnscope.core.variant import Size
+from attnscope.matrix.plain_attention import softmax_pattern
+from attnscope.matrix.residual import residual_frobenius
+from attnscope.matrix.similarity import token_cosine
+from attnscope.papers.models.nano import Block, Config, Nano
+from attnscope.papers.models.plant import entering
+from attnscope.papers.models.tasks import Task
+from attnscope.papers.trials.curves import curve
+from attnscope.papers.trials.localising import model_streams
+from attnscope.variants.fusion import How, fusion, start
+
+Stream = Float[Tensor, "batch token width"]
+WAYS: tuple[How, ...] = ("max", "gate")  # concat begins as the last layer itself
+ALL_WAYS: tuple[How, ...] = ("concat", *WAYS)
+PLAIN = "plain"
+
+
+def contraction_of(pattern: Float[Tensor, "*heads query key"]) -> Float[Tensor, "*heads"]:
+    """sqrt(lambda) = ||(I - ee^T) A||_2."""
+    values: Tensor = torch.linalg.matrix_norm(pattern - pattern.mean(-2, keepdim=True), ord=2)
+    return values
+
+
+def identical_tokens(tokens: int, width: int, seed: int) -> tuple[float, float]:
+    """d_M over the norm, and 1 - similarity, of a token repeated."""
+    rng = torch.Generator().manual_seed(seed)
+    stream = torch.randn(1, 1, width, generator=rng, dtype=torch.float64).expand(1, tokens, width).contiguous()
+    return float(residual_frobenius(stream) / stream.norm()), abs(1 - float(token_cosine(stream)))
+
+
+def contraction_ratios(tokens: int, width: int, draws: int, seed: int) -> dict[str, float]:
+    """The largest d_M(A X) / (sqrt(lambda) d_M(X)) over random patterns, blunt to sharp, causal or not, and random X;
+    and the smallest of the same in the one direction of each pattern that must attain it."""
+    rng = torch.Generator().manual_seed(seed)
+    largest, attained = 0.0, math.inf
+    for draw in range(draws):
+        logits = torch.randn(tokens, tokens, generator=rng, dtype=torch.float64) * 4.0 ** (draw % 5 - 2)
+        if draw % 2:
+            logits = logits.masked_fill(torch.ones(tokens, tokens, dtype=torch.bool).triu(1), -torch.inf)
+        pattern = logits.softmax(-1)
+        stream = torch.randn(1, tokens, width, generator=rng, dtype=torch.float64)
+        bound = contraction_of(pattern)
+        largest = max(largest, float(residual_frobenius(pattern @ stream) / (bound * residual_frobenius(stream))))
+        top = torch.linalg.svd(pattern - pattern.mean(0, keepdim=True)).Vh[0][None, :, None]
+        attained = min(attained, float(residual_frobenius(pattern @ top) / (bound * residual_frobenius(top))))
+    return {"largest": largest, "attained": attained}
+
+
+def itself(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:  # noqa: ARG001
+    """Every token attends to itself alone: as much is written, and nothing is mixed."""
+    return value
+
+
+def encoder(layers: int, width: int, heads: int, gain: float, seed: int, *, alone: bool = False) -> Nano:
+    """Random post-norm attention with skips; what attention writes is multiplied by `gain`. `alone`: by `itself`."""
+    config = Config(
+        inputs=width, out=1, width=width, heads=heads, layers=layers, norm="post", positions="none", biases=False
+    )
+    model = Nano(config, seed).double()
+    model.embedding = torch.nn.Identity()
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        block.attention.output.weight.data.mul_(gain)
+        block.attention_norm.eps = 0.0  # type: ignore[assignment]
+        if alone:
+            block.attention.attend = itself
+    return model
+
+
+@torch.no_grad()
+def smoothed(model: Nano, tokens: Stream) -> list[dict[str, float]]:
+    """For every block: how alike tokens leave it, LayerNorm's standard deviations, and d_M beside its bound."""
+    stream, mask = entering(model, {"vectors": tokens})
+    rows = [{"depth": 0.0, "similarity": float(token_cosine(stream).mean())}]
+    heads, dim = model.config.heads, model.config.dim
+    for depth, block in enumerate(model.blocks, 1):
+        assert isinstance(block, Block)
+        attention = block.attention
+        query, key = (
+            one(stream).reshape(*stream.shape[:2], heads, dim).transpose(1, 2)
+            for one in (attention.query, attention.key)
+        )
+        if attention.attend is itself:
+            pattern = torch.eye(stream.shape[1], dtype=stream.dtype).expand(len(stream), heads, -1, -1)
+        else:
+            pattern = softmax_pattern(query, key, visible=None, causal=False, scale=attention.scale)
+        value = attention.value.weight.reshape(heads, dim, -1)  # rows: what a head reads
+        output = attention.output.weight.T.reshape(heads, dim, -1)
+        size = torch.linalg.matrix_norm(value.mT @ output, ord=2)
+        summed = stream + attention(stream, mask)
+        deviation = summed.std(-1, unbiased=False)
+        left = block(stream, mask)
+        growth = (1 + (contraction_of(pattern) * size).sum(-1)) / deviation.amin(-1)
+        seen = residual_frobenius(left) / residual_frobenius(stream)
+        rows.append(
+            {
+                "depth": float(depth),
+                "similarity": float(token_cosine(left).mean()),
+                "deviation": float(deviation.mean()),
+                "of_bound": float((seen / growth).max()),
+            }
+        )
+        stream = left
+    return rows
+
+
+def fused(streams: Float[Tensor, "depth batch token width"]) -> dict[str, float]:
+    """Similarity behind the last block, and of what each fusion of all blocks gives at its start."""
+    behind = streams[1:]
+    layers, _, _, width = behind.shape
+    found = {"last": float(token_cosine(behind[-1]).mean())}
+    for how in WAYS:
+        begun = start(Size(1, width, width, layers=layers), how=how)
+        found[how] = float(token_cosine(fusion(behind, **begun, how=how)).mean())
+    return found
+
+
+class Fused(Nano):
+    """A nano encoder whose output reads all layers, fused; what the fusion trains is trained with it."""
+
+    def __init__(self, config: Config, seed: int, how: How) -> None:
+        super().__init__(config, seed)
+        self.how = how
+        begun = start(Size(config.heads, config.dim, config.width, layers=config.layers), how=how)
+        self.fusing = torch.nn.ParameterDict(begun)
+
+    def joined(self, streams: Float[Tensor, "depth batch token width"]) -> Stream:
+        """Of the stream behind every block; the one that enters the first is left out."""
+        mixed: Tensor = fusion(streams[1:], **dict(self.fusing.items()), how=self.how)
+        return mixed
+
+    def forward(self, **inputs: Tensor) -> Float[Tensor, "batch token out"]:  # type: ignore[override]
+        return self.output(self.joined(streams_of(self, inputs)))  # type: ignore[no-any-return]
+
+
+def streams_of(model: Nano, inputs: dict[str, Tensor]) -> Float[Tensor, "depth batch token width"]:
+    stream, mask = entering(model, inputs)
+    streams = [stream]
+    for block in model.blocks:
+        streams.append(block(streams[-1], mask))
+    return torch.stack(streams)
+
+
+@torch.no_grad()
+def nano_streams(model: Nano, task: Task) -> Mapping[str, Any]:
+    """Similarity at every depth of a trained nano encoder, and of what its output reads."""
+    streams = streams_of(model, task.batch(task.test))
+    read = model.joined(streams) if isinstance(model, Fused) else streams[-1]
+    return {
+        "similarity": [float(token_cosine(one).mean()) for one in streams],
+        "read": float(token_cosine(read).mean()),
+    }
+
+
+def curve_and_fusions(streams: Float[Tensor, "depth batch token width"]) -> dict[str, Any]:
+    return {"similarity": [float(token_cosine(one).mean()) for one in streams], "fused": fused(streams)}
+
+
+def of_model(model: str, samples: int, tokens: int, seed: int) -> dict[str, Any]:
+    """The same of a language model or encoder: means over sequences."""
+    each = [
+        curve_and_fusions(one[:, None]) for one in model_streams(model, samples=samples, max_tokens=tokens, seed=seed)
+    ]
+    count = len(each)
+    return {
+        "similarity": [sum(values) / count for values in zip(*(one["similarity"] for one in each), strict=True)],
+        "fused": {name: sum(one["fused"][name] for one in each) / count for name in each[0]["fused"]},
+    }
+
+
+# What `oversmoothing2022` draws and says: similarity against depth, and what fused layers are like.
+
+Row = Mapping[str, Any]
+
+
+def smoothing_figures(
+    stacks: Sequence[Row], trained: Sequence[Row], told: Sequence[Row], gains: Sequence[float]
+) -> tuple[Figure, ...]:
+    random = [
+        point
+        for gain in gains
+        for alone in (False, True)
+        for point in curve(
+            [row for row in stacks if (row["gain"], row["alone"]) == (gain, alone)],
+            "depth",
+            "similarity",
+            f"gain {gain:g}",
+            dashed=alone,
+        )
+    ]
+    kinds: dict[str, Sequence[Row]] = {
+        f"encoder, {kind}": [one for one in trained if one["kind"] == kind] for kind in (PLAIN, *ALL_WAYS)
+    }
+    kinds |= {"language model": told} if told else {}
+    curves = [
+        Point.over([one["similarity"][depth] for one in some], depth, name)
+        for name, some in kinds.items()
+        for depth in range(len(some[0]["similarity"]))
+    ]
+    bars = [
+        Point.over([one[number] for one in trained if one["kind"] == kind], kind, words)
+        for number, words in (("read", "similarity of what the output reads"), ("accuracy", "accuracy"))
+        for kind in (PLAIN, *ALL_WAYS)
+    ]
+    return (
+        Figure(
+            "random",
+            "Random post-norm encoders",
+            "Mean cosine similarity of tokens; gain: how much attention writes. Dashed: every token attends to itself "
+            "alone, so that as much is written and nothing is mixed. Median and range over seeds.",
+            "depth",
+            "similarity",
+            tuple(random),
+        ),
+        Figure(
+            "trained",
+            "Trained models",
+            "Mean cosine similarity of tokens; encoders trained on convex hulls. Median and range over seeds.",
+            "depth",
+            "similarity",
+            tuple(curves),
+        ),
+        Figure(
+            "fusion",
+            "Encoders trained with and without fusion",
+            "Similarity of the tokens that the output reads, and accuracy; median over seeds.",
+            "fusion",
+            "similarity, accuracy",
+            tuple(bars),
+            kind="bars",
+        ),
+    )
+
+
+def smoothing_remarks(trained: Sequence[Row], told: Sequence[Row]) -> tuple[str, ...]:
+    read = {kind: median([one["read"] for one in trained if one["kind"] == kind]) for kind in (PLAIN, *ALL_WAYS)}
+    said = ", ".join(f"{value:.2f} with {kind}" for kind, value in read.items() if kind != PLAIN)
+    more = (
+        "Fused without more training, the layers of the language model have {max:.2f} by max and {gate:.2f} by "
+        "equal weights, where the last layer has {last:.2f}: max moves all tokens the same way, and can make "
+        "them more alike."
+    )
+    model = {way: median([one["fused"][way] for one in told]) for way in ("last", *WAYS)} if told else {}
+    return (
+        f"What follows: the plain encoder's tokens end at a similarity of {read[PLAIN]:.2f}, fused at {said}. Look "
+        "at the curve of a model first: fusing layers helps where the last layer is smoother than those before it.",
+        *([more.format(**model)] if model else []),
+    )

@@ -1,1 +1,0 @@
-"""Sparse attention patterns, heads that realise them, certificates and bounds (arXiv:2106.03764)."""

@@ -1,0 +1,145 @@
+"""From a survey's tidy table to the rows that a chart draws. What a chart says is decided here.
+
+A `Panel` is one chart's worth of a table: one measure, in one stack, in the residual stream or at one kind
+of attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from attnscope.core.card import Card
+from attnscope.core.errors import RefusalError
+from attnscope.core.words import numeral
+
+ORDER = ("stream", "self", "uneven", "cross")
+
+
+class Panel(NamedTuple):
+    measure: str
+    stack: str
+    site: str
+
+
+def panels(table: pd.DataFrame, stacks: Sequence[str] = ()) -> tuple[Panel, ...]:
+    """Every chart that a table can fill, streams first; the middle of a block belongs to its stream.
+
+    `stacks` gives the order of the stacks; without it, they come as the table has them.
+    """
+    places = table[["measure", "stack", "site"]].drop_duplicates()
+    found = {Panel(str(m), str(s), "stream" if w == "middle" else str(w)) for m, s, w in places.to_numpy()}
+    order = list(dict.fromkeys([*stacks, *table["stack"].astype(str)]))
+    return tuple(sorted(found, key=lambda p: (ORDER.index(p.site), order.index(p.stack), p.measure)))
+
+
+def panel_rows(table: pd.DataFrame, panel: Panel) -> pd.DataFrame:
+    """The part of a table that a panel covers; a panel the table does not have is refused."""
+    sites = ("stream", "middle") if panel.site == "stream" else (panel.site,)
+    rows = table[(table["measure"] == panel.measure) & (table["stack"] == panel.stack) & table["site"].isin(sites)]
+    if rows.empty:
+        raise RefusalError(f"The survey has no measure '{panel.measure}' at '{panel.site}' in stack '{panel.stack}'.")
+    return rows
+
+
+def part_title(part: str) -> str:
+    return part.replace("_", " ")
+
+
+def series_title(card: Card, part: str) -> str:
+    """What a line is called in a legend: its part, or the measure where the part has no name of its own."""
+    return card.title.lower() if part == "value" else part_title(part)
+
+
+def unit_title(card: Card) -> str:
+    """An axis title: the measure and its unit, where it has one."""
+    return f"{card.title} ({card.unit})" if card.unit and card.unit not in ("1", card.title) else card.title
+
+
+def depth_rows(table: pd.DataFrame, card: Card, panel: Panel) -> pd.DataFrame:
+    """One row per depth and part: `depth, part, mean, low, high, broken, label`.
+
+    Stream measures have one number per sequence, so their spread is over sequences (p10 to p90). Attention
+    measures have one per head, so theirs is over the heads of a layer (p10 to p90 of the heads' means):
+    what a person asks first is whether the heads of a layer agree.
+    """
+    rows = panel_rows(table, panel)
+    depth = rows["layer"].astype(float) - card.of_block + np.where(rows["site"] == "middle", 0.5, 0.0)
+    frame = pd.DataFrame(
+        {
+            "depth": depth,
+            "part": rows["part"].astype(str).map(lambda part: series_title(card, part)),
+            "mean": rows["mean"].astype(float),
+            "low": rows["p10"].astype(float),
+            "high": rows["p90"].astype(float),
+            "nonfinite": rows["nonfinite"].astype(float),
+        }
+    )
+    if panel.site != "stream":
+        means = frame.groupby(["depth", "part"], sort=False)["mean"]
+        broken = frame.groupby(["depth", "part"], sort=False)["nonfinite"].sum()
+        columns = {
+            "mean": means.mean(),
+            "low": means.quantile(0.1),
+            "high": means.quantile(0.9),
+            "nonfinite": broken,
+        }
+        frame = pd.DataFrame(columns).reset_index()
+    frame["broken"] = (frame["nonfinite"] > 0) | ~np.isfinite(frame["mean"])
+    if card.log:
+        # A logarithmic axis has no zero: values at or below it rest on a floor below all others.
+        numbers = frame[["mean", "low"]].to_numpy(float)
+        above = numbers[np.isfinite(numbers) & (numbers > 0)]
+        floor = float(above.min()) / 2 if above.size else 1e-12
+        for column in ("mean", "low", "high"):
+            frame[column] = frame[column].where(~(frame[column] < floor), floor)
+    last = float(frame["depth"].max())
+    frame["label"] = [_depth_label(row, card, panel, last) for row in frame.to_dict("records")]
+    order = {series_title(card, p): i for i, p in enumerate(card.parts)}
+    frame = frame.assign(order=frame["part"].map(order).fillna(len(order))).sort_values(["order", "depth"])
+    return frame.drop(columns=["nonfinite", "order"]).reset_index(drop=True)
+
+
+def depth_title(card: Card, panel: Panel) -> str:
+    """What stands under the axis: block N computes, the stream enters block N."""
+    return "entering block" if panel.site == "stream" and not card.of_block else "block"
+
+
+def depth_words(card: Card, panel: Panel, depth: float, last: float) -> str:
+    """`entering block 3`, `block 3`; the stream that leaves the last block enters none."""
+    if panel.site == "stream" and not card.of_block and depth == last:
+        return "after the last block"
+    return f"{depth_title(card, panel)} {int(depth)}"
+
+
+def _depth_label(row: Mapping[Hashable, Any], card: Card, panel: Panel, last: float) -> str:
+    depth = float(row["depth"])
+    place = f"inside block {int(depth)}, after attention" if depth % 1 else depth_words(card, panel, depth, last)
+    name = f"{row['part']}, " if len(card.parts) > 1 else ""
+    mean, low, high = (float(row[c]) for c in ("mean", "low", "high"))
+    return f"{name}{place}: {numeral(mean)} (p10 {numeral(low)}, p90 {numeral(high)})"
+
+
+def head_rows(table: pd.DataFrame, panel: Panel, part: str) -> pd.DataFrame:
+    """One row per layer and head: `layer, head, mean, p10, p90, nonfinite, broken, label`."""
+    rows = panel_rows(table, panel)
+    rows = rows[(rows["part"] == part) & rows["head"].notna()]
+    frame = pd.DataFrame(
+        {
+            "layer": rows["layer"].astype(int),
+            "head": rows["head"].astype(int),
+            "mean": rows["mean"].astype(float),
+            "p10": rows["p10"].astype(float),
+            "p90": rows["p90"].astype(float),
+            "nonfinite": rows["nonfinite"].astype(int),
+        }
+    ).sort_values(["layer", "head"], ignore_index=True)
+    frame["broken"] = (frame["nonfinite"] > 0) | ~np.isfinite(frame["mean"])
+    frame["label"] = [
+        f"block {layer}, head {head}: {numeral(mean)}"
+        for layer, head, mean in zip(frame["layer"], frame["head"], frame["mean"], strict=True)
+    ]
+    return frame

@@ -1,1 +1,0 @@
-"""A collapse, read by a person."""

@@ -1,1 +1,0 @@
-"""A compiled head, read by a person."""

@@ -1,1 +1,0 @@
-"""What a person reads of an explanation: words, terminal, page."""

@@ -1,1 +1,0 @@
-"""A decomposition into paths, read by a person."""

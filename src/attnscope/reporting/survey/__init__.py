@@ -1,1 +1,0 @@
-"""A survey, read by a person."""

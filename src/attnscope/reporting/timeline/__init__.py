@@ -1,1 +1,0 @@
-"""What a person reads of a timeline: words, terminal, page, live screen."""

@@ -1,1 +1,0 @@
-"""A treatment, read by a person."""

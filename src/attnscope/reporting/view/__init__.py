@@ -1,1 +1,0 @@
-"""What a person reads of a view: sentences, the picture of one head, the page with all of them, the terminal."""

@@ -1,1 +1,0 @@
-"""What a model shows while it runs: frames, batches and padding."""

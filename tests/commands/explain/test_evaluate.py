@@ -1,0 +1,324 @@
+"""Judging explanations: areas by hand, order on the planted toy, intervals, words, and the command."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from io import StringIO
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+import attnscope
+from attnscope.commands.evaluate.perturbing import AWAY, BINS, SHARES, STEPS, perturbed, places, retention, soft_masks
+from attnscope.commands.evaluate.record import Estimate
+from attnscope.commands.evaluate.run import FAR, FLOORS
+from attnscope.commands.evaluate.words import difference_lines, lines, sentences, verdict
+from attnscope.explanations.random import random
+from attnscope.report.show import print_record
+from tests.command import attnscope as command
+from tests.commands.explain.deciding import texts, trained
+from tests.report.sample_faithfulness import sample_faithfulness
+from tests.specimens import byte_tokenizer, tiny_llama
+
+
+def test_areas_by_hand() -> None:
+    """Ten tokens, of which one holds the whole answer: with the right order it goes at the first step, with the wrong
+    one
+    at the last."""
+    vectors, nothing = torch.zeros(10, 1), torch.zeros(10, 1)
+    vectors[3] = 1
+
+    def ask(given: dict[str, Tensor]) -> Tensor:
+        return given["model"][:, 3, 0]
+
+    right = {"model": torch.eye(10)[3]}
+    found = perturbed(ask, {"model": vectors}, {"model": nothing}, right)
+    assert found.positive == pytest.approx(0.5 / STEPS)
+    assert found.negative == pytest.approx(1 - 0.5 / STEPS)
+    assert (found.comprehensiveness, found.sufficiency) == (1.0, 0.0)
+    wrong = perturbed(ask, {"model": vectors}, {"model": nothing}, {"model": -right["model"]})
+    assert wrong.positive == pytest.approx(1 - 0.5 / STEPS)
+    assert wrong.negative == pytest.approx(0.5 / STEPS)
+    assert (wrong.comprehensiveness, wrong.sufficiency) == (0.0, 1.0)
+    assert len(BINS) == 4
+
+
+def test_retention_keeps_as_much_for_every_method() -> None:
+    """The mean is the share to rounding of a sum of 30 in float64; more for larger numbers, never outside 0 to 1."""
+    rng = torch.Generator().manual_seed(0)
+    flat, one = torch.zeros(9), torch.eye(9)[4]
+    drawn = [torch.randn(int(n), generator=rng) ** 3 for n in torch.randint(2, 30, (40,), generator=rng)]
+    for scores in (flat, one, torch.arange(1, 10).float(), *drawn, *(each.clamp_min(0) for each in drawn)):
+        place = places(scores, rng)
+        assert place.sort().values.tolist() == list(range(len(scores)))
+        assert bool((scores[place.argsort()].diff() >= 0).all())
+        for share in SHARES:
+            p = retention(place, share)
+            assert float(p.mean()) == pytest.approx(share, abs=1e-12)
+            assert 0 <= float(p.min()) <= float(p.max()) <= 1
+            assert bool((p[scores.argsort(stable=True)].diff() >= -1e-12).all()) or len(scores.unique()) < len(scores)
+    assert len({tuple(places(flat, rng).tolist()) for _ in range(9)}) > 1
+    assert {int(places(one, rng)[4]) for _ in range(9)} == {8}
+    assert retention(torch.arange(4), 0.25).tolist() == pytest.approx([0, 1 / 6, 2 / 6, 3 / 6])
+    assert retention(torch.arange(4), 0.5).tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    assert retention(torch.arange(4), 0.75).tolist() == pytest.approx([1 / 2, 4 / 6, 5 / 6, 1])
+    assert retention(torch.arange(1), 0.25).tolist() == [0.25]
+
+
+def test_orders_that_are_drawn_at_random_have_no_soft_gap() -> None:
+    """Over all 120 orders of five tokens, for an answer that is far from linear: what is kept and what is dropped give
+    the same sum to rounding (360 terms below 2)."""
+    weights = torch.tensor([3.0, 1.0, 0.0, 2.0, 0.5], dtype=torch.float64)
+
+    def answer(p: Tensor) -> float:
+        return float((p * weights).sum() ** 4 / 1e3 + p[0] ** 4 * (1 - p[2]) + p[3].sqrt())
+
+    orders = [torch.tensor(order) for order in permutations(range(5))]
+    kept, dropped = (
+        math.fsum(answer(p if side else 1 - p) for order in orders for s in SHARES for p in [retention(order, s)])
+        for side in (True, False)
+    )
+    assert kept == pytest.approx(dropped, rel=360 * 2.0**-50)
+    assert sorted(SHARES) == sorted(1 - share for share in SHARES)
+
+
+def test_soft_luck_is_not_that_of_random_explanations() -> None:
+    """The floor draws from seed + k * FAR for its k-th order: never the numbers by which entries are kept."""
+    for seed in (0, 1, 7):
+        generator = torch.Generator().manual_seed(seed + AWAY)
+        luck = torch.rand(64, generator=generator)
+        for turn in range(FLOORS):
+            numbers = random(embedding={"model": torch.zeros(64, 1)}, seed=seed + turn * FAR)["model"]
+            assert not torch.equal(luck, numbers)
+
+
+def test_soft_masks_follow_the_chances_and_are_the_same_for_all_methods() -> None:
+    """Entries are kept with probability p: of 4 x 2000 entries with p = 1/2 a share within 5 sd = 0.03."""
+    scores = torch.tensor([0.0, 1.0, 2.0, 3.0])
+    kept, dropped = soft_masks(scores, 2000, seed=3)
+    middle = kept[len(kept) // 2].float()
+    assert float(middle.mean()) == pytest.approx(0.5, abs=0.03)
+    assert middle.mean(1).tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1], abs=0.06)
+    assert dropped[len(kept) // 2].float().mean(1).tolist() == pytest.approx([1, 2 / 3, 1 / 3, 0], abs=0.06)
+    again, _ = soft_masks(scores, 2000, seed=3)
+    other, _ = soft_masks(scores, 2000, seed=4)
+    assert torch.equal(kept, again)
+    assert not torch.equal(kept, other)
+    # The same luck for another method: where it keeps more of a token, it keeps all that the first one kept of it.
+    reverse, _ = soft_masks(-scores, 2000, seed=3)
+    assert bool((reverse[:, :2] >= kept[:, :2]).all())  # whose places were 0 and 1, and now are 3 and 2
+
+
+def test_soft_measures_by_hand() -> None:
+    """One token holds the whole answer, in many equal entries. The right explanation keeps 1/2 of it with a share of
+    1/4, and all of it with 1/2 and 3/4; the wrong one 0, 0 and 1/2 of it. Entries are drawn: half of 64, twice, of
+    three shares, is 1/6 +- 0.015."""
+    vectors, nothing = torch.zeros(4, 64), torch.zeros(4, 64)
+    vectors[3] = 1 / 64
+
+    def ask(given: dict[str, Tensor]) -> Tensor:
+        return given["model"][:, 3].sum(-1)
+
+    right = perturbed(ask, {"model": vectors}, {"model": nothing}, {"model": torch.eye(4)[3]})
+    assert right.soft_sufficiency == pytest.approx(1 / 6, abs=0.075)
+    assert right.soft_comprehensiveness == pytest.approx(5 / 6, abs=0.075)
+    wrong = perturbed(ask, {"model": vectors}, {"model": nothing}, {"model": -torch.eye(4)[3]})
+    assert wrong.soft_sufficiency == pytest.approx(5 / 6, abs=0.075)
+    assert wrong.soft_comprehensiveness == pytest.approx(1 / 6, abs=0.075)
+
+
+def test_where_one_token_decides_what_names_it_is_faithful() -> None:
+    ids, _, _ = texts(6, 5)
+    found = attnscope.evaluate(trained(), [{"input_ids": row[None]} for row in ids], methods="relevance,raw_attention")
+    assert [one.name for one in found.methods][-1] == "random"
+    for name in ("relevance", "occlusion"):
+        apart = found.difference(name, "random")
+        assert apart.sure
+        assert apart.mean > 0.2
+    assert found.method("relevance").soft_gap.mean > found.method("random").soft_gap.mean + 0.2
+    assert found.texts == 6
+    assert found.accuracy is None
+    assert found.tokens == 72
+    assert {one.name for one in found.methods} == {"relevance", "raw_attention", "occlusion", "random"}
+
+
+def test_words_say_who_cannot_be_told_apart() -> None:
+    found = sample_faithfulness()
+    assert verdict(found).sentence.startswith("Occlusion is the most faithful here (gap 0.6")
+    assert verdict(found).sentence.endswith("; Relevance cannot be told from it.")
+    assert "Not surely better than random numbers here: Rollout." in sentences(found)
+    assert any(one.startswith("4 of 6 differences between methods are real") for one in sentences(found))
+    assert [line[1] for line in lines(found)] == ["1-2", "1-2", "3-4", "3-4"]
+    assert {line[:2] for line in difference_lines(found)} == {
+        (better, worse) for better in ("Occlusion", "Relevance") for worse in ("Rollout", "Random")
+    }
+    assert "12 texts" in " ".join(sentences(found))
+    few = sample_faithfulness(texts=4)
+    assert "4 texts are few" in " ".join(sentences(few))
+    assert "From 4 texts no difference can be told from chance" in " ".join(sentences(few))
+    assert difference_lines(few) == []
+    cut = replace(found, documents=(0,) * 12, accuracy=Estimate(0.75, 0.5, 1.0))
+    assert "All texts are cut from one document: what is said here is of other stretches" in " ".join(sentences(cut))
+    assert "The model names the true class of 75% (50% to 100%) of these texts." in sentences(cut)
+    lost = replace(found, methods=found.methods[2:])
+    assert verdict(lost).level == "warning"
+
+
+def test_a_winner_is_surely_better_than_random_numbers() -> None:
+    """Of many methods one is above 0 by chance: its own interval does not say that it won."""
+    found = sample_faithfulness()
+    *_, rollout, floor = found.methods
+    lucky = replace(rollout, gap=Estimate(0.05, 0.01, 0.09))
+    assert lucky.gap.sure
+    lost = verdict(replace(found, methods=(lucky, floor)))
+    assert (lost.level, lost.sentence.startswith("No method is better than chance")) == ("warning", True)
+    assert verdict(replace(found, methods=(found.methods[0], floor))).level == "info"
+
+
+@pytest.mark.parametrize("several", [2, 5, 6])
+def test_a_few_documents_tell_nothing(several: int) -> None:
+    """Texts of one document are alike, so that many of them from five documents are five."""
+    found = replace(sample_faithfulness(), documents=tuple(text % several for text in range(12)))
+    told = any(each.real for each in found.comparisons())
+    assert told is (several == 6)
+    assert found.difference("occlusion", "random").sure is (several == 6)
+    said = f"From 12 texts of {several} documents no difference can be told from chance"
+    assert verdict(found).sentence.startswith(said) is (several < 6)
+    assert sum(said in one for one in sentences(found)) == (several < 6)
+
+
+def test_documents_that_are_alike_inside_are_seldom_called_different() -> None:
+    """Three documents of four texts with correlation 0.8 inside, methods that are equal: text by text something was
+    called real in more than half of such experiments."""
+    rng = np.random.default_rng(0)
+    documents = tuple(text // 4 for text in range(12))
+    base = sample_faithfulness()
+    for _ in range(5):
+        drawn = [0.8**0.5 * rng.normal(size=3)[list(documents)] + 0.2**0.5 * rng.normal(size=12) for _ in base.methods]
+        methods = tuple(replace(one, gaps=tuple(row.tolist())) for one, row in zip(base.methods, drawn, strict=True))
+        found = replace(base, methods=methods, documents=documents)
+        assert not any(each.real for each in found.comparisons())
+
+
+def test_a_difference_is_taken_text_by_text() -> None:
+    found = sample_faithfulness()
+    apart = found.difference("occlusion", "rollout")
+    gaps = [a - b for a, b in zip(found.method("occlusion").gaps, found.method("rollout").gaps, strict=True)]
+    assert apart.mean == pytest.approx(math.fsum(gaps) / len(gaps))
+    assert Estimate(0.1, -0.1, 0.3).sure is False
+    with pytest.raises(attnscope.RefusalError, match="was not evaluated"):
+        found.method("nobody")
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_the_terminal_keeps_to_its_width(verbose: bool) -> None:
+    file = StringIO()
+    print_record(sample_faithfulness(), console=Console(width=80, file=file), verbose=verbose)
+    assert max(map(len, file.getvalue().splitlines())) <= 80
+    assert "Occlusion" in file.getvalue().split("most faithful first")[1]
+
+
+def test_the_command_judges_a_corpus(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("The dog saw the cat. The cat saw the dog. " * 20)
+    out = tmp_path / "out"
+    words = ("explain", "pocket", corpus, "--evaluate", "--samples", "2", "--max-tokens", "8", "--method", "relevance")
+    done = command(*words, "--out", out, "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert {one["name"] for one in said["methods"]} == {"relevance", "occlusion", "random"}
+    assert sorted(path.name for path in out.iterdir()) == ["faithfulness.html", "faithfulness.json"]
+    refused = command(*words, "--target", "x")
+    assert refused.returncode == 2
+    assert "leave --target, --against and --position out" in refused.stderr
+    missing = command("explain", "pocket", "no such text", "--evaluate")
+    assert missing.returncode == 2
+    assert "no such text" in missing.stderr
+
+
+def test_labels_are_followed_and_counted() -> None:
+    """Texts of letters that are token numbers; one is given a class that it is not."""
+    ids, _, classes = texts(6, 5)
+    words = ["".join(chr(int(i)) for i in row) for row in ids]
+    model = trained()
+    labels: list[str | int] = [int(one) for one in classes]
+    found = attnscope.evaluate(
+        model, words, labels=labels, methods="random", max_tokens=12, tokenizer=_plain(), samples=6
+    )
+    assert found.answer == "the probability of the true class"
+    assert found.accuracy is not None
+    assert found.accuracy.mean == 1.0
+    assert found.documents == tuple(sorted(found.documents))
+    wrong = [(labels[0] + 1) % 3, *labels[1:]]  # type: ignore[operator]
+    named = attnscope.evaluate(
+        model,
+        words,
+        labels=[f"LABEL_{one}" for one in wrong],
+        methods="random",
+        max_tokens=12,
+        tokenizer=_plain(),
+    )
+    assert named.accuracy is not None
+    assert named.accuracy.mean == pytest.approx(5 / 6)
+    # A corpus that holds less than one longest text is judged as it is.
+    short = attnscope.evaluate(
+        model, [words[0][:7]], labels=labels[:1], methods="random", max_tokens=12, tokenizer=_plain()
+    )
+    assert (short.texts, short.tokens) == (1, 7)
+
+
+def _plain() -> Any:
+    """Characters are token numbers, and nothing is put before them."""
+
+    class Plain:
+        unk_token_id = None
+
+        def __call__(self, text: str, **ignored: Any) -> dict[str, Any]:
+            return {"input_ids": [ord(letter) for letter in text]}
+
+        def convert_ids_to_tokens(self, number: int) -> str:
+            return str(number)
+
+        def decode(self, ids: list[int]) -> str:
+            return " ".join(map(str, ids))
+
+    return Plain()
+
+
+def test_labels_that_are_not_there_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    plain = tmp_path / "plain.txt"
+    plain.write_text("no labels here")
+    lines_ = tmp_path / "some.jsonl"
+    lines_.write_text('{"text": "a", "label": 0}\n{"text": "b"}\n')
+    for corpus, labels, says in (
+        (plain, "label", "has no labels: give a .jsonl file"),
+        (tmp_path, "label", "has no labels|holds"),
+        (lines_, "label", "line 2, has no class in the field 'label'"),
+        (lines_, "klass", "line 1, has no class in the field 'klass'"),
+        (["a", "b"], [0], "2 texts and 1 labels"),
+        (None, "label", "Labels need texts of their own"),
+    ):
+        with pytest.raises(attnscope.RefusalError, match=says):
+            attnscope.evaluate(trained(), corpus, labels=labels, tokenizer=_plain(), max_tokens=8)
+    with pytest.raises(attnscope.RefusalError, match="has no classes to compare with labels"):
+        attnscope.evaluate(
+            tiny_llama(), ["a text"], labels=[0], methods="random", tokenizer=byte_tokenizer(), max_tokens=6
+        )
+    with pytest.raises(attnscope.RefusalError, match="There is no class 'nobody'"):
+        attnscope.evaluate(
+            trained(), ["".join(map(chr, range(4, 12)))], labels=["nobody"], tokenizer=_plain(), max_tokens=8
+        )
+    refused = command("explain", "pocket", "a text", "--labels", "x")
+    assert refused.returncode == 2
+    assert "--labels belongs to --evaluate" in refused.stderr
+    early = command("explain", "a model that is nowhere", lines_, "--evaluate", "--labels", "label")
+    assert early.returncode == 2
+    assert "line 2, has no class in the field 'label'" in early.stderr

@@ -1,0 +1,136 @@
+"""What `evaluate` follows: one logit, a hidden token, two towers, streams that are joined, and answers that are 0."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor
+
+import attnscope
+from attnscope.commands.evaluate import run as judging
+from attnscope.commands.evaluate.perturbing import NoAnswerError, perturbed
+from attnscope.commands.explain.aiming import Aim, Question, aim, of_terms
+from attnscope.commands.explain.embedding_aim import of_two_towers
+from attnscope.commands.explain.record import Asked
+from attnscope.hf.loading.material import loaded_for
+from attnscope.hf.loading.options import Loading
+from attnscope.hf.seeing.restoring import with_gradients
+from tests.commands.explain.deciding import texts, trained
+from tests.hf.tiny import tiny
+from tests.specimens import byte_tokenizer
+from tools.every_family import first_sequence
+
+SIZES: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+@pytest.mark.parametrize("bias", [2.0, -2.0])
+def test_of_one_logit_the_answer_is_yes_or_no(bias: float) -> None:
+    """A softmax over one logit is 1 whatever goes. What the model says is sigmoid(logit), or below 0 sigmoid(-logit),
+    and it moves when tokens go."""
+    torch.manual_seed(0)
+    model = hf.BertForSequenceClassification(hf.BertConfig(vocab_size=64, num_labels=1, **SIZES)).eval()
+    torch.nn.init.constant_(model.classifier.bias, bias)
+    torch.nn.init.normal_(model.classifier.weight)
+    batch = {"input_ids": torch.tensor([[5, 6, 7, 8, 9, 10]])}
+    with torch.no_grad():
+        logit = float(model(**batch).logits)
+    assert logit * bias > 0
+    explained = attnscope.explain(model, batch, methods="gradient_input")
+    assert explained.value == pytest.approx(abs(logit))
+    assert explained.asked.word == ("LABEL_0" if bias > 0 else "not LABEL_0")
+    asked = attnscope.explain(model, batch, target=0, methods="gradient_input")
+    assert asked.value == pytest.approx(logit)
+    batches = [{"input_ids": torch.randint(5, 60, (1, 6))} for _ in range(4)]
+    curve = attnscope.evaluate(model, batches, methods="occlusion").method("occlusion").falling
+    assert curve[0] == 1
+    assert min(curve) < 0.999
+    weight = 1.0 if bias > 0 else -1.0
+    given = torch.tensor([[3.0], [-1.0]])
+    answers = of_terms(given[:1], ((None, 0, weight),), Asked("logit"), None).chance(given)
+    assert torch.equal(answers, (weight * given[:, 0]).sigmoid())
+
+
+def masked() -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    return hf.BertForMaskedLM(hf.BertConfig(vocab_size=len(tokenizer), **SIZES)).eval(), tokenizer
+
+
+@with_gradients()
+def test_masked_models_are_asked_at_a_hidden_token() -> None:
+    model, tokenizer = masked()
+    loaded = loaded_for(model, tokenizer, Loading("float32", "cpu", False, 0, False, False))
+    ids = torch.tensor([tokenizer("a plain text of letters")["input_ids"]])
+    places = set()
+    for seed in range(6):
+        one = judging._run(loaded, {"input_ids": ids}, seed, None, None)
+        assert one.read.ids is not None
+        (place,) = (one.read.ids == tokenizer.mask_token_id).nonzero().flatten().tolist()
+        assert one.aim.position == place
+        assert one.read.ids.tolist() == [*ids[0, :place], tokenizer.mask_token_id, *ids[0, place + 1 :]]
+        assert int(ids[0, place]) not in tokenizer.all_special_ids
+        places.add(place)
+    assert len(places) > 1
+    assert one.read.ids is not None
+    again = judging._run(loaded, {"input_ids": one.read.ids[None]}, 0, None, None)  # hidden already: as it is
+    assert torch.equal(again.read.batch["input_ids"][0], one.read.ids)
+    found = attnscope.evaluate(model, ["a plain text of letters"], methods="random", tokenizer=tokenizer, max_tokens=12)
+    assert any("one token, drawn by the seed, is hidden" in note for note in found.notes)
+
+
+def test_what_is_judged_is_what_is_explained() -> None:
+    """LXMERT hands two streams through six stacks: calls are named by streams in both."""
+    model, batch = tiny("lxmert")
+    loaded = loaded_for(model, None, Loading("float32", "cpu", False, 0, False, False))
+    with torch.enable_grad():
+        one = judging._run(loaded, first_sequence(batch), 0, None, None)
+    streams = {place.stack for place in one.places}
+    assert {call.stack for call in one.captured.calls} <= streams
+    assert {call.keys_from for call in one.captured.calls} <= streams
+
+
+@pytest.mark.parametrize("bias", [None, -10.0])
+def test_two_towers_answer_with_their_cosine(bias: float | None) -> None:
+    """At CLIP's scale of 100 a sigmoid is 1 for every cosine above 0.2; SigLIP has a bias too."""
+    model, _ = tiny("clip")
+    with torch.no_grad():
+        model.logit_scale.fill_(float(torch.tensor(100.0).log()))
+    if bias is not None:
+        model.logit_bias = torch.nn.Parameter(torch.tensor([bias]))
+    loaded = loaded_for(model, None, Loading("float32", "cpu", False, 0, False, False))
+    for cosine in (0.3, 0.25, -0.1):
+        said = torch.tensor([[100 * cosine + (bias or 0.0)]])
+        answer = float(of_two_towers(loaded, said, Question()).chance(said))
+        # A few roundings of numbers up to 100, divided by it.
+        assert answer == pytest.approx(max(cosine, 0.0), abs=1e-5)
+
+
+def test_an_answer_that_is_nothing_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NoAnswerError, match="0 before anything"):
+        perturbed(lambda given: given["m"].sum((1, 2)), *({"m": torch.zeros(4, 2)},) * 2, {"m": torch.arange(4.0)})
+    ids, _, _ = texts(3, 5)
+    batches = [{"input_ids": row[None]} for row in ids]
+    whole = attnscope.evaluate(trained(), batches, methods="random")
+    real, calls = aim, []
+
+    def sometimes(*args: Any, **kwargs: Any) -> Aim:
+        calls.append(1)
+        goal = real(*args, **kwargs)
+        return replace(goal, chance=_nothing) if len(calls) == 2 else goal
+
+    monkeypatch.setattr(judging, "aim", sometimes)
+    found = attnscope.evaluate(trained(), batches, methods="random")
+    assert found.texts == 2
+    assert any(note.startswith("1 text left out: the answer is 0 there") for note in found.notes)
+    assert found.tokens == whole.tokens * 2 // 3
+    gaps = whole.method("random").gaps
+    assert found.method("random").gaps == (gaps[0], gaps[2])
+
+
+def _nothing(given: Tensor) -> Tensor:
+    return torch.zeros(len(given))

@@ -1,0 +1,51 @@
+"""Heads without softmax against loops, and against their convex twin."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from attnscope.papers.models.bilinear_heads import BilinearHeads, convex_twin, heads_of
+from attnscope.papers.trials.convex_floor import data, gates_of
+
+EXACT = torch.float64
+
+
+def some_heads(gates: int, pooled: bool) -> tuple[BilinearHeads, torch.Tensor, torch.Tensor]:
+    rng = torch.Generator().manual_seed(0)
+    x, y = data(3, 4, 3, 2, seed=0)
+    groups = gates or 1
+    first = torch.randn(groups, 2, 3, 3, generator=rng, dtype=EXACT)
+    second = torch.randn(groups, 2, 3, 2, generator=rng, dtype=EXACT)
+    return BilinearHeads(first, second, gates_of(gates, 3, 0), pooled), x, y
+
+
+@pytest.mark.parametrize("gates", [0, 2])
+def test_heads_are_what_loops_say(gates: int) -> None:
+    model, x, _ = some_heads(gates, False)
+    for tokens, found in zip(x, model(x), strict=True):
+        wanted = torch.zeros(4, 2, dtype=EXACT)
+        for group in range(gates or 1):
+            for head in range(2):
+                scores = tokens @ model.first[group, head] @ tokens.T
+                if model.gates is not None:
+                    scores = scores * (tokens @ model.gates[group] @ tokens.T >= 0)
+                wanted = wanted + scores @ tokens @ model.second[group, head]
+        torch.testing.assert_close(found, wanted, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("gates", [0, 2])
+def test_the_twin_predicts_what_the_heads_do(gates: int, pooled: bool) -> None:
+    model, x, y = some_heads(gates, pooled)
+    answers = y.mean(1, keepdim=True) if pooled else y
+    twin = convex_twin(x, answers, 1.0, model.gates, pooled)
+    with torch.no_grad():
+        blocks = torch.einsum("ghr,ghc->grc", model.first.flatten(2), model.second.flatten(2))
+        torch.testing.assert_close(twin.predicted(blocks), model(x).flatten(0, 1), atol=1e-11, rtol=1e-11)
+        # However heads are chosen, they cost at least the nuclear norm; split by singular vectors, exactly that.
+        norm = float(torch.linalg.svdvals(blocks).sum())
+        assert float(model.penalty()) >= norm
+        split = BilinearHeads(*heads_of(blocks, 3), model.gates, pooled)
+        assert float(split.penalty()) == pytest.approx(norm, rel=1e-10)
+        torch.testing.assert_close(split(x), model(x), atol=1e-10, rtol=1e-10)

@@ -1,0 +1,64 @@
+"""Costs of factorised attention are counted rightly, and what is said of its kernels is so."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from attnscope.papers.trials.factorised_cost import (
+    expected_negative_share,
+    heads,
+    largest_error,
+    least_kernel,
+    needle_weight,
+    negative_share,
+    operations,
+)
+from attnscope.variants.fastmax2 import standard
+
+
+def test_operations_by_hand() -> None:
+    """Softmax: two products of n x n x d. Order 1, all keys: d + 1 features times d + 1 columns, to sum and to read."""
+    n, d = 128, 8
+    assert operations("softmax", n, d, False) == 2 * (2 * n * n * d)
+    assert operations("fastmax1", n, d, False) == 2 * (2 * n * (d + 1) * (d + 1))
+
+
+def test_operations_of_order_2_are_proportional_to_the_length() -> None:
+    for causal in (False, True):
+        few, many = (operations("fastmax2", n, 8, causal) for n in (256, 1024))
+        assert many == pytest.approx(4 * few, rel=0.05)  # the first chunk of a causal call has nothing before it
+
+
+@pytest.mark.parametrize("kind", ["fastmax1", "fastmax2"])
+def test_a_wrong_form_would_be_seen(kind: str) -> None:
+    """Rounding is at most the number of added terms, 16 x 153 features, times 2^-53."""
+    assert largest_error(kind, 16, 16, True, 0) < 16 * 153 * 2**-53
+    assert largest_error("softmax", 16, 16, False, 0) < 1e-14
+
+
+def test_negative_weights_are_as_many_as_derived() -> None:
+    """A share of 128^2 pairs; pairs of one query are not independent, so 128 counts: sqrt(.25/128) = .044, 3 of it."""
+    raw, bounded = negative_share(128, 20, 0)
+    assert raw == pytest.approx(expected_negative_share(20), abs=0.13)
+    assert bounded == 0
+
+
+def test_the_least_kernel_is_that_of_the_polynomial() -> None:
+    """Read from the factorised form's weights, and from its polynomial; x goes to 100 here and x^2/2 to 5000, so that
+    rounding is 5000 x 231 features x 2^-53."""
+    query, key, _ = heads(24, 20, 0)
+    key[..., 0, :] = 0.0
+    for scale in (0.2, 10.0):
+        x = scale * standard(query) @ standard(key).mT
+        slow = float((1 + x + x.square() / 2).min())
+        assert least_kernel("fastmax2", 24, 20, 0, (scale,)) == pytest.approx(slow, abs=1.3e-10)
+    # softmax stands for a wrong form: e^x comes near 0, so that the claim would not hold of it
+    assert least_kernel("softmax", 24, 20, 0) < 0.1
+
+
+def test_the_needle_has_the_weight_derived() -> None:
+    """E f over 255 others has a relative error of some 10% for one needle, and little over the mean of 256."""
+    f = 1 + math.sqrt(32) + 16
+    assert needle_weight("fastmax2", 256, 32, 0) == pytest.approx(f / (f + 255 * 1.5), rel=0.1)
