@@ -42,7 +42,7 @@ def model_of(case: str) -> Any:
 
         model = load(str(weights("smollm2"))).model.train()
         return model.requires_grad_(True)  # loading for a look freezes what is loaded
-    folder = Path(attnscope.__file__).with_name("pocket")
+    folder = Path(attnscope.__file__).parent / "data" / "pocket"
     return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).train()
 
 

@@ -31,8 +31,14 @@ PACKAGE = "attnscope"
 TORCH = "torch==2.13.0"
 REFUSAL = "attnscope: This needs torch, which is not installed: pip install 'attnscope[torch]'.\n"
 NEEDED = (
-    *("py.typed", "pocket/model.safetensors", "pocket/config.json", "pocket/tokenizer.json", "corpus/embedded.txt"),
-    *("records/survey/survey-1.schema.json", "reporting/templates/shell.html", "citing/references.json"),
+    *(
+        "py.typed",
+        "data/pocket/model.safetensors",
+        "data/pocket/config.json",
+        "data/pocket/tokenizer.json",
+        "data/embedded.txt",
+    ),
+    *("commands/scan/survey/survey-1.schema.json", "report/templates/shell.html", "papers/references.json"),
     *("measures/cards.json", "variants/cards.json", "reproducing/cards.json", "compiling/known_widths.json"),
 )
 FORBIDDEN = ("tests/", "tools/", "bench/", ".weights", ".venv", "__pycache__")
@@ -43,7 +49,7 @@ import torch
 from transformers import AutoModelForCausalLM
 import attnscope
 
-model = AutoModelForCausalLM.from_pretrained(Path(attnscope.__file__).with_name("pocket")).train()
+model = AutoModelForCausalLM.from_pretrained(Path(attnscope.__file__).parent / "data" / "pocket").train()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
 with attnscope.watch(model, "run", every=2) as watch:
     for step in range(6):

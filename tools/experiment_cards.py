@@ -8,7 +8,7 @@ from attnscope.core.files import write_atomically
 from attnscope.core.registry import experiments
 from attnscope.papers.run import FILE, cards_json
 
-PLACE = Path(__file__).parents[1] / "src" / "attnscope" / "reproducing" / FILE
+PLACE = Path(__file__).parents[1] / "src" / "attnscope" / "papers" / FILE
 
 if __name__ == "__main__":
     write_atomically(PLACE, cards_json(experiments()))

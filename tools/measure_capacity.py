@@ -21,7 +21,7 @@ from attnscope.commands.capacity.widths import REVISION, Measurement, Point, kno
 from attnscope.core.files import write_atomically
 from attnscope.core.registry import constructions
 
-TARGET = Path(__file__).parent.parent / "src" / "attnscope" / "compiling" / "known_widths.json"
+TARGET = Path(__file__).parent.parent / "src" / "attnscope" / "commands" / "capacity" / "known_widths.json"
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from attnscope.core.decoding import encode
 from attnscope.core.files import write_atomically
 from attnscope.papers.known import FILE, recorded
 
-PLACE = Path(__file__).parents[1] / "src" / "attnscope" / "reproducing" / FILE
+PLACE = Path(__file__).parents[1] / "src" / "attnscope" / "papers" / FILE
 
 
 def main(paths: list[str]) -> None:

@@ -95,7 +95,7 @@ def test_what_is_no_run_is_refused(
 
 
 def test_checkpoints_are_scanned_in_the_order_of_their_steps(tmp_path: Path) -> None:
-    pocket = Path(attnscope.__file__).parent / "pocket"
+    pocket = Path(attnscope.__file__).parent / "data" / "pocket"
     for step in (1000, 20):
         shutil.copytree(pocket, tmp_path / "out" / f"checkpoint-{step}")
     state = {"global_step": 1000, "log_history": [{"step": 10, "loss": 4.0}, {"step": 1000, "loss": 2.5}]}

@@ -11,7 +11,7 @@ import pytest
 import attnscope
 from attnscope.commands.compare.record import compare
 from attnscope.commands.load import opened
-from attnscope.commands.scan import diagnose
+from attnscope.commands.scan.diagnose import diagnose
 from attnscope.commands.scan.survey.ledger import Ledger
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError

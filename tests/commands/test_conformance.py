@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import attnscope
-from attnscope.commands.load import KINDS, class_of
+from attnscope.commands.load import class_of
 from attnscope.core.errors import RefusalError
 from attnscope.report.show import print_record
 from attnscope.report.theme import configuration, specification
@@ -28,7 +28,7 @@ DOCUMENTS = tuple(kind for kind in ALL if kind != "compiled")  # a head is no JS
 
 
 def _file(kind: str, folder: Path) -> Path:
-    return folder / KINDS[kind][1]
+    return folder / class_of(kind).FILE
 
 
 @pytest.mark.parametrize("kind", ALL)

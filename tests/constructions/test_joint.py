@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnscope.constructions.joint import joint
-from attnscope.heads.accuracy import Accuracy, Certificate, Factors, with_exact_ratios
+from attnscope.heads.accuracy import Accuracy, Factors, with_exact_ratios
 from attnscope.heads.certificate import certify
+from attnscope.heads.facts import Certificate
 from attnscope.heads.generate import generate, union_of_permutations
 from attnscope.heads.head import Head
 from attnscope.heads.pattern import Pattern

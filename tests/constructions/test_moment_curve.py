@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from attnscope.constructions.moment_curve import _polynomials, largest_n, moment_curve, needed_width, zeros_of
 from attnscope.core.errors import RefusalError
-from attnscope.heads.accuracy import Accuracy, Certificate, Dtype
+from attnscope.heads.accuracy import Accuracy, Dtype
 from attnscope.heads.bounds import lower_bounds
 from attnscope.heads.certificate import certify
+from attnscope.heads.facts import Certificate
 from attnscope.heads.generate import generate, union_of_permutations, window
 from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import rounded

@@ -122,5 +122,5 @@ def run_commands(block: Block) -> None:
 def _own_model() -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = Path(attnscope.__file__).with_name("pocket")
+    folder = Path(attnscope.__file__).parent / "data" / "pocket"
     return AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)

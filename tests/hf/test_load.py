@@ -428,7 +428,9 @@ def test_pocket_is_a_folder_of_the_package_unless_a_model_of_that_name_is_here(
 
     monkeypatch.setattr(sources, "_in_folder", note)
     assert refusal("pocket") == "pocket"
-    assert seen == [Path("pocket") if beside == "config.json" else Path(sources.__file__).parents[2] / "pocket"]
+    assert seen == [
+        Path("pocket") if beside == "config.json" else Path(sources.__file__).parents[2] / "data" / "pocket"
+    ]
 
 
 def test_gguf(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from tools.pocket.books import encode, read_book, split
 from tools.pocket.params import Params
 from tools.pocket.training import evaluate
 
-FOLDER = Path(attnscope.__file__).parent / "pocket"
+FOLDER = Path(attnscope.__file__).parent / "data" / "pocket"
 
 # The opening of Pride and Prejudice (Jane Austen, 1813), a book that is not in the training data.
 PASSAGE = (

@@ -16,8 +16,7 @@ import pytest
 from markupsafe import escape
 
 from attnscope.commands.report import report as write_report
-from attnscope.commands.scan import diagnose
-from attnscope.commands.scan.diagnose import Thresholds
+from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.figures import FULL_DETAIL, head_maps
 from attnscope.commands.scan.page import gauge
 from attnscope.commands.scan.page import render as render_report

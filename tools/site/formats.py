@@ -12,11 +12,11 @@ SCHEMA = "The file is described by [a schema](../other_hands.md#the-survey-forma
 
 def formats_page() -> str:
     rows, parts = [], []
-    for kind, (_, file) in KINDS.items():
+    for kind in KINDS:
         record = class_of(kind)
         said = prose(" ".join((record.__doc__ or "").split("\n\n")[0].split()))
         said = "" if said.startswith(f"{record.__name__}(") else said
-        rows.append((f"[{code(kind)}](#{kind})", code(file), str(record.VERSION), record.made_by()))
+        rows.append((f"[{code(kind)}](#{kind})", code(record.FILE), str(record.VERSION), record.made_by()))
         shown = [one for one in fields(record) if not one.name.startswith("_")]  # type: ignore[arg-type]
         own = [(code(one.name), code(_type(one.type))) for one in shown]
         # A survey keeps sums and not numbers, so its file is described by a schema, and not by its fields.

@@ -138,7 +138,7 @@ def _holds_head_of(folder: Path, pattern: Pattern) -> bool:
     from attnscope.commands.compile.record import Compiled
 
     try:
-        kept = Compiled.read(folder / HEAD).target
+        kept = Compiled.load(folder / HEAD).target
     except RefusalError:
         return True  # none, or one that nobody can use
     same_size = (kept.n, kept.n_keys, kept.causal) == (pattern.n, pattern.n_keys, pattern.causal)

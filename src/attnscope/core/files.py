@@ -133,8 +133,8 @@ def _lives(process: int) -> bool:
 
 # Paths that people type: everything that cannot be a place in the file system is one sentence, whoever asks.
 #
-# Looking at a path can fail in more ways than that nothing is there: a name of 300 characters, a zero byte, a folder that
-# may not be searched, a link to itself, a home of nobody. `Path.is_dir` passes most of these on as an OSError.
+# Looking at a path can fail in more ways than that nothing is there: a name of 300 characters, a zero byte, a folder
+# that may not be searched, a link to itself, a home of nobody. `Path.is_dir` passes most of these on as an OSError.
 
 _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR)
 _SHOWN = 80

@@ -109,8 +109,8 @@ def measure(
 # What can be measured, without importing it: measures import torch, and a list of them should not.
 #
 # `cards.json`, in the room, holds the card of every measure with the hash of the file that defines it; it is written by
-# `tools/measures_table.py` (`make tables`). A file that is new or has changed since is imported and asked itself, so the
-# list is right either way, and needs no torch where nothing has changed.
+# `tools/measures_table.py` (`make tables`). A file that is new or has changed since is imported and asked itself, so
+# the list is right either way, and needs no torch where nothing has changed.
 
 ROOM = "attnscope.measures"
 FILE = "cards.json"

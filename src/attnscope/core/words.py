@@ -38,8 +38,8 @@ def _short(digits: str) -> str:
 
 # Names and texts come from files and from strangers: what cannot be drawn is shown as a symbol, in one place.
 #
-# A terminal obeys escapes, and moves its cursor or worse. The chart renderer writes XML, which has no control characters,
-# and ends the whole process where it meets one.
+# A terminal obeys escapes, and moves its cursor or worse. The chart renderer writes XML, which has no control
+# characters, and ends the whole process where it meets one.
 
 REPLACEMENT = "\ufffd"
 # What XML 1.0 cannot hold: control characters, halves of surrogate pairs, U+FFFE and U+FFFF. It can hold line ends, but

@@ -1,1 +1,1 @@
-"""Text in: files, folders, standard input, the embedded book. No torch here."""
+"""What models read: corpora, pictures and sounds, token sequences, batches, shards; the embedded book and `pocket`."""

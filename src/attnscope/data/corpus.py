@@ -71,13 +71,13 @@ def _digest(documents: Iterable[str]) -> str:
 
 # A corpus in two: text to train on, and text that is held out, which nothing that is trained has seen.
 #
-# Whole documents are held out, one in five and from all over the corpus, so that the two halves share no document: a name
-# that stands in one half is no news in the other if both are of one article. A file of articles under headings in the
-# manner of WikiText (` = Title = `) is as many documents as it has articles. A document of which the same text stands in
-# the other half is left out of the held-out one: a model would only have to remember it.
+# Whole documents are held out, one in five and from all over the corpus, so that the two halves share no document: a
+# name that stands in one half is no news in the other if both are of one article. A file of articles under headings
+# in the manner of WikiText (` = Title = `) is as many documents as it has articles. A document of which the same text
+# stands in the other half is left out of the held-out one: a model would only have to remember it.
 #
-# Fewer than four documents cannot be shared out so. They are cut into stretches where a line or a word ends, every fifth
-# stretch is held out, and the split says so: intervals over stretches speak of more text from these documents.
+# Fewer than four documents cannot be shared out so. They are cut into stretches where a line or a word ends, every
+# fifth stretch is held out, and the split says so: intervals over stretches speak of more text from these documents.
 
 EVERY = 5  # one document in so many is held out
 ENOUGH = 4  # documents: with fewer, halves that share none leave a single one on one side

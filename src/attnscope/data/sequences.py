@@ -19,8 +19,8 @@ from attnscope.data.windows import Beginning, Tokenizer, Window, Windows, refuse
 
 # From pairs of source and target to sequences: a pair is never cut, since half a source does not belong to its target.
 #
-# Both sides get the special tokens that the tokenizer puts around them; tokenizers that write targets in another way than
-# sources (Marian, mBART) are asked for that way.
+# Both sides get the special tokens that the tokenizer puts around them; tokenizers that write targets in another way
+# than sources (Marian, mBART) are asked for that way.
 
 _FEWEST = 2  # tokens on either side
 

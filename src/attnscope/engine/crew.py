@@ -49,8 +49,8 @@ def receive(stream: BinaryIO) -> Any:
 #     --shard 3/64        the third of 64 parts
 #     --shard env         RANK and WORLD_SIZE (torchrun), SLURM_ARRAY_TASK_ID and _COUNT, or SLURM_PROCID and SLURM_NTASKS
 #
-# Shards are dealt out like cards: part i of n has shards i-1, i-1+n, i-1+2n, ... Which shard is which does not depend on
-# n, so that work begun in 64 parts can be finished in 8.
+# Shards are dealt out like cards: part i of n has shards i-1, i-1+n, i-1+2n, ... Which shard is which does not depend
+# on n, so that work begun in 64 parts can be finished in 8.
 
 FROM_ENVIRONMENT = "env"
 # which variables: the number, how many there are, and the first number

@@ -1,1 +1,1 @@
-"""Heads that realise patterns: precision, rounding, certificates, bounds, files."""
+"""Patterns, the heads that realise them, certificates, lower bounds, solvers and files."""

@@ -28,7 +28,8 @@ from jaxtyping import Bool, Int
 
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy
-from attnscope.heads.cycles import Bound, Bounds, cycle_and_row
+from attnscope.heads.cycles import cycle_and_row
+from attnscope.heads.facts import Bound, Bounds
 from attnscope.heads.pattern import Pattern
 from attnscope.heads.signs import SignRank, logit_floor, sign_rank, typical_logit_floor
 

@@ -23,15 +23,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
-from attnscope.heads.accuracy import Accuracy, Certificate, Dtype, precision
+from attnscope.heads.accuracy import Accuracy, Dtype, precision
+from attnscope.heads.facts import Certificate
 from attnscope.heads.head import Head
 from attnscope.heads.pattern import Pattern
 
 # How far a logit may be off when a machine computes it: a bound on rounding for every order of summation.
 #
 # A head stores numbers; what attends is softmax of logits that some kernel computes from them in some order. A
-# certificate that looked at one evaluation would pass heads by luck: logits that differ, and fall on one rounded number.
-# So it takes the logits of the stored numbers and, around each, the whole interval in which an evaluation can end.
+# certificate that looked at one evaluation would pass heads by luck: logits that differ, and fall on one rounded
+# number. So it takes the logits of the stored numbers and, around each, the whole interval in which an evaluation can
+# end.
 #
 # What is covered: products q_c k_c summed in any order (or fused) in numbers of unit roundoff u, the sum multiplied by
 # the scale afterwards; u = 2^-24 for heads in float32 and in half precision, which is accumulated in float32, and 2^-53
@@ -41,15 +43,15 @@ from attnscope.heads.pattern import Pattern
 #     |fl(s_j) - s_j|  <=  gamma_(d+1) scale sum_c |q_c k_c|.                                                     (1)
 #
 # Where nothing rounds. If all products of a row are whole multiples of one number g, a power of two, then so are all
-# partial sums; while sum_c |q_c k_c| <= g / u they are numbers of at most as many bits as the format has, hence exact in
-# every order, and only the scale rounds:
+# partial sums; while sum_c |q_c k_c| <= g / u they are numbers of at most as many bits as the format has, hence exact
+# in every order, and only the scale rounds:
 #
 #     |fl(s_j) - s_j|  <=  u |s_j|.                                                                               (2)
 #
-# The scale 1 / sqrt(d) is itself rounded, by a factor 1 + delta that all logits share, |delta| <= u. softmax does not see
-# the constant delta s_peak, so this costs u |s_j - s_peak|. A scale that is a power of two (d = 1, 4, 16, 64, ...) rounds
-# nothing: gamma_d in (1), 0 in (2), and no delta. And the logits here are computed, in float64: (1) or (2) with u = 2^-53
-# is added for them. Products of first order errors are paid by a millionth more.
+# The scale 1 / sqrt(d) is itself rounded, by a factor 1 + delta that all logits share, |delta| <= u. softmax does not
+# see the constant delta s_peak, so this costs u |s_j - s_peak|. A scale that is a power of two (d = 1, 4, 16, 64,
+# ...) rounds nothing: gamma_d in (1), 0 in (2), and no delta. And the logits here are computed, in float64: (1) or
+# (2) with u = 2^-53 is added for them. Products of first order errors are paid by a millionth more.
 
 UNITS: dict[Dtype, float] = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-24, "float16": 2.0**-24}
 """Unit roundoff of the sums of products: half precision is accumulated in float32."""

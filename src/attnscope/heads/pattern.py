@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.stamp import refuse_unusable_seed
-from attnscope.heads.entries import ROW_SUM_SLACK, SparsePattern
+from attnscope.heads.facts import ROW_SUM_SLACK, SparsePattern
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

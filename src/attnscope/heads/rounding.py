@@ -20,8 +20,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnscope.heads.accuracy import Accuracy, Certificate, Dtype, Factors, with_exact_ratios
+from attnscope.heads.accuracy import Accuracy, Dtype, Factors, with_exact_ratios
 from attnscope.heads.certificate import HERE, MILLIONTH, UNITS, certify, gamma, lowest_bit, step_of
+from attnscope.heads.facts import Certificate
 from attnscope.heads.head import Head, Rows
 from attnscope.heads.pattern import Pattern
 

@@ -148,8 +148,8 @@ def _start(size: int) -> Float[np.ndarray, " size"]:
 #
 #     max|q| max|k|  >=  sqrt(R / m) / ||C||_2.
 #
-# Typical supports of k among n keys: for a random S the squared length of mean(K on S) - mean(K off S) has expectation at
-# most max|k|^2 n^2 / (k (n - k)(n - 1)) (sampling without replacement), so some support needs
+# Typical supports of k among n keys: for a random S the squared length of mean(K on S) - mean(K off S) has
+# expectation at most max|k|^2 n^2 / (k (n - k)(n - 1)) (sampling without replacement), so some support needs
 #
 #     max|q| max|k|  >=  g sqrt(k (n - k)(n - 1)) / n,     about sqrt(k) ln((n - k) / (k L)).
 #

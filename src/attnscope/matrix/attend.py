@@ -74,15 +74,16 @@ def additive_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 #
 #     sum_j e^s_j v_j / (e^c + sum_j e^s_j)  =  o e^l / (e^c + e^l)  =  o sigmoid(l - c)
 #
-# and the mixture of attention without it (share 1 - g) and with it (share g) is y = w o, w = (1 - g) + g sigmoid(l - c).
+# and the mixture of attention without it (share 1 - g) and with it (share g) is y = w o, w = (1 - g) + g sigmoid(l -
+# c).
 #
 # Backwards. The gradient of l with respect to s is softmax(s) = P, and that of o is known, so with dO = w dy
 #
 #     dS = P * (dO V^T - D) + P dl,    D = rowsum(dO * o),    dl = w' rowsum(dy * o) = (w' / w) D
 #
-# hence dS = P * (dO V^T - (1 - w'/w) D). The fused backward pass computes D itself, from the output that it is handed: it
-# is handed o (1 - w'/w), and gives the gradients of the whole. With w' = g sigmoid(l - c) sigmoid(c - l), w'/w is at most
-# 1.
+# hence dS = P * (dO V^T - (1 - w'/w) D). The fused backward pass computes D itself, from the output that it is
+# handed: it is handed o (1 - w'/w), and gives the gradients of the whole. With w' = g sigmoid(l - c) sigmoid(c - l),
+# w'/w is at most 1.
 
 
 def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float) -> bool:

@@ -33,10 +33,10 @@ from torch import Tensor
 
 # Attention whose weights are products of features: phi(q_i) . phi(k_j), normalised; time and memory linear in n.
 #
-# sum_j phi(q_i).phi(k_j) v_j = phi(q_i) . (sum_j phi(k_j) v_j^T): the sum in brackets is one matrix for all queries, and
-# under a causal mask one that grows by a term for every key. It grows here chunk by chunk: what lies before the chunk is
-# in the matrix, what lies inside is written out (arXiv:2402.07901, arXiv:2009.14794). There can be many more features
-# than dimensions, so that they too are made for one chunk at a time.
+# sum_j phi(q_i).phi(k_j) v_j = phi(q_i) . (sum_j phi(k_j) v_j^T): the sum in brackets is one matrix for all queries,
+# and under a causal mask one that grows by a term for every key. It grows here chunk by chunk: what lies before the
+# chunk is in the matrix, what lies inside is written out (arXiv:2402.07901, arXiv:2009.14794). There can be many more
+# features than dimensions, so that they too are made for one chunk at a time.
 
 CHUNK = 64
 Features = Callable[[Tensor], Tensor]

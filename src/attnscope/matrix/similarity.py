@@ -132,9 +132,9 @@ def head_overlap(
     sample = rows_of(replace(scores, lse=lse), rows)
     heads = sample.query.shape[1]
     gram = torch.zeros(*rows.shape, heads, heads, dtype=dtype, device=rows.device)
-    for sequences, pattern in _tiles_of_all_heads(sample, real, dtype):
+    for some, pattern in _tiles_of_all_heads(sample, real, dtype):
         by_row = pattern.transpose(1, 2)  # [some sequences, rows, heads, keys]
-        gram[sequences] += by_row @ by_row.mT
+        gram[some] += by_row @ by_row.mT
     return mean_cosines(gram, real)
 
 
@@ -153,8 +153,8 @@ def _tiles_of_all_heads(
     room = tile_elements(dtype, sample.query.device)
     tile_keys = max(64, min(keys, room // max(1, heads * rows)))
     tile_batch = max(1, room // max(1, heads * rows * tile_keys)) if tile_keys >= keys else 1
-    for sequences in pieces(0, batch, tile_batch):
+    for some in pieces(0, batch, tile_batch):
         for key in pieces(0, keys, tile_keys):
-            log = source.logits(Tile(sequences, slice(0, heads), slice(0, rows), key), lse[sequences])
+            log = source.logits(Tile(some, slice(0, heads), slice(0, rows), key), lse[some])
             if log is not None:
-                yield sequences, source.exponential(log)
+                yield some, source.exponential(log)

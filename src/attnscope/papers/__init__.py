@@ -1,1 +1,1 @@
-"""Driving experiments: presets, seeds, checkpoints, and the page that shows verdicts beside claims."""
+"""Papers run again: experiments, the small models and trials they need, and what runs them. Only `cli` imports this."""

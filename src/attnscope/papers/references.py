@@ -106,7 +106,7 @@ def paper(number: str) -> Entry:
 
 @cache
 def _read() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(files("attnscope.citing").joinpath("references.json").read_text("utf-8"))
+    found: dict[str, Any] = json.loads(files("attnscope.papers").joinpath("references.json").read_text("utf-8"))
     return found
 
 

@@ -147,11 +147,11 @@ def signed_by_length(
 #
 # Cost. With e edges in a block, block l is applied to about e l tensors on the way forward: e L^2 / 2 in all. Cut at M,
 # it is e M^2 / 2 on one side and e (L - M)^2 / 2 on the other: half of it at M = L/2. Transposed steps cost what the
-# steps cost, and nothing has to be run forward for them (`tape`). With the sources kept apart, the first side carries two
-# of everything and the second still one adjoint: the sides cost the least together at M = L/3.
+# steps cost, and nothing has to be run forward for them (`tape`). With the sources kept apart, the first side carries
+# two of everything and the second still one adjoint: the sides cost the least together at M = L/3.
 #
-# Constants that begin in a block before M are part of a(t). One that begins behind M, at a place whose adjoint is b'(t),
-# adds < b'(t), constant >. `lengths` follows all paths to the end instead, and is what this is tested against.
+# Constants that begin in a block before M are part of a(t). One that begins behind M, at a place whose adjoint is
+# b'(t), adds < b'(t), constant >. `lengths` follows all paths to the end instead, and is what this is tested against.
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ from attnscope.pathways.targets import Functional, pulled_back_through_tail, see
 
 # A block opened at its heads: adjoints carried to the output of each head, and from one head on.
 #
-# A path takes, at every block, the skip (choice 0) or head h (choice h + 1). With m what follows attention in the block,
-# O the output projection, V the values and A_h the pattern, the transposes of these choices begin alike,
+# A path takes, at every block, the skip (choice 0) or head h (choice h + 1). With m what follows attention in the
+# block, O the output projection, V the values and A_h the pattern, the transposes of these choices begin alike,
 #
 #     skip     B_0^T a                       head h     V_h^T A_h^T (O_h^T m^T a),
 #

@@ -131,10 +131,10 @@ def rank_view(found: Lengths, token_mask: Bool[Tensor, "batch token"] | None = N
 # other does not, and that head's sign has mean zero and is independent of all others. (A sign on the skip as well would
 # change all paths by a common factor.) The signed sums follow the recursion for lengths, one pass for every draw.
 #
-# What a path contributes to a target is one number, and signed sums of numbers meet in the middle (`meeting`): forward to
-# a block, the adjoint backward to it, a product for every draw and pair of lengths. Ways through the first blocks and the
-# last are the same for all draws, which only weigh them (`ends`). Following all draws forward to the end gives the same,
-# and is what this is tested against.
+# What a path contributes to a target is one number, and signed sums of numbers meet in the middle (`meeting`):
+# forward to a block, the adjoint backward to it, a product for every draw and pair of lengths. Ways through the first
+# blocks and the last are the same for all draws, which only weigh them (`ends`). Following all draws forward to the
+# end gives the same, and is what this is tested against.
 #
 # Where paths of a length cancel, their energy is far above |sum|^2; where they agree, below it by their number.
 # Paths that begin at constants are not counted: there is one for every bias and continuation, which is no family that

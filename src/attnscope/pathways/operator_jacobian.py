@@ -40,9 +40,9 @@ from attnscope.pathways.network import Network
 # b. T is no Jacobian: a derivative would also move patterns, deviations and ratios (`operator_jacobian`).
 #
 # Nothing here linearises: the frozen network of paths already runs a model's own code on parts of its stream. A product
-# T x is one run of it on other parts, with constants dropped. A product T^T y is the derivative of that run, taken block
-# by block from the last: each block's run is linear in its parts, so where it is differentiated does not matter, and one
-# graph serves any number of y.
+# T x is one run of it on other parts, with constants dropped. A product T^T y is the derivative of that run, taken
+# block by block from the last: each block's run is linear in its parts, so where it is differentiated does not
+# matter, and one graph serves any number of y.
 
 ROOM = 2**25  # numbers that all products made at once may take together in one block
 

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from attnscope.core.errors import RefusalError
 from attnscope.pathways import attention_rules, elementwise_rules, linear_rules, shape_rules
-from attnscope.pathways import rules as multihead_rule
 from attnscope.pathways.graded import Frozen, Graded, Rule, freeze_answer, leaves, lifted, plain
 from attnscope.pathways.network import remembered
 from attnscope.pathways.sums import Deferred, Sums
@@ -80,15 +79,12 @@ def _mask(given: dict[str, Any], q: Tensor, k: Tensor) -> Tensor | None:
     return total
 
 
-RULES: dict[str, Rule] = {"multi_head_attention_forward": _multihead}
-
-
 _NAMED: dict[str, Rule] = {
     **shape_rules.RULES,
     **linear_rules.RULES,
     **attention_rules.RULES,
     **elementwise_rules.RULES,
-    **multihead_rule.RULES,
+    "multi_head_attention_forward": _multihead,
 }
 _MADE_LIKE = frozenset(["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"])
 _CASTS = frozenset(["to", "type", "type_as", "float"])

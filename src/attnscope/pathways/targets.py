@@ -119,9 +119,10 @@ def pulled_back_through_tail(network: Network, target: Functional) -> tuple[Floa
 
 # A target pulled back to where the network begins: what every token and channel of the input sends to it.
 #
-# The frozen network is affine, out = T x + b, so <c, out> = <T^T c, x> + <c, b>. T^T c is one derivative of the network's
-# own code, taken along its parts; T is never written. With t marking an attention edge, T(t) = sum over k of t^k T_k, and
-# T_k^T c is what paths of length k send: the adjoints of all lengths are carried back side by side (`tape`).
+# The frozen network is affine, out = T x + b, so <c, out> = <T^T c, x> + <c, b>. T^T c is one derivative of the
+# network's own code, taken along its parts; T is never written. With t marking an attention edge, T(t) = sum over k
+# of t^k T_k, and T_k^T c is what paths of length k send: the adjoints of all lengths are carried back side by side
+# (`tape`).
 
 
 def pulled_back(network: Network, target: Functional) -> tuple[Float[Tensor, "batch token width"], float]:

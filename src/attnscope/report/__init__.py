@@ -1,1 +1,1 @@
-"""All that a person reads, one folder for each record: words, terminal, page. No torch here."""
+"""What a person reads: records, documents, charts and their renderers for pages, terminals and notebooks. No torch here."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -16,7 +15,7 @@ from attnscope import __version__
 from attnscope.core.card import Card
 from attnscope.core.words import numeral
 from attnscope.report.export import Drawn, digest
-from attnscope.report.record import Record
+from attnscope.report.record import Record, ask
 
 if TYPE_CHECKING:
     import jinja2
@@ -36,8 +35,8 @@ class Verdict:
 
 
 def verdict(record: Record) -> Verdict:
-    """What `reporting/KIND/words.py` concludes from a record."""
-    found: Verdict = import_module(f"attnscope.report.{record.KIND}.words").verdict(record)
+    """Return what the command's `words.py` concludes from a record."""
+    found: Verdict = ask(record, "verdict")
     return found
 
 

@@ -4,11 +4,13 @@
     record.table(); record.chart(); record.sentences(); attnscope.report(record, "collapse.html")
 
 A record is a frozen dataclass whose fields are its file: `{"format": "attnscope-KIND", "version": 1, ...fields}`. What
-a person reads of it lives in `reporting/KIND/`, a room above this one, and is found by name when it is first asked
-for: `words.py` has `sentences(record)`, `chart.py` has `chart(record)`, `page.py` has `render(record)`, `terminal.py`
-has `show(record, verbose=False)`. In a notebook a record shows its verdict, its chart, and what `notebook.py`, where
-there is one, adds with `html(record)`. So a record can be read where nothing can be drawn, and a new kind of record is
-a file here and a folder there.
+a person reads of it lies beside it, in the folder of its command, and is imported when it is first asked for:
+
+    words.py       sentences(record), verdict(record), and show(record, verbose=False) for a terminal
+    page.py        render(record) for a page, chart(record) for a picture
+
+Long ones have a `terminal.py` for `show` and a `chart.py` for `chart`. `html(record)` beside `show` replaces the
+sentences in a notebook. So a record can be read where nothing can be drawn.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from attnscope.core.decoding import FieldError, decode, encode
 from attnscope.core.errors import RefusalError
-from attnscope.core.files import named_path, write_atomically
+from attnscope.core.files import named_path, read_document, write_atomically
 
 if TYPE_CHECKING:
     import pandas
@@ -44,6 +47,8 @@ class Record:
 
     KIND: ClassVar[str]
     COMMAND: ClassVar[str]  # what to run to make one: a refusal says so
+    FILE: ClassVar[str]  # what commands call the file
+    FOLDER: ClassVar[str] = ""  # package with its words and page; the one that holds the class if empty
     VERSION: ClassVar[int] = 1
     STEPS: ClassVar[Mapping[int, Step]] = MappingProxyType({})  # from every earlier version to the next
     INDENT: ClassVar[int | None] = 1  # None: one line, for documents of thousands of numbers
@@ -84,12 +89,25 @@ class Record:
 
     @classmethod
     def load(cls: type[Kind], path: Path | str) -> Kind:
-        """Read the file that `save` wrote, given itself or the folder that holds it."""
-        from attnscope.commands.load import load
+        """Read the file that `save` wrote, given itself or the folder that holds it; refuse another kind of record."""
+        file = cls.file_in(named_path(path, "file"))
+        wanted = f"the {cls.KIND} file that {cls.made_by()} wrote"
+        data = read_document(file, wanted)
+        kind = kind_of(data)
+        if not kind:
+            raise RefusalError(f"{file} is not a {cls.KIND} file: give {wanted}.")
+        if kind != cls.KIND:
+            raise RefusalError(f"{file} is of the kind {kind} and not a {cls.KIND}: give {wanted}.")
+        return read_record(cls, data, file)
 
-        read = load(path, expected=cls)
-        assert isinstance(read, cls)
-        return read
+    @classmethod
+    def file_in(cls, path: Path) -> Path:
+        """Return `path` itself, or the file of this kind in it where it is a folder."""
+        if not path.is_dir():
+            return path
+        usual = path / cls.FILE
+        packed = usual.with_name(f"{usual.name}.gz")
+        return packed if packed.is_file() and not usual.exists() else usual
 
     def table(self) -> pandas.DataFrame:
         """The numbers as a tidy frame."""
@@ -97,20 +115,20 @@ class Record:
 
     def sentences(self) -> tuple[str, ...]:
         """What the numbers say, in plain words."""
-        said: tuple[str, ...] = self._reporting("words").sentences(self)
+        said: tuple[str, ...] = ask(self, "sentences")
         return said
 
     def chart(self, *args: Any, theme: str | None = "light", **options: Any) -> Any:
-        """The picture of this record, as an Altair chart; `reporting/KIND/chart.py` says what can be asked for.
+        """The picture of this record, as an Altair chart; the command's `chart` function says what can be asked for.
 
         Altair joins charts (`one | other`) only where none has colours of its own: ask for both with `theme=None`.
         """
-        return self._dressed(self._reporting("chart").chart(self, *args, **options), theme)
+        return self._dressed(ask(self, "chart", *args, **options), theme)
 
     def write_page(self, path: Path | str, **options: Any) -> Path:
         """The self-contained HTML page of this record."""
         path = named_path(path)
-        page: str = self._reporting("page").render(self, **options)
+        page: str = ask(self, "render", **options)
         write_atomically(path, page.encode("utf-8", errors="replace"), make_folder=True)
         return path
 
@@ -127,12 +145,37 @@ class Record:
     def _dressed(chart: Any, theme: str | None) -> Any:
         return chart if theme is None else import_module("attnscope.report.theme").dressed(chart, theme)
 
-    @classmethod
-    def _reporting(cls, part: str) -> Any:
-        return import_module(f"attnscope.report.{cls.KIND}.{part}")
+
+_HOMES = MappingProxyType(
+    {
+        "sentences": ("words",),
+        "verdict": ("words",),
+        "show": ("terminal", "words"),
+        "html": ("terminal", "words"),
+        "chart": ("chart", "page"),
+        "render": ("page",),
+    }
+)
 
 
-def read_record(kind: type[Record], data: Mapping[str, Any], path: Path) -> Record:
+def ask(record: Record, question: str, *args: Any, **options: Any) -> Any:
+    """Call the function of this name in the folder of the record; None where the folder has no such function."""
+    folder = record.FOLDER or type(record).__module__.rpartition(".")[0]
+    for name in _HOMES[question]:
+        if find_spec(f"{folder}.{name}") is not None:
+            answer = getattr(import_module(f"{folder}.{name}"), question, None)
+            if answer is not None:
+                return answer(record, *args, **options)
+    return None
+
+
+def kind_of(data: Any) -> str:
+    """Return the kind that a document says it is, or "" where it does not say."""
+    form = str(data.get("format", "") if isinstance(data, dict) else "")
+    return form.removeprefix("attnscope-") if form.startswith("attnscope-") else ""
+
+
+def read_record(kind: type[Kind], data: Mapping[str, Any], path: Path) -> Kind:
     """The record in a document of its kind, or one sentence about what is wrong with it."""
     try:
         while isinstance(version := data.get("version"), int) and version < kind.VERSION and version in kind.STEPS:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +19,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.words import clean
 from attnscope.report.document import verdict
 from attnscope.report.export import numbered, render
-from attnscope.report.record import Record
+from attnscope.report.record import Record, ask
 from attnscope.report.theme import specification
 
 if TYPE_CHECKING:
@@ -29,8 +27,8 @@ if TYPE_CHECKING:
 
 # How a record shows itself in a notebook: its verdict, its main chart, and what else its kind has to show.
 #
-# A chart that cannot be drawn (nothing was measured along it) leaves its place empty. All text is escaped, and the chart
-# is an SVG of its own, in the light theme on a white ground, so that it is read in a dark notebook too.
+# A chart that cannot be drawn (nothing was measured along it) leaves its place empty. All text is escaped, and the
+# chart is an SVG of its own, in the light theme on a white ground, so that it is read in a dark notebook too.
 
 MARKS = {"calm": "✓", "info": "ⓘ", "warning": "⚠", "critical": "✕"}
 _MOST_SENTENCES = 12
@@ -39,8 +37,7 @@ _MOST_SENTENCES = 12
 def html(record: Record) -> str:
     """The division that `_repr_html_` gives."""
     found = verdict(record)
-    more = f"attnscope.report.{record.KIND}.notebook"
-    rest = import_module(more).html(record) if find_spec(more) else _sentences(record, found.sentence)
+    rest = ask(record, "html") or _sentences(record, found.sentence)
     return (
         f"<div><p>{escape(repr(record))}</p><p><b>{MARKS[found.level]} {escape(found.sentence)}</b></p>"
         f"{picture(record)}{rest}</div>"
@@ -76,9 +73,8 @@ def print_record(
     verbose: bool = False,
     **options: Any,
 ) -> None:
-    """Print what `reporting/KIND/terminal.py` shows of a record (with `verbose`, its tables too), and under it where
-    its files are."""
-    shown = import_module(f"attnscope.report.{record.KIND}.terminal").show(record, verbose=verbose, **options)
+    """Print what the command's `show` gives for a record (with `verbose`, its tables too), then where its files are."""
+    shown = ask(record, "show", verbose=verbose, **options)
     print_screen(shown, files or {}, console or Console(highlight=False))
 
 

@@ -30,9 +30,9 @@ from attnscope.stats.tally import Tally
 
 # A histogram of one row of numbers: edges as plotting libraries want them, counts, and an exact merge.
 #
-# It is read from a quantile sketch, whose buckets are its bins: they are the same for all data, so nobody chooses a range
-# beforehand and histograms of shards add up to the histogram of the whole. Bins differ in width (each is at most 1/64 of
-# its distance from zero): divide `counts` by `np.diff(edges)` to draw a density.
+# It is read from a quantile sketch, whose buckets are its bins: they are the same for all data, so nobody chooses a
+# range beforehand and histograms of shards add up to the histogram of the whole. Bins differ in width (each is at
+# most 1/64 of its distance from zero): divide `counts` by `np.diff(edges)` to draw a density.
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,8 @@ import torch
 from attnscope.core.construction import Auto, Construction
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance
-from attnscope.heads.accuracy import Certificate, Factors
+from attnscope.heads.accuracy import Factors
+from attnscope.heads.facts import Certificate
 from attnscope.heads.head import Head
 from attnscope.heads.pattern import Pattern
 

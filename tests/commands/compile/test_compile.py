@@ -136,7 +136,7 @@ def test_keys_on_the_curve_are_called_universal_where_that_is_proved(tmp_path: P
     assert "universal, which is proved: every row of up to 2 of 24 keys with weights within a factor 1,000" in second
     lines = {label: (value, note) for label, value, note in certificate_lines(compiled)}
     assert lines["universal"][0] == "proved"
-    again = Compiled.read(compiled.save(tmp_path / "head.safetensors"))
+    again = Compiled.load(compiled.save(tmp_path / "head.safetensors"))
     assert again.universality == compiled.universality
     assert again.verdict == "proved minimal"
 
@@ -168,7 +168,7 @@ def test_a_proof_that_does_not_belong_to_its_keys_is_refused(tmp_path: Path) -> 
     ):
         path = replace(compiled, universality=wrong).save(tmp_path / "head.safetensors")
         with pytest.raises(RefusalError, match="damaged inside"):
-            Compiled.read(path)
+            Compiled.load(path)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -17,7 +17,7 @@ from attnscope.papers.models.programs import PROGRAMS, Texts
 from attnscope.papers.programs import Built, program
 
 NAMES = list(PROGRAMS)
-PAGE = Path(__file__).parents[2] / "docs" / "patterns.md"
+PAGE = Path(__file__).parents[3] / "docs" / "patterns.md"
 SIZES = {"reverse": (16, 64), "histogram": (64, 64), "sort": (8, 32), "balanced": (2, 64), "match": (2, 16)}
 
 

@@ -14,7 +14,7 @@ from attnscope.commands.compile import search
 from attnscope.commands.compile.search import Build, OutOfTimeError, SearchBudget, at_width, badness, smallest
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance
-from attnscope.heads.accuracy import Certificate
+from attnscope.heads.facts import Certificate
 from attnscope.heads.head import Head
 from tests.commands.compile.stand_in import Builder, certificate, head
 

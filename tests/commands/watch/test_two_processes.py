@@ -17,7 +17,7 @@ import attnscope
 from attnscope.commands.timeline.read import read_run
 from tests.commands.watch.training import batch, gpt2, numbers_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_two_processes_write_what_one_process_sees_of_the_whole_batch(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_refusals() -> None:
 
 
 def test_the_page_has_the_largest_numbers_of_keys_that_are_proved() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "patterns.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "patterns.md").read_text()
     for dtype in DTYPES:
         counts = [largest(dtype, k) if (dtype, k) != ("float64", 1) else None for k in (1, 2, 3, 4, 6, 8)]
         cells = ("not asked" if count is None else f"{count:,}" for count in counts)

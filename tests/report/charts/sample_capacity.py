@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnscope.commands.capacity.record import Capacity, Floor, Need
-from attnscope.heads.cycles import Bound, Bounds
+from attnscope.heads.facts import Bound, Bounds
 
 
 def need(method: str, n: int, k: int, d: int | None) -> Need:

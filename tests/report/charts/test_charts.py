@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from attnscope.commands.compare.chart import comparison_profile
-from attnscope.commands.scan import diagnose
 from attnscope.commands.scan.chart import MOST_PORTRAITS, TICKS, gallery, head_portrait, portrait_rows
+from attnscope.commands.scan.diagnose import diagnose
 from attnscope.core.errors import RefusalError
 from attnscope.report.survey_charts import depth_profile, head_grid
 from attnscope.report.theme import THEMES, configuration, specification

@@ -1,1 +1,1 @@
-"""How wide a head must be, read by a person."""
+"""How wide a head must be to attend to any k of n tokens."""

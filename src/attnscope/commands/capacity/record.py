@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from attnscope import __version__
 from attnscope.core.decoding import FieldError, decode, encode
-from attnscope.heads.cycles import Bound, Bounds
+from attnscope.heads.facts import Bound, Bounds
 from attnscope.report.record import BESIDE, Record
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Capacity(Record):
 
     KIND: ClassVar[str] = "capacity"
     COMMAND: ClassVar[str] = "capacity"
+    FILE: ClassVar[str] = "capacity.json"
 
     n: int
     k: int

@@ -191,7 +191,7 @@ def cache_folder() -> Path:
 @cache
 def known_widths() -> dict[Point, Measurement]:
     """What ships with the package."""
-    text = (files("attnscope.commands.compile") / KNOWN_WIDTHS).read_text(encoding="utf-8")
+    text = (files("attnscope.commands.capacity") / KNOWN_WIDTHS).read_text(encoding="utf-8")
     return {one.point: one for one in map(Measurement.from_json, json.loads(text)["measurements"])}
 
 

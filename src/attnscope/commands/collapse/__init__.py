@@ -1,1 +1,1 @@
-"""What depth does to the differences between tokens: the work of `collapse`."""
+"""What depth does to the differences between tokens."""

@@ -21,8 +21,8 @@ from attnscope.report.theme import end_labels, label_room, power_axis, round_bel
 #     chart = collapse_chart(found, bounds=True)           # and below: what one block leaves, and its bounds
 #     chart = curves_chart(found, 1080)                    # the curves alone, as wide as that
 #
-# Values at or below the floor of rounding rest on it: what is below cannot be told from zero. Published curves are known
-# to four decimals and end where they reach 0.
+# Values at or below the floor of rounding rest on it: what is below cannot be told from zero. Published curves are
+# known to four decimals and end where they reach 0.
 
 FAR = 1e3  # over more than this, lines that stay up cannot be told apart on a logarithmic axis
 NARROW = 480  # pixels; below them names beside lines would leave no room for the lines

@@ -102,6 +102,7 @@ class Collapse(Record):
 
     KIND: ClassVar[str] = "collapse"
     COMMAND: ClassVar[str] = "collapse"
+    FILE: ClassVar[str] = "collapse.json"
 
     model: str
     class_name: str
@@ -230,6 +231,6 @@ def differences(curves: Mapping[str, Any], reference: Published) -> tuple[Differ
 
 @cache
 def _all() -> dict[str, Any]:
-    text = files("attnscope.records").joinpath("dong2021_residual_curves.json").read_text("utf-8")
+    text = files("attnscope.commands.collapse").joinpath("dong2021_residual_curves.json").read_text("utf-8")
     data: dict[str, Any] = json.loads(text)
     return data

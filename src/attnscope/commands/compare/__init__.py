@@ -1,1 +1,1 @@
-"""Two surveys side by side, read by a person."""
+"""Surveys side by side, the first as the baseline."""

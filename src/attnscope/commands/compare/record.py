@@ -65,6 +65,7 @@ class Comparison(Record):
 
     KIND: ClassVar[str] = "comparison"
     COMMAND: ClassVar[str] = "compare"
+    FILE: ClassVar[str] = "comparison.json"
     INDENT: ClassVar[int | None] = None
 
     surveys: tuple[Survey, ...]

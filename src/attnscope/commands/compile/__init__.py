@@ -1,1 +1,1 @@
-"""From a pattern to the narrowest head that realises it: choosing a construction, searching over widths, capacity."""
+"""The narrowest head that realises a sparse pattern, with a certificate."""

@@ -20,9 +20,9 @@ from attnscope.report.colours import sequential
 #
 #     chart = pattern_panels(target, realised, error, size=(4096, 4096))
 #
-# The three arrays are maps of one shape, at most `LARGEST_SIDE` cells a side: `pooled` makes them from larger ones, block
-# by block, each cell the largest of its block, because a pattern of single entries would vanish in a mean. The error has
-# a logarithmic colour, so that a leak of a thousandth is seen beside one of a half.
+# The three arrays are maps of one shape, at most `LARGEST_SIDE` cells a side: `pooled` makes them from larger ones,
+# block by block, each cell the largest of its block, because a pattern of single entries would vanish in a mean. The
+# error has a logarithmic colour, so that a leak of a thousandth is seen beside one of a half.
 
 LARGEST_SIDE = 256
 PIXELS = 512

@@ -27,10 +27,10 @@ from attnscope.commands.compile.record import Try
 from attnscope.commands.compile.search import Found, SearchBudget, at_width, smallest
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
-from attnscope.heads.accuracy import Accuracy, Certificate, Dtype, Factors, precision
+from attnscope.heads.accuracy import Accuracy, Dtype, Factors, precision
 from attnscope.heads.bounds import lower_bounds
 from attnscope.heads.certificate import NAMED_ROWS, UNITS, logits_and_slack, of_the_scale
-from attnscope.heads.cycles import Bounds
+from attnscope.heads.facts import Bounds, Certificate
 from attnscope.heads.head import Head
 from attnscope.heads.pattern import Pattern, refuse_negative
 from attnscope.heads.solvers.selection import Selection, gaps, separated

@@ -32,6 +32,7 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.progress import Advance
 from attnscope.heads.accuracy import Accuracy, Factors, asked, precision, refuse_too_narrow
 from attnscope.heads.certificate import certified_rows
+from attnscope.heads.facts import Universality
 from attnscope.heads.head import Head, Rows
 from attnscope.heads.pattern import Pattern, refuse_negative
 from attnscope.heads.rounding import HALF, rounded, surely_certified
@@ -40,7 +41,6 @@ from attnscope.heads.solvers.keys import Keys, make_keys
 from attnscope.heads.solvers.largest_margin import largest_margin
 from attnscope.heads.solvers.many_rows import directions, equations
 from attnscope.heads.solvers.settling import lifted, settled, whole_margin
-from attnscope.heads.solvers.theorem import Universality
 from attnscope.heads.solvers.universality import universal_head, universality_of
 from attnscope.heads.solvers.universality import universality as worst_of_all
 
@@ -114,8 +114,8 @@ def _known(method: str) -> str:
 # Do keys that were found with one pattern serve others? That they serve *all* is proved (`proof`), or it is not known:
 # it cannot be tried, so what was tried is counted (`served`).
 #
-# The patterns that are tried have rows of the same sizes as the one at hand, with supports drawn anew among the keys that
-# each query sees and the same weights in another order: nobody looked for them when the keys were made.
+# The patterns that are tried have rows of the same sizes as the one at hand, with supports drawn anew among the keys
+# that each query sees and the same weights in another order: nobody looked for them when the keys were made.
 
 OTHERS = 8
 SECONDS = 20.0  # of processor time, after which no other pattern is begun

@@ -24,12 +24,10 @@ from jaxtyping import Float
 from attnscope import __version__
 from attnscope.core.decoding import FieldError, decode, encode
 from attnscope.core.errors import RefusalError, asking_for_torch
-from attnscope.heads.accuracy import Certificate
-from attnscope.heads.cycles import Bound, Bounds
-from attnscope.heads.entries import SparsePattern
+from attnscope.core.files import named_path, read_document
+from attnscope.heads.facts import Bound, Bounds, Certificate, SparsePattern, Universality
 from attnscope.heads.head_file import HeadFile, read_head, write_head
-from attnscope.heads.solvers.theorem import Universality
-from attnscope.report.record import Record
+from attnscope.report.record import Record, ask, kind_of
 
 if TYPE_CHECKING:
     import pandas
@@ -65,6 +63,7 @@ class Compiled(Record):
 
     KIND: ClassVar[str] = "compiled"
     COMMAND: ClassVar[str] = "compile"
+    FILE: ClassVar[str] = "head.safetensors"
 
     queries: Float[np.ndarray, "row width"]
     keys: Float[np.ndarray, "key width"]
@@ -139,7 +138,7 @@ class Compiled(Record):
 
     def chart(self, *args: Any, theme: str | None = "light", **options: Any) -> Any:
         """Target, realised pattern and error: pictures, which have the colours of the theme inside."""
-        drawn = self._reporting("chart").chart(self, *args, theme=theme or "light", **options)
+        drawn = ask(self, "chart", *args, theme=theme or "light", **options)
         return self._dressed(drawn, theme)
 
     def to_json(self) -> dict[str, Any]:
@@ -178,13 +177,20 @@ class Compiled(Record):
         )
 
     @classmethod
-    def read(cls: type[Kind], path: Path) -> Kind:
-        """The head that `save` wrote; what contradicts itself in the file is refused by name."""
-        stored = read_head(path)
+    def load(cls: type[Kind], path: Path | str) -> Kind:
+        """Read the head that `save` wrote; refuse by name what contradicts itself in the file."""
+        file = cls.file_in(named_path(path, "file"))
+        if file.suffix.lower() != ".safetensors":
+            data = read_document(file, "the .safetensors file of a compiled head")
+            raise RefusalError(
+                f"{file} is of the kind {kind_of(data) or 'unknown'} and not a {cls.KIND}: give the {cls.KIND} file that"
+                f" {cls.made_by()} wrote."
+            )
+        stored = read_head(file)
         try:
             return cls._of(stored)
         except FieldError as error:
-            raise RefusalError(f"{path} is damaged inside ({error}): run `attnscope {cls.COMMAND}` again.") from error
+            raise RefusalError(f"{file} is damaged inside ({error}): run `attnscope {cls.COMMAND}` again.") from error
 
     @classmethod
     def _of(cls: type[Kind], stored: HeadFile) -> Kind:
@@ -208,7 +214,7 @@ class Compiled(Record):
         return compiled
 
     def __repr__(self) -> str:
-        title: str = self._reporting("words").title_words(self)
+        title: str = import_module("attnscope.commands.compile.words").title_words(self)
         return f"<Compiled: {title}, {self.verdict}>"
 
 

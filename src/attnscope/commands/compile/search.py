@@ -28,7 +28,8 @@ from attnscope.commands.compile.record import Try
 from attnscope.core.construction import Construction
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
-from attnscope.heads.accuracy import Accuracy, Certificate, Factors
+from attnscope.heads.accuracy import Accuracy, Factors
+from attnscope.heads.facts import Certificate
 from attnscope.heads.head import Head
 from attnscope.heads.pattern import Pattern
 from attnscope.heads.reduction import Reduction, unreduced

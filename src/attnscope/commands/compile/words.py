@@ -12,7 +12,7 @@ from rich.text import Text
 
 from attnscope.commands.compile.record import Compiled, Try
 from attnscope.core.words import clean, count, numeral
-from attnscope.heads.solvers.theorem import Universality
+from attnscope.heads.facts import Universality
 from attnscope.report.document import Verdict
 from attnscope.report.show import opening, section
 

@@ -1,1 +1,1 @@
-"""NEW PACKAGE attnscope.commands.doctor"""
+"""Check this installation: versions, devices, extras, the cache, and a verified scan."""

@@ -1,1 +1,1 @@
-"""What a person reads of how faithful explanations are: words, terminal, page."""
+"""Which explanation is faithful to a model."""

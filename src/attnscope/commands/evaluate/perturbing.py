@@ -36,22 +36,22 @@ from attnscope.hf.loading.options import Sampling
 
 # Tokens that are kept in part, in proportion to their importance, and as much in all for every method.
 #
-# Hard holes treat the first and the last of the tokens that are taken away alike, and make texts that no model has seen.
-# Soft erasure (arXiv:2305.10496) drops single entries of a token's vector instead, each kept with a probability that
-# grows with the token's number. Methods whose numbers are large on average then keep more, and look better for it, above
-# all in decoders; so the expected share that is kept is made equal for all (arXiv:2601.03089). That alone is not fair:
-# how well a method does still depends on the *shape* of its numbers, a few large ones or all alike, also where they are
-# drawn at random. So numbers are replaced by their places: with a = 0 for the least important token, 1 for the most, and
-# equal steps between them, whose mean is 1/2,
+# Hard holes treat the first and the last of the tokens that are taken away alike, and make texts that no model has
+# seen. Soft erasure (arXiv:2305.10496) drops single entries of a token's vector instead, each kept with a probability
+# that grows with the token's number. Methods whose numbers are large on average then keep more, and look better for
+# it, above all in decoders; so the expected share that is kept is made equal for all (arXiv:2601.03089). That alone
+# is not fair: how well a method does still depends on the *shape* of its numbers, a few large ones or all alike, also
+# where they are drawn at random. So numbers are replaced by their places: with a = 0 for the least important token, 1
+# for the most, and equal steps between them, whose mean is 1/2,
 #
 #     p = 2 s a                    for a share s of 1/2 or less
 #     p = 1 - 2 (1 - s) (1 - a)    for more
 #
-# The mean of p is s, and p at share s is 1 - p of the reversed order at share 1 - s. SHARES are as far below 1/2 as above
-# it, so that for an order that is drawn at random `kept` and `dropped` are spread alike, and what is lost without less
-# what is lost with them alone (the soft gap) is 0 on average, whatever the answer is. Equal numbers stand in an order
-# that is drawn by the seed, the same for all methods: one token above many equal ones, reversed, is another shape, which
-# would not be 0.
+# The mean of p is s, and p at share s is 1 - p of the reversed order at share 1 - s. SHARES are as far below 1/2 as
+# above it, so that for an order that is drawn at random `kept` and `dropped` are spread alike, and what is lost
+# without less what is lost with them alone (the soft gap) is 0 on average, whatever the answer is. Equal numbers
+# stand in an order that is drawn by the seed, the same for all methods: one token above many equal ones, reversed, is
+# another shape, which would not be 0.
 #
 # `kept` keeps entries with probability p (what the explanation says suffices), `dropped` with 1 - p. Chances are drawn
 # once for a text and used for every method: what is luck is the same for all.

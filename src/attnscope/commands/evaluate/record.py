@@ -104,6 +104,7 @@ class Faithfulness(Record):
 
     KIND: ClassVar[str] = "faithfulness"
     COMMAND: ClassVar[str] = "explain --evaluate"
+    FILE: ClassVar[str] = "faithfulness.json"
 
     model: str
     class_name: str

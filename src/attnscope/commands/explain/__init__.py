@@ -1,1 +1,1 @@
-"""What `attnscope explain` does: which part of the input decided."""
+"""Which part of the input decided an answer, by several methods."""

@@ -13,8 +13,8 @@ from attnscope.commands.paths.chart_rows import signed, visible
 
 # Tokens by methods as a map: how much every token did, as a share of the token that did most by that method.
 #
-# Units differ from method to method, so each column is divided by its own largest number; what speaks against the answer
-# is below zero.
+# Units differ from method to method, so each column is divided by its own largest number; what speaks against the
+# answer is below zero.
 
 MOST_TOKENS = 36  # rows that have room
 COLUMN, ROW = 64, 18  # pixels

@@ -15,8 +15,9 @@ from attnscope.core.words import numeral
 
 # Pictures and sounds with what every part of them did laid over them: geometry for a page and for a terminal.
 #
-# Patches are cells of one unit in a drawing of rows x columns; a sound is a row of bars over time. Both are shaded by the
-# largest number among patches or moments: what stands before them ([CLS], registers) often did more and is listed apart.
+# Patches are cells of one unit in a drawing of rows x columns; a sound is a row of bars over time. Both are shaded by
+# the largest number among patches or moments: what stands before them ([CLS], registers) often did more and is listed
+# apart.
 
 MOST_BARS = 150
 WIDE, HIGH, FOOT = 1000, 150, 34  # of the drawing of a sound, and what the time axis takes of it

@@ -142,6 +142,7 @@ class Explanation(Record):
 
     KIND: ClassVar[str] = "explanation"
     COMMAND: ClassVar[str] = "explain"
+    FILE: ClassVar[str] = "explanation.json"
 
     model: str
     class_name: str

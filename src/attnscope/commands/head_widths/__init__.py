@@ -1,1 +1,1 @@
-"""How wide the heads of a model would have to be, read by a person."""
+"""How wide each head of a model must be for what it attends to."""

@@ -49,6 +49,7 @@ class HeadWidths(Record):
 
     KIND: ClassVar[str] = "head_widths"
     COMMAND: ClassVar[str] = "capacity --model"
+    FILE: ClassVar[str] = "head_widths.json"
 
     model: str
     k: int

@@ -1,1 +1,1 @@
-"""What a person reads of an operator's map: words, terminal, page."""
+"""The whole model at one input as one linear operator, and its maps."""

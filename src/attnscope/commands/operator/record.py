@@ -31,6 +31,7 @@ class OperatorMap(Record):
 
     KIND: ClassVar[str] = "operator_map"
     COMMAND: ClassVar[str] = "operator"
+    FILE: ClassVar[str] = "operator_map.json"
     INDENT: ClassVar[int | None] = None
 
     model: str

@@ -1,1 +1,1 @@
-"""What paths of each length contribute: the work of `paths`."""
+"""What paths of each length contribute to an answer, and what each head is worth."""

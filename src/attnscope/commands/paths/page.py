@@ -27,8 +27,8 @@ from attnscope.report.words import beginning_words
 
 # Grids of heads as plain SVG: where every cell, label and name stands for a width of the page.
 #
-# Cells carry classes of the page's diverging ramp, so that they follow light and dark. They grow until the grid fills its
-# card; where they are wide enough their numbers are written into them, and every cell carries its sentence.
+# Cells carry classes of the page's diverging ramp, so that they follow light and dark. They grow until the grid fills
+# its card; where they are wide enough their numbers are written into them, and every cell carries its sentence.
 
 LETTER = 6.6  # pixels that a letter of 11 takes at most, on average
 NAME = 18.0  # of an axis

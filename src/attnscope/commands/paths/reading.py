@@ -135,9 +135,9 @@ def fitting(tokens: int) -> Iterator[None]:
 #     maps        MAPS attention maps of every head of one layer, all tokens by all tokens
 #     logits      LOGIT_COPIES rows of the vocabulary for each token
 #
-# The factors were fitted by hand to peaks that were measured on five shapes of Llama with 256 to 4,000 tokens, where the
-# estimate is between 0.7 and 1.7 times the peak; `tests/hardening/test_paths_memory.py` holds one of them within a factor
-# of three. A model in another memory than the machine's own is not estimated.
+# The factors were fitted by hand to peaks that were measured on five shapes of Llama with 256 to 4,000 tokens, where
+# the estimate is between 0.7 and 1.7 times the peak; `tests/hardening/test_paths_memory.py` holds one of them within
+# a factor of three. A model in another memory than the machine's own is not estimated.
 
 SUFFIX_COPIES = 10
 LENGTH_COPIES = 6

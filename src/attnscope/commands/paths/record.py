@@ -101,6 +101,7 @@ class PathReport(Record):
 
     KIND: ClassVar[str] = "paths"
     COMMAND: ClassVar[str] = "paths"
+    FILE: ClassVar[str] = "paths.json"
 
     model: str
     class_name: str

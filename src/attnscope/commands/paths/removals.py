@@ -91,9 +91,10 @@ def surprise(output: Tensor, goal: Aim) -> Float[Tensor, " row"]:
 
 # What a model says when only some lengths count: up to k, and all but k.
 #
-# What follows the last block is linear once its norm is frozen, out(Y) = M Y + c. So one pass through it for every length
-# is enough: M Y^(k) is added to a running sum for `up to k`, and taken from the model's output for `without k`. Lengths
-# go through together while their logits take little room; of a large vocabulary they exist for one length at a time.
+# What follows the last block is linear once its norm is frozen, out(Y) = M Y + c. So one pass through it for every
+# length is enough: M Y^(k) is added to a running sum for `up to k`, and taken from the model's output for `without
+# k`. Lengths go through together while their logits take little room; of a large vocabulary they exist for one length
+# at a time.
 
 ROOM = 2**21  # logits that lengths may have together
 
@@ -167,10 +168,10 @@ def predictions(
 
 # What every head of a language model is worth on a text: the exact Shapley values of one number, heads as players.
 #
-# The number is the log-probability of the tokens that really come next, to first order in the logits z around those that
-# the model gives:  sum_t (z_t[y_t] - p_t . z_t),  p_t the model's own probabilities. It is linear in the output, as the
-# frozen network of `paths` needs it, sees every position at once, and does not change where a constant is added to all
-# logits of a token.
+# The number is the log-probability of the tokens that really come next, to first order in the logits z around those
+# that the model gives:  sum_t (z_t[y_t] - p_t . z_t),  p_t the model's own probabilities. It is linear in the output,
+# as the frozen network of `paths` needs it, sees every position at once, and does not change where a constant is
+# added to all logits of a token.
 
 
 @with_gradients()

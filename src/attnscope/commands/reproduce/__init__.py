@@ -1,1 +1,1 @@
-"""A reproduction, read by a person."""
+"""The record of a reproduced paper and its page; `papers/` runs the experiments."""

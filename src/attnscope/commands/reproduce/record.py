@@ -34,6 +34,7 @@ class Reproduction(Record):
 
     KIND: ClassVar[str] = "reproduction"
     COMMAND: ClassVar[str] = "reproduce PAPER"
+    FILE: ClassVar[str] = "results.json"
 
     attnscope: str  # the version that ran it
     experiment: str

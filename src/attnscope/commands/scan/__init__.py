@@ -1,1 +1,1 @@
-"""Scanning: a model and a corpus in, a survey out."""
+"""Measure every block and head of a model over a corpus: a survey."""

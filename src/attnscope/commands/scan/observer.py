@@ -224,8 +224,8 @@ def _numbers(values: Tensor) -> np.ndarray:
 # What a language model loses where its sequences do not begin with BOS: its loss on a few windows, without and with.
 #
 # The same tokens are predicted both times (all but the first of a window, which has nothing before it without BOS), so
-# the difference is what BOS alone does for them. A model that was trained with BOS loses much without it: its heads have
-# nowhere to sink.
+# the difference is what BOS alone does for them. A model that was trained with BOS loses much without it: its heads
+# have nowhere to sink.
 
 WINDOWS = 4
 TOKENS = 64  # with BOS

@@ -124,7 +124,8 @@ def shards_beside(path: Path) -> Path:
 #
 #     survey = with_excerpts(survey, cut, tokenizer)
 #
-# Findings of the usual thresholds decide which; under others, a finding may point at a sequence whose text was not kept.
+# Findings of the usual thresholds decide which; under others, a finding may point at a sequence whose text was not
+# kept.
 
 
 def wanted_samples(survey: Survey) -> frozenset[int]:

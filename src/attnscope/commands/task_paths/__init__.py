@@ -1,1 +1,1 @@
-"""Which heads carry a task, read by a person."""
+"""Which heads carry a task, over many prompts, with error bars."""

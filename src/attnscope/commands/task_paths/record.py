@@ -90,6 +90,7 @@ class TaskPaths(Record):
 
     KIND: ClassVar[str] = "task_paths"
     COMMAND: ClassVar[str] = "paths MODEL prompts.jsonl"
+    FILE: ClassVar[str] = "task_paths.json"
     INDENT: ClassVar[int | None] = None
 
     model: str

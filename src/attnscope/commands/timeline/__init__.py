@@ -1,8 +1,8 @@
-"""What attention did while a model was trained: a folder with a header and a line for each look, and its record.
+"""What training did to attention, from run folders and checkpoints.
 
     run/run.json       the header: which model, which stacks, which measures, which settings; written whole
     run/looks.jsonl    one line per look, appended; each line is whole or absent, also after kill -9
-    run/run.lock       there while somebody writes
+    run/run.lock       present while a process writes
 
-`RunLog` writes a run, `read_run` reads one, also while it is written, and `Timeline` is the record. No torch here.
+`RunLog` (in `commands.watch.run_folder`) writes a run, `read_run` reads one, also while it is written. No torch here.
 """

@@ -55,6 +55,7 @@ class Timeline(Record):
 
     KIND: ClassVar[str] = "timeline"
     COMMAND: ClassVar[str] = "timeline"
+    FILE: ClassVar[str] = "timeline.json"
     INDENT: ClassVar[int | None] = None
 
     name: str

@@ -31,9 +31,9 @@ from attnscope.core.files import named_path, neighbour_meant
 
 # Checkpoints of one training as a timeline: each is scanned on the same text, in the order of steps.
 #
-# The step is that of `trainer_state.json`, which transformers' Trainer leaves beside the weights, else the last number in
-# the folder's name. The loss is the one that the same file logged last up to that step; without it nobody told one. Time
-# and tokens are not known. Rules judge these looks like those of a watch.
+# The step is that of `trainer_state.json`, which transformers' Trainer leaves beside the weights, else the last
+# number in the folder's name. The loss is the one that the same file logged last up to that step; without it nobody
+# told one. Time and tokens are not known. Rules judge these looks like those of a watch.
 
 STATE = "trainer_state.json"
 

@@ -1,1 +1,1 @@
-"""A remedy tried on a model: diagnosed, changed, trained beside a control, and measured again."""
+"""Try a remedy on a model: diagnose, change, train beside a control, measure again."""

@@ -113,8 +113,9 @@ def _refuse_few(held_out: int, name: str) -> None:
 # What a language model loses on a batch: nats per token of each sequence, and which tokens count.
 #
 # A causal model predicts every token from those before it. A masked model predicts a share of its tokens that were
-# hidden (arXiv:1810.04805; all of them behind the mask token); which ones depends on the sequence and the seed alone, so
-# that every arm of a treatment is asked the same questions. A decoder behind an encoder predicts its own next token.
+# hidden (arXiv:1810.04805; all of them behind the mask token); which ones depends on the sequence and the seed alone,
+# so that every arm of a treatment is asked the same questions. A decoder behind an encoder predicts its own next
+# token.
 
 HIDDEN = 0.15  # share of the tokens that a masked model has to guess
 

@@ -105,6 +105,7 @@ class Pruning:
 class Treatment(Record):
     KIND: ClassVar[str] = "treatment"
     COMMAND: ClassVar[str] = "treat"
+    FILE: ClassVar[str] = "treatment.json"
     INDENT: ClassVar[int | None] = None
 
     model: str

@@ -1,1 +1,1 @@
-"""The attention of one text, every head: maps made in row blocks by the tap, kept in eight bits a weight."""
+"""The attention of one text, every head, in eight bits a weight."""

@@ -146,6 +146,7 @@ class View(Record):
 
     KIND: ClassVar[str] = "view"
     COMMAND: ClassVar[str] = "view"
+    FILE: ClassVar[str] = "view.json"
     INDENT: ClassVar[int | None] = None
 
     model: str

@@ -1,1 +1,1 @@
-"""Watching: a model in training, a look every so many steps, alarms and a record out."""
+"""Watch a model in training: a look every so many steps, alarms, and a run folder."""

@@ -15,8 +15,8 @@ from attnscope.commands.watch.writer import ROOT, Holding, images, scalars
 
 # TensorBoard event files in the run folder: `tensorboard --logdir RUN`.
 #
-# Written by tensorboardX, which is one small package on top of what is there already: `torch.utils.tensorboard` asks for
-# the whole of TensorBoard (a server, grpc) on the machine that trains.
+# Written by tensorboardX, which is one small package on top of what is there already: `torch.utils.tensorboard` asks
+# for the whole of TensorBoard (a server, grpc) on the machine that trains.
 
 IMAGES_EVERY = 10  # looks: an image is a thousand scalars
 

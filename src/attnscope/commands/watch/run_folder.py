@@ -28,10 +28,10 @@ from attnscope.core.words import count
 
 # One writer for a folder: a lock file with the writer's name, held by the system where it can.
 #
-# The lock is an advisory lock of the kernel on `run.lock`, which ends with its process, however that ends: nothing stale
-# is left behind by kill -9, and no other process that was given the same number is taken for the writer. Where the file
-# system has no such locks, the number in the file decides: a process that lives on this machine holds the folder, and one
-# of another machine does for an hour after it last wrote.
+# The lock is an advisory lock of the kernel on `run.lock`, which ends with its process, however that ends: nothing
+# stale is left behind by kill -9, and no other process that was given the same number is taken for the writer. Where
+# the file system has no such locks, the number in the file decides: a process that lives on this machine holds the
+# folder, and one of another machine does for an hour after it last wrote.
 
 try:
     import fcntl

@@ -109,8 +109,8 @@ class Settings:
 
 # The page of one look: what measures said of every sequence, summed so that pages of several processes add up.
 #
-# The number of a place is the mean over sequences; of what is dangerous where it is largest (a logit, a spike) it is the
-# largest. Both of a whole batch follow from those of its parts, whichever process had them.
+# The number of a place is the mean over sequences; of what is dangerous where it is largest (a logit, a spike) it is
+# the largest. Both of a whole batch follow from those of its parts, whichever process had them.
 
 LARGEST = ("max_logit", "spike")  # of these the largest over sequences counts, not the mean
 Array = NDArray[np.float64]

@@ -93,12 +93,12 @@ def _picture(numbers: NDArray[np.float64], card: Card | None) -> NDArray[np.uint
 
 LOG = logging.getLogger("attnscope.watch")
 
-# name -> its file and class here, the package it needs, what installs that
+# name -> its class in loggers.py, the package it needs, what installs that
 KNOWN = MappingProxyType(
     {
-        "tensorboard": ("tensorboard:TensorBoard", "tensorboardX", "pip install 'attnscope[tensorboard]'"),
-        "wandb": ("wandb:WeightsAndBiases", "wandb", "pip install 'attnscope[wandb]'"),
-        "trackio": ("trackio:Trackio", "trackio", "pip install trackio"),
+        "tensorboard": ("TensorBoard", "tensorboardX", "pip install 'attnscope[tensorboard]'"),
+        "wandb": ("WeightsAndBiases", "wandb", "pip install 'attnscope[wandb]'"),
+        "trackio": ("Trackio", "trackio", "pip install trackio"),
     }
 )
 
@@ -173,9 +173,8 @@ class Writers:
 def _made(name: str, folder: Path) -> Writer:
     if name not in KNOWN:
         raise RefusalError(f"There is no writer called '{name}'.{nearest(name, KNOWN)}")
-    home, package, command = KNOWN[name]
+    kind, package, command = KNOWN[name]
     if find_spec(package) is None:
         raise RefusalError(f"The writer '{name}' needs {package}, which is not installed: {command}.")
-    module, _, kind = home.partition(":")
-    made: Writer = getattr(import_module(f"attnscope.watching.writers.{module}"), kind)(folder)
+    made: Writer = getattr(import_module("attnscope.commands.watch.loggers"), kind)(folder)
     return made

@@ -29,8 +29,9 @@ from jaxtyping import Float
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance
-from attnscope.heads.accuracy import Accuracy, Certificate, Factors
+from attnscope.heads.accuracy import Accuracy, Factors
 from attnscope.heads.certificate import certify
+from attnscope.heads.facts import Certificate
 from attnscope.heads.head import Head
 from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import certified

@@ -33,8 +33,8 @@ from attnscope.heads.solvers.many_rows import Equations, beside
 #
 #     n_j . base + s n_j . z  >=  M + ln A_0,  so  s = max over visible j not in S of (M + ln A_0 - n_j . base) / n_j . z
 #
-# if every n_j . z that is needed is positive. Where one is not, there is no such s and the answer is worth nothing, which
-# the check afterwards finds. All visible zeros of a row together then have at most
+# if every n_j . z that is needed is positive. Where one is not, there is no such s and the answer is worth nothing,
+# which the check afterwards finds. All visible zeros of a row together then have at most
 #
 #     n e^-M  =  leak / (1 + e1)   of the support's mass      for      M = ln(n / leak) + ln(1 + e1):
 #

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -71,13 +70,14 @@ def _width(norm_over_beta: float, pairs: int, spread: float, ratio_error: float,
 #
 #     P(mean - r >= t)  <=  exp(-d I_r(t)),     I_r(t) = sup_s [ s (r + t) + 1/2 ln(1 - 2 r s - (1 - r^2) s^2) ],
 #
-# and P(mean - r <= -t) <= exp(-d I_-r(t)), since -b has correlation -r. Writing u = r + t and q = 1 - r^2, the derivative
-# vanishes where q u s^2 + (2 r u + q) s - t = 0, so with c = 2 r u + q the best s is 2 t / (c + sqrt(c^2 + 4 q u t)).
-# (For r = -1 and t >= 1 there is none: the mean of -a^2 is never above 0, and I is infinite.)
+# and P(mean - r <= -t) <= exp(-d I_-r(t)), since -b has correlation -r. Writing u = r + t and q = 1 - r^2, the
+# derivative vanishes where q u s^2 + (2 r u + q) s - t = 0, so with c = 2 r u + q the best s is 2 t / (c + sqrt(c^2 +
+# 4 q u t)). (For r = -1 and t >= 1 there is none: the mean of -a^2 is never above 0, and I is infinite.)
 #
 # All logits are within delta of their target unless one of the pairs fails with t_ij = delta / (|x_i| |y_j|). The width
-# is the least d for which the sum of these probabilities over all pairs is at most 1/2. Same promise, same construction,
-# no constant lost: the union over pairs is the only thing that is not exact to first order in the exponent.
+# is the least d for which the sum of these probabilities over all pairs is at most 1/2. Same promise, same
+# construction, no constant lost: the union over pairs is the only thing that is not exact to first order in the
+# exponent.
 
 BLOCK_ELEMENTS = 2**22
 WIDEST = 2**40
@@ -127,57 +127,3 @@ def _rates(
 
 def _fails(rates: Float[np.ndarray, " pair"], width: int) -> bool:
     return bool(np.exp(-width * rates).sum() > 0.5)
-
-
-# Whether keys are proved to serve every pattern, as plain data; `solvers.universality` derives the numbers.
-
-ROOM = 1 - 1e-9  # of what was asked: what computing the bounds themselves in float64 can cost is far less
-
-
-@dataclass(frozen=True)
-class WorstSupport:
-    """What no row of `size` keys exceeds: no support, no weights within the spread, no order of summation."""
-
-    size: int
-    gap: float  # least |F| of a key beside the support
-    sharpness: float  # b, by which F is multiplied
-    amplitude: float  # most that the harmonics of a query add up to; no logit is larger, but for rounding
-    rounding: float  # most by which storing and summing move a logit
-    ratio_error: float
-    leak: float
-
-
-@dataclass(frozen=True)
-class Universality:
-    """Keys on the moment curve against all rows of up to `k` keys whose weights lie within a factor `spread`."""
-
-    n: int
-    k: int
-    d: int
-    dtype: str
-    spread: float
-    asked_ratio_error: float
-    asked_leak: float
-    sizes: tuple[WorstSupport, ...]
-    fits: bool  # no query overflows
-
-    @property
-    def proved(self) -> bool:
-        """Whether every such row has a query that the certificate accepts. False says nothing: bounds are not tight."""
-        within = (
-            one.ratio_error <= self.asked_ratio_error * ROOM and one.leak <= self.asked_leak * ROOM
-            for one in self.sizes
-        )
-        return self.fits and bool(self.sizes) and all(within)
-
-    @property
-    def ratio_error(self) -> float:
-        return max(one.ratio_error for one in self.sizes)
-
-    @property
-    def leak(self) -> float:
-        return max(one.leak for one in self.sizes)
-
-    @property
-    def max_logit(self) -> float:
-        return max(one.amplitude + one.rounding for one in self.sizes)

@@ -65,9 +65,10 @@ from jaxtyping import Complex, Float, Int
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy, Dtype
 from attnscope.heads.certificate import HERE, UNITS, gamma
+from attnscope.heads.facts import ROOM, Universality, WorstSupport
 from attnscope.heads.head import Head
 from attnscope.heads.pattern import Pattern
-from attnscope.heads.solvers.theorem import ROOM, Universality, WorstSupport, curve
+from attnscope.heads.solvers.theorem import curve
 
 HALVINGS = 80
 MORE = 1 + 1e-5  # pays for products of errors in the certificate

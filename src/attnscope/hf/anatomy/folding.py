@@ -24,8 +24,8 @@ from attnscope.hf.seeing.sighting import Sighting, sight_fused, sight_written_ou
 
 # Which attention call of a run is the one just seen: what every watch of a forward pass has to find out.
 #
-# A watch keeps the module calls that are under way. What is seen inside them belongs to the innermost call that was open
-# when it began, and to that module's next attention in the order of the census.
+# A watch keeps the module calls that are under way. What is seen inside them belongs to the innermost call that was
+# open when it began, and to that module's next attention in the order of the census.
 
 
 class Witness(ABC):

@@ -109,10 +109,10 @@ def _rows(model: nn.Module, site: Site) -> Float[Tensor, "heads value_dim width"
 #     with one_head_removed(model, site, [0, 1, 2], "zero"):
 #         model(**three_copies)           # copy 0 without head 0, copy 1 without head 1, ...
 #
-# What a head gives to the output projection is replaced, so everything behind it recomputes: other patterns, other norms,
-# other gates. `zero` writes nothing; `mean` writes, at every token, the mean over the tokens of this sequence, which
-# keeps what the head always says and takes away what depends on where. `pruning.without_heads` does the same as `zero`
-# to the weights, one head at a time: the slow obvious way that this is tested against.
+# What a head gives to the output projection is replaced, so everything behind it recomputes: other patterns, other
+# norms, other gates. `zero` writes nothing; `mean` writes, at every token, the mean over the tokens of this sequence,
+# which keeps what the head always says and takes away what depends on where. `pruning.without_heads` does the same as
+# `zero` to the weights, one head at a time: the slow obvious way that this is tested against.
 
 Replacement = Literal["zero", "mean"]
 

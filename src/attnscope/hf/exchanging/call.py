@@ -136,8 +136,8 @@ def _visible(module: nn.Module, mask: Any, keys: int) -> Tensor | None:
 # What a variant adds to one place of a model: a module without a forward, whose tensors move, train and are saved.
 #
 # It hangs below the module that it changes, under the variant's name (`layers.3.self_attn.attnscope_gated_output`), so
-# that `parameters()`, `to()`, `state_dict()` and copies of the model take it along. Hooks and attention functions find it
-# there and are plain functions of the module: a copy of the model computes with its own parts.
+# that `parameters()`, `to()`, `state_dict()` and copies of the model take it along. Hooks and attention functions
+# find it there and are plain functions of the module: a copy of the model computes with its own parts.
 
 
 @dataclass

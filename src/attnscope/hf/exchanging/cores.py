@@ -30,9 +30,9 @@ from attnscope.matrix.scores import Scores
 # A model's configuration pointed at an attention function of ours, and back.
 #
 # The function and the mask function are registered together, under a name that nobody else has: without a mask function
-# under the same name a model would make no mask at all. The mask function is that of the implementation the model had, so
-# masks stay what they were, and modules that are not treated get the very function they had. transformers has no way to
-# take an entry back, so leaving takes it out of the mapping that all registries share.
+# under the same name a model would make no mask at all. The mask function is that of the implementation the model
+# had, so masks stay what they were, and modules that are not treated get the very function they had. transformers has
+# no way to take an entry back, so leaving takes it out of the mapping that all registries share.
 
 KNOWN = ("sdpa", "eager")
 _NUMBER = count(1)

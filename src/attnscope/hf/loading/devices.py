@@ -44,8 +44,8 @@ def device_named(name: str) -> torch.device:
 # torch.autocast around a measurement changes both the model and what is computed from it.
 #
 # Inside it products are rounded to bfloat16 wherever they are taken in float32: in the model, in the check of what was
-# seen (which then fails, since two ways to the same number round differently) and in the measures themselves. So nothing
-# is measured there. A model that is meant to run in bfloat16 can be loaded so.
+# seen (which then fails, since two ways to the same number round differently) and in the measures themselves. So
+# nothing is measured there. A model that is meant to run in bfloat16 can be loaded so.
 
 
 def refuse_autocast() -> None:

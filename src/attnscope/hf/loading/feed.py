@@ -165,9 +165,9 @@ def _known(token: int | None, loaded: Loaded) -> int | None:
 # same chance, whether its file or document is short or long.
 #
 # Consecutive blocks make a piece, as many as give `SHARD_TOKENS` tokens; in a piece sequences are drawn, sorted and
-# padded as those of a small corpus are. A shard is one piece, or as many consecutive ones as keep the number of shards at
-# `MOST_SHARDS`: a billion tokens are 30,518 shards of four pieces. What a shard holds follows from the corpus and the
-# options alone.
+# padded as those of a small corpus are. A shard is one piece, or as many consecutive ones as keep the number of
+# shards at `MOST_SHARDS`: a billion tokens are 30,518 shards of four pieces. What a shard holds follows from the
+# corpus and the options alone.
 
 
 @dataclass(frozen=True)

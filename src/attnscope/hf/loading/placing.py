@@ -34,9 +34,9 @@ from attnscope.hf.loading.sources import Source
 
 # Whether a model fits into memory, known before it is built.
 #
-# A copy without numbers (on torch's meta device) says how many parameters there are, for any family. A configuration of a
-# million layers would take hours even so: of what is very deep two small copies are made, with two layers and with three,
-# and the rest is arithmetic.
+# A copy without numbers (on torch's meta device) says how many parameters there are, for any family. A configuration
+# of a million layers would take hours even so: of what is very deep two small copies are made, with two layers and
+# with three, and the rest is arithmetic.
 
 DEEP = 512  # layers that are still built one by one, which takes a second
 MOST_MODULES = 100_000  # the largest mixtures of experts have 60,000; their copy takes a minute

@@ -97,7 +97,7 @@ class Source:
 def find(source: str | Path, loading: Loading) -> Source:
     """The model that `source` names, with files that are there and whole."""
     if str(source) == "pocket" and not _may_be_a_model(Path("pocket")):
-        return _in_folder(Path(str(resources.files("attnscope").joinpath("pocket"))), "pocket", loading)
+        return _in_folder(Path(str(resources.files("attnscope.data").joinpath("pocket"))), "pocket", loading)
     if not str(source).strip():
         raise RefusalError("The model argument is empty: name a folder, a hub name, a .gguf file, or 'pocket'.")
     path = named_path(source, "model")

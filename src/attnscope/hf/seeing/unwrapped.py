@@ -23,10 +23,10 @@ from attnscope.hf.seeing.restoring import Restoring
 
 # The model inside a compiled one.
 #
-# torch.compile wraps a module (`OptimizedModule`), hides a way to call it (`module.compile()`), or replaces its forward.
-# Compiled code runs no hooks and asks no registry, so nothing could be seen in it; the module inside has the same weights
-# and computes the same thing, and that one is measured. Nothing is compiled for it, and the given model is not touched:
-# where parts of it are compiled, the same weights get a second set of modules around them.
+# torch.compile wraps a module (`OptimizedModule`), hides a way to call it (`module.compile()`), or replaces its
+# forward. Compiled code runs no hooks and asks no registry, so nothing could be seen in it; the module inside has the
+# same weights and computes the same thing, and that one is measured. Nothing is compiled for it, and the given model
+# is not touched: where parts of it are compiled, the same weights get a second set of modules around them.
 
 NOTE = "the module inside was measured"
 

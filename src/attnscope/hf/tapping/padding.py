@@ -162,9 +162,10 @@ def reading_words(model: Any, found: Anatomy) -> frozenset[str]:
 
 # Which tokens a stack reads during one forward pass, as the numbers that the model was given.
 #
-# An encoder-decoder has two lists: its encoder reads `input_ids`, the stack that looks across reads `decoder_input_ids`,
-# and where those were left out the model makes them itself and nothing is said of them. Of several other stacks the one
-# beside the table of words reads. Where a model puts tokens of its own before them, lengths differ, and nothing is said.
+# An encoder-decoder has two lists: its encoder reads `input_ids`, the stack that looks across reads
+# `decoder_input_ids`, and where those were left out the model makes them itself and nothing is said of them. Of
+# several other stacks the one beside the table of words reads. Where a model puts tokens of its own before them,
+# lengths differ, and nothing is said.
 
 
 class Tokens:

@@ -40,8 +40,8 @@ from attnscope.papers.models.tasks import Composition
 #         block.attention.attend = CORES[core]
 #
 # All have the same weights around them, so that hybrids of any kinds have as many numbers as full attention. Keys of a
-# memory are made at most 1 long; queries are divided by nothing but the layer's own scale. Memories are read in the order
-# of the tokens: they are for causal models.
+# memory are made at most 1 long; queries are divided by nothing but the layer's own scale. Memories are read in the
+# order of the tokens: they are for causal models.
 
 Heads = Float[Tensor, "batch head token dim"]
 Mask = Bool[Tensor, "#batch 1 #query key"] | None

@@ -127,9 +127,9 @@ class Sheet:
 
 # 2-Sum by one head: which tokens x have a partner with x + y = 0 modulo M, and who is it (arXiv:2602.01763).
 #
-# The key of a token is the code of x, its query the code of -x, both of unit length, so that a partner's logit is `sharp`
-# and one more key, `none`, has `sharp` times something less than 1: attention goes to the partner where there is one, and
-# to none where there is not. The answer is the mass on tokens and the number they stand for.
+# The key of a token is the code of x, its query the code of -x, both of unit length, so that a partner's logit is
+# `sharp` and one more key, `none`, has `sharp` times something less than 1: attention goes to the partner where there
+# is one, and to none where there is not. The answer is the mass on tokens and the number they stand for.
 #
 #     full      every key is looked at. With a digit for each power of 2 in M the next best logit is 1 - 2/digits, `none`
 #               stands in the middle between: exact in width log2 M.

@@ -29,8 +29,8 @@ from attnscope.pathways.network import Network
 #
 # `network_of` freezes patterns and norms where the whole model had them: its paths add up to its output (Theorem 2.1 of
 # arXiv:2103.03404). `path_alone` is what the authors' code measures instead: the path is a network of its own, with one
-# head or the skip in every layer, whose patterns and norms come from its own stream. The outputs of all such networks do
-# not add up to the model's.
+# head or the skip in every layer, whose patterns and norms come from its own stream. The outputs of all such networks
+# do not add up to the model's.
 
 SKIP = -1
 

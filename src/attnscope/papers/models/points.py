@@ -22,8 +22,8 @@ from attnscope.papers.models.nano import Config, Nano
 # Two points that walk along a circle: the toy of arXiv:2103.03404 (section 4.3) that makes rank collapse visible.
 #
 # A circle of radius 0.3 is cut into two arcs. A sequence has two tokens, one point on each arc at the same moment, and
-# a model of one layer learns the next point of both. Then it is applied to its own answers: what it does to the distance
-# of the two tokens in one step, it does hundreds of times.
+# a model of one layer learns the next point of both. Then it is applied to its own answers: what it does to the
+# distance of the two tokens in one step, it does hundreds of times.
 
 RADIUS = 0.3
 Kind = Literal["base", "skip", "mlp", "skip and mlp"]

@@ -216,9 +216,9 @@ def characters(
 #     asked.tables        [row, fold, argument]  f_l(a)
 #     asked.answers       [row, query, fold]     f_1(q), f_2(f_1(q)), ...
 #
-# A text is one token for each entry (l, a, f_l(a)), all of f_1 first, then the queries: a causal model meets every table
-# before the one whose answers say where to look in it, so that it cannot look ahead. `vectors` gives tokens as three
-# one-hot parts: which entry (fold and argument), and what the token holds, which for a query is q.
+# A text is one token for each entry (l, a, f_l(a)), all of f_1 first, then the queries: a causal model meets every
+# table before the one whose answers say where to look in it, so that it cannot look ahead. `vectors` gives tokens as
+# three one-hot parts: which entry (fold and argument), and what the token holds, which for a query is q.
 
 
 @dataclass(frozen=True)

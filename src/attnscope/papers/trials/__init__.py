@@ -1,1 +1,1 @@
-"""The work of experiments that is too long for one file: what is trained, walked and drawn, and the numbers of it."""
+"""The parts of experiments that are too long for one file."""

@@ -46,8 +46,8 @@ def by_seed(rows: Iterable[Mapping[str, Any]], seeds: Sequence[int]) -> list[lis
 #     root        d = a + b n^(1/2)       power       d = b n^p, p free
 #
 # Errors are taken as Gaussian in ln d, of one unknown size. The likelihood of a law, its constants and that size chosen
-# best, is then a constant times RSS^(-N/2), RSS the sum of its N squared errors; and as all laws have as many constants,
-# no law is favoured for bending more easily. What one law has over another is
+# best, is then a constant times RSS^(-N/2), RSS the sum of its N squared errors; and as all laws have as many
+# constants, no law is favoured for bending more easily. What one law has over another is
 #
 #     N/2 ln(RSS_other / RSS_law)   nats: 3 are odds of twenty to one.
 #

@@ -34,7 +34,8 @@ from attnscope.variants.doubly_normalised import doubly_normalised
 #
 # W_Q and W_K are the halves of a Gaussian matrix W = [W_Q W_K] of size 2d x 2d. For queries Q and keys K the input
 # X = [Q K] W^(-1) has X W_Q = Q and X W_K = K. What is judged is what the module does with X, all in float32: products,
-# softmax and rounding are the module's own, and a width too small or a W too near to singular shows as a pattern missed.
+# softmax and rounding are the module's own, and a width too small or a W too near to singular shows as a pattern
+# missed.
 
 
 class FixedModule(NamedTuple):

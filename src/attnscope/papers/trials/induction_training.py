@@ -175,9 +175,9 @@ def trained(
 
 # Induction heads of real models: on random tokens that come twice, who attends to what followed the token before?
 #
-# Nothing but the first time can tell what comes in the second, and random tokens have no grammar: a head that attends to
-# the token behind the last occurrence has looked the context up. The heads that make this possible, which tell each token
-# what stood before it, should lie in earlier layers (arXiv:2209.11895, 2409.10559).
+# Nothing but the first time can tell what comes in the second, and random tokens have no grammar: a head that attends
+# to the token behind the last occurrence has looked the context up. The heads that make this possible, which tell
+# each token what stood before it, should lie in earlier layers (arXiv:2209.11895, 2409.10559).
 
 MEASURES = ("induction", "previous_token")
 

@@ -40,9 +40,9 @@ from attnscope.papers.models.nano import Config, Nano
 
 # How many paths of each length a transformer has (arXiv:2103.03404, section 3.1), in exact integers.
 #
-# With skips, a path chooses in each of L layers one of H heads or the skip: C(L, k) H^k paths have length k, (H + 1)^L in
-# all. Drawn blindly, a path has H/(H+1) L edges on average: nearly all paths are long. That short paths do most of the
-# work is therefore a statement about what paths carry, not about how many there are.
+# With skips, a path chooses in each of L layers one of H heads or the skip: C(L, k) H^k paths have length k, (H +
+# 1)^L in all. Drawn blindly, a path has H/(H+1) L edges on average: nearly all paths are long. That short paths do
+# most of the work is therefore a statement about what paths carry, not about how many there are.
 
 ARCHITECTURES: dict[str, tuple[int, int]] = {  # layers, heads
     "DistilBERT": (6, 12),
@@ -88,9 +88,9 @@ def path_counts(layers: int, heads: int) -> PathCounts:
 #     found.median[11]                      # of paths through 12 layers
 #
 # Experiment B of arXiv:2103.03404. A path of length k chooses k layers and a head in each. Tokens pass the lowest layer
-# first, so its pattern stands rightmost: P = A_(l_k) ... A_(l_1), l_1 < ... < l_k; the product the other way round is the
-# pattern of no path. Reported is the relative residual of P, whose rows sum to one: 0 where all rows are equal, so that
-# what the path writes is the same for every token.
+# first, so its pattern stands rightmost: P = A_(l_k) ... A_(l_1), l_1 < ... < l_k; the product the other way round is
+# the pattern of no path. Reported is the relative residual of P, whose rows sum to one: 0 where all rows are equal,
+# so that what the path writes is the same for every token.
 
 Patterns = Float[Tensor, "layer head token token"]
 

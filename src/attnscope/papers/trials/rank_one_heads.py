@@ -139,8 +139,9 @@ def _arcsin(products: Tensor) -> Tensor:
 # Every frame is asked how many segments of its sequence carry its symbol (one, two, or more): telling the symbol takes
 # near frames, counting takes far ones.
 #
-# Head contribution, section 5 of the paper: c_h(t) = ||z_h(t) W_O^h||_1 over its sum over heads, the median over tokens,
-# then over sequences. Evenness is the entropy of the contributions (made to sum to one) over ln of the number of heads.
+# Head contribution, section 5 of the paper: c_h(t) = ||z_h(t) W_O^h||_1 over its sum over heads, the median over
+# tokens, then over sequences. Evenness is the entropy of the contributions (made to sum to one) over ln of the number
+# of heads.
 
 ARCHITECTURES: Mapping[str, tuple[str, ...]] = {
     "full": ("full",),

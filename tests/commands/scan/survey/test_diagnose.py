@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnscope.commands.scan import diagnose
-from attnscope.commands.scan.diagnose import Thresholds
+from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.ledger import Ledger
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.card import Alarm

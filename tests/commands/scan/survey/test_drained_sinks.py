@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnscope.commands.scan import diagnose
-from attnscope.commands.scan.diagnose import Thresholds
+from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.ledger import Ledger
 from attnscope.core.registry import measures
 from tests.commands.scan.survey.sample import CARDS

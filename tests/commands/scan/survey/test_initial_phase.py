@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attnscope.commands.scan import diagnose
-from attnscope.commands.scan.diagnose import Thresholds
+from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.ledger import Ledger
 from attnscope.commands.scan.survey.readings import Uniform
 from attnscope.commands.scan.survey.survey import Survey

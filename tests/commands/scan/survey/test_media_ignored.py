@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnscope.commands.scan import diagnose
-from attnscope.commands.scan.diagnose import Thresholds
+from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.ledger import Ledger
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.card import Card

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from attnscope.commands.scan import diagnose
-from attnscope.commands.scan.diagnose import Thresholds
+from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.scan.words import corpus_words
 from attnscope.core.finding import Finding

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from attnscope.commands.scan import diagnose
+from attnscope.commands.scan.diagnose import diagnose
 from attnscope.commands.scan.survey.ledger import Ledger
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.finding import Finding

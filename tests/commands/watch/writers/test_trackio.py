@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("trackio")
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PROGRAM = """
 import sys
 from attnscope.commands.watch.writer import Writers

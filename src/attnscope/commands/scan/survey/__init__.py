@@ -1,1 +1,1 @@
-"""Surveys: labelled, mergeable, self-describing; their file; what they say in plain sentences. No torch here."""
+"""Surveys: labelled sums of measurements that merge, their file and their provenance. No torch here."""

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscope.commands.load import file_of, opened
+from attnscope.commands.load import opened
 from attnscope.commands.scan.survey.cell import Cell, Key
 from attnscope.commands.scan.survey.ledger import Missing
 from attnscope.commands.scan.survey.packed import SKETCH, SUMS, Arrays, Layout, coded, uncoded, unpack
@@ -238,7 +238,7 @@ def _each_once(given: Iterable[Part]) -> Iterator[Survey]:
     """The same survey twice would count every sequence of it twice."""
     seen: set[str] = set()
     for one in given:
-        if not isinstance(one, Survey) and not file_of(named_path(one), Survey).is_file():
+        if not isinstance(one, Survey) and not Survey.file_in(named_path(one)).is_file():
             raise RefusalError(
                 f"{one} is neither a store of shards nor a survey: name the folder that was the --store of the scan, "
                 "or the --out of scans that are done."

@@ -172,8 +172,8 @@ def _model(model: Mapping[str, Any]) -> str:
 
 # From a finding to the sequence behind it: a survey keeps the tokens of the sequences that its findings point at.
 #
-# A finding about a largest value knows in which sequence it was seen (`details["sample"]`) and at which token. Sequences
-# are numbered within one corpus, so a survey merged of several corpora shows none.
+# A finding about a largest value knows in which sequence it was seen (`details["sample"]`) and at which token.
+# Sequences are numbered within one corpus, so a survey merged of several corpora shows none.
 
 Excerpts = dict[int, tuple[str, ...]]
 """Sequences by number, each as the texts of its tokens."""

@@ -46,6 +46,8 @@ class Survey(Record):
 
     KIND: ClassVar[str] = "survey"
     COMMAND: ClassVar[str] = "scan"
+    FILE: ClassVar[str] = "survey.json"
+    FOLDER: ClassVar[str] = "attnscope.commands.scan"
     VERSION: ClassVar[int] = VERSION
     STEPS: ClassVar[Mapping[int, Step]] = STEPS
     INDENT: ClassVar[int | None] = None
