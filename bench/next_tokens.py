@@ -20,7 +20,7 @@ from rich.console import Console
 
 import attnscope
 from attnscope.core.progress import silent
-from attnscope.report.show import print_record
+from attnscope.reports.terminal import print_record
 from bench.subjects import wikitext
 from tools.fetch_models import path as weights
 

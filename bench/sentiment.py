@@ -32,7 +32,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 import attnscope
 from attnscope.core.progress import silent
-from attnscope.report.show import print_record
+from attnscope.reports.terminal import print_record
 from attnscope.stats.intervals import bootstrap_mean
 from tools.fetch_models import path as weights
 

@@ -38,7 +38,7 @@ NEEDED = (
         "data/pocket/tokenizer.json",
         "data/embedded.txt",
     ),
-    *("commands/scan/survey/survey-1.schema.json", "report/templates/shell.html", "papers/references.json"),
+    *("commands/scan/survey/survey-1.schema.json", "reports/templates/shell.html", "papers/references.json"),
     *("measures/cards.json", "variants/cards.json", "reproducing/cards.json", "compiling/known_widths.json"),
 )
 FORBIDDEN = ("tests/", "tools/", "bench/", ".weights", ".venv", "__pycache__")

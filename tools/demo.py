@@ -20,8 +20,7 @@ import torch
 import attnscope
 from attnscope.commands.report import Linked, index
 from attnscope.core.files import write_atomically
-from attnscope.report.document import verdict
-from attnscope.report.record import Record
+from attnscope.reports.record import Record, verdict
 from draw_failing_run import train  # its neighbour in tools/
 
 TEXT = "The dog chased its own tail and the dog"

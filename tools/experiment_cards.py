@@ -1,4 +1,4 @@
-"""Writes src/attnscope/reproducing/cards.json: what `attnscope reproduce` lists without importing the experiments."""
+"""Writes src/attnscope/papers/cards.json: what `attnscope reproduce` lists without importing the experiments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from attnscope.core.files import write_atomically
 from attnscope.core.registry import experiments
-from attnscope.papers.run import FILE, cards_json
+from attnscope.papers.cards import FILE, cards_json
 
 PLACE = Path(__file__).parents[1] / "src" / "attnscope" / "papers" / FILE
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from attnscope.core.experiment import PRESETS, Claim, ExperimentCard
 from attnscope.core.files import write_atomically
 from attnscope.core.words import count, numeral
+from attnscope.papers.cards import cards
 from attnscope.papers.known import Known, known
-from attnscope.papers.run import cards
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, PICTURES = ROOT / "docs" / "papers.md", ROOT / "docs" / "papers"
@@ -120,8 +120,8 @@ def _cell(words: str) -> str:
 def draw(results: Iterable[str]) -> None:
     """One small picture of each run."""
     from attnscope.commands.reproduce.record import Reproduction
-    from attnscope.report.experiment_figure import experiment_figure
-    from attnscope.report.export import save
+    from attnscope.reports.experiment_figure import experiment_figure
+    from attnscope.reports.export import save
 
     words = _drawn()
     for place in results:

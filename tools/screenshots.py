@@ -27,7 +27,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 import attnscope
 from tests.commands.samples import ALL, sample
-from tests.report.conftest import FLAGS
+from tests.reports.conftest import FLAGS
 
 AXE = "axe-core@4.14.0"
 LARGEST_MB, LATEST_MS = 2.0, 1000.0

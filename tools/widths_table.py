@@ -15,7 +15,7 @@ from tools.marked import put_between_marks
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "patterns.md"
-KNOWN = ROOT / "src" / "attnscope" / "compiling" / "known_widths.json"
+KNOWN = ROOT / "src" / "attnscope" / "commands" / "capacity" / "known_widths.json"
 METHODS = {
     "frame": "frame",
     "margin": "margin",

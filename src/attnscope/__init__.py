@@ -59,7 +59,7 @@ _HOMES = {
     "save_treated": "attnscope.hf.installed:save_treated",
     "largest_logits": "attnscope.hf.installed:largest_logits",
     "Comparison": "attnscope.commands.compare.record:Comparison",
-    "Record": "attnscope.report.record:Record",
+    "Record": "attnscope.reports.record:Record",
     "Collapse": "attnscope.commands.collapse.record:Collapse",
     "Compiled": "attnscope.commands.compile.record:Compiled",
     "Capacity": "attnscope.commands.capacity.record:Capacity",
@@ -136,7 +136,7 @@ if TYPE_CHECKING:
     from attnscope.papers.cite import cite as cite
     from attnscope.papers.programs import program as program
     from attnscope.papers.run import reproduce as reproduce
-    from attnscope.report.record import Record as Record
+    from attnscope.reports.record import Record as Record
 
     variants = variant_catalog  # called like the room beside this file, which is called as well
 

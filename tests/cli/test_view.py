@@ -18,7 +18,7 @@ BLANK = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10"></svg>'
 @pytest.fixture(scope="module", autouse=True)
 def _charts_are_not_drawn() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("attnscope.report.export", "attnscope.report.export"):
+        for module in ("attnscope.reports.export", "attnscope.reports.export"):
             patch.setattr(f"{module}.render", lambda *_, **__: BLANK)
         yield
 

@@ -56,7 +56,7 @@ def specimen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(tmp_path: Path, specimen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a model in it, an experiment that takes no time, and charts that are not drawn."""
     blank = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10"></svg>'
-    for module in ("attnscope.report.export", "attnscope.report.export"):
+    for module in ("attnscope.reports.export", "attnscope.reports.export"):
         monkeypatch.setattr(f"{module}.render", lambda *_, **__: blank)
     monkeypatch.setattr(driver, "experiments", lambda: {"stand_in": stand_in})
     monkeypatch.setattr(cards, "cards", lambda: {"stand_in": stand_in.card})

@@ -11,16 +11,16 @@ from attnscope.commands.compare.record import compare
 from attnscope.commands.head_widths.record import HeadWidth, HeadWidths
 from attnscope.commands.load import KINDS
 from attnscope.commands.reproduce.record import Reproduction
-from attnscope.report.record import Record
+from attnscope.reports.record import Record
 from tests.commands.sample_treatment import sample_treatment
 from tests.commands.scan.survey.sample import sample_survey
 from tests.commands.timeline.sample import sample_timeline
-from tests.report.sample_explanation import sample_explanation
-from tests.report.sample_faithfulness import sample_faithfulness
-from tests.report.sample_operator_map import sample_operator_map
-from tests.report.sample_paths import sample_paths
-from tests.report.sample_task_paths import sample_task_paths
-from tests.report.sample_view import sample_view
+from tests.reports.sample_explanation import sample_explanation
+from tests.reports.sample_faithfulness import sample_faithfulness
+from tests.reports.sample_operator_map import sample_operator_map
+from tests.reports.sample_paths import sample_paths
+from tests.reports.sample_task_paths import sample_task_paths
+from tests.reports.sample_view import sample_view
 
 
 @cache

@@ -16,7 +16,7 @@ from attnscope.commands.capacity.record import Capacity
 from attnscope.commands.capacity.words import curve_tables, need_lines, seed_words, sentences, verdict
 from attnscope.commands.load import load
 from attnscope.core.errors import RefusalError
-from tests.report.charts.sample_capacity import need, sample_capacity
+from tests.reports.charts.sample_capacity import need, sample_capacity
 
 
 def test_what_is_saved_comes_back(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_reading_and_drawing_need_no_torch(tmp_path: Path) -> None:
     code = f"""
 import sys
 from attnscope.commands.load import load
-from attnscope.report.show import print_record
+from attnscope.reports.show import print_record
 found = load({str(path)!r})
 found.write_page({str(tmp_path / "capacity.html")!r})
 found.chart(), found.sentences(), found.table(), found._repr_html_(), repr(found)

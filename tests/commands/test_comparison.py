@@ -16,7 +16,7 @@ from attnscope.commands.scan.survey.ledger import Ledger
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError
 from tests.commands.scan.survey.sample import CARDS, sample_provenance, sample_survey
-from tests.report.charts.test_charts import rows_of
+from tests.reports.charts.test_charts import rows_of
 
 
 def entropies(means: list[list[float]], stack: str = "decoder") -> Survey:

@@ -19,8 +19,8 @@ from rich.console import Console
 import attnscope
 from attnscope.commands.load import class_of
 from attnscope.core.errors import RefusalError
-from attnscope.report.show import print_record
-from attnscope.report.theme import configuration, specification
+from attnscope.reports.terminal import print_record
+from attnscope.reports.theme import configuration, specification
 from tests.commands.samples import ALL, sample
 
 WRONG: tuple[Any, ...] = (None, [], {}, "text", "", -1, 0, 1.5, 10**30, True, ["x"], {"x": 1}, "\x1b[31m\uffff", "inf")
@@ -122,7 +122,7 @@ def _draw_nothing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Hundreds of pages are written below: their charts are built and not drawn, which is what takes the time."""
     if request.node.name.startswith("test_an_edited_file"):
         blank = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10"></svg>'
-        for module in ("attnscope.report.export", "attnscope.report.export"):
+        for module in ("attnscope.reports.export", "attnscope.reports.export"):
             monkeypatch.setattr(f"{module}.render", lambda *_, **__: blank)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import attnscope
 from attnscope.commands.explain.record import Asked, Explanation, Scored
-from tests.report.sample_explanation import sample_explanation
+from tests.reports.sample_explanation import sample_explanation
 
 
 def test_it_comes_back_as_it_was(tmp_path: Path) -> None:

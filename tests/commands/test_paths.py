@@ -18,8 +18,8 @@ from attnscope.commands.load import load
 from attnscope.commands.paths.record import PathReport
 from attnscope.core.decoding import FieldError
 from attnscope.core.errors import RefusalError
-from attnscope.report.record import Record
-from tests.report.sample_paths import sample_paths
+from attnscope.reports.record import Record
+from tests.reports.sample_paths import sample_paths
 
 # Documents, not records: records are checked by beartype, which looks at random elements, and hypothesis forbids
 # randomness of others while it draws.

@@ -21,7 +21,7 @@ from attnscope.commands.reproduce.record import Reproduction
 from attnscope.commands.reproduce.words import verdict
 from attnscope.core.errors import RefusalError
 from attnscope.core.experiment import Bound, Claim, Figure, Point
-from attnscope.report.show import print_record
+from attnscope.reports.terminal import print_record
 
 NASTY = "<script>alert(1)</script>\"'&[x]\x1b[31m"
 PRECISE = 0.12345678901234567

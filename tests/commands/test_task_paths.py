@@ -10,7 +10,7 @@ import pytest
 
 import attnscope
 from attnscope.commands.task_paths.record import TaskPaths
-from tests.report.sample_task_paths import sample_task_paths
+from tests.reports.sample_task_paths import sample_task_paths
 
 
 def test_what_is_read_says_what_was_saved(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_pages_keep_the_shape_of_the_repository_and_bring_what_they_link(tmp_pat
     assemble(tmp_path / "source")
     assert (tmp_path / "source" / "index.md").read_text("utf-8") == (ROOT / "README.md").read_text("utf-8")
     assert (tmp_path / "source" / "docs" / "scan.md").exists()
-    assert (tmp_path / "source" / "src/attnscope/records/survey/survey-1.schema.json").exists()
+    assert (tmp_path / "source" / "src/attnscope/commands/scan/survey/survey-1.schema.json").exists()
     assert not (tmp_path / "source" / "docs" / "conf.py").exists()
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.report.conftest import browser
+from tests.reports.conftest import browser
 
 __all__ = ["browser"]

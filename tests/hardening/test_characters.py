@@ -21,8 +21,8 @@ from attnscope.cli.files import text_or_file
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import clean, drawable, whole
-from attnscope.report.export import render
-from attnscope.report.show import print_record
+from attnscope.reports.export import render
+from attnscope.reports.terminal import print_record
 from tests.specimens import TEXT, byte_tokenizer, save_specimen, tiny_llama
 
 WILD = "a\x0cb\x1b[31mc\uffffd\ud800e\x00f\x7fg\x9bh\u202ei\tj\nk</script>"

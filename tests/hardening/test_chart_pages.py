@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser
 
 from attnscope.commands.scan.chart import gallery
-from attnscope.report.export import digest, save
-from tests.report.charts.sample_model import made_survey, observations
+from attnscope.reports.export import digest, save
+from tests.reports.charts.sample_model import made_survey, observations
 
 NASTY = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
 

@@ -16,7 +16,7 @@ from attnscope.commands.scan.figures import head_maps
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
-from attnscope.report.colours import MISSING
+from attnscope.reports.colours import MISSING
 from tests.hf.tiny import tiny
 
 PLANTED = 2  # a Mamba block of Jamba, which attends in block 4 only

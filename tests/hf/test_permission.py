@@ -21,7 +21,7 @@ import attnscope
 from attnscope.cli.main import app
 from attnscope.core.errors import RefusalError
 from attnscope.hf.loading.load import load
-from attnscope.hf.loading.sources import pretrained
+from attnscope.hf.loading.permission import pretrained
 from tests.specimens import save_specimen, write_gguf
 
 EVIL = """

@@ -11,8 +11,8 @@ from importlib.resources import files
 import pytest
 
 from attnscope.core.registry import experiments
-from attnscope.papers import run as cards_module
-from attnscope.papers.run import FILE, cards, cards_json
+from attnscope.papers import cards as cards_module
+from attnscope.papers.cards import FILE, cards, cards_json
 
 
 def test_the_file_is_what_the_experiments_say() -> None:

@@ -78,7 +78,7 @@ def test_every_paper_on_a_card_has_been_looked_up() -> None:
     cited = {number for room in cards().values() for text in room.values() for number in NUMBER.findall(text)}
     for one in registry.experiments().values():
         cited |= {one.paper, *(claim.paper for claim in one.claims)}
-    assert cited - set(papers()) == set(), "add them to src/attnscope/citing/references.json, looked up, never guessed"
+    assert cited - set(papers()) == set(), "add them to src/attnscope/papers/references.json, looked up, never guessed"
 
 
 @pytest.mark.parametrize("name", known())

@@ -21,7 +21,7 @@ from attnscope.core.experiment import Figure, Point
 from attnscope.papers import run as driver
 from attnscope.papers.run import reproduce
 from tests.papers.stand_in import NASTY, stand_in
-from tests.report.test_html import outline
+from tests.reports.test_html import outline
 
 
 @pytest.fixture(autouse=True)
@@ -167,7 +167,7 @@ def test_the_page_is_whole_and_nothing_in_it_runs_but_its_own_script() -> None:
 
 
 def test_a_figure_of_nothing_is_refused() -> None:
-    from attnscope.report.experiment_figure import experiment_figure
+    from attnscope.reports.experiment_figure import experiment_figure
 
     empty = Figure("empty", "t", "c", "x", "y", (Point(0, float("nan"), "s"),))
     with pytest.raises(RefusalError, match="no finite number"):
@@ -177,7 +177,7 @@ def test_a_figure_of_nothing_is_refused() -> None:
 
 
 def test_logarithmic_figures_draw_zeros_at_the_floor() -> None:
-    from attnscope.report.experiment_figure import experiment_figure
+    from attnscope.reports.experiment_figure import experiment_figure
 
     rows = tuple(Point(x, y, "s") for x, y in enumerate((1.0, 1e-3, 0.0)))
     chart = experiment_figure(Figure("f", "t", "c", "x", "y", rows, log=True)).to_dict()

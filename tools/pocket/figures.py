@@ -18,7 +18,7 @@ from attnscope.commands.evaluate.words import lines
 from attnscope.commands.paths.record import PathReport
 from attnscope.core.files import write_atomically
 from attnscope.core.words import numeral
-from attnscope.report.export import save
+from attnscope.reports.export import save
 from tools.marked import put_between_marks
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import attnscope
-from attnscope.report.export import save
+from attnscope.reports.export import save
 from tools.site.assemble import ROOT
 from tools.site.markdown import prose
 

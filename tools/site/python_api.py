@@ -10,7 +10,7 @@ from typing import Any
 
 import attnscope
 from attnscope.core.errors import RefusalError
-from attnscope.report.record import Record
+from attnscope.reports.record import Record
 from tools.site.markdown import contents
 
 GROUPS = (

@@ -68,7 +68,7 @@ def head_widths(
     if save is not None:
         answer.save(save)
     if chart is not None:
-        from attnscope.report.export import save as save_chart
+        from attnscope.reports.export import save as save_chart
 
         save_chart(answer.chart(), chart)
     files["Chart"] = chart
@@ -76,7 +76,7 @@ def head_widths(
         places = {label.lower(): None if path is None else str(path) for label, path in files.items()}
         print_json(answer.to_json() | {"chart": places.pop("chart"), "files": places})
     else:
-        from attnscope.report.show import print_record
+        from attnscope.reports.terminal import print_record
 
         print_record(answer, files=files, verbose=verbose)
     if answer.interrupted:
@@ -198,14 +198,14 @@ def _say(answer: Capacity, files: Mapping[str, Path | None], as_json: bool, verb
         places = {label.lower(): None if path is None else str(path) for label, path in files.items()}
         print_json(answer.to_json() | {"chart": places.pop("chart"), "files": places})
     else:
-        from attnscope.report.show import print_record
+        from attnscope.reports.terminal import print_record
 
         print_record(answer, files=files, verbose=verbose)
 
 
 def _drawn(answer: Capacity, chart: Path) -> RefusalError | None:
     """Why there is nothing to draw: to be said after the answer, which does not depend on a picture."""
-    from attnscope.report.export import save
+    from attnscope.reports.export import save
 
     try:
         save(answer.chart(), chart)

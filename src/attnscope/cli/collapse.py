@@ -121,7 +121,7 @@ def collapse(
         typer.echo(f"attnscope: interrupted; {done}. Fewer --samples or --variants take less time.", err=True)
         raise typer.Exit(130) from None
     if chart is not None:
-        from attnscope.report.export import save
+        from attnscope.reports.export import save
 
         save(found.chart(published=published, bounds=not no_bounds), chart)
     if as_json:
@@ -130,7 +130,7 @@ def collapse(
         files = {"data": str(saved), "page": str(page), "chart": None if chart is None else str(chart)}
         print_json({**found.to_json(), "files": files})
     else:
-        from attnscope.report.show import print_record
+        from attnscope.reports.terminal import print_record
 
         print_record(found, files={"Page": page, "Record": saved, "Chart": chart}, published=published, verbose=verbose)
 

@@ -34,7 +34,7 @@ def compare(
     from attnscope.cli.output import page_path, print_json
     from attnscope.commands.compare.record import compare as compare_surveys
     from attnscope.commands.scan.diagnose import Thresholds
-    from attnscope.report.show import print_record
+    from attnscope.reports.terminal import print_record
 
     if len(surveys) < 2:
         raise RefusalError("A comparison is of two surveys or more: name another one.")

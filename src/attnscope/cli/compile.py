@@ -213,14 +213,14 @@ def _finish(compiled: Compiled, files: dict[str, Path | None], as_json: bool, ve
     from attnscope.cli.output import print_json
 
     if (chart := files["Chart"]) is not None:
-        from attnscope.report.export import save
+        from attnscope.reports.export import save
 
         save(compiled.chart(), chart)
     if as_json:
         places = {label.lower(): None if path is None else str(path) for label, path in files.items()}
         print_json(compiled.to_json() | places)
     else:
-        from attnscope.report.show import print_record
+        from attnscope.reports.terminal import print_record
 
         print_record(compiled, files=files, verbose=verbose)
     where = clean(str(files["Head"]))

@@ -25,7 +25,7 @@ from attnscope.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from attnscope.report.record import Record
+    from attnscope.reports.record import Record
 
 DATA, PAGE = "explanation.json", "explanation.html"
 JUDGED, JUDGED_PAGE = "faithfulness.json", "faithfulness.html"

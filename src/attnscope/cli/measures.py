@@ -24,7 +24,7 @@ def measures(
         return
     from rich.console import Console
 
-    from attnscope.report.catalog import show_card, show_measures
+    from attnscope.reports.catalog import show_card, show_measures
 
     console = Console(highlight=False)
     for shown in map(show_card, cards) if name else [show_measures(cards)]:

@@ -19,7 +19,7 @@ from attnscope.core.files import refusal_words
 from attnscope.core.words import clean
 
 if TYPE_CHECKING:
-    from attnscope.report.record import Record
+    from attnscope.reports.record import Record
 
 # Standard input, output and error that are closed, full, or read by nobody: an exit code and a sentence, no crash.
 
@@ -163,10 +163,10 @@ def tell(found: Record, *, data: Path | None, page: Path, chart: Path | None, as
         files = {name: None if path is None else str(path) for name, path in places.items()}
         print_json({**found.to_json(), "sentences": list(found.sentences()), "files": files})
     if chart is not None:
-        from attnscope.report.export import save
+        from attnscope.reports.export import save
 
         save(found.chart(), chart)
     if not as_json:
-        from attnscope.report.show import print_record
+        from attnscope.reports.terminal import print_record
 
         print_record(found, files={"Page": page, "Record": data, "Chart": chart}, verbose=verbose)

@@ -12,7 +12,7 @@ from attnscope.core.errors import RefusalError
 
 if TYPE_CHECKING:
     from attnscope.commands.scan.survey.survey import Survey
-    from attnscope.report.record import Record
+    from attnscope.reports.record import Record
 
 
 def report(
@@ -65,7 +65,7 @@ def report(
 
 def _other(record: Record, page: Path, as_json: bool, verbose: bool) -> dict[str, Any]:
     """Write the page of a record; what is said as JSON is given back, and anything else is printed."""
-    from attnscope.report.show import print_record
+    from attnscope.reports.terminal import print_record
 
     record.write_page(page)
     if not as_json:
@@ -85,7 +85,7 @@ def _survey(
 ) -> dict[str, Any]:
     from attnscope.commands.scan.diagnose import Thresholds, diagnose
     from attnscope.commands.scan.survey.provenance import view_name
-    from attnscope.report.show import print_record
+    from attnscope.reports.terminal import print_record
 
     thresholds = Thresholds.parse(settings)
     findings = diagnose(survey, thresholds)

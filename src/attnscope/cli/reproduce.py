@@ -36,7 +36,7 @@ def reproduce(
     from attnscope.cli.files import named_folder
     from attnscope.cli.output import output_folder, print_json
     from attnscope.cli.progress import showing
-    from attnscope.papers.run import card_named, cards
+    from attnscope.papers.cards import card_named, cards
 
     known = cards()
     if paper is None:
@@ -67,7 +67,7 @@ def reproduce(
         print_json(done.to_json())
     else:
         from attnscope.commands.reproduce.record import CHARTS, PAGE, RESULTS
-        from attnscope.report.show import print_record
+        from attnscope.reports.terminal import print_record
 
         files = {"Page": folder / PAGE, "Record": folder / RESULTS, "Charts": folder / CHARTS}
         print_record(done, files=files, verbose=verbose)
@@ -82,8 +82,8 @@ def _list(papers: Iterable[ExperimentCard], as_json: bool, verbose: bool) -> Non
     from rich.console import Console
 
     from attnscope.papers.known import listed
-    from attnscope.report.catalog import show_claims, show_papers
-    from attnscope.report.show import print_screen
+    from attnscope.reports.catalog import show_claims, show_papers
+    from attnscope.reports.terminal import print_screen
 
     show = show_claims if verbose else show_papers
     print_screen(show(map(listed, papers)), {}, Console(highlight=False))

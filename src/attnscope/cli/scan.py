@@ -293,7 +293,7 @@ def say(
             }
         )
     else:
-        from attnscope.report.show import print_record
+        from attnscope.reports.terminal import print_record
 
         files = {"Report": folder / "report.html", "Survey": folder / "survey.json"}
         print_record(survey, files=files, findings=findings, thresholds=thresholds, verbose=verbose)

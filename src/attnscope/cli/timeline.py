@@ -37,7 +37,7 @@ def watch(
     console = Console(highlight=False)
     if once or not console.is_terminal or not sys.stdin.isatty():
         from attnscope.commands.timeline.terminal import frame
-        from attnscope.report.show import print_screen
+        from attnscope.reports.terminal import print_screen
 
         size = console.size
         print_screen(frame(reader.timeline, width=size.width, height=60, live=False), {}, console)

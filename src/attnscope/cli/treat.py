@@ -159,7 +159,7 @@ def treat(
         _echo(f"interrupted; {done}.")
         raise typer.Exit(130) from None
     if chart is not None:
-        from attnscope.report.export import save
+        from attnscope.reports.export import save
 
         save(found.chart(), chart)
     weights = None if out is None else folder / WEIGHTS
@@ -169,7 +169,7 @@ def treat(
         files = {"data": saved, "page": page, "chart": chart, "model": weights}
         print_json({**found.to_json(), "files": {name: one and str(one) for name, one in files.items()}})
     else:
-        from attnscope.report.show import print_record
+        from attnscope.reports.terminal import print_record
 
         files = {"Page": page, "Record": saved, "Model": weights, "Chart": chart}
         print_record(found, files=files, verbose=verbose)

@@ -32,7 +32,7 @@ def variants(
         return
     from rich.console import Console
 
-    from attnscope.report.catalog import show_variant, show_variants
+    from attnscope.reports.catalog import show_variant, show_variants
 
     console = Console(highlight=False)
     console.print(show_variants(cards) if name is None else show_variant(cards[0]))
@@ -48,6 +48,6 @@ def _remedies(as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from attnscope.report.catalog import show_remedies
+    from attnscope.reports.catalog import show_remedies
 
     Console(highlight=False).print(show_remedies(TABLE))

@@ -19,7 +19,7 @@ from attnscope.commands.load import file_of, load
 from attnscope.core.decoding import plain
 from attnscope.core.errors import RefusalError, meant
 from attnscope.core.files import named_path, write_atomically
-from attnscope.report.record import Record
+from attnscope.reports.record import Record
 
 if TYPE_CHECKING:
     import pandas

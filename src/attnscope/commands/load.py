@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import named_path, read_document
-from attnscope.report.record import Kind, Record, kind_of, read_record
+from attnscope.reports.record import HEADS, Kind, Record, kind_of, read_record
 
 # kind -> where its class is
 KINDS = MappingProxyType(
@@ -37,13 +37,12 @@ KINDS = MappingProxyType(
         "timeline": "attnscope.commands.timeline.record:Timeline",
     }
 )
-_HEADS = ".safetensors"
 
 
 def load(path: Path | str) -> Record:
     """Return the record in a file, or the only record in a folder."""
     file = file_of(named_path(path, "file"))
-    if file.suffix.lower() == _HEADS:
+    if file.suffix.lower() == HEADS:
         return class_of("compiled").load(file)
     data = read_document(file, _wanted())
     kind = kind_of(data)

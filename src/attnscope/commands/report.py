@@ -13,8 +13,9 @@ from typing import Any
 
 from attnscope.commands.load import load
 from attnscope.core.errors import RefusalError
-from attnscope.report.document import Verdict, page
-from attnscope.report.record import Record
+from attnscope.reports.document import page
+from attnscope.reports.record import Record
+from attnscope.reports.words import Verdict
 
 
 def report(record: Record | str | Path, path: Path | str, **options: Any) -> Path:

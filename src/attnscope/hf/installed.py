@@ -27,8 +27,9 @@ from attnscope.core.files import write_atomically
 from attnscope.data.frame import AttentionFrame
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.anatomy.example import Batch, run
-from attnscope.hf.exchanging.call import PREFIX, recipe_of
+from attnscope.hf.exchanging.call import recipe_of
 from attnscope.hf.exchanging.exchange import Treated, exchange
+from attnscope.hf.exchanging.recipe import PREFIX
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.model_files import hash_of_files
 from attnscope.hf.loading.quiet import quiet

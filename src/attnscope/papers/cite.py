@@ -16,7 +16,7 @@ from typing import Any
 from attnscope.core.card import names
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.papers.references import NAME, SAYS, Entry, paper, papers, software, works
-from attnscope.report.document import citation
+from attnscope.reports.words import citation
 
 # What a name stands on, without importing what it names: measures and most other rooms import torch.
 #
@@ -92,7 +92,7 @@ def _written(room: str, name: str) -> str | None:
 
 
 def _papers_of(experiment: str) -> tuple[str, ...]:
-    from attnscope.papers.run import cards
+    from attnscope.papers.cards import cards
 
     card = cards()[experiment]
     return tuple(dict.fromkeys((card.paper, *(claim.paper for claim in card.claims))))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.core.experiment import PRESETS, VERDICTS, Claim, ExperimentCard, Verdict
 from attnscope.core.words import count
-from attnscope.report.catalog import Paper
+from attnscope.reports.catalog import Paper
 
 if TYPE_CHECKING:
     from attnscope.commands.reproduce.record import Reproduction

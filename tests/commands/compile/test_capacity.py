@@ -19,7 +19,7 @@ from attnscope.commands.capacity.worklist import duration
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance
 from attnscope.core.registry import for_auto
-from attnscope.report.theme import specification
+from attnscope.reports.theme import specification
 from tests.commands.compile.stand_in import exact_construction, registered
 
 

@@ -22,7 +22,7 @@ from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.certificate import certify
 from attnscope.heads.generate import block, permutation, union_of_permutations, window
 from attnscope.heads.pattern import Pattern
-from attnscope.report.theme import specification
+from attnscope.reports.theme import specification
 from tests.commands.compile.stand_in import exact_construction, registered
 
 KEYS = {"method", "n", "k", "d", "dtype", "ratio_error", "leak", "max_logit", "lower_bound", "proved_minimal",

@@ -22,10 +22,10 @@ from attnscope.commands.evaluate.record import Estimate
 from attnscope.commands.evaluate.run import FAR, FLOORS
 from attnscope.commands.evaluate.words import difference_lines, lines, sentences, verdict
 from attnscope.explanations.random import random
-from attnscope.report.show import print_record
+from attnscope.reports.terminal import print_record
 from tests.command import attnscope as command
 from tests.commands.explain.deciding import texts, trained
-from tests.report.sample_faithfulness import sample_faithfulness
+from tests.reports.sample_faithfulness import sample_faithfulness
 from tests.specimens import byte_tokenizer, tiny_llama
 
 

@@ -12,8 +12,8 @@ from attnscope.commands.capacity.record import Capacity
 from attnscope.commands.capacity.words import accuracy_words, curve_tables, need_lines, seed_words, sentences, verdict
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import numeral
-from attnscope.report.document import page, rows
-from attnscope.report.export import drawn_to_fit
+from attnscope.reports.document import page, rows
+from attnscope.reports.export import drawn_to_fit
 
 # How wide a head must be, against the number of tokens and against the keys of a row: one line per construction.
 #

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from attnscope import __version__
 from attnscope.core.decoding import FieldError, decode, encode
 from attnscope.heads.facts import Bound, Bounds
-from attnscope.report.record import BESIDE, Record
+from attnscope.reports.record import BESIDE, Record
 
 if TYPE_CHECKING:
     import pandas

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from attnscope.commands.capacity.record import Capacity, Need
 from attnscope.core.words import clean, numeral
-from attnscope.report.document import Level, Verdict
-from attnscope.report.show import opening
+from attnscope.reports.terminal import opening
+from attnscope.reports.words import Level, Verdict
 
 Line = tuple[str, str, str]
 FROM_TABLE = (

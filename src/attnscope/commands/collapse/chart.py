@@ -12,7 +12,7 @@ from attnscope.commands.collapse.record import ROUNDED, Collapse, Published
 from attnscope.commands.collapse.record import published as published_curves
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import count, numeral
-from attnscope.report.theme import end_labels, label_room, power_axis, round_below
+from attnscope.reports.theme import end_labels, label_room, power_axis, round_below
 
 # Relative residual against depth, one line per variant with its spread as a band, and bounds beside the truth.
 #

@@ -26,8 +26,8 @@ from attnscope.commands.collapse.words import (
     verdict,
 )
 from attnscope.core.words import count, numeral
-from attnscope.report.document import page, rows
-from attnscope.report.export import Drawn, drawn_to_fit
+from attnscope.reports.document import page, rows
+from attnscope.reports.export import Drawn, drawn_to_fit
 
 BOUNDED = {
     "diameter": (

@@ -20,7 +20,7 @@ from attnscope.commands.collapse.words import (
     verdict,
 )
 from attnscope.core.words import clean, count, numeral
-from attnscope.report.show import lines_under, opening
+from attnscope.reports.terminal import lines_under, opening
 
 # Bounds of a collapse beside the truth, in words and tables. Only bounds that hold of this model are spoken of.
 

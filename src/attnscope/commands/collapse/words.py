@@ -9,8 +9,7 @@ from enum import IntEnum
 from attnscope.commands.collapse.chart import place_words
 from attnscope.commands.collapse.record import Collapse, Published
 from attnscope.core.words import count, numeral
-from attnscope.report.document import Level, Verdict
-from attnscope.report.words import beginning_words
+from attnscope.reports.words import Level, Verdict, beginning_words
 
 # How much of what tells tokens apart a variant keeps, in five grades: the words, the verdict and its level follow.
 

@@ -18,7 +18,7 @@ from attnscope.commands.scan.chart import card_and_place
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import numeral
-from attnscope.report.rows import (
+from attnscope.reports.rows import (
     Panel,
     depth_rows,
     depth_title,
@@ -28,7 +28,7 @@ from attnscope.report.rows import (
     series_title,
     unit_title,
 )
-from attnscope.report.survey_charts import chart_title, first_panel, grid_axes, reading_size, value_axis, value_scale
+from attnscope.reports.survey_charts import chart_title, first_panel, grid_axes, reading_size, value_axis, value_scale
 
 # Surveys in one chart: their lines against depth, and the difference of every head.
 #

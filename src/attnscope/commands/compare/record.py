@@ -29,7 +29,7 @@ from attnscope.core.decoding import FieldError, decode, plain
 from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Finding, Severity
 from attnscope.core.words import count
-from attnscope.report.record import Record
+from attnscope.reports.record import Record
 
 if TYPE_CHECKING:
     import pandas

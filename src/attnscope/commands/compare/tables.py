@@ -15,7 +15,7 @@ from attnscope.commands.scan.diagnose import diagnose
 from attnscope.commands.scan.words import NAMES, headlines
 from attnscope.core.finding import Finding, Severity
 from attnscope.core.words import count, number
-from attnscope.report.document import rows
+from attnscope.reports.document import rows
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from attnscope.commands.compare.words import (
     verdict,
 )
 from attnscope.core.words import clean, count
-from attnscope.report.show import opening, section
+from attnscope.reports.terminal import opening, section
 
 MOST_ROWS, MOST_CHANGES, MOST_LINES = 7, 8, 6
 MANY_CHANGES = 40  # with `verbose`

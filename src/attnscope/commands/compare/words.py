@@ -13,7 +13,7 @@ from attnscope.commands.scan.words import NAMES, corpus_words, model_name
 from attnscope.core.card import Card
 from attnscope.core.finding import Finding
 from attnscope.core.words import count, number, numeral, within
-from attnscope.report.document import Verdict
+from attnscope.reports.words import Verdict
 
 SMALLEST_EFFECT = 0.05  # less is +0.0 where one decimal is shown, and says nothing
 LABEL = 28  # letters

@@ -14,7 +14,7 @@ from jaxtyping import Float, UInt8
 
 from attnscope.commands.compile.record import Compiled
 from attnscope.core.words import numeral
-from attnscope.report.colours import sequential
+from attnscope.reports.colours import sequential
 
 # A pattern, what a head makes of it, and the difference, side by side as maps.
 #

@@ -21,8 +21,8 @@ from attnscope.commands.compile.words import (
     try_lines,
     verdict,
 )
-from attnscope.report.document import page, rows
-from attnscope.report.export import Drawn, drawn_to_fit
+from attnscope.reports.document import page, rows
+from attnscope.reports.export import Drawn, drawn_to_fit
 
 
 def render(compiled: Compiled) -> str:

@@ -27,7 +27,7 @@ from attnscope.core.errors import RefusalError, asking_for_torch
 from attnscope.core.files import named_path, read_document
 from attnscope.heads.facts import Bound, Bounds, Certificate, SparsePattern, Universality
 from attnscope.heads.head_file import HeadFile, read_head, write_head
-from attnscope.report.record import Record, ask, kind_of
+from attnscope.reports.record import Record, ask, kind_of
 
 if TYPE_CHECKING:
     import pandas

@@ -13,8 +13,8 @@ from rich.text import Text
 from attnscope.commands.compile.record import Compiled, Try
 from attnscope.core.words import clean, count, numeral
 from attnscope.heads.facts import Universality
-from attnscope.report.document import Verdict
-from attnscope.report.show import opening, section
+from attnscope.reports.terminal import opening, section
+from attnscope.reports.words import Verdict
 
 Line = tuple[str, str, str]
 NAMED_ROWS = 8

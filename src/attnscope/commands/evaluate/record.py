@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attnscope.core.decoding import FieldError
 from attnscope.core.errors import RefusalError, nearest
-from attnscope.report.record import Record
+from attnscope.reports.record import Record
 from attnscope.stats.intervals import bootstrap_mean, simultaneous_differences
 
 if TYPE_CHECKING:

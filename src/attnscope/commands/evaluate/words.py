@@ -10,8 +10,8 @@ from rich.text import Text
 
 from attnscope.commands.evaluate.record import By, Estimate, Faithfulness, Judged
 from attnscope.core.words import clean, count, numeral, percent
-from attnscope.report.document import Verdict
-from attnscope.report.show import opening, section
+from attnscope.reports.terminal import opening, section
+from attnscope.reports.words import Verdict
 
 # Columns of two tables: all in one is wider than paper.
 FIRST = ("method", "rank", "gap", "soft gap", "seconds")

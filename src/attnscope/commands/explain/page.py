@@ -25,9 +25,9 @@ from attnscope.commands.explain.words import (
 )
 from attnscope.commands.paths.chart_rows import length_caption, length_map, signed, visible
 from attnscope.core.words import numeral
-from attnscope.report.document import page, rows
-from attnscope.report.export import drawn_to_fit
-from attnscope.report.words import beginning_words
+from attnscope.reports.document import page, rows
+from attnscope.reports.export import drawn_to_fit
+from attnscope.reports.words import beginning_words
 
 TOP = 10
 _HEADINGS = {"picture": "Which part of the picture decided?", "sound": "Which moments decided?"}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attnscope.core.decoding import FieldError
 from attnscope.core.errors import RefusalError, nearest
-from attnscope.report.record import Record
+from attnscope.reports.record import Record
 
 if TYPE_CHECKING:
     import pandas

@@ -15,8 +15,8 @@ from attnscope.commands.explain.pictures import HIGH, WIDE, Overlay, Strip, over
 from attnscope.commands.explain.record import Explanation, Scored
 from attnscope.commands.explain.words import followed
 from attnscope.commands.paths.chart_rows import signed, visible
-from attnscope.report.colours import STEPS, diverging, sequential
-from attnscope.report.show import BLOCKS
+from attnscope.reports.colours import STEPS, diverging, sequential
+from attnscope.reports.terminal import BLOCKS
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from attnscope.commands.explain.words import (
 )
 from attnscope.commands.paths.chart_rows import signed, visible
 from attnscope.core.words import clean
-from attnscope.report.colours import diverging, ink, sequential
-from attnscope.report.show import BLOCKS, opening, section
-from attnscope.report.words import beginning_words
+from attnscope.reports.colours import diverging, ink, sequential
+from attnscope.reports.terminal import BLOCKS, opening, section
+from attnscope.reports.words import beginning_words
 
 TOP, FEW_SENTENCES, FEW_NOTES, MOST_TOKENS = 10, 2, 2, 400
 COLUMNS, WIDTH = 3, 23  # methods beside each other, and letters for each

@@ -10,7 +10,7 @@ from attnscope.commands.explain.chart import reach
 from attnscope.commands.explain.record import Explanation, Input, Scored, Token
 from attnscope.commands.paths.chart_rows import signed, visible
 from attnscope.core.words import count, numeral
-from attnscope.report.document import Verdict
+from attnscope.reports.words import Verdict
 
 FEW = 3  # tokens that a method names
 CLEAR = 0.5  # share of methods that must name a token first

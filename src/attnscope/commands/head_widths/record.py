@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from attnscope import __version__
-from attnscope.report.record import Record
+from attnscope.reports.record import Record
 
 if TYPE_CHECKING:
     import pandas

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from attnscope.commands.head_widths.record import IDLE, HeadWidth, HeadWidths
 from attnscope.core.words import clean, count, numeral
-from attnscope.report.document import Verdict
-from attnscope.report.show import opening
+from attnscope.reports.terminal import opening
+from attnscope.reports.words import Verdict
 
 Line = tuple[str, str, str]
 

@@ -13,9 +13,9 @@ from attnscope.commands.operator.record import OperatorMap
 from attnscope.commands.operator.words import last_row, lines, sentences, verdict
 from attnscope.commands.paths.chart_rows import signed, visible
 from attnscope.core.errors import RefusalError
-from attnscope.report.document import page, rows
-from attnscope.report.export import drawn_to_fit
-from attnscope.report.words import beginning_words
+from attnscope.reports.document import page, rows
+from attnscope.reports.export import drawn_to_fit
+from attnscope.reports.words import beginning_words
 
 # An operator's map as a picture: rows of the output from top to bottom, tokens that were read from left to right.
 #

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnscope.core.decoding import FieldError
 from attnscope.core.errors import RefusalError
-from attnscope.report.record import Record
+from attnscope.reports.record import Record
 
 if TYPE_CHECKING:
     import pandas

@@ -11,8 +11,8 @@ from rich.text import Text
 from attnscope.commands.operator.record import OperatorMap
 from attnscope.commands.paths.chart_rows import signed, visible
 from attnscope.core.words import clean, count, numeral
-from attnscope.report.document import Verdict
-from attnscope.report.show import opening, section
+from attnscope.reports.terminal import opening, section
+from attnscope.reports.words import Verdict
 
 TOP = 10
 

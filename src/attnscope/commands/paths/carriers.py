@@ -25,7 +25,7 @@ from attnscope.commands.paths.vocabulary import (
     target_word,
 )
 from attnscope.core.words import count, numeral
-from attnscope.report.document import Verdict
+from attnscope.reports.words import Verdict
 
 # Where the target comes from, in sentences: which lengths, constants, what suffices to predict, what is missed.
 

@@ -21,7 +21,7 @@ from attnscope.commands.paths.chart_rows import (
 )
 from attnscope.commands.paths.record import PathReport
 from attnscope.core.words import numeral
-from attnscope.report.theme import tick_labels
+from attnscope.reports.theme import tick_labels
 
 # What paths of each length contribute, drawn: all charts take a `PathReport`.
 #

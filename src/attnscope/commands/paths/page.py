@@ -20,10 +20,10 @@ from attnscope.commands.paths.record import Chain, PathReport
 from attnscope.commands.paths.vocabulary import chain_words, of_all_tokens, probability_words, quoted, target_word
 from attnscope.commands.paths.words import length_lines, player_words, sentences, verdict
 from attnscope.core.words import count, numeral
-from attnscope.report.colours import STEPS
-from attnscope.report.document import page, rows
-from attnscope.report.export import WIDTHS, Drawn, drawn_to_fit
-from attnscope.report.words import beginning_words
+from attnscope.reports.colours import STEPS
+from attnscope.reports.document import page, rows
+from attnscope.reports.export import WIDTHS, Drawn, drawn_to_fit
+from attnscope.reports.words import beginning_words
 
 # Grids of heads as plain SVG: where every cell, label and name stands for a width of the page.
 #

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attnscope.core.decoding import Count, FieldError, encode
-from attnscope.report.record import Record
+from attnscope.reports.record import Record
 
 if TYPE_CHECKING:
     import pandas

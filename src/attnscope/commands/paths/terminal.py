@@ -16,8 +16,8 @@ from attnscope.commands.paths.record import PathReport
 from attnscope.commands.paths.vocabulary import chain_words, other_than_said
 from attnscope.commands.paths.words import CONSTANTS, OF_TARGET, length_lines, player_words, sentences, verdict
 from attnscope.core.words import clean
-from attnscope.report.show import opening, section
-from attnscope.report.words import beginning_words
+from attnscope.reports.terminal import opening, section
+from attnscope.reports.words import beginning_words
 
 # A decomposition into paths in a notebook: sentences and the table of lengths. All text is escaped.
 

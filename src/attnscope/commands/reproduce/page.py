@@ -7,9 +7,9 @@ from typing import Any
 from attnscope.commands.reproduce.record import Reproduction
 from attnscope.commands.reproduce.words import measured_words, verdict
 from attnscope.core.errors import RefusalError, nearest
-from attnscope.report.document import page, rows
-from attnscope.report.experiment_figure import experiment_figure
-from attnscope.report.export import drawn_to_fit
+from attnscope.reports.document import page, rows
+from attnscope.reports.experiment_figure import experiment_figure
+from attnscope.reports.export import drawn_to_fit
 
 # The pictures of a reproduction: its figures, by name.
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnscope.core.decoding import FieldError, decode, encode
 from attnscope.core.experiment import VERDICTS, Bound, Claim, Figure, Number
-from attnscope.report.record import Record
+from attnscope.reports.record import Record
 
 if TYPE_CHECKING:
     import pandas

@@ -13,8 +13,8 @@ from rich.text import Text
 from attnscope.commands.reproduce.record import Reproduction
 from attnscope.core.experiment import Claim, Number, median
 from attnscope.core.words import clean, count, numeral
-from attnscope.report.document import Level, Verdict
-from attnscope.report.show import OUTCOMES, opening
+from attnscope.reports.terminal import OUTCOMES, opening
+from attnscope.reports.words import Level, Verdict
 
 NAMED_CLAIMS = 3  # in the verdict
 

@@ -21,9 +21,9 @@ from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.finding import Finding
 from attnscope.core.words import numeral
-from attnscope.report.export import save
-from attnscope.report.rows import panels, part_title
-from attnscope.report.survey_charts import depth_profile, head_grid
+from attnscope.reports.export import save
+from attnscope.reports.rows import panels, part_title
+from attnscope.reports.survey_charts import depth_profile, head_grid
 
 FIRST_CHOICE = "relative_residual"
 

@@ -15,11 +15,11 @@ from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.scan.words import site_title
 from attnscope.core.card import Card
 from attnscope.core.words import numeral
-from attnscope.report.colours import BROKEN, MISSING, STEPS, Scale, scale, strokes
-from attnscope.report.export import Drawn, fluid
-from attnscope.report.rows import Panel, depth_rows, depth_words, head_rows, panel_rows, panels, part_title
-from attnscope.report.survey_charts import depth_profile
-from attnscope.report.theme import specification
+from attnscope.reports.colours import BROKEN, MISSING, STEPS, Scale, scale, strokes
+from attnscope.reports.export import Drawn, fluid
+from attnscope.reports.rows import Panel, depth_rows, depth_words, head_rows, panel_rows, panels, part_title
+from attnscope.reports.survey_charts import depth_profile
+from attnscope.reports.theme import specification
 
 WIDTH, HEIGHT = 268, 150  # with its axis no wider than a card on a telephone: letters never shrink
 
@@ -75,7 +75,7 @@ def _summary(table: pd.DataFrame, card: Card, panel: Panel) -> str:
 
 # Maps of blocks and heads for the page: numbers for the script, and a drawing of each that needs no script.
 #
-# A drawing is one SVG path per colour step (`report/colours.py`): a cell costs seven characters, so thirty maps of a
+# A drawing is one SVG path per colour step (`reports/colours.py`): a cell costs seven characters, so thirty maps of a
 # thousand heads stay small, and they follow light, dark and print through the stylesheet.
 
 FULL_DETAIL = 60_000

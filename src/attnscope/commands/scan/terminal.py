@@ -31,7 +31,7 @@ from attnscope.commands.scan.words import (
 )
 from attnscope.core.finding import Finding
 from attnscope.core.words import clean, number, numeral
-from attnscope.report.show import BLOCKS, opening, section
+from attnscope.reports.terminal import BLOCKS, opening, section
 
 # How a survey shows itself in a notebook: what was found, a few numbers. All text is escaped.
 

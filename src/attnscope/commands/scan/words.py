@@ -13,8 +13,7 @@ from attnscope.commands.scan.survey.readings import raised, uniform_attention
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.finding import SEVERITIES, Finding, Severity
 from attnscope.core.words import count, numeral
-from attnscope.report.document import Verdict
-from attnscope.report.words import beginning_words
+from attnscope.reports.words import Verdict, beginning_words
 
 if TYPE_CHECKING:
     import pandas

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from attnscope.core.decoding import FieldError
-from attnscope.report.record import Record
+from attnscope.reports.record import Record
 from attnscope.stats.spread import Correlation, Spread, correlations, spread
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from rich.text import Text
 from attnscope.commands.paths.chart_rows import head_name, signed
 from attnscope.commands.task_paths.record import Agreement, TaskHead, TaskPaths
 from attnscope.core.words import clean, count, numeral
-from attnscope.report.document import Verdict
-from attnscope.report.show import opening, section
+from attnscope.reports.terminal import opening, section
+from attnscope.reports.words import Verdict
 from attnscope.stats.spread import Correlation
 
 HEADING = ("head", "value", "standard error", "95% interval", "sure", "lost when removed")

@@ -14,15 +14,17 @@ import numpy as np
 
 from attnscope.commands.compare.chart import distinct
 from attnscope.commands.scan.words import NAMES
-from attnscope.commands.timeline.maps import StepMap, step_maps, telling, thinning
+from attnscope.commands.timeline.chart import telling
+from attnscope.commands.timeline.maps import StepMap, step_maps, thinning
 from attnscope.commands.timeline.record import Key, Spell, Timeline
 from attnscope.commands.timeline.step_curves import loss_chart
 from attnscope.commands.timeline.words import TROUBLE, about, loss_sentences, trend_words, trends, verdict, when
 from attnscope.commands.watch.look import Alarm
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import count, numeral
-from attnscope.report.document import card_range, page, rows
-from attnscope.report.export import Drawn, drawn_to_fit
+from attnscope.reports.document import page, rows
+from attnscope.reports.export import Drawn, drawn_to_fit
+from attnscope.reports.words import card_range
 
 POINTS = 100  # of the loss: each is drawn three times, with its sentence
 MOST_ALARMS = 60

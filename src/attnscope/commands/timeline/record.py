@@ -22,7 +22,7 @@ from attnscope.commands.watch.look import Alarm, Look, RunHeader
 from attnscope.core.decoding import FieldError, decode
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.words import clean, count
-from attnscope.report.record import BESIDE, Record
+from attnscope.reports.record import BESIDE, Record
 
 if TYPE_CHECKING:
     import pandas

@@ -25,9 +25,9 @@ from attnscope.commands.timeline.words import loss_trouble
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import numeral
-from attnscope.report.colours import scale
-from attnscope.report.rows import unit_title
-from attnscope.report.theme import tick_labels
+from attnscope.reports.colours import scale
+from attnscope.reports.rows import unit_title
+from attnscope.reports.theme import tick_labels
 
 MOST = 160  # columns of a picture: each carries its sentence
 TALLEST = 320  # pixels of a map

@@ -13,7 +13,7 @@ from attnscope.commands.timeline.step_curves import card_of, of_heads, worry
 from attnscope.commands.timeline.words import about, loss_sentences, title_of, trend_words, trends, verdict, when
 from attnscope.core.finding import SEVERITIES
 from attnscope.core.words import clean, numeral
-from attnscope.report.show import BLOCKS, LEVELS, lines_under, opening, section
+from attnscope.reports.terminal import BLOCKS, LEVELS, lines_under, opening, section
 
 MOST_ALARMS = 8
 SPARK = 32  # columns

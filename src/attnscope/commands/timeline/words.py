@@ -13,7 +13,7 @@ from attnscope.commands.timeline.record import Key, Spell, Timeline
 from attnscope.core.card import Card
 from attnscope.core.finding import SEVERITIES
 from attnscope.core.words import count, numeral
-from attnscope.report.document import Verdict
+from attnscope.reports.words import Verdict
 
 # What a run did, beside its alarms: when the loss showed trouble, and which numbers moved most.
 
@@ -177,7 +177,7 @@ def trend_words(run: Timeline, trend: Trend) -> str:
 
 def title_of(card: Card | None, key: Key) -> str:
     """`Attention entropy`; `Gradient norm, query`: parts are named, but for the value itself where that comes first."""
-    from attnscope.report.rows import part_title
+    from attnscope.reports.rows import part_title
 
     if card is None:
         return key[0] if key[1] == "value" else f"{key[0]}, {key[1]}"

@@ -22,7 +22,7 @@ from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.treat.outcomes import Outcome, outcomes_of
 from attnscope.core.decoding import FieldError, decode, encode
-from attnscope.report.record import Record
+from attnscope.reports.record import Record
 from attnscope.stats.intervals import Interval, paired_interval
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from attnscope.commands.treat.outcomes import Judgement, Outcome
 from attnscope.commands.treat.record import Arm, Treatment
 from attnscope.core.finding import Finding
 from attnscope.core.words import blocks, clean, count, number, numeral
-from attnscope.report.document import Level, Verdict
-from attnscope.report.show import lines_under, opening
+from attnscope.reports.terminal import lines_under, opening
+from attnscope.reports.words import Level, Verdict
 from attnscope.stats.intervals import Interval
 
 MUCH = 0.1  # nats: perplexity goes up by a tenth, whatever findings say

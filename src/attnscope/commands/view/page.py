@@ -16,9 +16,9 @@ from attnscope.commands.paths.chart_rows import visible
 from attnscope.commands.view.record import HeadMap, Part, View
 from attnscope.commands.view.words import exactness, sentences, title, verdict
 from attnscope.core.words import numeral, percent
-from attnscope.report.colours import diverging, sequential
-from attnscope.report.document import page, rows
-from attnscope.report.words import beginning_words
+from attnscope.reports.colours import diverging, sequential
+from attnscope.reports.document import page, rows
+from attnscope.reports.words import beginning_words
 
 # One head as a map: who looks, from top to bottom; at whom, from left to right. Colour is the root of the weight.
 #

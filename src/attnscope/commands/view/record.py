@@ -25,7 +25,7 @@ from attnscope.commands.explain.record import Input
 from attnscope.core.decoding import FieldError
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.words import ranges
-from attnscope.report.record import Record
+from attnscope.reports.record import Record
 
 if TYPE_CHECKING:
     import pandas

@@ -9,9 +9,8 @@ from rich.text import Text
 
 from attnscope.commands.view.record import SIGNED_STEPS, STEPS, HeadMap, Part, View
 from attnscope.core.words import clean, count, heads, numeral, percent
-from attnscope.report.document import Verdict
-from attnscope.report.show import lines_under, opening, section
-from attnscope.report.words import beginning_words
+from attnscope.reports.terminal import lines_under, opening, section
+from attnscope.reports.words import Verdict, beginning_words
 
 MOST = 0.5  # of a head's attention: more than that is what the head does
 KINDS = {

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from attnscope.commands.watch.look import Alarm, Look, RunHeader, Values
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError, nearest
-from attnscope.report.colours import sequential
+from attnscope.reports.colours import sequential
 
 # What a look is called in a logger. These names are stable: dashboards are built on them.
 #

@@ -20,8 +20,9 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.frame import PassedOn
 from attnscope.hf.anatomy.anatomy import Site
 from attnscope.hf.exchanging.attending import answer
-from attnscope.hf.exchanging.call import PREFIX, Part, part_of
+from attnscope.hf.exchanging.call import Part, part_of
 from attnscope.hf.exchanging.plan import Plan
+from attnscope.hf.exchanging.recipe import PREFIX
 from attnscope.hf.seeing.masks import MaskReader
 from attnscope.hf.seeing.primitives import FusedCall, FusedWatch, SightedCall, announce, is_watched, looking_away
 from attnscope.hf.seeing.sighting import Sighting, as_told, listening, sight_fused

@@ -20,11 +20,12 @@ from attnscope.core.variant import Variant
 from attnscope.core.words import blocks, count
 from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
 from attnscope.hf.anatomy.example import Batch, example_batch, run, same_chance
-from attnscope.hf.exchanging.call import Recipe, parts_of
+from attnscope.hf.exchanging.call import parts_of
 from attnscope.hf.exchanging.cores import has_core
 from attnscope.hf.exchanging.into_blocks import into_attention, into_blocks
 from attnscope.hf.exchanging.into_weights import into_weights
 from attnscope.hf.exchanging.plan import Plan, sorted_settings
+from attnscope.hf.exchanging.recipe import Recipe
 from attnscope.hf.seeing.restoring import evaluating, without_gradients
 from attnscope.hf.seeing.unwrapped import refuse_compiled
 

@@ -13,7 +13,8 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.registry import variants
 from attnscope.core.variant import CALL, Size, Variant
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site, Stack
-from attnscope.hf.exchanging.call import Carried, Part, Recipe, like
+from attnscope.hf.exchanging.call import Carried, Part, like
+from attnscope.hf.exchanging.recipe import Recipe
 from attnscope.hf.seeing.owners import Slot
 
 # Settings of a variant, sorted: those its start takes, and those its function takes.

@@ -23,7 +23,7 @@ from torch import nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.stamp import refuse_unusable_seed
-from attnscope.hf.exchanging.call import PREFIX
+from attnscope.hf.exchanging.recipe import PREFIX
 from attnscope.hf.loading import classes
 from attnscope.hf.loading.devices import cast, device_named, dtype_named
 from attnscope.hf.loading.model_files import (
@@ -37,6 +37,7 @@ from attnscope.hf.loading.model_files import (
     without_broken_packing,
 )
 from attnscope.hf.loading.options import DeviceMap, Loading
+from attnscope.hf.loading.permission import pretrained, refuse_foreign_kernels
 from attnscope.hf.loading.placing import (
     is_spread,
     keep_while_used,
@@ -46,7 +47,7 @@ from attnscope.hf.loading.placing import (
     spread_options,
 )
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.loading.sources import Source, find, pretrained, refuse_foreign_kernels
+from attnscope.hf.loading.sources import Source, find
 from attnscope.hf.loading.treated import put_back
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "tekken.json", "tokenizer.model*")

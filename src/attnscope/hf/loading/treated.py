@@ -22,7 +22,7 @@ from safetensors import safe_open
 from attnscope import __version__
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import read_document
-from attnscope.hf.exchanging.call import PREFIX, Recipe
+from attnscope.hf.exchanging.recipe import PREFIX, Recipe
 from attnscope.hf.loading.model_files import hash_of_files
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.scan.words import corpus_words
 from attnscope.core.finding import Finding
-from attnscope.report.show import print_record
-from attnscope.report.words import beginning_words
+from attnscope.reports.terminal import print_record
+from attnscope.reports.words import beginning_words
 from tests.commands.scan.survey.sample import sample_survey
 
 READ = {"begins": False, "token": "<bos>", "why": "the tokenizer does not add it"}

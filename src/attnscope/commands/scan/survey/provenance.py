@@ -21,7 +21,7 @@ from typing import Any
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Finding
-from attnscope.report.record import Step
+from attnscope.reports.record import Step
 
 # The format of survey files, as JSON schemas that lie beside this file: one for every version that there has been.
 #

@@ -33,7 +33,7 @@ from attnscope.core.card import Card
 from attnscope.core.decoding import plain
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.words import blocks, count
-from attnscope.report.record import Record, Step
+from attnscope.reports.record import Record, Step
 from attnscope.stats.sketch import Histogram
 
 if TYPE_CHECKING:

@@ -1,0 +1,184 @@
+"""A chart into a file: .json (the specification), .svg, .png or .html, without a browser or a network.
+
+vl-convert carries its own JavaScript engine and fonts. Files appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnscope.core.errors import RefusalError
+from attnscope.core.files import write_atomically
+from attnscope.core.words import drawable
+from attnscope.reports.theme import configuration, specification
+
+# The name by which a Content-Security-Policy lets one script or style sheet of a page through, and no other.
+
+
+def digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+SUFFIXES = (".html", ".json", ".png", ".svg")
+_SCRIPT = re.compile(r"<script[^>]*>(.*?)</script>", re.DOTALL)
+VEGA_LITE = "6.4"
+"""The Vega-Lite that specifications are compiled with; it is the one Altair 6.3 writes for."""
+
+
+def save(chart: Any, path: Path | str, *, theme: str | None = None, scale: float = 2.0) -> Path:
+    """Write a chart; `scale` is pixels per point in a PNG."""
+    from attnscope.reports.theme import specification
+
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise RefusalError(f"A chart can be saved as {', '.join(SUFFIXES)}, not as '{path.name}'.")
+    write_atomically(path, render(specification(chart, theme), path.suffix.lower(), scale), make_folder=True)
+    return path
+
+
+def render(document: dict[str, Any], suffix: str, scale: float = 2.0) -> bytes:
+    """The bytes of a chart file. Every string in it passes through `drawable`: the renderer would abort the process."""
+    document = drawable(document)
+    if suffix == ".json":
+        return json.dumps(document, indent=1).encode()
+    import vl_convert
+
+    if suffix == ".png":
+        png: bytes = vl_convert.vegalite_to_png(document, vl_version=VEGA_LITE, scale=scale)
+        return png
+    if suffix == ".svg":
+        svg: str = vl_convert.vegalite_to_svg(document, vl_version=VEGA_LITE)
+        return svg.encode()
+    return _html(document)
+
+
+def _html(document: dict[str, Any]) -> bytes:
+    """A page with the chart. Texts in it are users' own: `</script>` in one must not end the script that holds them.
+
+    The specification is written into the page by vl-convert as it is, so every `<` travels as a character of private
+    use and becomes its JavaScript escape in the finished page.
+    """
+    import vl_convert
+
+    spoken = json.dumps(document, ensure_ascii=False)
+    stand_in = next(chr(code) for code in range(0xE000, 0xF8FF) if chr(code) not in spoken)
+    html: str = vl_convert.vegalite_to_html(
+        json.loads(spoken.replace("<", stand_in)), vl_version=VEGA_LITE, bundle=True
+    )
+    return _confined(html.replace(stand_in, "\\u003c")).encode()
+
+
+def _confined(html: str) -> str:
+    """The page with a Content-Security-Policy: its own two scripts (Vega, the chart) by their hashes, and no network.
+
+    Vega makes functions of a chart's expressions, which takes 'unsafe-eval'; with `ast` it interprets them instead, and
+    nothing is evaluated. Styles may stand in the page ('unsafe-inline'): Vega places what it draws by attributes, and
+    its menu brings a style sheet, and neither can load anything. `blob:` and `data:` are what the menu saves.
+    """
+    plain, interpreted = '{"renderer":"svg"}', '{"renderer":"svg","ast":true}'
+    before, opts, after = html.rpartition(f"const opts = {plain}")
+    assert opts, "vl-convert writes its options in another way"
+    html = f"{before}const opts = {interpreted}{after}"
+    scripts = " ".join(f"'{digest(script)}'" for script in _SCRIPT.findall(html))
+    policy = (
+        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = f'<head>\n    <meta charset="UTF-8">\n    <meta http-equiv="Content-Security-Policy" content="{policy}">'
+    return html.replace("<head>", head, 1)
+
+
+# Charts drawn to SVG while a page is written, and what stands around them.
+#
+# The SVG is drawn in the `page` theme, whose colours are CSS variables, so one drawing serves light, dark and print.
+# Every mark that can be read carries its sentence (`aria-label`, from the chart's `description`), which is what the
+# page's script shows under the pointer, under a finger, and on arrow keys: the script knows nothing about charts.
+
+WIDTHS = {"phone": 326, "tablet": 600, "desk": 1080}
+"""Of whole charts with their axes and legends, on screens up to 46rem, up to 74rem, and beyond (see shell.css)."""
+BROAD = 440  # pixels; what is drawn wider cannot be read at the width of a telephone
+PLACES = "d|transform|viewBox|[xyr]|[xy][12]|[cdr][xy]|width|height|points"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A chart on a page: `name` is that of its files and unique on the page, `summary` is read to who cannot see it."""
+
+    name: str
+    title: str
+    caption: str
+    summary: str
+    svg: str
+    specification: dict[str, Any]
+
+
+def drawn(chart: Any, name: str, *, title: str, caption: str = "", summary: str = "") -> Drawn:
+    """A chart with its words, ready for the `figure` of `figure.html`, at the width it was drawn at."""
+    document = specification(chart, "light", validate=False)
+    return Drawn(name, title, caption, summary or caption or title, drawing(chart, name), document)
+
+
+def drawn_to_fit(make: Callable[[int], Any], name: str, *, title: str, caption: str = "", summary: str = "") -> Drawn:
+    """A chart as wide as its card on a telephone, a tablet and a desk: `make(width)` gives it for a width in pixels.
+
+    One drawing that shrinks would shrink its letters too, so there are three, and the style sheet shows one of them.
+    """
+    charts = {fit: make(width) for fit, width in WIDTHS.items()}
+    svg = "".join(f'<div class="fits-{fit}">{drawing(chart, f"{name}-{fit}")}</div>' for fit, chart in charts.items())
+    document = specification(charts["desk"], "light", validate=False)
+    return Drawn(name, title, caption, summary or caption or title, svg.replace(' class="broad"', ""), document)
+
+
+def drawing(chart: Any, name: str) -> str:
+    """A chart as SVG for a page, with colours from the page and the width it was drawn at.
+
+    A drawing too wide for a narrow screen is marked `broad`, and the style sheet lets it scroll instead of shrink.
+    """
+    svg = numbered(slim(render(specification(chart, "page", validate=False), ".svg").decode()), name)
+    found = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
+    assert found is not None
+    broad = ' class="broad"' if float(found[1]) > BROAD else ""
+    return svg.replace("<svg ", f'<svg width="{found[1]}"{broad} ', 1)
+
+
+def fluid(document: dict[str, Any]) -> str:
+    """A specification as SVG that grows and shrinks with its column."""
+    return slim(render({**document, "config": configuration("page")}, ".svg").decode())
+
+
+def numbered(svg: str, name: str) -> str:
+    """Clips and gradients are numbered by how much was drawn before: here they are numbered from 0, so that equal
+    charts give equal drawings, and `name` keeps those of one page apart."""
+    for kind, label in (("clip", "clip"), ("gradient_", "gradient")):
+        numbers: dict[str, int] = {}
+        svg = re.sub(
+            rf'((?: id="|url\(#)){kind}(\d+)',
+            lambda found, label=label, numbers=numbers: (  # type: ignore[misc]
+                f"{found[1]}{name}-{label}{numbers.setdefault(found[2], len(numbers))}"
+            ),
+            svg,
+        )
+    return svg
+
+
+def slim(svg: str) -> str:
+    """Drop what the stylesheet says already or what says nothing; let the drawing grow with its column."""
+    svg = re.sub(r' (?:opacity="1"|pointer-events="none"|version="1.1"|xmlns:xlink="[^"]*"|class="marks")', "", svg)
+    svg = re.sub(r' (?:font-family|aria-roledescription|font-size)="[^"]*"', "", svg)
+    svg = re.sub(r' role="graphics-(?:object|symbol)"', "", svg)
+    svg = re.sub(r'<path class="(?:background|foreground)"[^>]*/>', "", svg)
+    # Hundredths of a pixel are enough for places, but not for what is written: 0.005 beside an axis is no 0.00.
+    svg = re.sub(rf' (?:{PLACES})="[^"]*"(?=[^<]*>)', lambda place: re.sub(r"(\.\d\d)\d+", r"\1", place[0]), svg)
+    return re.sub(
+        r'(<svg [^>]*?) width="[^"]*" height="[^"]*"',
+        r'\1 aria-hidden="true" focusable="false"',
+        svg,
+        count=1,
+    )

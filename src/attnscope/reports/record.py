@@ -1,0 +1,203 @@
+"""What every record does, whatever command it comes from: save, load, table, chart, sentences, page, notebook.
+
+    record.save("collapse.json"); attnscope.load("collapse.json")
+    record.table(); record.chart(); record.sentences(); attnscope.report(record, "collapse.html")
+
+A record is a frozen dataclass whose fields are its file: `{"format": "attnscope-KIND", "version": 1, ...fields}`. What
+a person reads of it lies beside it, in the folder of its command, and is imported when it is first asked for:
+
+    words.py       sentences(record), verdict(record), and show(record, verbose=False) for a terminal
+    page.py        render(record) for a page, chart(record) for a picture
+
+Long ones have a `terminal.py` for `show` and a `chart.py` for `chart`. `html(record)` beside `show` replaces the
+sentences in a notebook. So a record can be read where nothing can be drawn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from attnscope.core.decoding import FieldError, decode, encode
+from attnscope.core.errors import RefusalError
+from attnscope.core.files import named_path, read_document, write_atomically
+from attnscope.reports.words import Verdict
+
+if TYPE_CHECKING:
+    import pandas
+
+Kind = TypeVar("Kind", bound="Record")
+Step = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""From the document of one version to that of the next."""
+BESIDE = (
+    "format",
+    "version",
+    "sentences",
+    "files",
+    "chart",
+)  # what files and `--json` say beside fields
+
+
+HEADS = ".safetensors"  # compiled heads are the one record that is not JSON
+
+
+class Record:
+    """Abstract: subclasses are frozen dataclasses that set KIND and COMMAND and say what their table and repr are."""
+
+    KIND: ClassVar[str]
+    COMMAND: ClassVar[str]  # what to run to make one: a refusal says so
+    FILE: ClassVar[str]  # what commands call the file
+    FOLDER: ClassVar[str] = ""  # package with its words and page; the one that holds the class if empty
+    VERSION: ClassVar[int] = 1
+    STEPS: ClassVar[Mapping[int, Step]] = MappingProxyType({})  # from every earlier version to the next
+    INDENT: ClassVar[int | None] = 1  # None: one line, for documents of thousands of numbers
+
+    @classmethod
+    def made_by(cls) -> str:
+        """What makes one, for refusals."""
+        return f"`attnscope {cls.COMMAND}`"
+
+    def to_json(self) -> dict[str, Any]:
+        """All that `--json` prints."""
+        fields: dict[str, Any] = encode(self)
+        return {"format": f"attnscope-{self.KIND}", "version": self.VERSION, **fields}
+
+    def document(self) -> dict[str, Any]:
+        """What `save` writes: what `to_json` gives, unless more is needed to read it back."""
+        return self.to_json()
+
+    @classmethod
+    def from_json(cls: type[Kind], data: Mapping[str, Any]) -> Kind:
+        """What `to_json` gave, read back; a `FieldError` names what does not belong there."""
+        read: Kind = decode(cls, {name: value for name, value in data.items() if name not in BESIDE})
+        return read
+
+    def save(self, path: Path | str) -> Path:
+        """One JSON document, written whole or not at all; compressed where its name ends in .gz. The page where it
+        ends in .html."""
+        path = named_path(path)
+        if path.suffix.lower() == ".html":
+            return self.write_page(path)
+        separators = (",", ":") if self.INDENT is None else None
+        text = json.dumps(
+            self.document(), indent=self.INDENT, separators=separators, allow_nan=False, ensure_ascii=False
+        )
+        # A name that is not UTF-8 becomes question marks rather than an error after hours of work.
+        write_atomically(path, text.encode("utf-8", errors="replace"))
+        return path
+
+    @classmethod
+    def load(cls: type[Kind], path: Path | str) -> Kind:
+        """Read the file that `save` wrote, given itself or the folder that holds it; refuse another kind of record."""
+        file = cls.file_in(named_path(path, "file"))
+        wanted = f"the {cls.KIND} file that {cls.made_by()} wrote"
+        data = {"format": "attnscope-compiled"} if file.suffix.lower() == HEADS else read_document(file, wanted)
+        kind = kind_of(data)
+        if not kind:
+            raise RefusalError(f"{file} is not a {cls.KIND} file: give {wanted}.")
+        if kind != cls.KIND:
+            raise RefusalError(f"{file} is of the kind {kind} and not a {cls.KIND}: give {wanted}.")
+        return read_record(cls, data, file)
+
+    @classmethod
+    def file_in(cls, path: Path) -> Path:
+        """Return `path` itself, or the file of this kind in it where it is a folder."""
+        if not path.is_dir():
+            return path
+        usual = path / cls.FILE
+        packed = usual.with_name(f"{usual.name}.gz")
+        return packed if packed.is_file() and not usual.exists() else usual
+
+    def table(self) -> pandas.DataFrame:
+        """The numbers as a tidy frame."""
+        raise NotImplementedError
+
+    def sentences(self) -> tuple[str, ...]:
+        """What the numbers say, in plain words."""
+        said: tuple[str, ...] = ask(self, "sentences")
+        return said
+
+    def chart(self, *args: Any, theme: str | None = "light", **options: Any) -> Any:
+        """The picture of this record, as an Altair chart; the command's `chart` function says what can be asked for.
+
+        Altair joins charts (`one | other`) only where none has colours of its own: ask for both with `theme=None`.
+        """
+        return self._dressed(ask(self, "chart", *args, **options), theme)
+
+    def write_page(self, path: Path | str, **options: Any) -> Path:
+        """The self-contained HTML page of this record."""
+        path = named_path(path)
+        page: str = ask(self, "render", **options)
+        write_atomically(path, page.encode("utf-8", errors="replace"), make_folder=True)
+        return path
+
+    def page_name(self, file: Path) -> str:
+        """What the page of a record in `file` is called beside it."""
+        return f"{Path(file.name.removesuffix('.gz')).stem}.html"
+
+    def _repr_html_(self) -> str:
+        """How it shows itself in a notebook. All text is escaped."""
+        shown: str = import_module("attnscope.reports.notebook").html(self)
+        return shown
+
+    @staticmethod
+    def _dressed(chart: Any, theme: str | None) -> Any:
+        return chart if theme is None else import_module("attnscope.reports.theme").dressed(chart, theme)
+
+
+_HOMES = MappingProxyType(
+    {
+        "sentences": ("words",),
+        "verdict": ("words",),
+        "show": ("terminal", "words"),
+        "html": ("terminal", "words"),
+        "chart": ("chart", "page"),
+        "render": ("page",),
+    }
+)
+
+
+def ask(record: Record, question: str, *args: Any, **options: Any) -> Any:
+    """Call the function of this name in the folder of the record; None where the folder has no such function."""
+    folder = record.FOLDER or type(record).__module__.rpartition(".")[0]
+    for name in _HOMES[question]:
+        if find_spec(f"{folder}.{name}") is not None:
+            answer = getattr(import_module(f"{folder}.{name}"), question, None)
+            if answer is not None:
+                return answer(record, *args, **options)
+    return None
+
+
+def verdict(record: Record) -> Verdict:
+    """Return what the command's `words.py` concludes from a record."""
+    found: Verdict = ask(record, "verdict")
+    return found
+
+
+def kind_of(data: Any) -> str:
+    """Return the kind that a document says it is, or "" where it does not say."""
+    form = str(data.get("format", "") if isinstance(data, dict) else "")
+    return form.removeprefix("attnscope-") if form.startswith("attnscope-") else ""
+
+
+def read_record(kind: type[Kind], data: Mapping[str, Any], path: Path) -> Kind:
+    """The record in a document of its kind, or one sentence about what is wrong with it."""
+    try:
+        while isinstance(version := data.get("version"), int) and version < kind.VERSION and version in kind.STEPS:
+            data = {**kind.STEPS[version](data), "version": version + 1}
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise RefusalError(f"{path} is damaged inside ({error}): run {kind.made_by()} again.") from error
+    if data.get("version") != kind.VERSION:
+        raise RefusalError(
+            f"{path} is a {kind.KIND} of version {data.get('version')} and this attnscope reads version {kind.VERSION}:"
+            f" run {kind.made_by()} again, or use the attnscope that wrote it."
+        )
+    try:
+        return kind.from_json(data)
+    except FieldError as error:
+        raise RefusalError(f"{path} is damaged inside ({error}): run {kind.made_by()} again.") from error

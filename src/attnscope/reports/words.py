@@ -1,0 +1,62 @@
+"""Words that pages and terminals share: a verdict, sources as links, what a card says, how sequences begin."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from attnscope.core.card import Card
+from attnscope.core.words import numeral
+
+Level = Literal["calm", "info", "warning", "critical"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The first sentence of a record, and how bad it is: `calm`, or the severity of a finding."""
+
+    level: Level
+    sentence: str
+
+
+_ARXIV = re.compile(r"(?:arXiv:\s*)?(\d{4}\.\d{4,5})(?:v\d+)?", re.IGNORECASE)
+
+
+class Words(NamedTuple):
+    """A stretch of text, and where it leads, if anywhere."""
+
+    text: str
+    address: str | None = None
+
+
+def citation(text: str) -> tuple[Words, ...]:
+    """A source with its arXiv numbers as links. Only arXiv addresses are made, and only from digits."""
+    words: list[Words] = []
+    end = 0
+    for match in _ARXIV.finditer(text):
+        words += [Words(text[end : match.start()]), Words(match[0], f"https://arxiv.org/abs/{match[1]}")]
+        end = match.end()
+    return tuple(w for w in (*words, Words(text[end:])) if w.text)
+
+
+def card_range(card: Card) -> str:
+    """`0 to 1`, `from 0`, `any number`."""
+    low, high = (numeral(v) if abs(v) != float("inf") else None for v in (card.low, card.high))
+    if low is None or high is None:
+        return "any number" if low is None and high is None else f"from {low}" if high is None else f"up to {high}"
+    return f"{low} to {high}"
+
+
+def beginning_words(provenance: Mapping[str, Any]) -> tuple[str, ...]:
+    """`BOS first (the tokenizer adds it)`, `no BOS (the tokenizer has none)`; nothing where it is not known."""
+    found = provenance.get("bos")
+    if not isinstance(found, Mapping) or "begins" not in found:
+        return ()
+    if not isinstance(found["begins"], bool):  # surveys of both kinds, merged
+        return ("with and without BOS",)
+    why = found.get("why")
+    reason = "; ".join(map(str, why)) if isinstance(why, list) else why
+    said = "BOS first" if found["begins"] else "no BOS"
+    return (f"{said} ({reason})" if reason else said,)

@@ -1,0 +1,173 @@
+"""What is said of a collapse: the grades and their limits, the verdict and its level, the screen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from attnscope.commands.collapse.words import (
+    COLLAPSED,
+    HALF,
+    MOST,
+    NEARLY_ALL,
+    Grade,
+    corpus_words,
+    graded,
+    remarks,
+    sentences,
+    share_words,
+    variant_sentences,
+    verdict,
+)
+from attnscope.reports.terminal import print_record
+from tests.reports.sample_collapse import collapse_of, sample_curves
+
+
+@pytest.mark.parametrize(
+    ("mean", "grade"),
+    [
+        ((1.0, 2.0), Grade.KEEPS_NEARLY_ALL),
+        ((1.0, NEARLY_ALL), Grade.KEEPS_NEARLY_ALL),
+        ((1.0, math.nextafter(NEARLY_ALL, 0)), Grade.KEEPS_MOST),
+        ((1.0, MOST), Grade.KEEPS_MOST),
+        ((1.0, math.nextafter(MOST, 0)), Grade.LOSES_HALF),
+        ((0.98, 0.495), Grade.LOSES_HALF),
+        ((1.0, HALF), Grade.LOSES_HALF),
+        ((1.0, math.nextafter(HALF, 0)), Grade.LOSES_MOST),
+        ((1.0, COLLAPSED), Grade.LOSES_MOST),
+        ((1.0, math.nextafter(COLLAPSED, 0)), Grade.COLLAPSES),
+        ((1.0, 1e-5, 0.9), Grade.COLLAPSES),  # what grows again is no longer the tokens
+        ((1.0, math.nan), Grade.BROKEN),
+        ((1.0, 1e-5, math.nan), Grade.COLLAPSES),
+        ((math.nan, 0.5), Grade.KEEPS_NEARLY_ALL),  # nothing is known of what was lost
+        ((0.0, 0.0), Grade.COLLAPSES),
+    ],
+)
+def test_grades(mean: tuple[float, ...], grade: Grade) -> None:
+    assert graded(mean) is grade
+
+
+def ends(**values: float) -> dict[str, tuple[float, ...]]:
+    names = {"alone": "san", "mlps": "san+mlp", "skips": "san+skip", "whole": "whole"}
+    return {names[name]: (1.0, value) for name, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("left", "level", "words"),
+    [
+        (
+            ends(alone=1e-6, mlps=1e-6, skips=0.5, whole=0.5),
+            "info",
+            "The whole model loses about half of what tells its tokens apart (50% is left after 1 block); attention "
+            "alone would collapse, and skips save it from that.",
+        ),
+        (
+            ends(alone=0.2, mlps=0.2, skips=0.2, whole=0.95),
+            "calm",
+            "attention alone would lose most of it, and it takes skips and MLPs together to save it from that.",
+        ),
+        (ends(alone=0.4, mlps=0.95, skips=0.5, whole=0.95), "calm", "lose about half of it, and MLPs save it from"),
+        (
+            ends(alone=0.7, mlps=0.95, skips=1.0, whole=0.95),
+            "calm",
+            "skips or MLPs, either of them, save it from that.",
+        ),
+        (ends(alone=0.95, mlps=0.9, skips=1.0, whole=0.92), "calm", "attention alone would keep nearly all of it too."),
+        (ends(alone=0.002, whole=0.33), "warning", "; attention alone would lose most of it too."),
+        (ends(alone=1e-6, skips=0.95, whole=1e-5), "critical", "; attention alone would collapse too."),
+        (
+            ends(whole=2.0),
+            "calm",
+            "nearly all of what tells its tokens apart (the residual is 2 after 1 block, 1 before).",
+        ),
+        (
+            ends(alone=1e-6, mlps=1e-6, skips=0.01, whole=0.004),
+            "warning",
+            "loses most of what tells its tokens apart (less than 1% is left after 1 block); attention alone would "
+            "collapse, and skips save it from that.",
+        ),
+        (
+            ends(alone=1e-6, mlps=1e-6, skips=1e-5, whole=1e-4),
+            "critical",
+            "The whole model collapses: the residual is 1e-4 after block 0, and neither skips nor MLPs save it.",
+        ),
+        (ends(alone=0.5, whole=1e-4), "critical", "; attention alone would lose about half of it."),
+        (ends(alone=0.2, whole=0.9), "calm", "; attention alone would lose most of it."),
+        (ends(whole=0.9), "calm", "The whole model keeps nearly all of what tells its tokens apart (90% is left"),
+        (ends(whole=math.nan, alone=0.5), "critical", "The whole model gives no finite number after block 0"),
+        (ends(alone=1e-6), "info", "Attention alone collapses: the residual is 1e-6 after block 0."),
+    ],
+)
+def test_the_verdict_speaks_of_the_whole_model_and_of_what_saves_it(
+    left: dict[str, tuple[float, ...]], level: str, words: str
+) -> None:
+    told = verdict(collapse_of(left))
+    assert words in told.sentence
+    assert told.level == level
+    assert told.sentence.endswith(".")
+    assert ". " not in told.sentence  # one sentence
+
+
+def test_sentences_name_the_blocks() -> None:
+    found = collapse_of({"san": (0.9, 0.1, 1e-4, 1e-6), "whole": (0.9, 0.8, 0.7, 0.65)})
+    assert sentences(found) == (
+        "Attention alone collapses: the residual is 1e-4 after block 1, 1e-6 after block 2.",
+        "The whole model keeps most of what tells its tokens apart: 0.65 of 0.9 is left after block 2.",
+        "One block of attention alone takes a small spread d of its tokens to about d^3.02 (fitted over 9 readings of "
+        "single blocks; the theory says 3).",
+    )
+    assert variant_sentences(found, short=True)[1] == "The whole model keeps most: 0.65 of 0.9 is left after block 2."
+    grown = collapse_of({"whole": (0.5, 0.75)})
+    assert variant_sentences(grown)[0].endswith("apart: 0.75 after block 0, 0.5 entering block 0.")
+    rounded = collapse_of({"san": (0.9, 1e-3, 1e-17)})
+    assert variant_sentences(rounded)[0] == (
+        "Attention alone collapses: after block 1 only rounding is left (below 1e-14)."
+    )
+    broken = collapse_of({"whole": (0.9, 0.8, math.nan)})
+    assert variant_sentences(broken)[0] == (
+        "The whole model gives no finite number after block 1: the residual was 0.8 entering block 1."
+    )
+    assert variant_sentences(collapse_of({"whole": (math.nan, math.nan)})) == (
+        "The whole model gives no finite number.",
+    )
+
+
+def test_shares_that_round_to_nothing_are_said_so() -> None:
+    assert [share_words(share) for share in (1.2, 0.504, 0.01, 0.0099)] == ["120%", "50%", "1%", "less than 1%"]
+
+
+def test_notes_on_bounds_are_no_remarks_and_the_papers_norm_goes_without_saying() -> None:
+    found = collapse_of(sample_curves())
+    assert remarks(found) == ("Only the decoder is measured here.",)
+    assert corpus_words(found) == "a text, 8 sequences of up to 64 tokens"
+    assert corpus_words(replace(found, norm="frobenius")).endswith(", frobenius norm")
+
+
+def screen(**options: Any) -> list[str]:
+    written = StringIO()
+    print_record(
+        collapse_of(sample_curves(), bounds=True),
+        files={"Page": Path("out/collapse.html")},
+        console=Console(width=80, file=written),
+        **options,
+    )
+    return written.getvalue().splitlines()
+
+
+def test_the_screen_is_short_and_tables_come_on_request() -> None:
+    calm, published, wordy = screen(), screen(published="BERT"), screen(verbose=True)
+    assert len(calm) <= len(published) <= 30
+    assert max(map(len, calm)) <= 80
+    assert sum(line.startswith("· ") for line in calm) == 4
+    assert not any("bound" in line for line in calm)
+    assert any("out/collapse.html" in line for line in calm)
+    text = " ".join(" ".join(wordy).split())
+    assert "bound from" in text
+    assert "Relative residual" in text
+    assert "With its skip and the patterns seen here, attention cannot collapse the stream in 12 of 12" in text
