@@ -128,8 +128,8 @@ REPRODUCE = (
     """
 import sys, time
 sys.path.insert(0, {tests!r})
-from attnscope.papers import cards, reproduce as driver
-from attnscope.papers.models import train
+from attnscope.papers import cards, run as driver
+from attnscope.commands.treat import train
 from tests.papers.stand_in import stand_in
 driver.experiments = lambda: {{"stand_in": stand_in}}
 cards.cards = lambda: {{"stand_in": stand_in.card}}

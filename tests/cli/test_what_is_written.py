@@ -15,7 +15,7 @@ import pytest
 
 from attnscope.cli.files import model_folder
 from attnscope.cli.main import app
-from attnscope.papers import run as cards
+from attnscope.papers import cards
 from attnscope.papers import run as driver
 from tests.command import attnscope
 from tests.papers.stand_in import stand_in

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from attnscope.cli.reproduce import reproduce
 from attnscope.core.errors import RefusalError
-from attnscope.papers import run as cards
+from attnscope.papers import cards
 from attnscope.papers import run as driver
 from tests.papers.stand_in import stand_in
 from tests.papers.test_reproduce import stopping_after

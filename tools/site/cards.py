@@ -8,8 +8,8 @@ import math
 from dataclasses import fields
 from pathlib import Path
 
+from attnscope.commands.scan import diagnose as limits
 from attnscope.commands.scan.diagnose import Thresholds
-from attnscope.commands.scan.diagnose import diagnose as limits
 from attnscope.commands.watch.rule import rules
 from attnscope.core.registry import constructions, explanations, findings, measures
 from tools.site.markdown import code, linked, prose, table

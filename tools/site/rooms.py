@@ -16,8 +16,9 @@ LETTER = 8  # pixels, about
 def layers() -> list[list[str]]:
     """From the top of the ladder to its foot: rooms of one step do not import each other."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    (ladder,) = (one for one in settings["tool"]["importlinter"]["contracts"] if one.get("exhaustive"))
-    return [step.split(" | ") for step in ladder["layers"] if step != "__main__"]
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    (ladder,) = (contract for contract in contracts if contract.get("containers") == ["attnscope"])
+    return [step.split(" | ") for step in ladder["layers"]]
 
 
 def torch_free() -> set[str]:
@@ -25,7 +26,7 @@ def torch_free() -> set[str]:
     (contract,) = (
         one for one in settings["tool"]["importlinter"]["contracts"] if one.get("forbidden_modules") == ["torch"]
     )
-    return {module.removeprefix("attnscope.") for module in contract["source_modules"]}
+    return {module.removeprefix("attnscope.") for module in contract["source_modules"] if module.count(".") == 1}
 
 
 def rooms_page() -> str:

@@ -89,7 +89,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from dataclasses import replace
-from attnscope.commands.timeline import RunLog
+from attnscope.commands.watch.run_folder import RunLog
 from tests.commands.timeline.sample import header, look
 log = RunLog.create(Path(sys.argv[1]), header())
 one = look(0, layers=12, heads=100)

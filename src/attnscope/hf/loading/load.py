@@ -26,11 +26,9 @@ from attnscope.core.stamp import refuse_unusable_seed
 from attnscope.hf.exchanging.recipe import PREFIX
 from attnscope.hf.loading import classes
 from attnscope.hf.loading.devices import cast, device_named, dtype_named
+from attnscope.hf.loading.hashing import described, hash_of_files, hash_of_json
 from attnscope.hf.loading.model_files import (
     Header,
-    described,
-    hash_of_files,
-    hash_of_json,
     open_gguf,
     refuse_impossible_settings,
     refuse_whole_numbers,

@@ -6,9 +6,6 @@ differently. So the configuration counts too, without what only says who saved i
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 
 from attnscope.core.errors import RefusalError
@@ -154,40 +150,6 @@ def _is_precision(value: Any) -> bool:
         return all(map(_is_precision, value.values()))
     if value is None or value == "auto":
         return True
+    import torch
+
     return isinstance(value, str) and isinstance(getattr(torch, value.removeprefix("torch."), None), torch.dtype)
-
-
-# Set or changed by saving and loading; the precision of a scan is said beside the model, not in it.
-_BOOKKEEPING = frozenset({"name", "architectures", "dtype", "torch_dtype", "auto_map"})
-
-
-def hash_of_files(files: Iterable[Path]) -> str:
-    """SHA-256 of one file, as `sha256sum` prints it; of several, that of their names and hashes in order."""
-    hashes = [(file.name, _hash_of_file(file)) for file in sorted(files)]
-    if len(hashes) == 1:
-        return hashes[0][1]
-    return hash_of_json(hashes)
-
-
-def hash_of_json(data: Mapping[str, Any] | list[Any]) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def described(config: Any) -> dict[str, Any]:
-    """What a configuration says about computation; empty where there is none that can be read."""
-    if dataclasses.is_dataclass(config) and not isinstance(config, type) and not hasattr(config, "to_dict"):
-        return _computing(dataclasses.asdict(config))
-    return _computing(config.to_dict()) if callable(getattr(config, "to_dict", None)) else {}
-
-
-def _computing(settings: Mapping[Any, Any]) -> dict[str, Any]:
-    return {
-        str(name): _computing(value) if isinstance(value, Mapping) else value
-        for name, value in settings.items()
-        if not (str(name).startswith("_") or name in _BOOKKEEPING or "version" in str(name) or "path" in str(name))
-    }
-
-
-def _hash_of_file(file: Path) -> str:
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
