@@ -88,7 +88,8 @@ dist: $(STAMP)  ## wheel and sdist, and a look into both
 	$(BIN)/python -m build -q --outdir dist .
 	$(BIN)/python tools/check_release.py --contents
 
-release: dist  ## both installed into empty environments outside the checkout, with torch and without, and used there
+release: dist  ## real addresses in pyproject.toml, and both installed into empty environments outside the checkout, with torch and without, and used there
+	$(BIN)/python tools/check_release.py --addresses
 	$(BIN)/python tools/check_release.py
 
 weights: $(STAMP)  ## real weights and texts for the tests, unpacked from packages

@@ -2,6 +2,7 @@
 
 python tools/check_release.py                 contents, and the three environments: some minutes, most of them torch's
 python tools/check_release.py --contents      what lies in the wheel and in the sdist, and nothing is installed
+python tools/check_release.py --addresses     whether [project.urls] holds real addresses, and nothing else
 
 Environments are new, in a temporary folder that is removed (--folder keeps them, and goes on with those that it
 holds), and made with the Python that runs this:
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import zipfile
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -28,6 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "attnscope"
+PLACEHOLDER = "example.invalid"  # in addresses of pyproject.toml that nobody has filled in
 TORCH = "torch==2.13.0"
 REFUSAL = "attnscope: This needs torch, which is not installed: pip install 'attnscope[torch]'.\n"
 NEEDED = (
@@ -39,7 +42,7 @@ NEEDED = (
         "data/embedded.txt",
     ),
     *("commands/scan/survey/survey-1.schema.json", "reports/templates/shell.html", "papers/references.json"),
-    *("measures/cards.json", "variants/cards.json", "reproducing/cards.json", "compiling/known_widths.json"),
+    *("measures/cards.json", "variants/cards.json", "papers/cards.json", "commands/capacity/known_widths.json"),
 )
 FORBIDDEN = ("tests/", "tools/", "bench/", ".weights", ".venv", "__pycache__")
 # A short training whose record is a run folder.
@@ -193,14 +196,28 @@ def check(dist: Path, *, contents_only: bool, newest: bool, folder: Path | None)
     print("fit to be released")
 
 
+def check_addresses() -> None:
+    """Refuse a release whose metadata would show placeholders as links."""
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"].get("urls", {})
+    missing = [name for name, address in urls.items() if not address or PLACEHOLDER in address]
+    if missing or not urls:
+        raise UnfitError(
+            f"fill in [project.urls] of pyproject.toml before a release: {', '.join(missing) or 'all of it'}"
+        )
+
+
 def main() -> int:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("dist", nargs="?", type=Path, default=ROOT / "dist", help="the folder with both files")
     words.add_argument("--contents", action="store_true", help="install nothing")
+    words.add_argument("--addresses", action="store_true", help="check [project.urls] alone")
     words.add_argument("--newest", action="store_true", help="without constraints.txt")
     words.add_argument("--folder", type=Path, help="where environments are made, and kept")
     given = words.parse_args()
     try:
+        if given.addresses:
+            check_addresses()
+            return 0
         check(given.dist, contents_only=given.contents, newest=given.newest, folder=given.folder)
     except UnfitError as error:
         print(f"check_release: {error}", file=sys.stderr)
