@@ -76,7 +76,7 @@ def test_rings_where_it_must_and_only_there(name: str) -> None:
 
 def test_heads_that_come_to_rest_are_a_note_however_many() -> None:
     (alarm,) = judged([look(50 * n, ("sink_mass", "value", size * HEADS)) for n, size in ((1, 0.1), (2, 0.9))])
-    assert (alarm.rule, alarm.severity, len(alarm.heads)) == ("sinks_forming", "info", 12)
+    assert (alarm.rule, alarm.severity, len(alarm.heads)) == ("sinks_forming", "note", 12)
 
 
 def test_entropy_collapse_needs_most_heads_of_a_layer() -> None:
@@ -158,7 +158,7 @@ def test_large_logits_that_a_model_came_with_are_no_alarm_until_they_rise() -> N
 
 
 def test_a_layer_of_mostly_dead_heads_is_a_warning_and_a_head_or_two_are_a_note() -> None:
-    for heads, severity in ((1, "info"), (2, "info"), (3, "warning"), (4, "warning")):
+    for heads, severity in ((1, "note"), (2, "note"), (3, "warning"), (4, "warning")):
         dead = HEADS.copy()
         dead[1, :heads] = 0.0
         (alarm,) = judged([look(n, ("inactive_heads", "value", one)) for n, one in enumerate((HEADS, dead))])

@@ -63,8 +63,7 @@ def _headlines(survey: Survey) -> list[tuple[str, str, tuple[float, float, float
     return lines  # type: ignore[return-value]
 
 
-STYLE: dict[str, str] = {"critical": "bold red", "warning": "yellow", "info": "blue"}
-CALLED: dict[str, str] = {"info": "note"}  # what a severity is called, where that is not its own name
+STYLE: dict[str, str] = {"critical": "bold red", "warning": "yellow", "note": "blue"}
 SPARK_WIDTH = 30
 MOST_LINES = 24  # of the screen without --verbose; with what every screen ends with they are at most 30
 FEW_REASONS = 2  # why something was not measured, beyond which they are counted
@@ -170,10 +169,9 @@ def finding_table(findings: Sequence[Finding], *, advice: bool = True) -> Table:
     table.add_column()
     for finding in findings:
         words = Text(clean(finding.sentence))
-        if advice and finding.severity != "info":
+        if advice and finding.severity != "note":
             words.append("\n" + clean(finding.advice), style="dim")
-        called = CALLED.get(finding.severity, finding.severity)
-        table.add_row(Text(called, style=STYLE[finding.severity]), words)
+        table.add_row(Text(finding.severity, style=STYLE[finding.severity]), words)
     return table
 
 

@@ -89,17 +89,17 @@ def _section(survey: Survey, name: str) -> dict[str, Any]:
 NAMES: dict[Severity, tuple[str, str]] = {
     "critical": ("critical", "critical"),
     "warning": ("warning", "warnings"),
-    "info": ("note", "notes"),
+    "note": ("note", "notes"),
 }
 
 
 def verdict(survey: Survey, findings: Sequence[Finding] | None = None, thresholds: Thresholds | None = None) -> Verdict:
     """The worst finding in its own words, or that there is no problem; and how many of each severity there are."""
     if not survey.cells:
-        return Verdict("info", "Nothing was measured.")
+        return Verdict("note", "Nothing was measured.")
     found = diagnose(survey, thresholds) if findings is None else findings
     worst = max(found, key=lambda finding: SEVERITIES.index(finding.severity), default=None)
-    if worst is None or worst.severity == "info":
+    if worst is None or worst.severity == "note":
         return Verdict("calm", f"No problems: {count_words(found)}.")
     return Verdict(worst.severity, f"{worst.sentence} ({count_words(found, zero=False)})")
 

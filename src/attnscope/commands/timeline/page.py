@@ -111,7 +111,7 @@ def _loss(timeline: Timeline) -> list[Drawn]:
         loss_chart(timeline, 600)
     except RefusalError:
         return []
-    marked = any(spell.alarm.severity != "info" for run in timeline.runs for spell in run.alarms)
+    marked = any(spell.alarm.severity != "note" for run in timeline.runs for spell in run.alarms)
     marks = " Triangles are alarms, at the step at which they began; notes are in the list above." if marked else ""
     thinned = " ".join(
         f"Of {count(len(run.looks), 'look')} at most {POINTS} points are drawn, of neighbours the"
