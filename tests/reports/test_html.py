@@ -385,7 +385,7 @@ def test_a_finding_shows_the_text_behind_it_unless_it_is_left_out() -> None:
     page = render_report(kept)
     assert f"<mark>{escape(NASTY)}</mark> fell down" in page
     assert f"(sample {finding.details['sample']}, token 0 marked)" in page
-    assert "Texts of 1 sequence that findings point at are in this page" in page
+    assert "This page holds the texts of 1 sequence behind its findings" in page
     for without in (render_report(kept, keep_text=False), render_report(survey)):
         assert "fell down" not in without
         assert "No text of the corpus is in this page." in without

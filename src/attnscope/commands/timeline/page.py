@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from attnscope.commands.compare.chart import distinct
-from attnscope.commands.scan.words import NAMES
 from attnscope.commands.timeline.chart import telling
 from attnscope.commands.timeline.maps import StepMap, step_maps, thinning
 from attnscope.commands.timeline.record import Key, Spell, Timeline
@@ -143,7 +142,7 @@ def _shown(name: str, spell: Spell) -> Shown:
     alarm = spell.alarm
     return Shown(
         alarm,
-        NAMES[alarm.severity][0],
+        alarm.severity,
         name,
         when(spell),
         spell.sentence,

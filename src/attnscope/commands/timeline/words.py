@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscope.commands.scan.words import NAMES
+from attnscope.commands.scan.words import count_words
 from attnscope.commands.timeline.record import Key, Spell, Timeline
 from attnscope.core.card import Card
 from attnscope.core.finding import SEVERITIES
@@ -206,5 +206,4 @@ def _looks(timeline: Timeline) -> str:
 
 
 def _counts(spells: Sequence[Spell]) -> str:
-    counts = {severity: sum(s.alarm.severity == severity for s in spells) for severity in reversed(SEVERITIES)}
-    return ", ".join(f"{n} {NAMES[severity][n != 1]}" for severity, n in counts.items() if n)
+    return count_words([spell.alarm for spell in spells], zero=False)
