@@ -49,11 +49,11 @@ def run(folder: Path, *words: str) -> tuple[int, str]:
         (("few", "most", "--fail-on", "warning"), 1),
         (("few", "most", "--fail-on", "critical"), 0),
         (("few", "some", "--fail-on", "warning"), 0),  # worse, and still a note
-        (("few", "some", "--fail-on", "info"), 1),
-        (("most", "few", "--fail-on", "info"), 0),  # better
-        (("most", "most", "--fail-on", "info"), 0),  # as bad as before
+        (("few", "some", "--fail-on", "note"), 1),
+        (("most", "few", "--fail-on", "note"), 0),  # better
+        (("most", "most", "--fail-on", "note"), 0),  # as bad as before
         (("few", "some", "most", "--fail-on", "warning"), 1),  # any of them
-        (("most", "few", "some", "--fail-on", "info"), 0),
+        (("most", "few", "some", "--fail-on", "note"), 0),
         (("few", "most", "--fail-on", "warning", "--threshold", "uniform_entropy=1"), 0),
         (("few", "most", "--fail-on", "warning", "--json"), 1),
     ],

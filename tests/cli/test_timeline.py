@@ -45,7 +45,7 @@ def test_a_run_becomes_a_page_without_torch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert [len(told["looks"]), len(told["beside"][0]["looks"])] == [20, 10]
-    assert told["sentences"][0].startswith("a: Entropy collapses in layer 1, head 0, since step 750")
+    assert told["sentences"][0].startswith("a: Entropy collapses in block 1, head 0, since step 750")
     page = (tmp_path / "a" / "timeline.html").read_text()
     assert "What training did to attention" in page
     assert not (tmp_path / "a" / "timeline.json").exists()  # the run itself has it
@@ -160,7 +160,7 @@ def test_a_run_is_followed_while_it_is_written_and_q_leaves(tmp_path: Path) -> N
         for number in range(1, 18):
             log.append(look(number))
         screen.until("step 900 ·")
-        screen.until("Entropy collapses in layer 1")
+        screen.until("Entropy collapses in block 1")
         assert screen.press(b"q") == 0
     assert "\x1b[?1049h" in screen.text  # a screen of its own,
     assert "\x1b[?1049l" in screen.text  # given back

@@ -89,7 +89,7 @@ def test_sentences_and_lines() -> None:
     nothing = sentences(left)
     assert nothing[0].startswith("No width was measured for 3 of 8 tokens in the time given (--budget gives more);")
     assert len(nothing) == 2
-    assert [verdict(one).level for one in (found, missed, left)] == ["calm", "warning", "info"]
+    assert [verdict(one).level for one in (found, missed, left)] == ["calm", "warning", "note"]
     assert verdict(found).sentence == said[0]
     assert [line[:2] for line in need_lines(found)] == [
         ("joint", "4"),

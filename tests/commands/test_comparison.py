@@ -108,7 +108,7 @@ def test_more_heads_and_another_severity_are_one_row() -> None:
     assert (pair.kind, pair.status) == ("uniform_heads", "worse")
     assert pair.before is not None
     assert pair.after is not None
-    assert (len(pair.before.heads), pair.before.severity) == (2, "info")
+    assert (len(pair.before.heads), pair.before.severity) == (2, "note")
     assert (len(pair.after.heads), pair.after.severity) == (12, "warning")
     assert [other.status for other in compare(entropies(many), entropies(few)).findings] == ["better"]
 

@@ -12,7 +12,7 @@ from attnscope.core.finding import Finding, Severity
 from attnscope.core.registry import findings
 
 
-def made(kind: str = "uniform_heads", severity: Severity = "info", heads: int = 4, **more: Any) -> Finding:
+def made(kind: str = "uniform_heads", severity: Severity = "note", heads: int = 4, **more: Any) -> Finding:
     details = {"site": "self", "measure": "entropy", **more.pop("details", {})}
     layers = more.pop("layers", (0,))
     given = {"value": 0.97, "threshold": 0.95, "threshold_name": "uniform_entropy", "stack": "decoder", **more}

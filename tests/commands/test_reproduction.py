@@ -118,9 +118,9 @@ def test_the_verdict_counts_claims_and_names_those_that_did_not_hold() -> None:
     assert of(0) == ("calm", "The claim is reproduced.")
     assert of(0, 2, 4) == ("calm", "All 3 claims are reproduced.")
     assert of(0, 1) == ("warning", "1 of 2 claims is reproduced; 1 is not reproduced (broken).")
-    assert of(5, 5) == ("info", "None of 2 claims is reproduced; 2 are not run (left, left).")
+    assert of(5, 5) == ("note", "None of 2 claims is reproduced; 2 are not run (left, left).")
     assert of(*[5] * 5)[1].endswith("5 are not run (left, left, left and 2 more).")
-    assert verdict(replace(sample(), claims=())).level == "info"
+    assert verdict(replace(sample(), claims=())).level == "note"
 
 
 def test_what_a_claim_takes_as_given_is_kept_and_said(tmp_path: Path) -> None:

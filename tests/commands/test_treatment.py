@@ -24,7 +24,7 @@ from tests.commands.sample_treatment import sample_pruning, sample_treatment
 NUMBERS = st.floats(-10, 10)
 
 
-def found(kind: str = "sink", heads: int = 10, severity: Severity = "info", value: float = 0.5) -> Finding:
+def found(kind: str = "sink", heads: int = 10, severity: Severity = "note", value: float = 0.5) -> Finding:
     return Finding(
         kind=kind,
         severity=severity,
@@ -108,7 +108,7 @@ def only(found_in: dict[str, list[Finding]], baseline: str = "control") -> Outco
         (found(), None, "helped"),
         (None, found(), "harmed"),
         (found(), found(), "no effect"),
-        (found(severity="warning"), found(severity="info"), "helped"),
+        (found(severity="warning"), found(severity="note"), "helped"),
         (found(value=0.9), found(value=0.5), "helped"),  # the number came closer to its threshold
         (found(value=0.5), found(value=0.9), "harmed"),
         (found(value=0.50), found(value=0.52), "no effect"),

@@ -89,6 +89,6 @@ def test_a_refusal_is_one_line() -> None:
 
 def test_severity_is_ordered() -> None:
     finding = Finding("k", "warning", "model", (1,), (), "s", 1.0, 0.5, "t", "c", "a")
-    assert finding.at_least("info")
+    assert finding.at_least("note")
     assert finding.at_least("warning")
     assert not finding.at_least("critical")

@@ -179,7 +179,7 @@ def test_a_planted_head_is_found_and_told_of():
     found[1, 2] = 0.0
     assert found.max() < 0.2, "random heads do not"
     (finding,) = attnscope.diagnose(survey)
-    assert (finding.kind, finding.severity, finding.heads) == ("induction_heads", "info", ((1, 2),))
+    assert (finding.kind, finding.severity, finding.heads) == ("induction_heads", "note", ((1, 2),))
     assert finding.sentence.startswith(
         "In 1 of 8 heads (block 1) a token that occurred before attends to what followed"
     )

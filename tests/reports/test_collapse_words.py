@@ -63,7 +63,7 @@ def ends(**values: float) -> dict[str, tuple[float, ...]]:
     [
         (
             ends(alone=1e-6, mlps=1e-6, skips=0.5, whole=0.5),
-            "info",
+            "note",
             "The whole model loses about half of what tells its tokens apart (50% is left after 1 block); attention "
             "alone would collapse, and skips save it from that.",
         ),
@@ -101,7 +101,7 @@ def ends(**values: float) -> dict[str, tuple[float, ...]]:
         (ends(alone=0.2, whole=0.9), "calm", "; attention alone would lose most of it."),
         (ends(whole=0.9), "calm", "The whole model keeps nearly all of what tells its tokens apart (90% is left"),
         (ends(whole=math.nan, alone=0.5), "critical", "The whole model gives no finite number after block 0"),
-        (ends(alone=1e-6), "info", "Attention alone collapses: the residual is 1e-6 after block 0."),
+        (ends(alone=1e-6), "note", "Attention alone collapses: the residual is 1e-6 after block 0."),
     ],
 )
 def test_the_verdict_speaks_of_the_whole_model_and_of_what_saves_it(

@@ -62,7 +62,7 @@ def test_the_verdict_says_what_got_worse() -> None:
     gone = verdict(compare(uniform(24), uniform(0)))
     assert (gone.level, gone.sentence) == ("calm", "Nothing got worse: 1 is gone.")
     new = verdict(compare(uniform(0), uniform(4)))
-    assert (new.level, new.sentence) == ("info", "New: uniform heads 0 → 4 (note).")
+    assert (new.level, new.sentence) == ("note", "New: uniform heads 0 → 4 (note).")
     same = verdict(compare(uniform(4), uniform(4)))
     assert (same.level, same.sentence) == ("calm", "Nothing got worse: the findings are the same.")
 
@@ -75,7 +75,7 @@ def test_the_verdict_counts_the_others() -> None:
     assert there.level == "critical"
     assert there.sentence.startswith("New: NaN or infinity 0 → 1 head (critical)")
     assert "got better" in there.sentence
-    assert back.level in ("warning", "info")
+    assert back.level in ("warning", "note")
     assert "1 is gone" in back.sentence
 
 

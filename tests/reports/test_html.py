@@ -153,8 +153,8 @@ def test_policy_allows_this_script_and_this_style_only(page: str) -> None:
 def test_findings_come_worst_first_with_number_threshold_source_and_advice(page: str) -> None:
     articles = outline(page).find("article")
     severities = [a["data-severity"] for a in articles]
-    assert severities == sorted(severities, key=("critical", "warning", "info").index)
-    assert {"critical", "warning", "info"} == set(severities)
+    assert severities == sorted(severities, key=("critical", "warning", "note").index)
+    assert {"critical", "warning", "note"} == set(severities)
     words = outline(page).words()
     assert "NaN or infinity first appears in the attention of block 3" in words
     assert "0.3 threshold sink_mass" in words
@@ -224,7 +224,7 @@ def test_profiles_carry_a_sentence_per_reading(page: str) -> None:
 def test_text_from_a_survey_stays_text() -> None:
     groups = [o._replace(stack=NASTY) for o in observations(3, 2, 4, broken=((1, 1),), only=FEW)]
     survey = made_survey(groups, name=NASTY, corpus=NASTY)
-    finding = Finding(NASTY, "info", NASTY, (1,), ((1, 1),), NASTY, 1.0, 0.5, NASTY, NASTY, NASTY, {"site": NASTY})
+    finding = Finding(NASTY, "note", NASTY, (1,), ((1, 1),), NASTY, 1.0, 0.5, NASTY, NASTY, NASTY, {"site": NASTY})
     page = render_report(survey, findings=(finding,))
     assert "<script>alert" not in page
     assert "alert(1)</script" not in page
@@ -385,7 +385,7 @@ def test_a_finding_shows_the_text_behind_it_unless_it_is_left_out() -> None:
     page = render_report(kept)
     assert f"<mark>{escape(NASTY)}</mark> fell down" in page
     assert f"(sample {finding.details['sample']}, token 0 marked)" in page
-    assert "Texts of 1 sequence that findings point at are in this page" in page
+    assert "This page holds the texts of 1 sequence behind its findings" in page
     for without in (render_report(kept, keep_text=False), render_report(survey)):
         assert "fell down" not in without
         assert "No text of the corpus is in this page." in without

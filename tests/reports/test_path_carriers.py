@@ -95,7 +95,7 @@ def test_heads_are_sorted_by_size_and_ties_by_place() -> None:
 def test_every_way_heads_can_share(values: list[list[float]], alone: float, words: str) -> None:
     said = verdict(worth(values, alone))
     assert said.sentence.endswith(f"). {words}")
-    assert said.level == "info"
+    assert said.level == "note"
 
 
 def test_the_sum_of_few_heads_and_no_few_heads_meet_without_a_gap() -> None:

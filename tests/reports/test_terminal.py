@@ -78,7 +78,7 @@ def test_at_most_thirty_lines_whatever_was_found(many: int) -> None:
     shown = len(re.findall(r"Number \d+:", text))
     assert shown == many or f"{many - shown} more in the report, or with --verbose." in text
     assert shown >= min(many, 2)
-    assert "could not be measured" in " ".join(text.split())
+    assert "requested measures are missing" in " ".join(text.split())
     whole = screen_of(survey, findings=findings, verbose=True)
     assert len(re.findall(r"Number \d+:", whole)) == many
     assert "h was not measured: reason 7." in whole

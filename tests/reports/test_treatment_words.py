@@ -18,7 +18,7 @@ NOTHING = "had no effect that could be told from chance"
 def sinks(heads: int) -> Finding:
     return Finding(
         kind="sink",
-        severity="info",
+        severity="note",
         stack="decoder",
         layers=(0,),
         heads=tuple((0, head) for head in range(heads)),
@@ -48,16 +48,16 @@ def told(judgement: Judgement, apart: float, spread: float, *, answered: bool = 
 @pytest.mark.parametrize(
     ("judgement", "apart", "level", "words"),
     [
-        ("no effect", 0.0, "info", [f"{NOTHING} (heads that sink: 5 in the control and 5 treated"]),
+        ("no effect", 0.0, "note", [f"{NOTHING} (heads that sink: 5 in the control and 5 treated"]),
         ("no effect", 0.5, "warning", ["changed no finding (heads that sink: 5", "but held-out loss is 0.5 nats high"]),
-        ("no effect", -0.5, "info", ["changed no finding", ", but held-out loss is 0.5 nats lower"]),
+        ("no effect", -0.5, "note", ["changed no finding", ", but held-out loss is 0.5 nats lower"]),
         ("helped", 0.0, "calm", ["helped (heads that sink: 5 in the control, 2 treated); held-out loss cannot"]),
         ("helped", -0.5, "calm", ["helped (", ", and held-out loss is 0.5 nats lower"]),
         ("helped", 0.5, "warning", ["helped (", ", but held-out loss is 0.5 nats higher"]),
-        ("helped", 0.05, "info", ["helped (", ", but held-out loss is 0.05 nats higher"]),
+        ("helped", 0.05, "note", ["helped (", ", but held-out loss is 0.05 nats higher"]),
         ("harmed", 0.0, "warning", ["harmed (heads that sink: 5 in the control, 9 treated); held-out"]),
         ("harmed", 0.5, "warning", ["harmed (", ", and held-out loss is 0.5 nats higher"]),
-        ("unknown", 0.0, "info", ["changed something on too little text to tell it from chance (heads that sink: 5"]),
+        ("unknown", 0.0, "note", ["changed something on too little text to tell it from chance (heads that sink: 5"]),
     ],
 )  # fmt: skip
 def test_findings_and_loss_are_both_in_the_first_sentence(

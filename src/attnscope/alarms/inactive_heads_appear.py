@@ -38,4 +38,4 @@ def inactive_heads_appear(history: History, limits: Limits) -> Iterator[Ringing]
         lowest = float(now[where].min())
         many = (where.sum(axis=1) > limits["most"] * heads[:, 0]).any()  # of some layer: it no longer attends
         what = f"Heads give {number(lowest)} of the mean of their layer"
-        yield Ringing(track.stack, track.site, where, lowest, limits["level"], what, "warning" if many else "info")
+        yield Ringing(track.stack, track.site, where, lowest, limits["level"], what, "warning" if many else "note")

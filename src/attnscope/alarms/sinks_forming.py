@@ -10,7 +10,7 @@ from attnscope.core.words import count, percent
 
 
 @rule(
-    severity="info",
+    severity="note",
     reads=("sink_mass",),
     summary="Heads put much of their attention on the first token, which they did not when the run began.",
     citation="arXiv:2410.10781",

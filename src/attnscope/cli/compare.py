@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from attnscope.cli.options import FailOn, SaveRecord, Threshold, Verbose, json_option, severity_of
+from attnscope.cli.options import SaveRecord, Threshold, Verbose, json_option
 from attnscope.core.errors import RefusalError
+from attnscope.core.finding import Severity
 
 
 def compare(
@@ -23,7 +24,7 @@ def compare(
     save: SaveRecord = None,
     threshold: Threshold = None,
     fail_on: Annotated[
-        FailOn | None,
+        Severity | None,
         typer.Option(help="Exit with code 1 when a finding is new or worse, and this severe or more (for CI gates)."),
     ] = None,
     verbose: Verbose = False,
@@ -49,5 +50,5 @@ def compare(
         print_json(found.to_json())
     else:
         print_record(found, files={"Report": out, "Record": save}, verbose=verbose)
-    if fail_on and found.regressions(severity_of(fail_on)):
+    if fail_on and found.regressions(fail_on):
         raise typer.Exit(1)

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from attnscope.cli.options import FailOn, Threshold, Verbose, json_option, out_option, severity_of
+from attnscope.cli.options import Threshold, Verbose, json_option, out_option
+from attnscope.core.finding import Severity
 
 
 def merge(
@@ -21,7 +22,7 @@ def merge(
     ] = False,
     threshold: Threshold = None,
     fail_on: Annotated[
-        FailOn | None, typer.Option(help="Exit with code 1 when a finding is this severe or worse (for CI gates).")
+        Severity | None, typer.Option(help="Exit with code 1 when a finding is this severe or worse (for CI gates).")
     ] = None,
     verbose: Verbose = False,
     as_json: Annotated[bool, json_option("the findings")] = False,
@@ -40,5 +41,5 @@ def merge(
         survey.save(folder / "survey.json")
         findings = write(survey, folder, place, thresholds)
     say(survey, findings, place, thresholds, as_json, verbose)
-    if fail_on and any(finding.at_least(severity_of(fail_on)) for finding in findings):
+    if fail_on and any(finding.at_least(fail_on) for finding in findings):
         raise typer.Exit(1)

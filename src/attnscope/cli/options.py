@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from attnscope.core.errors import RefusalError, nearest
-from attnscope.core.finding import Severity
 
 # Names that a person typed, checked before anything is loaded: torch takes seconds to import, a typo should not.
 
@@ -115,14 +114,6 @@ _USUAL = "Default: a public-domain text inside the package; random tokens withou
 TextCorpus = Annotated[str | None, typer.Argument(help=f"{_TEXT}. {_USUAL}")]
 Corpus = Annotated[str | None, typer.Argument(help=f"{_TEXT}; {_FILES}. {_USUAL}")]
 ScanCorpus = Annotated[str | None, typer.Argument(help=f"{_TEXT}; {_FILES}; {_TWICE}. {_USUAL}")]
-FailOn = Literal["note", "info", "warning", "critical"]
-"""Severities as screens call them; records call a note `info`."""
-
-
-def severity_of(word: FailOn) -> Severity:
-    return "info" if word == "note" else word
-
-
 KeepText = Annotated[
     bool,
     typer.Option(

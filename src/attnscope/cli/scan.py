@@ -14,7 +14,6 @@ from attnscope.cli.options import (
     Bos,
     Device,
     DeviceMap,
-    FailOn,
     Field,
     KeepText,
     LoadedDtype,
@@ -31,9 +30,9 @@ from attnscope.cli.options import (
     resume_option,
     samples_option,
     seed_option,
-    severity_of,
 )
 from attnscope.core.errors import RefusalError
+from attnscope.core.finding import Severity
 from attnscope.core.words import clean
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def scan(
     ] = False,
     threshold: Threshold = None,
     fail_on: Annotated[
-        FailOn | None,
+        Severity | None,
         typer.Option(help="Exit with code 1 when a finding is this severe or worse (for CI gates)."),
     ] = None,
     resume: Annotated[bool, resume_option("an interrupted scan in --out")] = False,
@@ -173,7 +172,7 @@ def scan(
         from attnscope.commands.scan.survey.provenance import view_name
 
         _echo(f"views: {', '.join(str(place / view_name(sample)) for sample in views)}")
-    if fail_on and any(finding.at_least(severity_of(fail_on)) for finding in findings):
+    if fail_on and any(finding.at_least(fail_on) for finding in findings):
         raise typer.Exit(1)
 
 
@@ -198,7 +197,7 @@ def _what_is_kept(now: tuple[int, ...] | None, earlier: tuple[int, ...] | None, 
     return "what is done is kept: run the same command with --resume"
 
 
-def _refuse_what_parts_lack(store: str | None, view: bool, fail_on: FailOn | None, out: Path | None) -> None:
+def _refuse_what_parts_lack(store: str | None, view: bool, fail_on: Severity | None, out: Path | None) -> None:
     if store is None:
         raise RefusalError("The parts of a job array meet in a store: name its folder with --store.")
     if view or fail_on or out is not None:

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from attnscope.core.card import names
 from attnscope.core.errors import RefusalError, nearest
 
-Severity = Literal["info", "warning", "critical"]
+Severity = Literal["note", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 

@@ -2,6 +2,6 @@
 
 Every finding names the measure it was read from in `details["measure"]`.
 
-Severities: `info` is worth knowing and normal in trained models; `warning` deserves a look; `critical` means
+Severities: `note` is worth knowing and normal in trained models; `warning` deserves a look; `critical` means
 broken, and is what a gate should stop at.
 """

@@ -58,7 +58,7 @@ def _rings(card: Card, grid: Grid, thresholds: Thresholds) -> Iterator[Finding]:
         where = entering(depths, len(grid.means) - 1)
     yield Finding(
         kind=alarm.name,
-        severity="warning" if many else "info",
+        severity="warning" if many else "note",
         stack=grid.stack,
         layers=depths,
         heads=heads,

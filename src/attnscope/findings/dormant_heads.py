@@ -29,7 +29,7 @@ def dormant_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         least = min(found, key=lambda place: (grid.means[place], place))
         yield Finding(
             kind=dormant_heads.name,
-            severity="info",
+            severity="note",
             stack=grid.stack,
             layers=tuple(sorted({layer for layer, _ in found})),
             heads=found,

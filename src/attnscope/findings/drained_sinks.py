@@ -36,7 +36,7 @@ def drained_sinks(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         least = min(found, key=lambda place: (grid.means[place], place))
         yield Finding(
             kind=drained_sinks.name,
-            severity="info",
+            severity="note",
             stack=grid.stack,
             layers=tuple(sorted({layer for layer, _ in found})),
             heads=found,

@@ -54,7 +54,7 @@ def entropy_collapse(survey: Survey, thresholds: Thresholds) -> Iterator[Finding
         lowest = float(np.nanmin(grid.means[collapsed]))
         yield Finding(
             kind=entropy_collapse.name,
-            severity="info" if explained else "critical" if alarming else "warning",
+            severity="note" if explained else "critical" if alarming else "warning",
             stack=grid.stack,
             layers=tuple(int(layer) for layer in collapsed),
             heads=grid.chosen(rows),

@@ -37,7 +37,7 @@ def media_ignored(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         least = min(found, key=lambda layer: share[layer] / fair[layer])
         yield Finding(
             kind=media_ignored.name,
-            severity="info",
+            severity="note",
             stack=grid.stack,
             layers=found,
             heads=(),

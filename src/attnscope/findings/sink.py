@@ -35,7 +35,7 @@ def sink(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         depths = sorted({layer for layer, _ in found})
         yield Finding(
             kind=sink.name,
-            severity="warning" if share > thresholds.most_heads else "info",
+            severity="warning" if share > thresholds.most_heads else "note",
             stack=grid.stack,
             layers=tuple(depths),
             heads=found,

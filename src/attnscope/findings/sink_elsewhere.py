@@ -38,7 +38,7 @@ def sink_elsewhere(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         key, how_often = usual[strongest] or (0, 0.0)
         yield Finding(
             kind=sink_elsewhere.name,
-            severity="info",
+            severity="note",
             stack=grid.stack,
             layers=tuple(sorted({layer for layer, _ in found})),
             heads=found,

@@ -46,7 +46,7 @@ def uniform_heads(survey: Survey, thresholds: Thresholds) -> Iterator[Finding]:
         best = grid.strongest(mask)[0]
         yield Finding(
             kind=uniform_heads.name,
-            severity="warning" if share > thresholds.most_heads else "info",
+            severity="warning" if share > thresholds.most_heads else "note",
             stack=grid.stack,
             layers=tuple(depths),
             heads=found,

@@ -13,7 +13,7 @@ from attnscope.reports.export import numbered, render
 from attnscope.reports.record import Record, ask, verdict
 from attnscope.reports.theme import specification
 
-MARKS = {"calm": "✓", "info": "ⓘ", "warning": "⚠", "critical": "✕"}
+MARKS = {"calm": "✓", "note": "ⓘ", "warning": "⚠", "critical": "✕"}
 _MOST_SENTENCES = 12
 
 

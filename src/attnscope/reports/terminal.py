@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # lists are printed from here too, and need no records
     from attnscope.reports.record import Record
     from attnscope.reports.words import Verdict
 
-LEVELS: dict[str, str] = {"calm": "bold green", "info": "bold", "warning": "bold yellow", "critical": "bold red"}
+LEVELS: dict[str, str] = {"calm": "bold green", "note": "bold", "warning": "bold yellow", "critical": "bold red"}
 OUTCOMES = {"reproduced": "green", "not reproduced": "yellow", "contradicted": "red", "not run": "dim"}  # of claims
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII = str.maketrans(BLOCKS + "→×·–−�", "_.-=+*%#>x---?")

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from attnscope.core.card import Card
 from attnscope.core.words import numeral
 
-Level = Literal["calm", "info", "warning", "critical"]
+Level = Literal["calm", "note", "warning", "critical"]
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ def test_a_winner_is_surely_better_than_random_numbers() -> None:
     assert lucky.gap.sure
     lost = verdict(replace(found, methods=(lucky, floor)))
     assert (lost.level, lost.sentence.startswith("No method is better than chance")) == ("warning", True)
-    assert verdict(replace(found, methods=(found.methods[0], floor))).level == "info"
+    assert verdict(replace(found, methods=(found.methods[0], floor))).level == "note"
 
 
 @pytest.mark.parametrize("several", [2, 5, 6])

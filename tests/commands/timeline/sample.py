@@ -73,7 +73,7 @@ def _alarms(number: int, falls: int, every: int) -> Iterator[Alarm]:
                 heads=((1, 0),),
                 value=0.4,
                 threshold=0.5,
-                sentence=f"Entropy collapses in layer 1, head 0, since step {since:,}; the loss was normal then.",
+                sentence=f"Entropy collapses in block 1, head 0, since step {since:,}; the loss was normal then.",
                 advice="Lower the learning rate.",
                 citation="arXiv:2303.06296",
                 ended=ended,

@@ -79,6 +79,12 @@ def test_what_renews_an_alarm_belongs_to_it() -> None:
     assert Look.from_json({**run.looks[16].to_json(), "alarms": old[:1]}).alarms == (first,)
 
 
+def test_alarms_of_earlier_files_with_severity_info_are_notes() -> None:
+    look = sample_timeline(20).looks[16].to_json()
+    look["alarms"][0]["severity"] = "info"
+    assert [alarm.severity for alarm in Look.from_json(look).alarms] == ["note"]
+
+
 def test_the_past_is_told_as_past_and_what_holds_as_still_on() -> None:
     assert verdict(sample_timeline(40)).sentence.endswith("since step 750; the loss was normal then. (1 warning)")
     assert when(sample_timeline(20).alarms[0]) == "Since step 850, still on"

@@ -67,7 +67,8 @@ def test_rings_where_it_must_and_only_there(name: str) -> None:
     assert (alarm.rule, alarm.step, alarm.since, alarm.ended) == (name.split(",", maxsplit=1)[0], 100, 100, False)
     assert alarm.layers == (changed[0],)
     assert alarm.heads == ((tuple(changed),) if len(changed) == 2 else ())
-    assert f"layer {changed[0]}" in alarm.sentence
+    place = "after the last block" if measure == "spike" else f"block {changed[0]}"
+    assert place in alarm.sentence
     assert alarm.sentence.endswith("since step 100; the loss was normal then.")
     assert alarm.advice
     assert alarm.citation
@@ -76,7 +77,7 @@ def test_rings_where_it_must_and_only_there(name: str) -> None:
 
 def test_heads_that_come_to_rest_are_a_note_however_many() -> None:
     (alarm,) = judged([look(50 * n, ("sink_mass", "value", size * HEADS)) for n, size in ((1, 0.1), (2, 0.9))])
-    assert (alarm.rule, alarm.severity, len(alarm.heads)) == ("sinks_forming", "info", 12)
+    assert (alarm.rule, alarm.severity, len(alarm.heads)) == ("sinks_forming", "note", 12)
 
 
 def test_entropy_collapse_needs_most_heads_of_a_layer() -> None:
@@ -86,7 +87,7 @@ def test_entropy_collapse_needs_most_heads_of_a_layer() -> None:
     assert not judged([look(50, ("entropy", "value", begun)), look(100, ("entropy", "value", one))])
     (alarm,) = judged([look(50, ("entropy", "value", begun)), look(100, ("entropy", "value", most), loss=3.0)])
     assert alarm.heads == ((1, 0), (1, 1), (1, 2))
-    assert "in layer 1, heads 0, 1 and 2, since step 100; the loss was 50% above its lowest." in alarm.sentence
+    assert "in block 1, heads 0, 1 and 2, since step 100; the loss was 50% above its lowest." in alarm.sentence
 
 
 def test_gradients_that_vanish_at_two_looks_in_a_row() -> None:
@@ -158,7 +159,7 @@ def test_large_logits_that_a_model_came_with_are_no_alarm_until_they_rise() -> N
 
 
 def test_a_layer_of_mostly_dead_heads_is_a_warning_and_a_head_or_two_are_a_note() -> None:
-    for heads, severity in ((1, "info"), (2, "info"), (3, "warning"), (4, "warning")):
+    for heads, severity in ((1, "note"), (2, "note"), (3, "warning"), (4, "warning")):
         dead = HEADS.copy()
         dead[1, :heads] = 0.0
         (alarm,) = judged([look(n, ("inactive_heads", "value", one)) for n, one in enumerate((HEADS, dead))])
@@ -204,7 +205,7 @@ def test_an_alarm_that_holds_is_renewed_by_new_layers_more_heads_and_another_thr
     assert [one.renewed for one in said] == [False, True, True, True, False]
     assert {one.key for one in said} == {said[0].key}
     assert said[1].layers == (1, 2)
-    assert "in layers 1 and 2 (2 heads), at step 15, and in part since step 5" in said[1].sentence
+    assert "in blocks 1 and 2 (2 heads), at step 15, and in part since step 5" in said[1].sentence
     assert "Logits reach 120" in said[3].sentence
     assert said[-1].ended
 

@@ -196,7 +196,7 @@ def test_heads_whose_part_of_the_output_projection_is_zero_are_seen(tmp_path: Pa
     assert not [one for one in watch.alarms if one.rule == "nonfinite"]
     (alarm,) = [one for one in watch.alarms if one.rule == "inactive_heads_appear"]
     assert alarm.heads == tuple((1, head) for head in range(heads))
-    assert alarm.severity == ("info" if heads == 1 else "warning")
+    assert alarm.severity == ("note" if heads == 1 else "warning")
 
 
 def test_a_weight_that_stays_zero_is_no_nan(tmp_path: Path) -> None:

@@ -37,9 +37,9 @@ def test_an_alarm_counts_only_before_the_loss_shows_it_and_not_as_information() 
         return {"way": way, "seed": 0, "losses": losses, "looks": [{"alarms": told}]}
 
     failing = {way: [3.0, 2.0, 2.0, 4.0] for way in WAYS}
-    alarms = dict(zip(WAYS, (((2, "warning"),), ((1, "info"), (4, "critical")), ()), strict=True))
+    alarms = dict(zip(WAYS, (((2, "warning"),), ((1, "note"), (4, "critical")), ()), strict=True))
     runs = {way: run(way, failing[way], *alarms[way]) for way in WAYS}
-    runs["healthy"], runs[TWIN] = run("healthy", [3.0] * 4, (1, "info")), run(TWIN, [3.0] * 4, (3, "warning"))
+    runs["healthy"], runs[TWIN] = run("healthy", [3.0] * 4, (1, "note")), run(TWIN, [3.0] * 4, (3, "warning"))
     found = {one["way"]: one for one in judged(runs)}
     assert [found[way]["announced"] for way in WAYS] == [True, False, False]
     assert [found[way]["lead"] for way in WAYS] == [2, 0, 0]

@@ -145,7 +145,7 @@ def _beside(found: Capacity) -> str:
 def verdict(found: Capacity) -> Verdict:
     """The answer; a warning where everything was tried and nothing reached the accuracy."""
     measured = any(need.measured for need in found.needs)
-    level: Level = "calm" if found.narrowest is not None else "warning" if measured else "info"
+    level: Level = "calm" if found.narrowest is not None else "warning" if measured else "note"
     return Verdict(level, answer_words(found))
 
 

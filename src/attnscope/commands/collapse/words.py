@@ -82,7 +82,7 @@ LEVELS: dict[Grade, Level] = {
     Grade.BROKEN: "critical",
     Grade.COLLAPSES: "critical",
     Grade.LOSES_MOST: "warning",
-    Grade.LOSES_HALF: "info",
+    Grade.LOSES_HALF: "note",
 }
 
 
@@ -90,7 +90,7 @@ def verdict(found: Collapse) -> Verdict:
     """What becomes of the whole model, and what skips and MLPs save it from. Parts that were run alone are no alarm."""
     if "whole" not in found.curves:
         name = list(found.curves)[-1]
-        return Verdict("info", _variant(name, found.curves[name].mean, found))
+        return Verdict("note", _variant(name, found.curves[name].mean, found))
     mean = found.curves["whole"].mean
     grade = graded(mean)
     level = LEVELS.get(grade, "calm")

@@ -66,7 +66,7 @@ class FindingChange:
     def severity(self) -> Severity:
         return self.either.severity
 
-    def regressed(self, severity: Severity = "info") -> bool:
+    def regressed(self, severity: Severity = "note") -> bool:
         """New or worse, and at least this severe: what a gate counts."""
         return self.status in REGRESSIONS and self.either.at_least(severity)
 

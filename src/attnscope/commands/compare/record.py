@@ -111,7 +111,7 @@ class Comparison(Record):
     def only_after(self) -> tuple[str, ...]:
         return tuple(sorted({name for other in self.surveys[1:] for name in _lacking(other, (self.first,))}))
 
-    def regressions(self, severity: Severity = "info") -> tuple[FindingChange, ...]:
+    def regressions(self, severity: Severity = "note") -> tuple[FindingChange, ...]:
         """Findings that are new or got worse, and are at least this severe."""
         return tuple(pair for pair in self.findings if pair.regressed(severity))
 

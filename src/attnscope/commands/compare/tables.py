@@ -12,7 +12,7 @@ from attnscope.commands.compare.paired_findings import concerned, identity
 from attnscope.commands.compare.record import Comparison
 from attnscope.commands.compare.words import amount_noun, finding_title
 from attnscope.commands.scan.diagnose import diagnose
-from attnscope.commands.scan.words import NAMES, headlines
+from attnscope.commands.scan.words import headlines
 from attnscope.core.finding import Finding, Severity
 from attnscope.core.words import count, number
 from attnscope.reports.document import rows
@@ -56,7 +56,7 @@ def _found(finding: Finding, every: Sequence[Finding]) -> Found:
     noun = amount_noun(every)
     bare = f"{concerned(finding):,}" if noun else number(finding.value)
     told = count(concerned(finding), noun[:-1]) if noun else bare
-    return Found(finding.severity, NAMES[finding.severity][0], told, bare)
+    return Found(finding.severity, finding.severity, told, bare)
 
 
 def headline_sides(found: Comparison, tables: Sequence[pd.DataFrame]) -> tuple[Line, ...]:

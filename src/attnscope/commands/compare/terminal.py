@@ -101,7 +101,7 @@ def _sides(found: Comparison, verbose: bool) -> list[RenderableType]:
 
 
 def _short(one: Found) -> str:
-    return one.number if one.severity == "info" else f"{one.number} {one.word[:4]}."
+    return one.number if one.severity == "note" else f"{one.number} {one.word[:4]}."
 
 
 def _columns(title: str, heading: Sequence[str], lines: Sequence[Sequence[str]]) -> list[RenderableType]:

@@ -9,7 +9,7 @@ from attnscope.commands.compare.paired_findings import FindingChange, concerned
 from attnscope.commands.compare.record import Change, Comparison
 from attnscope.commands.compare.settings import setting_notes
 from attnscope.commands.scan.survey.survey import Survey
-from attnscope.commands.scan.words import NAMES, corpus_words, model_name
+from attnscope.commands.scan.words import corpus_words, model_name
 from attnscope.core.card import Card
 from attnscope.core.finding import Finding
 from attnscope.core.words import count, number, numeral, within
@@ -121,7 +121,7 @@ def amount_noun(sides: Sequence[Finding]) -> str:
 
 def severity_words(pair: FindingChange) -> str:
     """`note → warning`, `warning`, `was a note`."""
-    old, new = (None if side is None else NAMES[side.severity][0] for side in (pair.before, pair.after))
+    old, new = (None if side is None else side.severity for side in (pair.before, pair.after))
     if new is None:
         return f"was {'' if old == 'critical' else 'a '}{old}"
     moved = ", elsewhere" if pair.status == "changed" and concerned(pair.either) == _count_before(pair) else ""

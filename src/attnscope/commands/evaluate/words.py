@@ -30,7 +30,7 @@ def verdict(found: Faithfulness) -> Verdict:
         return Verdict("warning", f"No method is better than chance on {count(found.texts, 'text')} of this model.")
     as_good = equals(found, first)
     also = f"; {_listed(as_good)} cannot be told from it" if as_good else ""
-    return Verdict("info", f"{first.title} is the most faithful here (gap {near(first.gap)}){also}.")
+    return Verdict("note", f"{first.title} is the most faithful here (gap {near(first.gap)}){also}.")
 
 
 def equals(found: Faithfulness, first: Judged) -> list[str]:

@@ -24,17 +24,17 @@ def verdict(found: Explanation) -> Verdict:
     """The token that most methods put first, and how many do."""
     told = [one for one in found.voting if decides(one)]
     if not told:
-        return Verdict("info", "No token stands out: every method gives all tokens the same.")
+        return Verdict("note", "No token stands out: every method gives all tokens the same.")
     if sum(len(one.tokens) for one in found.inputs) == 1:
-        return Verdict("info", "There is a single token, so it alone decided.")
+        return Verdict("note", "There is a single token, so it alone decided.")
     firsts = _firsts(found, told)
     (place, votes), *_ = firsts.most_common(1)
     token = _token(found, place)
     if len(told) == 1:
-        return Verdict("info", _begun(f"{token} did most for the answer, by {in_words(told[0])}."))
+        return Verdict("note", _begun(f"{token} did most for the answer, by {in_words(told[0])}."))
     if votes > CLEAR * len(told):
         which = f"all {len(told)} methods" if votes == len(told) else f"{votes} of {len(told)} methods"
-        return Verdict("info", _begun(f"{token} decided: {which} put it first."))
+        return Verdict("note", _begun(f"{token} decided: {which} put it first."))
     named = [_token(found, other) for other, _ in firsts.most_common(FEW)]
     most = "both methods" if len(told) == 2 else f"most of {len(told)} methods"
     return Verdict(

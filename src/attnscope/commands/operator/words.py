@@ -27,7 +27,7 @@ def verdict(found: OperatorMap) -> Verdict:
     itself = sum(place == row for row, place in enumerate(best)) if len(found.rows) == len(found.tokens) else 0
     most = f"'{visible(found.tokens[place])}' (token {place}) is most to {known.count(place)} of {_rows(found)}"
     own = f"; {count(itself, 'token')} most to itself" if itself == 1 else f"; {itself} tokens are most to themselves"
-    return Verdict("info", f"By {found.map}, {most}{own if itself else ''}.")
+    return Verdict("note", f"By {found.map}, {most}{own if itself else ''}.")
 
 
 def sentences(found: OperatorMap) -> tuple[str, ...]:

@@ -219,7 +219,7 @@ def balance(report: PathReport) -> Balance:
 
 def verdict(report: PathReport) -> Verdict:
     """What the model says, and who carries it. A decomposition is neither good news nor bad."""
-    return Verdict("info", f"{_says(report)} {_carried(report)}")
+    return Verdict("note", f"{_says(report)} {_carried(report)}")
 
 
 def _says(report: PathReport) -> str:

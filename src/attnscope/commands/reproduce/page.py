@@ -26,7 +26,7 @@ def chart(found: Reproduction, name: str | None = None, *, title: bool = True) -
     return experiment_figure(named[name], title=title)
 
 
-STYLES = {"reproduced": "calm", "not reproduced": "warning", "contradicted": "critical", "not run": "info"}
+STYLES = {"reproduced": "calm", "not reproduced": "warning", "contradicted": "critical", "not run": "note"}
 
 
 def render(found: Reproduction) -> str:

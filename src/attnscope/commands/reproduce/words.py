@@ -72,7 +72,7 @@ def verdict(found: Reproduction) -> Verdict:
         for verdict in ("contradicted", "not reproduced", "not run")
         if counts[verdict]
     ]
-    level: Level = "critical" if counts["contradicted"] else "warning" if counts["not reproduced"] else "info"
+    level: Level = "critical" if counts["contradicted"] else "warning" if counts["not reproduced"] else "note"
     return Verdict(level, f"{first}; {', '.join(others)}." if others else f"{first}.")
 
 

@@ -1,6 +1,8 @@
-"""The picture of one measure of a survey: against depth, or as a map of blocks and heads.
+"""Charts of a survey: one measure against depth or as a map of heads, one head among all others, and a gallery.
 
 survey.chart("entropy")    survey.chart("sink_mass", heads=True)    survey.chart("spike", stack="decoder")
+head_portrait(survey.table(), survey.cards, stack="decoder", site="self", layer=12, head=3)
+write_gallery(survey, "charts")        # charts/decoder-stream-relative_residual.png, ...
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def chart(
     stack: str | None = None,
     site: str | None = None,
 ) -> Any:
-    """Without `measure` the residual, or what was measured first; `stack` and `site` default to the first place."""
+    """Draw `measure`, by default the residual; `stack` and `site` default to the first place that has it."""
     card, place = card_and_place(survey, measure, stack, site)
     if not heads:
         return depth_profile(survey.table(), card, **place)
@@ -50,7 +52,7 @@ def chart(
 def card_and_place(
     survey: Survey, measure: str | None, stack: str | None, site: str | None
 ) -> tuple[Card, dict[str, Any]]:
-    """The card and the place that these words mean, or a refusal that says which there are."""
+    """Return the card of a measure and a place that has it; refuse an unknown one."""
     if not survey.cells:
         raise RefusalError("The survey holds no number to draw: scan again.")
     seen = {key.measure for key in survey.cells}
@@ -66,21 +68,13 @@ def card_and_place(
     return card, {"stack": fits[0][0], "site": fits[0][1]}
 
 
-# One head among all others: for every measure, a strip with a tick per head and a dot for this one.
-#
-#     chart = head_portrait(survey.table(), survey.cards, stack="decoder", site="self", layer=12, head=3)
-#
-# Measures have different units, so each strip runs from the smallest value of any head to the largest; the
-# head's own number stands beside it. Ticks are quantiles (at most 101), so that 96 x 96 heads cost no more
-# than one hundred.
-
-TICKS = 101
+TICKS = 101  # quantiles drawn of each measure: 96 x 96 heads cost no more than a hundred
 
 
 def portrait_rows(
     table: pd.DataFrame, cards: Mapping[str, Card], *, stack: str, site: str, layer: int, head: int
 ) -> pd.DataFrame:
-    """One row per tick and one, `own`, per dot: `title, place, own, value, below, text`.
+    """Return a row per tick and one, `own`, per dot: `title, place, own, value, below, text`.
 
     `place` is 0 at the smallest value of any head and 1 at the largest; `below` is the share of heads with less.
     """
@@ -103,35 +97,29 @@ def portrait_rows(
             {"title": title, "place": _place(v, low, width), "own": False, "value": float(v), "text": ""} for v in ticks
         ]
         value = float(own[0])
-        answer.append(
-            {
-                "title": title,
-                "place": _place(value, low, width),
-                "own": True,
-                "value": value,
-                "below": float((finite < value).mean()),
-                "text": f"{numeral(value)} {card.unit}".rstrip(),
-            }
-        )
+        dot = {"title": title, "place": _place(value, low, width), "own": True, "value": value}
+        text = f"{numeral(value)} {card.unit}".rstrip()
+        answer.append({**dot, "below": float((finite < value).mean()), "text": text})
     return pd.DataFrame(answer, columns=["title", "place", "own", "value", "below", "text"]).astype({"own": bool})
 
 
 def head_portrait(
     table: pd.DataFrame, cards: Mapping[str, Card], *, stack: str, site: str, layer: int, head: int
 ) -> alt.LayerChart:
+    """Draw one head among all others: for every measure a strip with a tick per head and a dot for this one.
+
+    Units differ, so each strip runs from the smallest value of any head to the largest.
+    """
     rows = portrait_rows(table, cards, stack=stack, site=site, layer=layer, head=head)
-    y = alt.Y(
-        "title:N",
-        title=None,
-        sort=list(dict.fromkeys(rows["title"])),
-        axis=alt.Axis(labelLimit=240, grid=False),
-    )
+    order = list(dict.fromkeys(rows["title"]))
+    y = alt.Y("title:N", title=None, sort=order, axis=alt.Axis(labelLimit=240, grid=False))
     x = alt.X(
         "place:Q",
         title="smallest to largest value of any head",
         scale=alt.Scale(domain=[0, 1]),
         axis=alt.Axis(labels=False, ticks=False),
     )
+    title = alt.TitleParams(f"Block {layer}, head {head}", subtitle=f"{stack}, {site}-attention, among all its heads")
     own = alt.Chart(rows[rows["own"]])
     tooltip = [
         alt.Tooltip("title:N", title="measure"),
@@ -142,31 +130,21 @@ def head_portrait(
         alt.Chart(rows[~rows["own"]][["title", "place"]]).mark_tick(style="others", height=10).encode(x=x, y=y),
         own.mark_circle(style="own").encode(x=x, y=y, tooltip=tooltip),
         own.mark_text(align="left", dx=12, style="number").encode(x=alt.value(320), y=y, text="text:N"),
-    ).properties(
-        width=320,
-        height=alt.Step(24),
-        title=alt.TitleParams(
-            f"Block {layer}, head {head}", subtitle=f"{stack}, {site}-attention, among all its heads"
-        ),
-    )
+    ).properties(width=320, height=alt.Step(24), title=title)
 
 
 def _place(value: float, low: float, width: float) -> float:
     return float((value - low) / width) if width > 0 else 0.5
 
 
-# Every chart of a survey into a folder, as specification, SVG and PNG: for papers, slides and notebooks.
-#
-# write_gallery(survey, "charts")        # charts/decoder-stream-relative_residual.png, ...
-
 SUFFIXES = (".json", ".svg", ".png")
 MOST_PORTRAITS = 12
 
 
 def gallery(survey: Survey, findings: Sequence[Finding] | None = None) -> Iterator[tuple[str, Any]]:
-    """Every chart with its file name: profiles, a map for each part with a number per head, portraits of some heads.
+    """Yield every chart with its file name: profiles, maps of heads, and portraits of the heads that findings name.
 
-    Portraits are of heads that findings name. Without `findings`, those of the survey with the usual thresholds.
+    `findings` defaults to those of the default thresholds.
     """
     table = survey.table()
     for panel in panels(table, survey.stacks):
@@ -185,7 +163,7 @@ def gallery(survey: Survey, findings: Sequence[Finding] | None = None) -> Iterat
 
 
 def _named(findings: Sequence[Finding]) -> Iterator[tuple[str, str, int, int]]:
-    """Heads of findings, each once: the first of every finding, then the second, so that every kind has its turn."""
+    """Yield the heads of findings, each once: the first head of every finding, then the second, and so on."""
     seen: dict[tuple[str, str, int, int], None] = {}
     rows = ([(f.stack, str(f.details.get("site", "self")), *place) for place in f.heads] for f in findings)
     for turn in zip_longest(*rows):
@@ -198,7 +176,7 @@ def _named(findings: Sequence[Finding]) -> Iterator[tuple[str, str, int, int]]:
 def write_gallery(
     survey: Survey, folder: Path | str, *, theme: str = "light", findings: Sequence[Finding] | None = None
 ) -> tuple[Path, ...]:
-    """Write every chart in every format; returns the files."""
+    """Write every chart as specification, SVG and PNG; return the files."""
     folder = Path(folder)
     return tuple(
         save(chart, folder / f"{_safe(name)}{suffix}", theme=theme)
@@ -208,5 +186,5 @@ def write_gallery(
 
 
 def _safe(name: str) -> str:
-    """A survey from elsewhere may name its stacks as it likes; a file name stays inside its folder."""
+    """Return a file name that stays inside its folder, whatever a survey calls its stacks."""
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).lstrip(".")

@@ -21,15 +21,12 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.finding import SEVERITIES, Finding
 from attnscope.core.registry import findings
 
-# Every number that turns a measurement into a finding, in one place, with where it comes from. All can be changed.
-
 
 def _share(default: float) -> Any:
     return field(default=default, metadata={"range": (0.0, 1.0)})
 
 
 def _factor(default: float) -> Any:
-    """How many times larger: less than once would be smaller."""
     return field(default=default, metadata={"range": (1.0, math.inf)})
 
 
@@ -39,10 +36,10 @@ def _size(default: float) -> Any:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The defaults are judgements: papers' values where papers give one, round numbers otherwise.
+    """Every number that turns a measurement into a finding; all can be changed.
 
-    The last five are the limits that the cards of those measures name. The alarm of any other measure rings at the
-    limit on its own card.
+    Defaults are the values of papers where papers give one, else round numbers. The last five are the limits on the
+    cards of those measures. The alarm of any other measure uses the limit on its own card.
     """
 
     collapse_residual: float = _share(0.1)  # relative residual of a collapsing layer (trained BERT ends at 0.31)
@@ -73,18 +70,18 @@ class Thresholds:
     contraction: float = _size(0.1)  # the part of the differences between tokens that a head keeps
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            low, high = one.metadata["range"]
-            value = getattr(self, one.name)
+        for threshold in fields(self):
+            low, high = threshold.metadata["range"]
+            value = getattr(self, threshold.name)
             if not isinstance(value, Real) or not math.isfinite(value) or not low <= value <= high:
                 span = f"of {low:g} or more" if math.isinf(high) else f"from {low:g} to {high:g}"
                 raise RefusalError(
-                    f"The threshold {one.name} cannot be {value}: give a number {span}, such as {one.default:g}."
+                    f"The threshold {threshold.name} cannot be {value}: give a number {span}, such as {threshold.default:g}."
                 )
 
     @classmethod
     def parse(cls, settings: Iterable[str]) -> Thresholds:
-        """`["sink_mass=0.4", "spike_size=50"]`, as the command line gives them."""
+        """Read `["sink_mass=0.4", "spike_size=50"]`, as given on the command line."""
         chosen: dict[str, float] = {}
         names = [f.name for f in fields(cls)]
         for setting in settings:
@@ -101,7 +98,7 @@ class Thresholds:
 
 
 def diagnose(survey: Survey | str | Path, thresholds: Thresholds | None = None) -> tuple[Finding, ...]:
-    """Every finding, critical ones first. A path is read."""
+    """Return every finding, critical ones first. A path is read."""
     read = opened(survey, Survey)
     chosen = thresholds or Thresholds()
     found = [finding for kind in findings().values() for finding in kind(read, chosen)]

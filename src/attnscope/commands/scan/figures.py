@@ -1,4 +1,8 @@
-"""Depth profiles for the page of a survey: one small chart for every measure of every stack."""
+"""The figures of a survey's page: depth profiles as small charts, and maps of blocks x heads.
+
+A map is one SVG path per colour step (`reports/colours.py`), at seven characters a cell: thirty maps of a thousand
+heads stay small, need no script, and follow light, dark and print through the style sheet.
+"""
 
 from __future__ import annotations
 
@@ -32,33 +36,30 @@ class Profile(Drawn):
 
 
 def profiles(survey: Survey, table: pd.DataFrame) -> tuple[Profile, ...]:
-    """A profile of every measure in every stack."""
-    figures = []
-    with debug_mode(False):  # the tests validate every chart; here it would cost more than drawing them
+    """Return a profile of every measure in every stack."""
+    made = []
+    with debug_mode(False):  # validation costs more than drawing; the tests validate every chart
         for panel in panels(table, survey.stacks):
             card = survey.cards[panel.measure]
             place = {"stack": panel.stack, "site": panel.site}
             chart = depth_profile(table, card, **place, width=WIDTH, height=HEIGHT, title=False)
-            place_words = site_title(panel.stack, panel.site, alone=len(survey.stacks) == 1)
-            figures.append(_profile(card, panel, chart, _summary(table, card, panel), "profile", place_words))
-    return tuple(figures)
-
-
-def _profile(card: Card, panel: Panel, chart: Any, summary: str, kind: str, place: str) -> Profile:
-    document = specification(chart, "light", validate=False)
-    return Profile(
-        name=f"{kind}-{panel.stack}-{panel.site}-{panel.measure}",
-        title=card.title,
-        caption=place,
-        summary=summary,
-        svg=fluid(document),
-        specification=document,
-        site=panel.site,
-    )
+            document = specification(chart, "light", validate=False)
+            made.append(
+                Profile(
+                    name=f"profile-{panel.stack}-{panel.site}-{panel.measure}",
+                    title=card.title,
+                    caption=site_title(panel.stack, panel.site, alone=len(survey.stacks) == 1),
+                    summary=_summary(table, card, panel),
+                    svg=fluid(document),
+                    specification=document,
+                    site=panel.site,
+                )
+            )
+    return tuple(made)
 
 
 def _summary(table: pd.DataFrame, card: Card, panel: Panel) -> str:
-    """What a person who cannot see the chart should know."""
+    """Describe the chart for a screen reader."""
     rows = depth_rows(table, card, panel)
     rows = rows[rows["part"] == rows["part"].iloc[0]].dropna(subset=["mean"])
     if rows.empty:
@@ -73,21 +74,13 @@ def _summary(table: pd.DataFrame, card: Card, panel: Panel) -> str:
     return f"{card.title} against depth: {words[0]}, {words[1]}; smallest {words[2]}, largest {words[3]}."
 
 
-# Maps of blocks and heads for the page: numbers for the script, and a drawing of each that needs no script.
-#
-# A drawing is one SVG path per colour step (`reports/colours.py`): a cell costs seven characters, so thirty maps of a
-# thousand heads stay small, and they follow light, dark and print through the stylesheet.
-
-FULL_DETAIL = 60_000
-"""Cells in all maps up to which the page carries the spread beside the mean."""
-
-_USUAL = {"other": "most like head", "key": "mostly on key"}
-"""How a label is put before its number."""
+FULL_DETAIL = 60_000  # cells in all maps up to which the page holds percentiles besides the mean
+_USUAL = {"other": "most like head", "key": "mostly on key"}  # words before the number of a label
 
 
 @dataclass(frozen=True)
 class HeadMap:
-    """One measure of one stack as a grid: arrays are [block, head], NaN where there is nothing."""
+    """One measure of one stack as a grid: arrays are [block, head], NaN for missing heads."""
 
     card: Card
     part: str
@@ -106,23 +99,23 @@ class HeadMap:
 
     @property
     def ramp(self) -> str:
-        """Which colours: `d` run to either side of zero, `q` one way."""
+        """`d` for colours that diverge from zero, else `q`."""
         return "d" if self.scale.diverging else "q"
 
     def steps(self) -> np.ndarray:
-        """The colour step of every cell; -1 where the number is missing, -2 where it is broken."""
+        """Return the colour step of every cell: MISSING without a number, BROKEN with NaN or infinity in it."""
         step = np.rint(self.scale.share(self.numbers["mean"]) * (STEPS - 1))
         step = np.where(np.isfinite(step), step, MISSING)
         return np.where(self.numbers["nonfinite"] == 0, step, BROKEN).astype(int)
 
     def drawing(self) -> str:
-        """A small picture: blocks to the right, heads downwards, one path per colour."""
+        """Return the SVG: blocks to the right, heads downwards, one path per colour."""
         return strokes(self.steps(), self.ramp)
 
     def to_json(self, detail: bool) -> dict[str, Any]:
         keep = ("mean", "p10", "p90", "min", "max") if detail else ("mean",)
         broken = np.flatnonzero(self.numbers["nonfinite"])
-        alarm = self.card.alarm if self.part == self.card.parts[0] else None  # it is about the first part
+        alarm = self.card.alarm if self.part == self.card.parts[0] else None
         return {
             "measure": self.card.name,
             "part": self.part,
@@ -143,14 +136,12 @@ class HeadMap:
             "worry": "above" if alarm and alarm.relation == ">" else "below",
             **{name: figures(self.numbers[name]) for name in keep},
             "broken": {int(i): int(self.numbers["nonfinite"].flat[i]) for i in broken},
-            "usual": {_USUAL.get(n, f"mostly {n}"): v.ravel().tolist() for n, v in self.usual.items()}
-            if detail
-            else {},
+            "usual": {_USUAL.get(n, f"mostly {n}"): v.ravel().tolist() for n, v in self.usual.items() if detail},
         }
 
 
 def head_maps(survey: Survey, table: pd.DataFrame) -> tuple[HeadMap, ...]:
-    """Every map that a survey can fill."""
+    """Return a map of every measure of heads."""
     found = []
     for panel in panels(table, survey.stacks):
         if panel.site == "stream":
@@ -164,14 +155,14 @@ def head_maps(survey: Survey, table: pd.DataFrame) -> tuple[HeadMap, ...]:
 
 
 def differences(first: HeadMap, second: HeadMap) -> np.ndarray | None:
-    """Second minus first, where the two have the same layers and heads."""
+    """Return second minus first, or None if the shapes differ."""
     if (first.layers, first.heads) != (second.layers, second.heads):
         return None
     return np.asarray(second.numbers["mean"] - first.numbers["mean"])
 
 
 def difference_drawing(change: np.ndarray) -> tuple[str, float]:
-    """A picture of a difference, and the size of the largest one."""
+    """Return the SVG of a difference, and its largest absolute value."""
     sizes = np.abs(change[np.isfinite(change)])
     reach = float(sizes.max(initial=0.0)) or 1.0
     step = np.rint((np.clip(change / reach, -1, 1) + 1) / 2 * (STEPS - 1))
@@ -179,17 +170,13 @@ def difference_drawing(change: np.ndarray) -> tuple[str, float]:
 
 
 def figures(numbers: np.ndarray) -> list[float | None]:
-    """Four significant figures, row by row; None for what is not a number."""
+    """Return numbers row by row with four significant figures, None for NaN and infinity."""
     return [float(f"{v:.4g}") if math.isfinite(v) else None for v in numbers.ravel().tolist()]
 
 
 def _map(survey: Survey, here: pd.DataFrame, card: Card, panel: Panel, part: str) -> HeadMap:
-    rows = head_rows(here, panel, part).merge(
-        here.loc[(here["part"] == part) & here["head"].notna(), ["layer", "head", "min", "max", "usual"]].astype(
-            {"head": int}
-        ),
-        on=["layer", "head"],
-    )
+    more = here.loc[(here["part"] == part) & here["head"].notna(), ["layer", "head", "min", "max", "usual"]]
+    rows = head_rows(here, panel, part).merge(more.astype({"head": int}), on=["layer", "head"])
     layers, heads = int(rows["layer"].max()) + 1, int(rows["head"].max()) + 1
     at = rows["layer"].to_numpy(int), rows["head"].to_numpy(int)
     numbers = {name: np.full((layers, heads), np.nan) for name in ("mean", "p10", "p90", "min", "max")}

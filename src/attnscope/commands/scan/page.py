@@ -1,22 +1,18 @@
-"""The report: one HTML file that needs nothing else, opens at once, and can be mailed, printed and kept.
+"""The page of a survey: one HTML file that loads nothing.
 
-Charts are drawn when the page is written, not when it is read. A page with Vega inside would carry 0.9 MB
-of script, ask for `unsafe-eval` (or an interpreter on top) and take a second to draw what never changes.
-Here every profile is an Altair specification turned into SVG by vl-convert (the specification is in the
-page too, to be saved from it), and maps of blocks and heads are plain HTML with a short script for hover,
-filter and click-through. What comes out for 30 blocks x 9 heads is well under a megabyte, follows light and
-dark through CSS variables, and prints.
+Charts are drawn when the page is written. Vega inside the page would cost 0.9 MB of script and need `unsafe-eval`. So
+every profile is an Altair specification turned into SVG by vl-convert, with its specification beside it to be saved;
+maps of blocks and heads are plain HTML with a short script. A page of 30 blocks x 9 heads is well under a megabyte.
 
-Nothing in the page can reach the network or run what a model name or a corpus says: text is escaped by
-Jinja, data is JSON with its angle brackets escaped, and the Content-Security-Policy allows the one script
-and the one style sheet by their SHA-256 and nothing else.
+No model name or corpus text can run code: Jinja escapes text, JSON escapes angle brackets, and the
+Content-Security-Policy allows only the page's own script and style sheet, by their SHA-256.
 """
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +21,9 @@ from attnscope.commands.compare.record import compare
 from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.provenance import Evidence, evidence, view_name
 from attnscope.commands.scan.survey.survey import Survey
-from attnscope.core.finding import SEVERITIES, Finding
+from attnscope.core.finding import Finding
 
-TEXTS_SHOWN = (
-    "Texts of {} that findings point at are in this page, read from the survey: --no-text leaves them out of either."
-)
+TEXTS_SHOWN = "This page holds the texts of {} behind its findings, and so does the survey: --no-text leaves them out."
 NO_TEXTS = "No text of the corpus is in this page."
 
 
@@ -43,17 +37,26 @@ def render(
     kept_in: str = "survey.json",
     views: Collection[int] = (),
 ) -> str:
-    """The page as text; with `other`, that of a comparison of the two. Equal surveys give equal pages.
+    """Return the page; with `other`, the page of a comparison of the two. Equal surveys give equal pages.
 
-    `keep_text` shows the sequences that findings point at, where the survey has them. `kept_in` is where the survey is,
-    and `views` are sequences whose attention has a page beside this one.
+    `keep_text` shows the sequences behind findings, if the survey has them. `kept_in` is the file of the survey;
+    `views` are sequences that have a page of `view` beside this one.
     """
     if other is not None:
         from attnscope.commands.compare.page import render as render_comparison
 
         return render_comparison(compare(survey, other, thresholds=thresholds))
     from attnscope.commands.scan.figures import FULL_DETAIL, head_maps, profiles
-    from attnscope.commands.scan.words import corpus_words, headlines, missing_words, model_name, notes, proof, verdict
+    from attnscope.commands.scan.words import (
+        corpus_words,
+        headlines,
+        missing_words,
+        model_name,
+        notes,
+        proof,
+        severity_counts,
+        verdict,
+    )
     from attnscope.core.words import count
     from attnscope.reports.document import page, rows
     from attnscope.reports.words import card_range
@@ -64,8 +67,8 @@ def render(
     detail = sum(m.layers * m.heads for m in maps) <= FULL_DETAIL
     figures = profiles(survey, table)
     excerpts = survey.excerpts if keep_text and "shards" not in survey.provenance.get("corpus", {}) else {}
-    shown = [_shown(finding, excerpts, _Viewing(survey, kept_in, views)) for finding in findings]
-    texts = {item.evidence.sample for item in shown if item.evidence}
+    items = [_item(finding, survey, evidence(finding, excerpts), kept_in, views) for finding in findings]
+    texts = {item.evidence.sample for item in items if item.evidence}
     return page(
         "survey.html",
         verdict=verdict(survey, findings, thresholds),
@@ -74,8 +77,8 @@ def render(
         data={"maps": [m.to_json(detail) for m in maps], "findings": [_plain(f) for f in findings]},
         model=model_name(survey),
         corpus=corpus_words(survey),
-        findings=shown,
-        counts=_counts(findings),
+        findings=items,
+        counts={name: counted for name, counted in severity_counts(findings).items() if counted[0]},
         notes=notes(survey),
         headlines=headlines(survey, table, thresholds),
         profiles=figures,
@@ -89,16 +92,8 @@ def render(
     )
 
 
-def _counts(findings: Sequence[Finding]) -> dict[str, tuple[int, str]]:
-    """How many there are of each severity that occurs, and what these are called."""
-    from attnscope.commands.scan.words import NAMES
-
-    found = {severity: sum(f.severity == severity for f in findings) for severity in reversed(SEVERITIES)}
-    return {severity: (n, NAMES[severity][n != 1]) for severity, n in found.items() if n}
-
-
 def _plain(finding: Finding) -> dict[str, Any]:
-    """What the page's script needs of a finding."""
+    """Return the fields of a finding that the page's script reads."""
     return {
         "severity": finding.severity,
         "sentence": finding.sentence,
@@ -109,67 +104,52 @@ def _plain(finding: Finding) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Shown:
-    """A finding and what the page needs to draw it."""
+class _Item:
+    """A finding as the page draws it."""
 
     finding: Finding
-    severity: str
     measure: str | None
     value: str
     threshold: str
     gauge: tuple[float, float] | None
     evidence: Evidence | None
-    view: str | None  # the page of that sequence
-    command: str | None  # what makes one
+    view: str | None  # page of that sequence
+    command: str | None  # which writes such a page
 
 
-@dataclass(frozen=True)
-class _Viewing:
-    """How the attention of a sequence behind a finding is seen."""
-
-    survey: Survey
-    kept_in: str
-    views: Collection[int]
-
-    def page(self, finding: Finding, sample: int) -> str | None:
-        if sample not in self.views:
-            return None
-        place = "" if not finding.heads else f"#layer={finding.heads[0][0]}&head={finding.heads[0][1]}"
-        return f"{view_name(sample)}{place}"
-
-    def command(self, sample: int) -> str | None:
-        model = self.survey.provenance.get("model", {})
-        if sample not in self.survey.sequences or not isinstance(model.get("source"), str):
-            return None
-        words = ["attnscope", "view", model["source"], "--from", self.kept_in, "--sample", str(sample)]
-        if model.get("weights") == "random":
-            words += ["--random-init", "--seed", str(model.get("seed", 0))]
-        if self.survey.provenance.get("dtype", "float32") != "float32":
-            words += ["--dtype", str(self.survey.provenance["dtype"])]
-        return shlex.join(words)
-
-
-def _shown(finding: Finding, excerpts: dict[int, tuple[str, ...]], viewing: _Viewing) -> _Shown:
-    from attnscope.commands.scan.words import NAMES
+def _item(finding: Finding, survey: Survey, behind: Evidence | None, kept_in: str, views: Collection[int]) -> _Item:
     from attnscope.core.words import numeral
 
-    measure = finding.details.get("measure")
-    behind = evidence(finding, excerpts)
-    return _Shown(
+    view = None
+    if behind is not None and behind.sample in views:
+        place = f"#layer={finding.heads[0][0]}&head={finding.heads[0][1]}" if finding.heads else ""
+        view = f"{view_name(behind.sample)}{place}"
+    return _Item(
         finding,
-        NAMES[finding.severity][0],
-        str(measure) if measure else None,
+        str(finding.details.get("measure") or "") or None,
         numeral(finding.value),
         numeral(finding.threshold),
         gauge(finding.value, finding.threshold),
         behind,
-        None if behind is None else viewing.page(finding, behind.sample),
-        None if behind is None else viewing.command(behind.sample),
+        view,
+        None if behind is None else _view_command(survey, behind.sample, kept_in),
     )
 
 
+def _view_command(survey: Survey, sample: int, kept_in: str) -> str | None:
+    model = survey.provenance.get("model", {})
+    if sample not in survey.sequences or not isinstance(model.get("source"), str):
+        return None
+    words = ["attnscope", "view", model["source"], "--from", kept_in, "--sample", str(sample)]
+    if model.get("weights") == "random":
+        words += ["--random-init", "--seed", str(model.get("seed", 0))]
+    if survey.provenance.get("dtype", "float32") != "float32":
+        words += ["--dtype", str(survey.provenance["dtype"])]
+    return shlex.join(words)
+
+
 def gauge(value: float, threshold: float) -> tuple[float, float] | None:
-    """Where number and threshold stand on a bar of 100: on a logarithmic one where they are far apart."""
+    """Return number and threshold on a bar from 0 to 100, which is logarithmic if they are far apart."""
     if not (math.isfinite(value) and math.isfinite(threshold)) or value < 0 or threshold <= 0:
         return None
     far = value > 0 and not 1 / 12 <= value / threshold <= 12

@@ -1,8 +1,4 @@
-"""A survey in a terminal: the verdict, the findings, and where the page is; with `verbose` also the numbers.
-
-80 columns, colour optional. Everything is built from `Text`, never from markup: a model called `[red]x` is called just
-that.
-"""
+"""A survey in a terminal and in a notebook. Screens use rich `Text`, never markup: a model may be called `[red]x`."""
 
 from __future__ import annotations
 
@@ -20,7 +16,6 @@ from attnscope.commands.scan.diagnose import Thresholds, diagnose
 from attnscope.commands.scan.survey.readings import grids
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.commands.scan.words import (
-    NAMES,
     corpus_words,
     headlines,
     missing_words,
@@ -33,41 +28,28 @@ from attnscope.core.finding import Finding
 from attnscope.core.words import clean, number, numeral
 from attnscope.reports.terminal import BLOCKS, opening, section
 
-# How a survey shows itself in a notebook: what was found, a few numbers. All text is escaped.
+COLUMNS = ("measure", "place", "lowest", "mean", "highest")
+STYLE: dict[str, str] = {"critical": "bold red", "warning": "yellow", "note": "blue"}
+SPARK_WIDTH = 30
+MOST_LINES = 24  # of the screen without --verbose, before the lines that end every screen
+FEW_REASONS = 2  # why measures are missing; more are only mentioned
 
 
 def html(survey: Survey) -> str:
-    findings = "".join(f"<li><b>{NAMES[f.severity][0]}</b> {escape(f.sentence)}</li>" for f in diagnose(survey))
-    rows = "".join(
-        f"<tr><th>{escape(title)}</th><td>{escape(place)}</td>"
-        + "".join(f"<td>{escape(number(n))}</td>" for n in numbers)
-        + "</tr>"
-        for title, place, numbers in _headlines(survey)
-    )
-    told = "".join(f"<p><b>Note</b> {escape(note)}</p>" for note in notes(survey))
-    return (
-        f"{told}<ul>{findings}</ul>"
-        "<table><thead><tr><th>measure</th><th>place</th><th>lowest</th><th>mean</th><th>highest</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table>"
-    )
-
-
-def _headlines(survey: Survey) -> list[tuple[str, str, tuple[float, float, float]]]:
-    """Lowest, mean and highest over layers and heads of the first part of every measure."""
-    lines = []
+    """Return findings and the range of every measure over blocks and heads, for a notebook. All text is escaped."""
+    findings = "".join(f"<li><b>{f.severity}</b> {escape(f.sentence)}</li>" for f in diagnose(survey))
+    rows = []
     for name, card in survey.cards.items():
         for grid in grids(survey, name, card.parts[0]):
             if grid.measured:
                 numbers = (np.nanmin(grid.means), np.nanmean(grid.means), np.nanmax(grid.means))
-                lines.append((card.title, f"{grid.stack} {grid.site}", tuple(float(n) for n in numbers)))
-    return lines  # type: ignore[return-value]
-
-
-STYLE: dict[str, str] = {"critical": "bold red", "warning": "yellow", "info": "blue"}
-CALLED: dict[str, str] = {"info": "note"}  # what a severity is called, where that is not its own name
-SPARK_WIDTH = 30
-MOST_LINES = 24  # of the screen without --verbose; with what every screen ends with they are at most 30
-FEW_REASONS = 2  # why something was not measured, beyond which they are counted
+                cells = (f"{grid.stack} {grid.site}", *(number(float(n)) for n in numbers))
+                tail = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+                rows.append(f"<tr><th>{escape(card.title)}</th>{tail}</tr>")
+    warnings = "".join(f"<p><b>Note</b> {escape(note)}</p>" for note in notes(survey))
+    heading = "".join(f"<th>{word}</th>" for word in COLUMNS)
+    table = f"<table><thead><tr>{heading}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f"{warnings}<ul>{findings}</ul>{table}"
 
 
 def show(
@@ -77,14 +59,19 @@ def show(
     thresholds: Thresholds | None = None,
     verbose: bool = False,
 ) -> RenderableType:
-    """What a console prints. `thresholds` are those behind the findings; headlines obey them too."""
+    """Return the screen: verdict and findings; with `verbose` also headline numbers and depth profiles."""
     findings = diagnose(survey, thresholds) if findings is None else findings
     conclusion = verdict(survey, findings, thresholds)
-    told = next((one for one in findings if conclusion.sentence.startswith(one.sentence)), None)
-    first = opening(conclusion, *([told.advice] if told else []), _about(survey))
+    worst = next((f for f in findings if conclusion.sentence.startswith(f.sentence)), None)
+    read = ", ".join(corpus_words(survey))
+    about = f"{model_name(survey)}, {f'reading {read}' if read else 'no corpus is named'}"
+    first = opening(conclusion, *([worst.advice] if worst else []), about)
     first += [Text(f"Note: {clean(note)}", style="yellow") for note in notes(survey)]
-    others = [one for one in findings if one is not told]
-    missing: list[RenderableType] = [Text(clean(sentence), style="dim") for sentence in _missing(survey, verbose)]
+    others = [f for f in findings if f is not worst]
+    reasons = missing_words(survey)
+    if not verbose and len(reasons) > FEW_REASONS:
+        reasons = ("Some requested measures are missing: the report and --verbose say which and why.",)
+    missing: list[RenderableType] = [Text(clean(sentence), style="dim") for sentence in reasons]
     if not verbose:
         return _Brief(Group(*first), others, Group(*missing))
     listed: list[RenderableType] = [Text(""), finding_table(others)] if others else []
@@ -101,7 +88,7 @@ def show(
 
 @dataclass(frozen=True)
 class _Brief:
-    """As many findings, worst first, as MOST_LINES hold; how many are left out is said."""
+    """As many findings, worst first, as fit into MOST_LINES, and how many were skipped."""
 
     first: RenderableType
     findings: Sequence[Finding]
@@ -112,33 +99,20 @@ class _Brief:
             return len(console.render_lines(thing, options, pad=False))
 
         room = MOST_LINES - height(self.first) - height(self.last) - 2  # one blank, one that says how many more
-        shown = 0
-        while shown < len(self.findings) and (room := room - height(finding_table([self.findings[shown]]))) >= 0:
-            shown += 1
-        left_out = len(self.findings) - shown
+        fitting = 0
+        while fitting < len(self.findings) and (room := room - height(finding_table([self.findings[fitting]]))) >= 0:
+            fitting += 1
         yield self.first
-        if shown:
+        if fitting:
             yield Text("")
-            yield finding_table(self.findings[:shown])
-        if left_out:
-            yield Text(f"{left_out:,} more in the report, or with --verbose.", style="dim")
+            yield finding_table(self.findings[:fitting])
+        if skipped := len(self.findings) - fitting:
+            yield Text(f"{skipped:,} more in the report, or with --verbose.", style="dim")
         yield self.last
 
 
-def _about(survey: Survey) -> str:
-    read = ", ".join(corpus_words(survey))
-    return f"{model_name(survey)}, {f'reading {read}' if read else 'no corpus is named'}"
-
-
-def _missing(survey: Survey, verbose: bool) -> tuple[str, ...]:
-    said = missing_words(survey)
-    if verbose or len(said) <= FEW_REASONS:
-        return said
-    return ("Some of what was asked for could not be measured: the report says what and why, and so does --verbose.",)
-
-
 def sparkline(values: Iterable[float], *, log: bool = False, width: int = SPARK_WIDTH) -> str:
-    """Values as a row of blocks; `?` where there is no number. Long rows are averaged in groups."""
+    """Return values as a row of block characters, `?` for NaN. Long rows are averaged in groups."""
     numbers = np.asarray(list(values), dtype=float)
     numbers[~np.isfinite(numbers)] = np.nan
     if log:
@@ -170,15 +144,14 @@ def finding_table(findings: Sequence[Finding], *, advice: bool = True) -> Table:
     table.add_column()
     for finding in findings:
         words = Text(clean(finding.sentence))
-        if advice and finding.severity != "info":
+        if advice and finding.severity != "note":
             words.append("\n" + clean(finding.advice), style="dim")
-        called = CALLED.get(finding.severity, finding.severity)
-        table.add_row(Text(called, style=STYLE[finding.severity]), words)
+        table.add_row(Text(finding.severity, style=STYLE[finding.severity]), words)
     return table
 
 
 def _depth_table(survey: Survey) -> Table:
-    """The first part of every measure: means over sequences, and over the heads of a layer."""
+    """Return the first part of every measure: means over sequences, and over the heads of a block."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=26)
     table.add_column(no_wrap=True, style="blue")
@@ -193,17 +166,13 @@ def _depth_table(survey: Survey) -> Table:
             means = np.array([_mean(cell) for cell in survey.column(name, card.parts[0], stack, site).values()])
             if not np.isfinite(means).any():
                 continue
-            table.add_row(
-                Text(clean(card.title)),
-                Text(sparkline(means, log=card.log)),
-                numeral(means[0]) if np.isfinite(means[0]) else "NaN",
-                numeral(means[-1]) if np.isfinite(means[-1]) else "NaN",
-            )
+            ends = (numeral(n) if np.isfinite(n) else "NaN" for n in (means[0], means[-1]))
+            table.add_row(Text(clean(card.title)), Text(sparkline(means, log=card.log)), *ends)
     return table
 
 
 def _order(survey: Survey, place: tuple[str, str]) -> tuple[int, int]:
-    """Stack by stack, the stream before attention."""
+    """Sort by stack, the stream before attention."""
     return survey.stacks.index(place[0]), ("stream", "middle", "self", "uneven", "cross").index(place[1])
 
 

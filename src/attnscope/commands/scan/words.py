@@ -1,4 +1,4 @@
-"""How places, models and sources are put into words, in the page and in the terminal."""
+"""The words of a survey: verdict, headline numbers, and what was read and could not be measured."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from attnscope.reports.words import Verdict, beginning_words
 if TYPE_CHECKING:
     import pandas
 
+    from attnscope.commands.watch.look import Alarm
+
 
 def sentences(survey: Survey) -> tuple[str, ...]:
-    """What was found, worst first, with the usual thresholds."""
+    """Return the findings of the default thresholds, worst first."""
     return tuple(finding.sentence for finding in diagnose(survey))
 
 
 def site_title(stack: str, site: str, *, alone: bool = False) -> str:
-    """`decoder, cross-attention`; where a model has one stack `alone`, its name says nothing."""
+    """Return `decoder, cross-attention`; without the stack where a model has one stack `alone`."""
     what = "self-attention with unequally many queries and keys" if site == "uneven" else f"{site}-attention"
     if alone:
         return "residual stream" if site in ("stream", "middle") else what
@@ -33,7 +35,7 @@ def site_title(stack: str, site: str, *, alone: bool = False) -> str:
 
 
 def proof(survey: Survey) -> str:
-    """How the numbers were checked, in a few words: `verified, largest difference 5e-7`."""
+    """Return how the numbers were checked: `verified, largest difference 5e-7`."""
     found = survey.provenance.get("verify")
     if not isinstance(found, dict) or not found.get("passed"):
         return "not verified"
@@ -48,8 +50,7 @@ def model_name(survey: Survey) -> str:
 
 
 def corpus_words(survey: Survey) -> tuple[str, ...]:
-    """What was read: `wikitext`, `64 sequences`, `16,384 tokens`, and whether BOS came first; of a folder also how many
-    files."""
+    """Return what was read: `wikitext`, `64 sequences`, `16,384 tokens`, and whether BOS came first."""
     corpus = _section(survey, "corpus")
     words = [str(corpus["name"])] if corpus.get("name") else []
     if isinstance(corpus.get("files_read"), int):
@@ -59,7 +60,7 @@ def corpus_words(survey: Survey) -> tuple[str, ...]:
 
 
 def missing_words(survey: Survey) -> tuple[str, ...]:
-    """A sentence for every reason why measures that were asked for are not here, in the order of their cards."""
+    """Return one sentence per reason why requested measures are missing, in the order of their cards."""
     reasons = _section(survey, "not_measured")
     measured = {key.measure for key in survey.cells}
     titles: dict[str, list[str]] = {}
@@ -76,9 +77,9 @@ def missing_words(survey: Survey) -> tuple[str, ...]:
 
 
 def notes(survey: Survey) -> tuple[str, ...]:
-    """What whoever reads the numbers must know about how they were had: the census, the verifier, the loader."""
-    told = survey.provenance.get("notes")
-    return tuple(str(note) for note in told) if isinstance(told, list) else ()
+    """Return warnings of the census, the verifier and the loader."""
+    found = survey.provenance.get("notes")
+    return tuple(str(note) for note in found) if isinstance(found, list) else ()
 
 
 def _section(survey: Survey, name: str) -> dict[str, Any]:
@@ -86,32 +87,26 @@ def _section(survey: Survey, name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-NAMES: dict[Severity, tuple[str, str]] = {
-    "critical": ("critical", "critical"),
-    "warning": ("warning", "warnings"),
-    "info": ("note", "notes"),
-}
-
-
 def verdict(survey: Survey, findings: Sequence[Finding] | None = None, thresholds: Thresholds | None = None) -> Verdict:
-    """The worst finding in its own words, or that there is no problem; and how many of each severity there are."""
+    """Return the worst finding, or that there is no problem, with the number of findings of each severity."""
     if not survey.cells:
-        return Verdict("info", "Nothing was measured.")
+        return Verdict("note", "Nothing was measured.")
     found = diagnose(survey, thresholds) if findings is None else findings
     worst = max(found, key=lambda finding: SEVERITIES.index(finding.severity), default=None)
-    if worst is None or worst.severity == "info":
+    if worst is None or worst.severity == "note":
         return Verdict("calm", f"No problems: {count_words(found)}.")
     return Verdict(worst.severity, f"{worst.sentence} ({count_words(found, zero=False)})")
 
 
-def count_words(findings: Sequence[Finding], *, zero: bool = True) -> str:
-    """`0 critical, 0 warnings, 4 notes`; without `zero`, severities that nothing has are left out."""
-    counts = {severity: sum(f.severity == severity for f in findings) for severity in reversed(SEVERITIES)}
-    said = [f"{n} {NAMES[severity][n != 1]}" for severity, n in counts.items() if n or zero]
-    return ", ".join(said)
+def count_words(findings: Sequence[Finding | Alarm], *, zero: bool = True) -> str:
+    """Return `0 critical, 0 warnings, 4 notes`; without `zero`, only severities that occur."""
+    return ", ".join(f"{n} {name}" for n, name in severity_counts(findings).values() if n or zero)
 
 
-# The few numbers a person wants first, as plain data: page and terminal print the same ones.
+def severity_counts(items: Sequence[Finding | Alarm]) -> dict[Severity, tuple[int, str]]:
+    """Return how many there are of each severity, most severe first, with the singular or plural of its name."""
+    counts = {severity: sum(item.severity == severity for item in items) for severity in reversed(SEVERITIES)}
+    return {s: (n, s if n == 1 or s == "critical" else f"{s}s") for s, n in counts.items()}
 
 
 @dataclass(frozen=True)
@@ -122,21 +117,21 @@ class Headline:
 
 
 def headlines(survey: Survey, table: pandas.DataFrame, thresholds: Thresholds | None = None) -> tuple[Headline, ...]:
-    """Size, residual, rank, sinks, spike, NaN. A measure that was not taken is left out."""
+    """Return size, residual, rank, sinks, spike and NaNs, for page and terminal. Measures not taken are skipped."""
     chosen = thresholds or Thresholds()
-    found: list[Headline] = []
+    lines: list[Headline] = []
     for stack in survey.stacks:
         rows = table[table["stack"] == stack]
         which = f" ({stack})" if len(survey.stacks) > 1 else ""
-        found += [_size(survey, rows, stack, which)]
-        found += _ends(survey, rows, "relative_residual", "Residual left at the end", which)
-        found += _ends(survey, rows, "effective_rank", "Effective rank at the end", which)
-        found += _sinks(survey, rows, stack, which, chosen.sink_mass)
-        found += _spike(rows, which)
+        lines += [_size(survey, rows, stack, which)]
+        lines += _ends(survey, rows, "relative_residual", "Residual left at the end", which)
+        lines += _ends(survey, rows, "effective_rank", "Effective rank at the end", which)
+        lines += _sinks(survey, rows, stack, which, chosen.sink_mass)
+        lines += _spike(rows, which)
     broken = int(table["nonfinite"].sum())
     if broken:
-        found.append(Headline("NaN or infinite", f"{broken:,}", "observations left out of every number"))
-    return tuple(found)
+        lines.append(Headline("NaN or infinite", f"{broken:,}", "observations left out of every number"))
+    return tuple(lines)
 
 
 def _size(survey: Survey, rows: pandas.DataFrame, stack: str, which: str) -> Headline:
@@ -161,19 +156,12 @@ def _ends(survey: Survey, rows: pandas.DataFrame, measure: str, label: str, whic
     if column.empty:
         return []
     first, last = column.iloc[0], column.iloc[-1]
-    return [
-        Headline(
-            f"{label}{which}",
-            numeral(float(last["mean"])),
-            f"{survey.cards[measure].unit}; {numeral(float(first['mean']))} entering block {first['layer']}".lstrip(
-                "; "
-            ),
-        )
-    ]
+    note = f"{survey.cards[measure].unit}; {numeral(float(first['mean']))} entering block {first['layer']}"
+    return [Headline(f"{label}{which}", numeral(float(last["mean"])), note.lstrip("; "))]
 
 
 def _sinks(survey: Survey, rows: pandas.DataFrame, stack: str, which: str, threshold: float) -> list[Headline]:
-    """The share of heads that the finding about sinks counts, with the same bar."""
+    """Return the share of heads above the threshold of the `sink` finding."""
     masses = rows[(rows["measure"] == "sink_mass") & (rows["site"] == "self")]
     masses = masses[masses["part"] == survey.cards["sink_mass"].parts[0]] if len(masses) else masses
     means = masses["mean"].to_numpy(float)

@@ -35,10 +35,10 @@ def verdict(task: TaskPaths) -> Verdict:
         return Verdict("warning", f"No head of {len(task.places)} can be told from zero in {what}.")
     adds, takes = ([one for one in sure if side * one.value > 0] for side in (1, -1))
     if not adds:
-        return Verdict("info", f"No head surely adds to {what}; {_named(takes)} {_speak(takes)} against it.")
+        return Verdict("note", f"No head surely adds to {what}; {_named(takes)} {_speak(takes)} against it.")
     said = f"{_named(adds)} {'carries' if len(adds) == 1 else 'carry'} {what}"
     against = f"; {_named(takes)} {_speak(takes)} against it" if takes else ""
-    return Verdict("info", f"{said[0].upper()}{said[1:]}{against}.")
+    return Verdict("note", f"{said[0].upper()}{said[1:]}{against}.")
 
 
 def _speak(heads: list[TaskHead]) -> str:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from attnscope.commands.compare.chart import distinct
-from attnscope.commands.scan.words import NAMES
 from attnscope.commands.timeline.chart import telling
 from attnscope.commands.timeline.maps import StepMap, step_maps, thinning
 from attnscope.commands.timeline.record import Key, Spell, Timeline
@@ -111,7 +110,7 @@ def _loss(timeline: Timeline) -> list[Drawn]:
         loss_chart(timeline, 600)
     except RefusalError:
         return []
-    marked = any(spell.alarm.severity != "info" for run in timeline.runs for spell in run.alarms)
+    marked = any(spell.alarm.severity != "note" for run in timeline.runs for spell in run.alarms)
     marks = " Triangles are alarms, at the step at which they began; notes are in the list above." if marked else ""
     thinned = " ".join(
         f"Of {count(len(run.looks), 'look')} at most {POINTS} points are drawn, of neighbours the"
@@ -143,7 +142,7 @@ def _shown(name: str, spell: Spell) -> Shown:
     alarm = spell.alarm
     return Shown(
         alarm,
-        NAMES[alarm.severity][0],
+        alarm.severity,
         name,
         when(spell),
         spell.sentence,

@@ -248,7 +248,7 @@ def _marks(run: Timeline, name: str) -> list[dict[str, Any]]:
     return [
         {"run": name, "step": spell.alarm.step, "label": f"{name}, step {spell.alarm.step:,}: {spell.alarm.sentence}"}
         for spell in run.alarms
-        if spell.alarm.severity != "info"
+        if spell.alarm.severity != "note"
     ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscope.commands.scan.words import NAMES
+from attnscope.commands.scan.words import count_words
 from attnscope.commands.timeline.record import Key, Spell, Timeline
 from attnscope.core.card import Card
 from attnscope.core.finding import SEVERITIES
@@ -85,8 +85,8 @@ def _ends(numbers: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np
 def verdict(timeline: Timeline) -> Verdict:
     """The worst alarm of any run in its own words, or that there was none."""
     if not any(run.looks for run in timeline.runs):
-        return Verdict("info", "Nothing has been looked at yet.")
-    told = [(run, spell) for run in timeline.runs for spell in run.alarms if spell.alarm.severity != "info"]
+        return Verdict("note", "Nothing has been looked at yet.")
+    told = [(run, spell) for run in timeline.runs for spell in run.alarms if spell.alarm.severity != "note"]
     if not told:
         notes = sum(len(run.alarms) for run in timeline.runs)
         extra = f" ({count(notes, 'note')})" if notes else ""
@@ -156,7 +156,7 @@ def _trouble_words(run: Timeline) -> str:
     step = loss_trouble(run)
     assert step is not None
     said = f"at step {step:,} it stood more than {TROUBLE:.0%} above the least before it"
-    first = next((spell.alarm.step for spell in run.alarms if spell.alarm.severity != "info"), None)
+    first = next((spell.alarm.step for spell in run.alarms if spell.alarm.severity != "note"), None)
     if first is None:
         return f"{said}."
     apart = step - first
@@ -206,5 +206,4 @@ def _looks(timeline: Timeline) -> str:
 
 
 def _counts(spells: Sequence[Spell]) -> str:
-    counts = {severity: sum(s.alarm.severity == severity for s in spells) for severity in reversed(SEVERITIES)}
-    return ", ".join(f"{n} {NAMES[severity][n != 1]}" for severity, n in counts.items() if n)
+    return count_words([spell.alarm for spell in spells], zero=False)

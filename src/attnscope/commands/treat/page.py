@@ -159,7 +159,7 @@ def chart(found: Treatment, name: str | None = None, *, width: int = 1000) -> An
     return experiment_figure(there[name or next(iter(there))], width=width)
 
 
-LOOKS = {"helped": "calm", "harmed": "warning", "no effect": "info", "changed": "info", "unknown": "info"}
+LOOKS = {"helped": "calm", "harmed": "warning", "no effect": "note", "changed": "note", "unknown": "note"}
 
 
 def render(found: Treatment) -> str:

@@ -26,10 +26,10 @@ def verdict(found: Treatment) -> Verdict:
     harmed = cost.low > 0
     if found.pruning is not None:
         out = f"{count(found.pruning.removed, 'head')} of {found.pruning.total}"
-        return Verdict("info" if harmed else "calm", f"Without {out} {loss_words(found)}.")
+        return Verdict("note" if harmed else "calm", f"Without {out} {loss_words(found)}.")
     judgement = overall(found)
     sentence = f"{found.remedy.name} {_became(found, judgement)}{_and_loss(found, judgement)}."
-    level: Level = "info"
+    level: Level = "note"
     if judgement == "harmed" or (harmed and (judgement != "helped" or cost.mean > MUCH)):
         level = "warning"
     elif judgement == "helped" and not harmed:

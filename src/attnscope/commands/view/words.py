@@ -27,7 +27,7 @@ def verdict(found: View) -> Verdict:
     tokens = count(len(found.tokens(part.queries)), "token")
     many = f"{count(len(part.heads), 'head')} in {count(len(part.layers), 'layer')}"
     return Verdict(
-        "info",
+        "note",
         f"{many} on {tokens}: {percent(_mean(part.heads, 'first'))} of attention goes to the first token{where}.",
     )
 

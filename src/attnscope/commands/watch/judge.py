@@ -4,9 +4,9 @@
     alarms = judge(look)                # those that began, were renewed or ended at this look
 
 An alarm holds from the look at which its rule first rings in a stack and site, until it has been quiet for two looks.
-One that becomes more severe ends and begins again. One that reaches a layer which it never named, twice the heads that
+One that becomes more severe ends and begins again. One that reaches a block which it never named, twice the heads that
 it named, or another threshold (logits that grew fast are now above their level) is renewed: told again, with its places
-of now. So each layer renews an alarm once, however often it comes and goes.
+of now. So each block renews an alarm once, however often it comes and goes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from attnscope.commands.watch.look import Alarm, Look
 from attnscope.commands.watch.rule import History, Ringing, Rule, limits_of, rules
 from attnscope.core.finding import SEVERITIES, Severity
-from attnscope.core.words import within
+from attnscope.core.words import entering, within
 
 RISEN = 1.2  # a loss this many times its lowest value shows by itself that something is wrong
 _QUIET = 2  # looks
@@ -109,10 +109,10 @@ class Judge:
         layers = tuple(int(n) for n in np.flatnonzero(what.where if what.where.ndim == 1 else what.where.any(axis=1)))
         heads = tuple((int(a), int(b)) for a, b in np.argwhere(what.where)) if what.where.ndim == 2 else ()
         stacks = {one.stack for one in self.history.looks[-1].values}
-        place = _place(layers, heads, what.where)
+        place = _place(layers, heads, what)
         place += within(what.stack, what.site, len(stacks) > 1) if place else ""
         when = f"since step {step:,}" if since is None else f"at step {step:,}, and in part since step {since:,}"
-        sentence = f"{what.what}{place and f' in {place}'}, {when}; {self._loss()}."
+        sentence = f"{what.what}{place}, {when}; {self._loss()}."
         return Alarm(
             rule=rule.name,
             severity=severity,
@@ -142,15 +142,19 @@ class Judge:
         return "the loss was normal then"
 
 
-def _place(layers: tuple[int, ...], heads: tuple[tuple[int, int], ...], where: np.ndarray) -> str:
-    """`layer 3, heads 1 and 4`, `layers 0, 2 and 3 (9 heads)`, `all layers`."""
+def _place(layers: tuple[int, ...], heads: tuple[tuple[int, int], ...], ringing: Ringing) -> str:
+    """` in block 3, heads 1 and 4`, ` in blocks 0, 2 and 3 (9 heads)`, ` in all blocks`; of the stream, `entering block
+    2 and after the last block`: its row l is what enters block l."""
     if not layers:
         return ""
+    if ringing.site == "stream":
+        return f" {entering(layers, len(ringing.where) - 1)}"
     if len(layers) == 1:
         own = [head for _, head in heads]
         named = "" if not own else f", head{'s' if len(own) > 1 else ''} {_list(own)}"
-        return f"layer {layers[0]}" + (", all heads" if own and len(own) == where.shape[1] > 1 else named)
-    known = "all layers" if len(layers) == len(where) else f"layers {_list(layers)}"
+        every = own and len(own) == ringing.where.shape[1] > 1
+        return f" in block {layers[0]}" + (", all heads" if every else named)
+    known = " in all blocks" if len(layers) == len(ringing.where) else f" in blocks {_list(layers)}"
     return known + (f" ({len(heads)} heads)" if heads else "")
 
 

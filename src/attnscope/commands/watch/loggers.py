@@ -92,7 +92,7 @@ class Trackio:
         import trackio
 
         levels = trackio.AlertLevel
-        level = {"info": levels.INFO, "warning": levels.WARN, "critical": levels.ERROR}[severity]
+        level = {"note": levels.INFO, "warning": levels.WARN, "critical": levels.ERROR}[severity]
         self._run.alert(title, text=text, level=level)
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Trackio:
             self._run = None
 
 
-_LEVELS = {"info": "INFO", "warning": "WARN", "critical": "ERROR"}
+_LEVELS = {"note": "INFO", "warning": "WARN", "critical": "ERROR"}
 
 
 class WeightsAndBiases:

@@ -241,7 +241,8 @@ class Look:
             values = tuple(Values.from_json(one) for one in data["values"])
         except FieldError as error:
             raise FieldError(f"values: {error}") from error
-        rest: _Rest = decode(_Rest, {name: value for name, value in data.items() if name != "values"})
+        fields = {name: _renamed(v) if name == "alarms" else v for name, v in data.items() if name != "values"}
+        rest: _Rest = decode(_Rest, fields)
         if rest.step < 0:
             raise FieldError("step: a step is not negative")
         return cls(rest.step, rest.loss, rest.seconds, rest.tokens, rest.cost, values, rest.alarms)
@@ -250,6 +251,13 @@ class Look:
         """The line of looks.jsonl, its end included."""
         text = json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
         return text.encode("utf-8", errors="replace") + b"\n"
+
+
+def _renamed(alarms: Any) -> Any:
+    """Alarms with the severity `note`, which earlier files call `info`."""
+    if not isinstance(alarms, list):
+        return alarms
+    return [{**a, "severity": "note"} if isinstance(a, Mapping) and a.get("severity") == "info" else a for a in alarms]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from attnscope.commands.watch.look import Alarm
 from attnscope.core.errors import RefusalError
 
 LOG = logging.getLogger("attnscope.watch")
-_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.CRITICAL}
+_LEVELS = {"note": logging.INFO, "warning": logging.WARNING, "critical": logging.CRITICAL}
 
 
 @contextmanager

@@ -158,4 +158,4 @@ def shown(run: Mapping[str, Any], control: Mapping[str, Any] | None = None) -> i
 def first_alarm(run: Mapping[str, Any]) -> dict[str, Any] | None:
     """The first alarm of severity warning or more."""
     told = (alarm for look in run["looks"] for alarm in look["alarms"])
-    return next((one for one in told if not one["ended"] and one["severity"] != "info"), None)
+    return next((one for one in told if not one["ended"] and one["severity"] != "note"), None)

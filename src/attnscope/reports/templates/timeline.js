@@ -82,7 +82,7 @@
     for (let n = 0; n <= many; n++) line.append(make("span", {}, grouped(Math.round(first + ((last - first) * n) / many))));
     return line;
   };
-  const loudly = (alarm) => alarm.severity !== "info";
+  const loudly = (alarm) => alarm.severity !== "note";
   const marks = (picture, run) => {
     for (const alarm of data.runs[run].alarms.filter(loudly)) {
       const line = make("i", { className: "mark-line" });

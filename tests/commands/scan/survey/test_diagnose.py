@@ -50,11 +50,11 @@ def test_sample_survey_has_what_was_planted() -> None:
     findings = diagnose(sample_survey(layers=4, heads=3))
     assert [(f.severity, f.kind, f.layers) for f in findings] == [
         ("warning", "massive_activation", (1,)),
-        ("info", "massive_activation", (3,)),
-        ("info", "sink", (2, 3)),
-        ("info", "duplicate_heads", (3,)),
-        ("info", "identity_heads", (0,)),
-        ("info", "previous_token_heads", (0,)),
+        ("note", "massive_activation", (3,)),
+        ("note", "sink", (2, 3)),
+        ("note", "duplicate_heads", (3,)),
+        ("note", "identity_heads", (0,)),
+        ("note", "previous_token_heads", (0,)),
     ]
     for finding in findings:
         assert finding.sentence.endswith(".")
@@ -103,7 +103,7 @@ def test_smoothing() -> None:
 
 def test_sinks_are_one_sentence_and_normal_until_most_heads_are() -> None:
     few = only(planted("sink_mass", [[0.1, 0.1, 0.1], [0.5, 0.1, 0.1]], site="self"))
-    assert (few.severity, few.heads) == ("info", ((1, 0),))
+    assert (few.severity, few.heads) == ("note", ((1, 0),))
     many = only(planted("sink_mass", [[0.1, 0.4], [0.5, 0.6], [0.4, 0.9]], site="self"))
     assert many.severity == "warning"
     assert many.sentence == (
@@ -151,7 +151,7 @@ def test_massive_activation_is_located_to_the_half_block() -> None:
     assert up.details["step"] == "up"
     assert (up.details["block"], up.details["write"]) == (1, "mlp")
     assert (up.details["channel"], up.details["token"]) == (7, 0)
-    assert (up.severity, down.severity) == ("warning", "info")
+    assert (up.severity, down.severity) == ("warning", "note")
     assert (up.layers, down.layers) == ((1,), (3,))
     assert up.details["sample"] == 0
     assert (down.details["block"], down.details["step"]) == (3, "down")
@@ -204,7 +204,7 @@ def test_a_spike_that_wanders_says_how_often() -> None:
 def test_uniform_heads_under_a_causal_mask() -> None:
     bound = math.lgamma(65) / 64
     finding = only(planted("entropy", [[bound, 2.0], [2.0, 0.9 * bound]], site="self"))
-    assert (finding.kind, finding.heads, finding.severity) == ("uniform_heads", ((0, 0),), "info")
+    assert (finding.kind, finding.heads, finding.severity) == ("uniform_heads", ((0, 0),), "note")
     assert finding.value == pytest.approx(1.0)
     assert finding.details["largest_entropy"] == pytest.approx(np.log(np.arange(1, 65)).mean())
 
@@ -301,7 +301,7 @@ def test_entropy_collapse_explained_by_sinks_is_no_emergency() -> None:
     assert "6 of them at rest on the first token" in finding.sentence
 
 
-@pytest.mark.parametrize(("first", "severity"), [(0.95, "info"), (0.6, "warning"), (0.05, "warning")])
+@pytest.mark.parametrize(("first", "severity"), [(0.95, "note"), (0.6, "warning"), (0.05, "warning")])
 def test_a_layer_of_heads_that_all_rest_is_a_note(first: float, severity: str) -> None:
     """0.6 is a sink, and a head that is one-hot elsewhere in two rows of five: that is not rest."""
     planted("sink_mass", [[0.95, first], [0.1, 0.1], [0.1, 0.1]], site="self", ledger=(book := Ledger(CARDS)))
@@ -368,7 +368,7 @@ def test_a_card_rings_its_own_alarm() -> None:
     weights = np.array([[-7.0, 0.0, 1.0]])
     ledger.observe("qk_spectrum", "mean", "decoder", "self", 3, weights)
     finding = only(ledger.survey({}))
-    assert (finding.kind, finding.severity, finding.heads) == ("alarm", "info", ((3, 0),))
+    assert (finding.kind, finding.severity, finding.heads) == ("alarm", "note", ((3, 0),))
     assert finding.sentence == (
         "Query-key spectrum is below -5 in 1 of 3 heads (block 3) (down to -7): queries and keys repel."
     )

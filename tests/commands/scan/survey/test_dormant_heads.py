@@ -18,7 +18,7 @@ def survey(*layers):
 
 def test_heads_that_give_little():
     finding = only(survey([1.5, 1.4, 0.1], [1.0, 0.8, 1.2], [0.2, 1.7, 1.1]))
-    assert (finding.kind, finding.severity, finding.heads) == ("dormant_heads", "info", ((0, 2), (2, 0)))
+    assert (finding.kind, finding.severity, finding.heads) == ("dormant_heads", "note", ((0, 2), (2, 0)))
     assert finding.sentence == (
         "In 2 of 9 heads (blocks 0, 2) the output is below 25% of the mean of their layer's heads; least in head 2"
         " of block 0: 10%."

@@ -24,7 +24,7 @@ def drained(found):
 
 def test_only_heads_that_rest_are_told_of():
     (finding,) = drained(diagnose(survey([0.8, 0.6, 0.1, 0.9], [0.05, 0.9, 0.01, 0.2])))
-    assert (finding.severity, finding.heads, finding.value) == ("info", ((0, 0), (0, 3)), 0.05)
+    assert (finding.severity, finding.heads, finding.value) == ("note", ((0, 0), (0, 3)), 0.05)
     assert finding.sentence == (
         "2 of 3 heads that rest on one key rest on a small value: its norm is below 30% of the mean of the head, least"
         " in head 0 of block 0: 5%."

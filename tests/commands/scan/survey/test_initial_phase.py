@@ -32,8 +32,8 @@ def told(*given, thresholds: Thresholds | None = None, **more):
 @pytest.mark.parametrize(
     ("given", "phase", "severity"),
     [
-        ((0.02, 0.999, 0.998), "uniform", "info"),
-        ((0.5, 0.75, 0.76), "healthy", "info"),
+        ((0.02, 0.999, 0.998), "uniform", "note"),
+        ((0.5, 0.75, 0.76), "healthy", "note"),
         ((2.5, 0.0, 0.2), "frozen", "warning"),
     ],
 )

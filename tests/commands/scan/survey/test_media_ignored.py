@@ -23,7 +23,7 @@ def looking(shares: list[float], even: float) -> Survey:
 
 def test_deep_blocks_that_look_away_are_named() -> None:
     (finding,) = diagnose(looking([0.5, 0.3, 0.04, 0.1], even=0.6))
-    assert (finding.kind, finding.severity, finding.layers) == ("media_ignored", "info", (2, 3))
+    assert (finding.kind, finding.severity, finding.layers) == ("media_ignored", "note", (2, 3))
     assert finding.sentence == (
         "In blocks 2-3 words give tokens of pictures or sound less than 25% of what attention without preference would;"
         " least in block 2: 4% of their attention, where that would be 60%."

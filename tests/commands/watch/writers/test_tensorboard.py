@@ -61,7 +61,7 @@ def test_scalars_images_and_alarms_arrive(tmp_path: Path) -> None:
     assert pictures["attnscope/entropy/model/self/heads"] == {50, 550, 850}  # every tenth look, and where an alarm is
     assert numbers["attnscope/alarms"][800] == 0
     assert numbers["attnscope/alarms"][850] == 1
-    assert any("Entropy collapses in layer 1" in text for text in texts)
+    assert any("Entropy collapses in block 1" in text for text in texts)
 
 
 def test_names_are_those_that_are_documented() -> None:

@@ -67,4 +67,4 @@ def test_looks_are_in_the_offline_run(tmp_path: Path, monkeypatch: pytest.Monkey
     for name, expected in scalars(written[3], written[2]).items():
         assert json.loads(rows[3][name]) == pytest.approx(expected)
     assert json.loads(rows[0]["attnscope/entropy/model/self/heads/_type"]) == "image-file"
-    assert any("Entropy collapses in layer 1" in text for text in alerts)
+    assert any("Entropy collapses in block 1" in text for text in alerts)

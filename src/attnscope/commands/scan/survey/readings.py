@@ -232,7 +232,7 @@ def fixed_pattern(
         depths = sorted({layer for layer, _ in found})
         yield Finding(
             kind=kind.name,
-            severity="info",
+            severity="note",
             stack=grid.stack,
             layers=tuple(depths),
             heads=found,
