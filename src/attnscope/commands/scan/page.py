@@ -55,7 +55,8 @@ def render(
     from attnscope.commands.scan.figures import FULL_DETAIL, head_maps, profiles
     from attnscope.commands.scan.words import corpus_words, headlines, missing_words, model_name, notes, proof, verdict
     from attnscope.core.words import count
-    from attnscope.reports.document import page, rows
+    from attnscope.reports.document import rows
+    from attnscope.reports.page import page
     from attnscope.reports.words import card_range
 
     findings = diagnose(survey, thresholds) if findings is None else findings
