@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -127,7 +128,7 @@ def walk(command: tuple[str, ...], folder: str) -> tuple[int, int]:
 
     entered = [Path(name) for name in json.loads(done.stderr[done.stderr.rindex("[") :])]
     rooms = [path.parts[:2] if path.parts[0] == "commands" else path.parts[:1] for path in entered]
-    return len(entered), sum(before != after for before, after in zip(rooms, rooms[1:], strict=False))
+    return len(entered), sum(before != after for before, after in pairwise(rooms))
 
 
 def table(walks: bool) -> list[tuple[str, str]]:

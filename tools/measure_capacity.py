@@ -1,4 +1,4 @@
-"""Measure what each construction needs, for src/attnscope/commands/capacity/known_widths.json, which ships with the package.
+"""Measure what each construction needs, for commands/capacity/known_widths.json, which ships with the package.
 
     python tools/measure_capacity.py                          # everything that is missing; hours
     python tools/measure_capacity.py --sizes 64 256 --counts 1 2 4 --seconds 60

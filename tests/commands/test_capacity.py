@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from attnscope.commands.capacity.page import render
 from attnscope.commands.capacity.record import Capacity
-from attnscope.commands.capacity.words import curve_tables, need_lines, seed_words, sentences, verdict
+from attnscope.commands.capacity.words import curve_tables, need_rows, seed_words, verdict
 from attnscope.commands.load import load
 from attnscope.core.errors import RefusalError
+from attnscope.reports.record import ask
 from tests.reports.charts.sample_capacity import need, sample_capacity
 
 
@@ -74,7 +74,7 @@ def test_the_table_has_every_place_once() -> None:
 
 def test_sentences_and_lines() -> None:
     found = sample_capacity()
-    said = sentences(found)
+    said = found.sentences()
     assert said[0] == (
         "Width 4 is enough to attend to one pattern of 3 of 8 tokens (joint); keys that serve every such pattern need "
         "at least 6."
@@ -84,14 +84,14 @@ def test_sentences_and_lines() -> None:
         "Not measured in the time given: margin.",
     )
     missed = replace(found, needs=found.needs[1:2])
-    assert sentences(missed)[0].startswith("No construction attends to 3 of 8 tokens with the accuracy that was asked")
+    assert missed.sentences()[0].startswith("No construction attends to 3 of 8 tokens with the accuracy that was asked")
     left = replace(found, needs=found.needs[2:])
-    nothing = sentences(left)
+    nothing = left.sentences()
     assert nothing[0].startswith("No width was measured for 3 of 8 tokens in the time given (--budget gives more);")
     assert len(nothing) == 2
     assert [verdict(one).level for one in (found, missed, left)] == ["calm", "warning", "note"]
     assert verdict(found).sentence == said[0]
-    assert [line[:2] for line in need_lines(found)] == [
+    assert [line[:2] for line in need_rows(found)] == [
         ("joint", "4"),
         ("frame", "none"),
         ("margin", "–"),
@@ -105,8 +105,8 @@ def test_curves_as_numbers() -> None:
     found = sample_capacity()
     found = replace(found, against_n=(*found.against_n[:5], need("frame", 8, 3, None)))
     first, second = curve_tables(found)
-    assert (first.caption, first.places) == ("Width against tokens n, k = 3", ("2", "4", "8"))
-    assert first.lines == (
+    assert (first.caption, first.heading) == ("Width against tokens n, k = 3", ("construction", "2", "4", "8"))
+    assert first.rows == (
         ("joint", "4", "8", "16"),
         ("frame", "10", "20", "none"),
         ("bound: keys for all patterns", "2", "4", "8"),
@@ -116,15 +116,20 @@ def test_curves_as_numbers() -> None:
     assert curve_tables(replace(found, against_n=(), against_k=())) == ()
 
 
+def page_of(found: Capacity) -> str:
+    page: str = ask(found, "render")
+    return page
+
+
 def test_the_page_says_it_all_and_escapes() -> None:
     found = sample_capacity()
-    page = render(replace(found, needs=(*found.needs, need("<i>new</i>", 8, 3, 5))))
+    page = page_of(replace(found, needs=(*found.needs, need("<i>new</i>", 8, 3, 5))))
     for words in ("Width 4 is enough", "38,809,393", "J. Radon", "Width against tokens n, k = 3", "<svg", "17.25"):
         assert words in page
     assert "<i>new</i>" not in page
     assert page.count("<script") == 2  # specifications as data, and the page's own
-    assert render(found) == render(found)
-    without = render(replace(found, against_n=(), against_k=()))
+    assert page_of(found) == page_of(found)
+    without = page_of(replace(found, against_n=(), against_k=()))
     assert 'href="#curves"' not in without
     assert "<figure" not in without
     assert "<i>" not in replace(found, needs=(need("<i>new</i>", 8, 3, 5),))._repr_html_()
@@ -135,7 +140,7 @@ def test_reading_and_drawing_need_no_torch(tmp_path: Path) -> None:
     code = f"""
 import sys
 from attnscope.commands.load import load
-from attnscope.reports.show import print_record
+from attnscope.reports.terminal import print_record
 found = load({str(path)!r})
 found.write_page({str(tmp_path / "capacity.html")!r})
 found.chart(), found.sentences(), found.table(), found._repr_html_(), repr(found)

@@ -253,7 +253,7 @@ def test_reading_and_drawing_need_no_torch(tmp_path: Path) -> None:
     code = f"""
 import sys
 from attnscope.commands.load import load
-from attnscope.reports.show import print_record
+from attnscope.reports.terminal import print_record
 compiled = load({str(path)!r})
 compiled.write_page({str(tmp_path / "head.html")!r})
 compiled.chart(), compiled.sentences(), compiled.table(), compiled.pattern, compiled._repr_html_(), repr(compiled)

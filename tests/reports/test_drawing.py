@@ -14,9 +14,10 @@ from playwright.sync_api import Browser, Page
 from attnscope.commands.paths.chart import length_chart
 from attnscope.commands.paths.page import render
 from attnscope.core.experiment import Figure, Point
-from attnscope.reports.document import environment, page_style, rows, unbroken
+from attnscope.reports.document import rows
 from attnscope.reports.experiment_figure import experiment_figure
 from attnscope.reports.export import drawing, slim
+from attnscope.reports.page import environment, page_style, unbroken
 from tests.reports.sample_paths import sample_paths
 
 MINUS = "\N{MINUS SIGN}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from attnscope.commands.load import load
 from attnscope.core.errors import RefusalError
-from attnscope.reports.document import page
+from attnscope.reports.page import page
 from attnscope.reports.record import Record
 from attnscope.reports.words import Verdict
 

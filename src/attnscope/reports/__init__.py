@@ -1,1 +1,1 @@
-"""What a person reads: records, documents, charts and their renderers for pages, terminals and notebooks. No torch here."""
+"""Documents, pages, terminal screens, notebook views, charts and their theme. Nothing here imports torch."""

@@ -1,111 +1,142 @@
-"""What every page shares: templates and escaping, what a page may load, style and script, provenance as rows.
+"""What a record says, once: a page, a terminal and a notebook show the same `Document`.
 
-return page("collapse.html", verdict=verdict(found), figures=[curves], title=..., provenance=rows(...), **words)
+    def document(found: Collapse) -> Document:          # in the words.py of a command
+        return Document(verdict(found), "What depth leaves of x", about=("12 blocks",), sections=(
+            Section("Findings", sentences=("...",)),
+            Section("Curves", figures=(Figure("curves", "Residual by block", drawn_by("...chart:curves", found)),)),
+        ))
+
+Text is plain: renderers escape it. On pages, arXiv numbers become links and `words in backticks` become code.
+Figures are drawn when a page asks for them, so a terminal never imports altair.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
-from attnscope import __version__
 from attnscope.core.words import numeral
-from attnscope.reports.export import Drawn, digest
-from attnscope.reports.words import Verdict, citation
-
-if TYPE_CHECKING:
-    import jinja2
-    from markupsafe import Markup
-
-# Numbers with a sign before them or in their power: -0.5, +1,234.5, 3e-5, 10^-14.
-SIGNED = re.compile(r"(?<![\w&#;.^-])(?:[+-]\d[\d,]*(?:\.\d+)?(?:e-?\d+)?|\d[\d,]*(?:\.\d+)?e-\d+|\d+\^-\d+)(?![\w-])")
+from attnscope.reports.words import Level, Verdict
 
 
-def page(
-    template: str,
-    *,
-    verdict: Verdict,
-    figures: Iterable[Drawn] = (),
-    styles: Sequence[str] = (),
-    scripts: Sequence[str] = (),
-    **words: Any,
-) -> str:
-    """A page that extends `shell.html`. Equal words give equal pages.
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under an optional heading.
 
-    `figures` are all the charts on it, whose specifications can be saved from it. `styles` and `scripts` are templates
-    of this room that the page needs beside those of the shell.
+    `align` has one letter for each column, l or r; by default the first column is left and the others are right.
+    A terminal shows the first `brief` rows, and all of them with --verbose; None shows all rows always.
     """
-    templates = environment()
-    style = page_style(templates) + "".join(templates.get_template(name).render() for name in styles)
-    folder = files("attnscope.reports").joinpath("templates")
-    script = "\n".join(folder.joinpath(name).read_text("utf-8") for name in ("shell.js", *scripts))
-    return templates.get_template(template).render(
-        policy=policy(style, script),
-        style=style,
-        script=script,
-        version=__version__,
-        verdict=verdict,
-        specifications={figure.name: figure.specification for figure in figures},
-        **words,
-    )
+
+    heading: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str = ""
+    note: str = ""
+    align: str = ""
+    brief: int | None = None
+
+    @property
+    def alignment(self) -> str:
+        columns = len(self.heading) or max(map(len, self.rows), default=0)
+        return self.align or ("l" + "r" * columns)[:columns]
 
 
-def environment(package: str = "attnscope.reports") -> jinja2.Environment:
-    """Templates of a package, which may include those of this room; every value is escaped unless marked safe."""
-    import jinja2
+@dataclass(frozen=True)
+class Figure:
+    """A chart on a page. `name` is unique on the page and is the name of its files; screen readers read `summary`.
 
-    rooms = dict.fromkeys((package, "attnscope.reports"))
-    made = jinja2.Environment(
-        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(room, "templates") for room in rooms]),
-        autoescape=lambda name: name is None or name.endswith(".html"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters |= {"numeral": numeral, "citation": citation, "unbroken": unbroken}
-    made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    return made
+    `draw(width)` returns an Altair chart, a Vega-Lite specification, or SVG text, `width` pixels wide. A themed figure
+    has colours of its own: `draw(width, theme=...)` is called for "light" and for "dark".
+    """
 
-
-def page_style(templates: jinja2.Environment) -> str:
-    """The style sheet of the shell, in the colours of the charts."""
-    from attnscope.reports.colours import SERIES, STEPS, diverging, ink, sequential
-
-    return templates.get_template("shell.css").render(
-        steps=range(STEPS), sequential=sequential, diverging=diverging, ink=ink, series=SERIES
-    )
+    name: str
+    title: str
+    draw: Callable[..., Any]
+    caption: str = ""
+    summary: str = ""
+    themed: bool = False
 
 
-def policy(style: str, script: str) -> str:
-    """Only this style sheet and this script; no network, no frames, no forms, no evaluation of text."""
-    return (
-        f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+@dataclass(frozen=True)
+class Card:
+    """A judged statement, such as a claim or a finding: a card on a page, a line in a terminal.
+
+    `label` is the judgement in one or two words and `level` its colour. `facts` are (name, lines), shown on the page
+    and with --verbose.
+    """
+
+    level: Level
+    label: str
+    sentence: str
+    facts: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    about: str = ""
 
 
-def unbroken(text: str) -> Markup:
-    """Text in which no line ends inside a number: browsers break `-5.082e-4` after either of its signs."""
-    from markupsafe import Markup, escape
+@dataclass(frozen=True)
+class Section:
+    """Part of a document, shown in the order of its fields.
 
-    return Markup(SIGNED.sub(r'<span class="unbroken">\g<0></span>', str(escape(text))))
+    `background` says how to read the section: on the page, and in a terminal with --verbose. `items` is a list; with
+    `coloured`, item i has the colour of line i in the charts. `link` is a short title for the contents of the page.
+    `detail` folds the section on the page and hides it in a terminal without --verbose.
+    """
+
+    title: str
+    background: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
+    items: tuple[str, ...] = ()
+    cards: tuple[Card, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    notes: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    link: str = ""
+    detail: bool = False
+    coloured: bool = False
+
+
+@dataclass(frozen=True)
+class Document:
+    """The verdict comes first. `about` lines say what was measured, `provenance` rows where the numbers come from."""
+
+    verdict: Verdict
+    title: str
+    about: tuple[str, ...] = ()
+    sections: tuple[Section, ...] = ()
+    provenance: Sequence[tuple[str, str]] = ()
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The verdict, then all sentences and list items outside of details."""
+        shown = [section for section in self.sections if not section.detail]
+        return (self.verdict.sentence, *(text for part in shown for text in (*part.sentences, *part.items)))
+
+
+def drawn_by(function: str, *args: Any, **options: Any) -> Callable[..., Any]:
+    """Return a drawing function for a `Figure`. It imports "module:name" when it is called, and passes the width on."""
+
+    def draw(width: int, **more: Any) -> Any:
+        module, _, name = function.partition(":")
+        return getattr(import_module(module), name)(*args, width=width, **options, **more)
+
+    return draw
 
 
 def rows(data: Any, name: str = "") -> list[tuple[str, str]]:
-    """Nested data as rows: `model hash`, `sha256:...`. What is empty or not known has no row, a word that repeats the
-    one before it stands once (`model type`, not `model model type`), and numbers have the figures they have elsewhere.
+    """Return nested data as (name, value) rows, such as ("model hash", "sha256:...").
+
+    Empty and missing values are skipped. A word that repeats the one before it appears once: `model type`, not
+    `model model type`.
     """
     if isinstance(data, dict):
         return [row for key, value in data.items() for row in rows(value, _joined(name, str(key)))]
-    if isinstance(data, list | tuple) and any(isinstance(v, dict) for v in data):
+    if isinstance(data, list | tuple) and any(isinstance(value, dict) for value in data):
         return [row for n, value in enumerate(data) for row in rows(value, f"{name} {n + 1}")]
     if data is None or data == "" or (isinstance(data, list | tuple) and not data):
         return []
     if isinstance(data, list | tuple):
-        return [(name, ", ".join(_said(v) for v in data))]
-    return [(name, _said(data))]
+        return [(name, ", ".join(_text(value) for value in data))]
+    return [(name, _text(data))]
 
 
 def _joined(name: str, key: str) -> str:
@@ -115,7 +146,7 @@ def _joined(name: str, key: str) -> str:
     return " ".join((name, *words)).strip()
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

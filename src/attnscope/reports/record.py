@@ -3,14 +3,14 @@
     record.save("collapse.json"); attnscope.load("collapse.json")
     record.table(); record.chart(); record.sentences(); attnscope.report(record, "collapse.html")
 
-A record is a frozen dataclass whose fields are its file: `{"format": "attnscope-KIND", "version": 1, ...fields}`. What
-a person reads of it lies beside it, in the folder of its command, and is imported when it is first asked for:
+A record is a frozen dataclass whose fields are its file: `{"format": "attnscope-KIND", "version": 1, ...fields}`. Its
+words and charts are in the folder of its command, and are imported when they are first needed:
 
-    words.py       sentences(record), verdict(record), and show(record, verbose=False) for a terminal
-    page.py        render(record) for a page, chart(record) for a picture
+    words.py       document(record): all that a page, a terminal and a notebook show; verdict(record)
+    chart.py       chart(record): the picture of the record
 
-Long ones have a `terminal.py` for `show` and a `chart.py` for `chart`. `html(record)` beside `show` replaces the
-sentences in a notebook. So a record can be read where nothing can be drawn.
+A folder may replace what is made of the document: `sentences` in words.py, `show` and `html` in terminal.py or words.py
+(for a terminal, for a notebook), `render` in page.py.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from attnscope.core.decoding import FieldError, decode, encode
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import named_path, read_document, write_atomically
-from attnscope.reports.words import Verdict
 
 if TYPE_CHECKING:
     import pandas
+
+    from attnscope.reports.document import Document
+    from attnscope.reports.words import Verdict
 
 Kind = TypeVar("Kind", bound="Record")
 Step = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -150,8 +152,9 @@ class Record:
         return chart if theme is None else import_module("attnscope.reports.theme").dressed(chart, theme)
 
 
-_HOMES = MappingProxyType(
+_MODULES = MappingProxyType(
     {
+        "document": ("words",),
         "sentences": ("words",),
         "verdict": ("words",),
         "show": ("terminal", "words"),
@@ -162,21 +165,37 @@ _HOMES = MappingProxyType(
 )
 
 
-def ask(record: Record, question: str, *args: Any, **options: Any) -> Any:
-    """Call the function of this name in the folder of the record; None where the folder has no such function."""
+def ask(record: Record, name: str, *args: Any, **options: Any) -> Any:
+    """Call the function `name` in the folder of a record, or make the answer from the record's document.
+
+    Return None where the folder has neither.
+    """
+    if function := _function(record, name):
+        return function(record, *args, **options)
+    if name == "document" or not _function(record, "document"):
+        return None
+    verbose = options.pop("verbose", False)
+    shown: Document = ask(record, "document", **options)
+    if name == "render":
+        return import_module("attnscope.reports.page").document_page(shown, record.COMMAND)
+    if name == "show":
+        return import_module("attnscope.reports.terminal").document_screen(shown, verbose=verbose)
+    if name == "html":
+        return import_module("attnscope.reports.notebook").document_html(shown)
+    return {"sentences": shown.sentences, "verdict": shown.verdict}.get(name)
+
+
+def _function(record: Record, name: str) -> Callable[..., Any] | None:
     folder = record.FOLDER or type(record).__module__.rpartition(".")[0]
-    for name in _HOMES[question]:
-        if find_spec(f"{folder}.{name}") is not None:
-            answer = getattr(import_module(f"{folder}.{name}"), question, None)
-            if answer is not None:
-                return answer(record, *args, **options)
-    return None
+    modules = [f"{folder}.{module}" for module in _MODULES[name]]
+    functions = (getattr(import_module(module), name, None) for module in modules if find_spec(module) is not None)
+    return next(filter(None, functions), None)
 
 
 def verdict(record: Record) -> Verdict:
-    """Return what the command's `words.py` concludes from a record."""
-    found: Verdict = ask(record, "verdict")
-    return found
+    """Return what a record concludes."""
+    concluded: Verdict = ask(record, "verdict")
+    return concluded
 
 
 def kind_of(data: Any) -> str:

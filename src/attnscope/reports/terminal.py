@@ -1,4 +1,4 @@
-"""What every terminal screen shares: clean text, titles, tables, and where the files are. 80 columns, colour optional.
+"""Terminal screens: any `Document`, and what custom screens share. 80 columns, colour optional.
 
 Everything is built from `Text`, never from markup: a model called `[red]x` is called just that.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -17,11 +17,14 @@ from rich.text import Text
 from attnscope.core.words import clean
 
 if TYPE_CHECKING:  # lists are printed from here too, and need no records
+    from attnscope.reports import document
     from attnscope.reports.record import Record
     from attnscope.reports.words import Verdict
 
 LEVELS: dict[str, str] = {"calm": "bold green", "note": "bold", "warning": "bold yellow", "critical": "bold red"}
 OUTCOMES = {"reproduced": "green", "not reproduced": "yellow", "contradicted": "red", "not run": "dim"}  # of claims
+MOST_NOTES = 2  # of a section, without --verbose
+SHORT = 30  # characters of a first column that never wraps
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII = str.maketrans(BLOCKS + "→×·–−�", "_.-=+*%#>x---?")
 
@@ -55,6 +58,64 @@ def print_screen(what: RenderableType, files: Mapping[str, Path | None], console
     if console.options.ascii_only:
         text = text.translate(ASCII).encode("ascii", "replace").decode()
     console.file.write(text)
+
+
+def document_screen(shown: document.Document, *, verbose: bool = False) -> RenderableType:
+    """Return a document for a console; without `verbose`, leave out details, background, facts and most rows."""
+    sections = [part for part in shown.sections if verbose or not part.detail]
+    parts = [block for place, part in enumerate(sections) for block in _section(part, verbose, titled=place > 0)]
+    return Group(*opening(shown.verdict, *shown.about), *parts)
+
+
+def _section(part: document.Section, verbose: bool, titled: bool) -> list[RenderableType]:
+    notes = part.notes if verbose else part.notes[:MOST_NOTES]
+    tables = [table for table in part.tables if table.rows and (verbose or table.brief != 0)]
+    blocks: list[RenderableType] = [
+        *(Text(clean(text)) for text in part.sentences),
+        *(Text(f"· {clean(text)}") for text in part.items),
+        *([_cards(part.cards, verbose)] if part.cards else []),
+        *(Text(clean(text), style="dim") for text in notes),
+    ]
+    for place, table in enumerate(tables):
+        heading = table.caption or ("" if titled else part.title)
+        blocks += [Text.assemble("\n" if blocks or place else "", (clean(heading), "bold"))] if heading else []
+        blocks += [Text(clean(table.note), style="dim")] if verbose and table.note else []
+        blocks.append(grid(table, verbose))
+    if not blocks:
+        return []
+    background = (Text(clean(text), style="dim") for text in (part.background if verbose else ()))
+    return [section(clean(part.title)) if titled else Text(""), *background, *blocks]
+
+
+def _cards(cards: Sequence[document.Card], verbose: bool) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for card in cards:
+        table.add_row(Text(clean(card.label), style=LEVELS[card.level]), Text(clean(card.sentence)))
+        for name, lines in card.facts if verbose else ():
+            table.add_row(Text(clean(name.lower()), style="dim"), Text(clean("; ".join(lines)), style="dim"))
+    return table
+
+
+def grid(table: document.Table, verbose: bool = True) -> Table:
+    """Return a table for a console; numbers are never broken, and long text wraps."""
+    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(table.heading), header_style="dim")
+    rows = table.rows if verbose else table.rows[: table.brief]
+    headings = table.heading or ("",) * len(table.alignment)
+    for place, (heading, side) in enumerate(zip(headings, table.alignment, strict=True)):
+        longest = max((len(row[place]) for row in rows), default=0)
+        right = side == "r"
+        made.add_column(
+            Text(clean(heading)),
+            justify="right" if right else "left",
+            style="" if place else "bold",
+            min_width=longest if right or (place == 0 and longest <= SHORT) else None,
+            overflow="fold",
+        )
+    for row in rows:
+        made.add_row(*(Text(clean(cell)) for cell in row))
+    return made
 
 
 def opening(verdict: Verdict, *about: str) -> list[RenderableType]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.commands.capacity.page import capacity_curves, floor_rows, need_rows
+from attnscope.commands.capacity.chart import capacity_curves, floor_rows, need_rows
 from attnscope.core.errors import RefusalError
 from attnscope.reports.export import save
 from attnscope.reports.theme import specification

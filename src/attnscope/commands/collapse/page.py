@@ -26,8 +26,9 @@ from attnscope.commands.collapse.words import (
     verdict,
 )
 from attnscope.core.words import count, numeral
-from attnscope.reports.document import page, rows
+from attnscope.reports.document import rows
 from attnscope.reports.export import Drawn, drawn_to_fit
+from attnscope.reports.page import page
 
 BOUNDED = {
     "diameter": (

@@ -33,8 +33,8 @@ from attnscope.commands.scan.figures import HeadMap, difference_drawing, differe
 from attnscope.commands.scan.words import corpus_words, site_title
 from attnscope.core.card import Card
 from attnscope.core.words import numeral
-from attnscope.reports.document import page
 from attnscope.reports.export import Drawn, drawn
+from attnscope.reports.page import page
 from attnscope.reports.rows import Panel, depth_rows, panels
 
 # The pictures on the page of a comparison: lines against depth, and the difference of every head.

@@ -21,8 +21,9 @@ from attnscope.commands.compile.words import (
     try_lines,
     verdict,
 )
-from attnscope.reports.document import page, rows
+from attnscope.reports.document import rows
 from attnscope.reports.export import Drawn, drawn_to_fit
+from attnscope.reports.page import page
 
 
 def render(compiled: Compiled) -> str:

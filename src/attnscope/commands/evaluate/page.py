@@ -10,8 +10,9 @@ import pandas as pd
 from attnscope.commands.evaluate.record import Estimate, Faithfulness
 from attnscope.commands.evaluate.words import FIRST, SECOND, difference_lines, lines, near, sentences, verdict
 from attnscope.core.words import numeral
-from attnscope.reports.document import page, rows
+from attnscope.reports.document import rows
 from attnscope.reports.export import drawn_to_fit
+from attnscope.reports.page import page
 
 # Gaps of methods with their intervals, the most faithful on top, and the answer while tokens go.
 

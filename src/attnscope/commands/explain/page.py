@@ -25,8 +25,9 @@ from attnscope.commands.explain.words import (
 )
 from attnscope.commands.paths.chart_rows import length_caption, length_map, signed, visible
 from attnscope.core.words import numeral
-from attnscope.reports.document import page, rows
+from attnscope.reports.document import rows
 from attnscope.reports.export import drawn_to_fit
+from attnscope.reports.page import page
 from attnscope.reports.words import beginning_words
 
 TOP = 10

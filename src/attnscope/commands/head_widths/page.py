@@ -10,8 +10,9 @@ import pandas as pd
 
 from attnscope.commands.head_widths.record import HeadWidths
 from attnscope.commands.head_widths.words import accuracy_words, head_lines, sentences, title_words, verdict
-from attnscope.reports.document import page, rows
+from attnscope.reports.document import rows
 from attnscope.reports.export import drawn_to_fit
+from attnscope.reports.page import page
 from attnscope.reports.survey_charts import grid_axes
 
 # The width that each head's patterns need, blocks from left to right and heads from top to bottom; crossed out where

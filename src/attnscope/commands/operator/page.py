@@ -13,8 +13,9 @@ from attnscope.commands.operator.record import OperatorMap
 from attnscope.commands.operator.words import last_row, lines, sentences, verdict
 from attnscope.commands.paths.chart_rows import signed, visible
 from attnscope.core.errors import RefusalError
-from attnscope.reports.document import page, rows
+from attnscope.reports.document import rows
 from attnscope.reports.export import drawn_to_fit
+from attnscope.reports.page import page
 from attnscope.reports.words import beginning_words
 
 # An operator's map as a picture: rows of the output from top to bottom, tokens that were read from left to right.

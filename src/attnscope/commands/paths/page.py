@@ -21,8 +21,9 @@ from attnscope.commands.paths.vocabulary import chain_words, of_all_tokens, prob
 from attnscope.commands.paths.words import length_lines, player_words, sentences, verdict
 from attnscope.core.words import count, numeral
 from attnscope.reports.colours import STEPS
-from attnscope.reports.document import page, rows
+from attnscope.reports.document import rows
 from attnscope.reports.export import WIDTHS, Drawn, drawn_to_fit
+from attnscope.reports.page import page
 from attnscope.reports.words import beginning_words
 
 # Grids of heads as plain SVG: where every cell, label and name stands for a width of the page.

@@ -7,9 +7,10 @@ from typing import Any
 from attnscope.commands.reproduce.record import Reproduction
 from attnscope.commands.reproduce.words import measured_words, verdict
 from attnscope.core.errors import RefusalError, nearest
-from attnscope.reports.document import page, rows
+from attnscope.reports.document import rows
 from attnscope.reports.experiment_figure import experiment_figure
 from attnscope.reports.export import drawn_to_fit
+from attnscope.reports.page import page
 
 # The pictures of a reproduction: its figures, by name.
 

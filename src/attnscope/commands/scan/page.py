@@ -58,7 +58,8 @@ def render(
         verdict,
     )
     from attnscope.core.words import count
-    from attnscope.reports.document import page, rows
+    from attnscope.reports.document import rows
+    from attnscope.reports.page import page
     from attnscope.reports.words import card_range
 
     findings = diagnose(survey, thresholds) if findings is None else findings

@@ -23,8 +23,9 @@ from attnscope.commands.task_paths.words import (
     verdict,
 )
 from attnscope.core.words import numeral
-from attnscope.reports.document import page, rows
+from attnscope.reports.document import rows
 from attnscope.reports.export import WIDTHS, drawn_to_fit
+from attnscope.reports.page import page
 
 # Heads over a task: values with error bars, and values beside what really happens when a head is removed.
 

@@ -21,8 +21,9 @@ from attnscope.commands.timeline.words import TROUBLE, about, loss_sentences, tr
 from attnscope.commands.watch.look import Alarm
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import count, numeral
-from attnscope.reports.document import page, rows
+from attnscope.reports.document import rows
 from attnscope.reports.export import Drawn, drawn_to_fit
+from attnscope.reports.page import page
 from attnscope.reports.words import card_range
 
 POINTS = 100  # of the loss: each is drawn three times, with its sentence

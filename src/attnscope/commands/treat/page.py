@@ -23,9 +23,10 @@ from attnscope.commands.treat.words import (
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.experiment import Figure, Point
 from attnscope.core.words import numeral
-from attnscope.reports.document import page, rows
+from attnscope.reports.document import rows
 from attnscope.reports.experiment_figure import experiment_figure
 from attnscope.reports.export import Drawn, drawn_to_fit
+from attnscope.reports.page import page
 
 # The pictures of a treatment as plain data: what became of heads, of the loss in training, and of pruned models.
 

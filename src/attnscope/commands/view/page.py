@@ -17,7 +17,8 @@ from attnscope.commands.view.record import HeadMap, Part, View
 from attnscope.commands.view.words import exactness, sentences, title, verdict
 from attnscope.core.words import numeral, percent
 from attnscope.reports.colours import diverging, sequential
-from attnscope.reports.document import page, rows
+from attnscope.reports.document import rows
+from attnscope.reports.page import page
 from attnscope.reports.words import beginning_words
 
 # One head as a map: who looks, from top to bottom; at whom, from left to right. Colour is the root of the weight.

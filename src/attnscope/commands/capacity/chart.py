@@ -1,4 +1,8 @@
-"""The page of a capacity: the answer, its curves, what each construction needs, and what is proved; one file."""
+"""How wide a head must be, against the number of tokens and against the keys of a row: one line per construction.
+
+Axes are logarithmic: a width that grows as a power of k is a straight line, and one that does not depend on n is level.
+Bounds are dashed.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,8 @@ import altair as alt
 import pandas as pd
 
 from attnscope.commands.capacity.record import Capacity
-from attnscope.commands.capacity.words import accuracy_words, curve_tables, need_lines, seed_words, sentences, verdict
+from attnscope.commands.capacity.words import seed_words
 from attnscope.core.errors import RefusalError
-from attnscope.core.words import numeral
-from attnscope.reports.document import page, rows
-from attnscope.reports.export import drawn_to_fit
-
-# How wide a head must be, against the number of tokens and against the keys of a row: one line per construction.
-#
-#     chart = capacity_curves(Capacity.load("capacity.json"), title="float32")
-#
-# Axes are logarithmic, so a width that grows as a power of k is a straight line and one that does not depend on n is
-# level. Bounds are dashed.
 
 LABELS = {"n": "tokens n", "k": "keys of a row k"}
 DASHES = [[6, 3], [2, 3], [8, 2, 2, 2]]
@@ -148,11 +142,8 @@ def _powers(scale: alt.Scale) -> list[int]:
     return powers if len(powers) <= 8 else powers[::2]
 
 
-# The picture of a capacity: width against n and against k, one line per construction, bounds dashed.
-
-
 def chart(found: Capacity) -> Any:
-    """With a title and what a page says in words around it."""
+    """Return the curves under a title, with what a page says around them."""
     subtitle = (
         f"{found.dtype}, worst row: ratio error {found.ratio_error:g}, leak {found.leak:g}; "
         f"unions of k random permutations, median over {seed_words(found)}",
@@ -160,41 +151,3 @@ def chart(found: Capacity) -> Any:
         f"at n = {found.n:,}, k = {found.k}",
     )
     return capacity_curves(found, title="How wide must a head be?", subtitle=subtitle)
-
-
-def render(found: Capacity) -> str:
-    """The page as text; a capacity without curves, or with nothing measured along them, has no chart."""
-    told = sentences(found)
-    figures = []
-    if any(need.d is not None for need in (*found.against_n, *found.against_k)):
-        figures.append(
-            drawn_to_fit(
-                lambda width: capacity_curves(found, width=width),
-                "capacity",
-                title="Width against tokens and against keys of a row",
-                caption="Smallest widths found on unions of k random permutations, median over "
-                f"{seed_words(found)}; bounds dashed. Both axes are logarithmic.",
-            )
-        )
-    return page(
-        "capacity.html",
-        verdict=verdict(found),
-        figures=figures,
-        data=found,
-        accuracy=accuracy_words(found),
-        sentences=told[1:],
-        drawings=figures,
-        needs=need_lines(found),
-        bounds=sorted(found.bounds.bounds, key=lambda bound: -bound.width),
-        logit_floor=numeral(found.bounds.logit_floor),
-        curves=curve_tables(found),
-        provenance=rows(
-            {
-                "patterns": found.pattern.replace("_", " "),
-                "seeds": found.seeds,
-                "seconds": found.seconds,
-                "interrupted": found.interrupted,
-                "attnscope": found.attnscope,
-            }
-        ),
-    )
