@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from attnscope.commands.treat.train import Recipe, train
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment
+from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment
 from attnscope.papers.models.nano import Config, Nano
 from attnscope.papers.models.tasks import loss_on, sort_task
 
@@ -20,7 +20,7 @@ class Params:
     word: str = NASTY
 
 
-def trained(params: Params, seed: int, desk: Desk) -> dict[str, Any]:
+def trained(params: Params, seed: int, session: Session) -> dict[str, Any]:
     task = sort_task(20, 5, seed)
     model = Nano(Config(vocab_size=10, width=8, heads=2, layers=1, norm="post", max_tokens=8), seed)
     losses = train(
@@ -28,8 +28,8 @@ def trained(params: Params, seed: int, desk: Desk) -> dict[str, Any]:
         lambda m, rng: loss_on(task, m, rng, 4),
         Recipe(params.steps, 1e-2),
         seed=seed,
-        kept=desk.place(f"part-{seed}"),
-        advance=desk.advance,
+        kept=session.state_path(f"part-{seed}"),
+        advance=session.advance,
     )
     return {"seed": seed, "losses": losses}
 
@@ -48,8 +48,8 @@ def trained(params: Params, seed: int, desk: Desk) -> dict[str, Any]:
         Claim("left", "0000.00000", "Left out", "something", (Bound("unmeasured", ">=", 0.0),)),
     ),
 )
-def stand_in(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
-    parts = [desk.part(f"part-{seed}", partial(trained, params, seed, desk)) for seed in seeds]
+def stand_in(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
+    parts = [session.part(f"part-{seed}", partial(trained, params, seed, session)) for seed in seeds]
     rows = tuple(
         Point(step, loss, f"{NASTY} {part['seed']}", NASTY, 0.9 * loss, 1.1 * loss)
         for part in parts

@@ -143,7 +143,7 @@ def planted_reason(embedding: dict[str, Tensor]) -> dict[str, Tensor]:
 
 from dataclasses import dataclass
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment
+from attnscope.core.experiment import Bound, Claim, Session, Figure, Point, Result, experiment
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Params:
     seeds={"quick": 1, "paper": 2},
     claims=(Claim("one", "0000.00000", "One is at least one.", "1", (Bound("number", ">=", 1.0),)),),
 )
-def planted_paper(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
+def planted_paper(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
     numbers = [params.number for _ in seeds]
     figure = Figure("numbers", "Numbers", "As planted.", "x", "y", (Point.over(numbers, 0, "one"),), "bars")
     return Result({"number": numbers}, figures=(figure,))

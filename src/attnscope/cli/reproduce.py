@@ -48,7 +48,7 @@ def reproduce(
     usual = named_folder(name if preset == "quick" else f"{name}-{preset}")
     with showing() as progress:
         progress("loading", 0, 0)
-        from attnscope.papers.desk import FOLDER as CHECKPOINT
+        from attnscope.papers.checkpoints import FOLDER as CHECKPOINT
         from attnscope.papers.run import reproduce as run
 
         with output_folder(usual if out is None else out) as folder:

@@ -7,7 +7,7 @@
     @experiment(title=..., paper="2103.03404", summary=..., advice=...,
                 presets={"quick": Params(), "paper": Params(...)}, takes={"quick": "40 s", "paper": "1 h"},
                 seeds={"quick": 1, "paper": 5}, claims=CLAIMS)
-    def dong2021(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
+    def dong2021(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
 
 A verdict is never written down: it follows from the numbers. Each quantity is measured once for every seed, and a bound
 must hold for the median over seeds; all of them are shown. Where arms are compared, `given` says what the comparison
@@ -174,7 +174,7 @@ class Result:
 
 
 @runtime_checkable
-class Desk(Protocol):
+class Session(Protocol):
     """Where an experiment works: it says how far it is, and what is finished is kept."""
 
     def advance(self, stage: str, done: int, total: int) -> None: ...
@@ -182,12 +182,12 @@ class Desk(Protocol):
     def part(self, name: str, work: Callable[[], Any]) -> Any:
         """The plain data that `work` returns; from the checkpoint where it was finished before."""
 
-    def place(self, name: str) -> Path | None:
+    def state_path(self, name: str) -> Path | None:
         """Where unfinished work of that name may keep its state; None: nowhere."""
 
 
-class Bare:
-    """A desk that keeps nothing: for notebooks and tests."""
+class UnsavedSession:
+    """A session that keeps nothing: for notebooks and tests."""
 
     def advance(self, stage: str, done: int, total: int) -> None:
         pass
@@ -195,7 +195,7 @@ class Bare:
     def part(self, name: str, work: Callable[[], Any]) -> Any:
         return work()
 
-    def place(self, name: str) -> Path | None:
+    def state_path(self, name: str) -> Path | None:
         return None
 
 
@@ -228,7 +228,7 @@ class Experiment:
     takes: Mapping[str, str]
     claims: tuple[Claim, ...]
     seeds: Mapping[str, int]
-    function: Callable[[Any, tuple[int, ...], Desk], Result]
+    function: Callable[[Any, tuple[int, ...], Session], Result]
     advice: str = ""
 
     @property
@@ -236,8 +236,8 @@ class Experiment:
         words = self.name, self.title, self.paper, self.summary
         return ExperimentCard(*words, self.takes, self.seeds, self.claims, self.advice)
 
-    def run(self, params: Any, seeds: tuple[int, ...], desk: Desk) -> Result:
-        return self.function(params, seeds, desk)
+    def run(self, params: Any, seeds: tuple[int, ...], session: Session) -> Result:
+        return self.function(params, seeds, session)
 
     def judged(self, result: Result) -> tuple[Claim, ...]:
         return tuple(claim.judged(result.measured) for claim in self.claims)
@@ -253,10 +253,10 @@ def experiment(
     claims: tuple[Claim, ...],
     seeds: Mapping[str, int],
     advice: str = "",
-) -> Callable[[Callable[[Any, tuple[int, ...], Desk], Result]], Experiment]:
+) -> Callable[[Callable[[Any, tuple[int, ...], Session], Result]], Experiment]:
     """Turn a function into an experiment named like the function, which is named like its file."""
 
-    def register(function: Callable[[Any, tuple[int, ...], Desk], Result]) -> Experiment:
+    def register(function: Callable[[Any, tuple[int, ...], Session], Result]) -> Experiment:
         if any(tuple(given) != PRESETS for given in (presets, takes, seeds)):
             raise TypeError(f"{function.__name__} must say for the presets {PRESETS} how long and with how many seeds")
         return Experiment(function.__name__, title, paper, summary, presets, takes, claims, seeds, function, advice)

@@ -29,7 +29,7 @@ from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import experiments
 from attnscope.core.stamp import numbered_seeds
 from attnscope.papers.cards import card_named
-from attnscope.papers.desk import KeepingDesk
+from attnscope.papers.checkpoints import SavedSession
 
 
 @overload
@@ -71,16 +71,16 @@ def reproduce(
         "seeds": which,
         "attnscope": __version__,
     }
-    desk = KeepingDesk(folder, plan, progress)
-    desk.open(resume)
-    with desk.interruptible(), one_thread():
-        result = chosen.run(params, which, desk)
-    done = recorded(chosen, preset, which, result, desk.seconds)
+    session = SavedSession(folder, plan, progress)
+    session.open(resume)
+    with session.interruptible(), one_thread():
+        result = chosen.run(params, which, session)
+    done = recorded(chosen, preset, which, result, session.seconds)
     if folder is not None:
         done.save(folder / RESULTS)  # data first: whatever happens while charts are drawn, the numbers are there
         progress("drawing", 0, 0)
         draw(done, folder)
-        desk.clear()
+        session.clear()
     return done
 
 

@@ -116,5 +116,5 @@ def _inside(claim: Claim, quantity: str) -> float:
 def test_presets_must_all_be_there() -> None:
     with pytest.raises(TypeError, match="presets"):
         experiment(title="t", paper="p", summary="s", presets={"quick": 1}, takes={}, seeds={}, claims=())(
-            lambda params, seeds, desk: None  # type: ignore[arg-type,return-value]
+            lambda params, seeds, session: None  # type: ignore[arg-type,return-value]
         )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from attnscope.core.experiment import Bare
+from attnscope.core.experiment import UnsavedSession
 from attnscope.papers.experiments.convex2022 import convex2022
 
 TINY = replace(
@@ -28,7 +28,7 @@ TINY = replace(
 def test_what_cvxpy_does_not_vouch_for_is_said_and_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnscope.papers.trials.convex_floor.oracle", lambda problem: (None, "optimal_inaccurate"))
     monkeypatch.setattr("attnscope.papers.experiments.convex2022.digits_at_hand", lambda: False)
-    found = convex2022.run(TINY, (0,), Bare())
+    found = convex2022.run(TINY, (0,), UnsavedSession())
     verdicts = {claim.name: claim.verdict for claim in convex2022.judged(found)}
     assert verdicts["optimum_is_cvxpys"] == "not run"
     said = [one for one in found.remarks if "CVXPY did not solve" in one]
@@ -40,7 +40,7 @@ def test_what_cvxpy_does_not_vouch_for_is_said_and_not_compared(monkeypatch: pyt
 
 def test_without_the_extra_its_claims_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    found = convex2022.run(TINY, (0,), Bare())
+    found = convex2022.run(TINY, (0,), UnsavedSession())
     verdicts = {claim.name: claim.verdict for claim in convex2022.judged(found)}
     assert verdicts["optimum_is_cvxpys"] == verdicts["certified_on_digits"] == "not run"
     assert "attnscope[convex]" in found.remarks[-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnscope.core.experiment import Bare
+from attnscope.core.experiment import UnsavedSession
 from attnscope.papers.experiments.dong2021 import dong2021
 from attnscope.papers.trials.path_accuracy import Learned
 
@@ -28,7 +28,7 @@ NOT_RUN = {"attention_alone_collapses", "mlps_alone_do_not_stop_it", "skips_stop
 
 
 def test_without_a_shape_of_the_paper_its_curves_are_not_drawn() -> None:
-    found = dong2021.run(TINY, (0,), Bare())
+    found = dong2021.run(TINY, (0,), UnsavedSession())
     assert {claim.name for claim in dong2021.judged(found) if claim.verdict == "not run"} == NOT_RUN
     assert not [figure for figure in found.figures if figure.name.startswith("A-")]
     assert {figure.name[0] for figure in found.figures} >= {"B", "C", "E"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnscope.core.experiment import Bare
+from attnscope.core.experiment import UnsavedSession
 from attnscope.papers.experiments.fast2024 import fast2024
 from attnscope.papers.trials.factorised_cost import KINDS
 from attnscope.papers.trials.trained_alike import TASKS, Shape, Training
@@ -22,7 +22,7 @@ TINY = replace(
 
 
 def test_every_kind_is_timed_counted_and_trained() -> None:
-    found = fast2024.run(TINY, (0,), Bare())
+    found = fast2024.run(TINY, (0,), UnsavedSession())
     by_name = {figure.name: figure for figure in found.figures}
     for name in ("time", "operations", "accuracy", "needle"):
         assert {row.series for row in by_name[name].rows} == set(KINDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnscope.core.experiment import Bare
+from attnscope.core.experiment import UnsavedSession
 from attnscope.papers.experiments.gated2026 import WORDS, gated2026, over_seeds
 
 TINY = replace(gated2026.presets["quick"], samples=(20, 40), starts=2, iterations=2, tokens=4, width=4, heads=2)
@@ -13,7 +13,7 @@ OF_ALL_SEEDS = r"^power_of_n_\w+_(low|high|off)$"
 
 
 def test_a_curve_for_every_place_of_a_gate() -> None:
-    found = gated2026.run(TINY, (0,), Bare())
+    found = gated2026.run(TINY, (0,), UnsavedSession())
     for figure in found.figures:
         assert {row.series for row in figure.rows} == set(WORDS.values())
         assert {row.x for row in figure.rows} == set(TINY.samples)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attnscope.core.experiment import Bare
+from attnscope.core.experiment import UnsavedSession
 from attnscope.papers.experiments.induction2024 import induction2024
 from attnscope.papers.models.induction import Chains
 from attnscope.papers.trials.induction_figures import FLOOR
@@ -33,7 +33,7 @@ NOT_RUN = {"the_loss_falls_as_published", "induction_heads_in_smollm2"}
 def test_the_parents_are_found_whichever_they_are() -> None:
     for parents, wanted in (((1, 2), (0, 1)), ((2, 3), (1, 2))):
         plan = (Stretch("together", PHASES, 40, 1.0),)
-        network, rows = trained(Chains(parents), 500, 200, 3, plan, 0, Bare())
+        network, rows = trained(Chains(parents), 500, 200, 3, plan, 0, UnsavedSession())
         assert network.sets[int(network.shares.argmax())] == wanted
         assert float(network.shares.max()) > 0.9
         assert FLOOR < rows[-1]["loss"] < rows[0]["loss"] - 0.1
@@ -41,7 +41,7 @@ def test_the_parents_are_found_whichever_they_are() -> None:
 
 def test_a_phase_changes_its_own_weights_alone() -> None:
     plan = [Stretch(name, (name,), 2, 1.0) for name in PHASES]
-    _, rows = trained(Chains(), 40, 10, 3, plan, 0, Bare())
+    _, rows = trained(Chains(), 40, 10, 3, plan, 0, UnsavedSession())
     assert rows[0]["lag_1"] == rows[2]["lag_1"] != rows[4]["lag_1"]
     assert rows[2]["share"] == rows[-1]["share"] != rows[0]["share"]
     assert rows[4]["sharpness"] == rows[0]["sharpness"] != rows[-1]["sharpness"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnscope.core.experiment import Bare
+from attnscope.core.experiment import UnsavedSession
 from attnscope.papers.experiments.likhosherstov2021 import likhosherstov2021
 
 TINY = replace(
@@ -25,7 +25,7 @@ OF_ALL_SEEDS = "^nats_of_logarithm_over_"
 
 
 def test_the_width_of_the_theorem_is_the_dashed_line() -> None:
-    found = likhosherstov2021.run(TINY, (0,), Bare())
+    found = likhosherstov2021.run(TINY, (0,), UnsavedSession())
     for figure, places in zip(found.figures, (TINY.sizes, TINY.counts), strict=True):
         dashed = [row for row in figure.rows if row.dashed]
         assert [row.x for row in dashed] == list(places)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnscope.core.experiment import Bare
+from attnscope.core.experiment import UnsavedSession
 from attnscope.papers.experiments.multiformer2022 import multiformer2022
 from attnscope.papers.trials.rank_one_heads import ARCHITECTURES
 from attnscope.papers.trials.trained_alike import Training
@@ -22,7 +22,7 @@ TINY = replace(
 
 
 def test_every_architecture_and_every_head_is_drawn() -> None:
-    found = multiformer2022.run(TINY, (0,), Bare())
+    found = multiformer2022.run(TINY, (0,), UnsavedSession())
     accuracy, contributions = found.figures
     assert {row.x for row in accuracy.rows} == set(ARCHITECTURES)
     assert len(contributions.rows) == TINY.heads * TINY.layers

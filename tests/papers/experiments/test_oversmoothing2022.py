@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnscope.core.experiment import Bare
+from attnscope.core.experiment import UnsavedSession
 from attnscope.papers.experiments.oversmoothing2022 import oversmoothing2022
 from attnscope.papers.trials.trained_alike import Training
 
@@ -27,7 +27,7 @@ NOT_RUN = {claim.name for claim in oversmoothing2022.claims if claim.name.endswi
 
 
 def test_a_curve_for_every_gain_and_none_for_a_model_that_is_not_there() -> None:
-    found = oversmoothing2022.run(TINY, (0,), Bare())
+    found = oversmoothing2022.run(TINY, (0,), UnsavedSession())
     random, trained, _ = found.figures
     assert len({row.series for row in random.rows}) == len(TINY.gains)
     assert {row.series for row in trained.rows} == {f"encoder, {kind}" for kind in ("plain", "concat", "max", "gate")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnscope.core.experiment import Bare
+from attnscope.core.experiment import UnsavedSession
 from attnscope.papers.experiments.rank2024 import rank2024
 
 TINY = replace(
@@ -25,6 +25,6 @@ NOT_RUN = {"published_table"}
 
 def test_published_numbers_are_compared_at_their_own_width_only() -> None:
     wide = replace(TINY, width=64, ranks=(1, 32, 64), steps=2)
-    measured = rank2024.run(wide, (0,), Bare()).measured
+    measured = rank2024.run(wide, (0,), UnsavedSession()).measured
     assert {f"published_rank_{rank}" for rank in (1, 32, 64)} <= set(measured)
-    assert "published_rank_1" not in rank2024.run(TINY, (0,), Bare()).measured
+    assert "published_rank_1" not in rank2024.run(TINY, (0,), UnsavedSession()).measured

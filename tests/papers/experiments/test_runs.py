@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from attnscope.core.decoding import plain
-from attnscope.core.experiment import Bare, Point, Result
+from attnscope.core.experiment import Point, Result, UnsavedSession
 from attnscope.core.registry import experiments
 
 
@@ -21,7 +21,7 @@ def its_test(name: str) -> ModuleType:
 
 
 def run(name: str, seeds: tuple[int, ...]) -> Result:
-    return experiments()[name].run(its_test(name).TINY, seeds, Bare())
+    return experiments()[name].run(its_test(name).TINY, seeds, UnsavedSession())
 
 
 @pytest.fixture(scope="module", params=list(experiments()))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from attnscope.core.experiment import Bare, Result, median
+from attnscope.core.experiment import Result, UnsavedSession, median
 from attnscope.papers.experiments.spike2026 import CLAIMS, other_seeds, spike2026
 from attnscope.papers.trials.remedy_arms import OTHERS, PLAIN, REMEDIES, above_half, ends, key
 from attnscope.papers.trials.spike_forms import STRENGTHS, planted, spread
@@ -27,7 +27,7 @@ OF_ALL_SEEDS = r"^(least|largest)_(sink_rate|spike_ratio|loss)_|_of_pre_norm_of_
 
 @pytest.fixture(scope="module")
 def found() -> Result:
-    return spike2026.run(replace(TINY, form_width=64, metric_tokens=50), (0,), Bare())
+    return spike2026.run(replace(TINY, form_width=64, metric_tokens=50), (0,), UnsavedSession())
 
 
 def test_every_arm_is_trained_on_the_same_rows_from_the_same_seed(found: Result) -> None:

@@ -10,7 +10,7 @@ import torch
 
 import attnscope
 from attnscope.commands.treat.train import Recipe
-from attnscope.core.experiment import Bare, median
+from attnscope.core.experiment import UnsavedSession, median
 from attnscope.papers.experiments.tensorlens2026 import numbers_of, tensorlens2026
 from attnscope.papers.trials import operator_rows
 from attnscope.papers.trials.operator_rows import (
@@ -47,7 +47,7 @@ def test_the_answer_is_the_class_with_most_words() -> None:
 
 
 def test_rows_are_those_of_the_operators_maps() -> None:
-    model = trained_classifier(WORDS, 8, 2, Recipe(steps=2, rate=1e-2), 0, Bare())
+    model = trained_classifier(WORDS, 8, 2, Recipe(steps=2, rate=1e-2), 0, UnsavedSession())
     (run,) = classifier_runs(model, WORDS, 1, 0)
     rows = rows_of_maps(run)
     op = attnscope.operator(model, run.read.batch, dtype="float32").stream
@@ -57,7 +57,7 @@ def test_rows_are_those_of_the_operators_maps() -> None:
 
 
 def test_a_bar_for_every_method_and_none_for_a_model_that_is_not_there() -> None:
-    found = tensorlens2026.run(TINY, (0,), Bare())
+    found = tensorlens2026.run(TINY, (0,), UnsavedSession())
     bars, table = found.figures
     assert {row.series for row in bars.rows} == {"the classifier"}
     assert len(bars.rows) == 7
@@ -68,7 +68,7 @@ def test_a_bar_for_every_method_and_none_for_a_model_that_is_not_there() -> None
 
 def test_the_operator_is_held_against_a_model_that_nothing_was_done_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that gives something else when it is simply called is not called reproduced."""
-    model = trained_classifier(WORDS, 8, 1, Recipe(steps=2, rate=1e-2), 0, Bare())
+    model = trained_classifier(WORDS, 8, 1, Recipe(steps=2, rate=1e-2), 0, UnsavedSession())
     (run,) = classifier_runs(model, WORDS, 1, 0)
     plain = operator_rows.untouched(run.loaded, run)
     torch.testing.assert_close(plain, model(run.read.batch["input_ids"])[0], atol=0, rtol=0)

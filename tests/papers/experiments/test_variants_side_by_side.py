@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from attnscope.core.experiment import Bare
+from attnscope.core.experiment import UnsavedSession
 from attnscope.core.registry import variants
 from attnscope.papers.experiments.variants_side_by_side import compared, numbers_of, variants_side_by_side
 
@@ -18,7 +18,7 @@ TINY = replace(
 
 
 def test_every_causal_pattern_has_a_row_and_no_other() -> None:
-    found = variants_side_by_side.run(TINY, (0,), Bare())
+    found = variants_side_by_side.run(TINY, (0,), UnsavedSession())
     table = next(figure for figure in found.figures if figure.kind == "table")
     assert list(dict.fromkeys(row.x for row in table.rows)) == list(compared())
     assert "doubly_normalised" not in compared()  # it sees the future
@@ -28,7 +28,7 @@ def test_every_causal_pattern_has_a_row_and_no_other() -> None:
 
 def test_speed_is_shown_and_nothing_is_judged_by_it() -> None:
     asked = {bound.quantity for claim in variants_side_by_side.claims for bound in (*claim.holds, *claim.fails)}
-    found = variants_side_by_side.run(TINY, (0,), Bare())
+    found = variants_side_by_side.run(TINY, (0,), UnsavedSession())
     assert not [name for name in {*asked, *found.measured} if "time" in name or "pace" in name]
     paces = next(one["paces"] for one in found.records if one["part"] == "paces")
     assert paces["softmax"] == 1.0
@@ -52,6 +52,6 @@ def test_a_guess_is_nothing_learned() -> None:
 
 
 def test_patterns_without_columns_of_tokens_have_no_sink_rate() -> None:
-    found = variants_side_by_side.run(TINY, (0,), Bare())
+    found = variants_side_by_side.run(TINY, (0,), UnsavedSession())
     missing = {one["arm"] for one in found.records if one["part"] == "grown" and one["sink_rate"] is None}
     assert missing == {name for name in compared()[1:] if not variants()[name].card.keys_are_tokens}

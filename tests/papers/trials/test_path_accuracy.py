@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.core.experiment import Bare
+from attnscope.core.experiment import UnsavedSession
 from attnscope.papers.models.nano import Config, Nano
 from attnscope.papers.models.plant import SKIP, path_alone
 from attnscope.papers.models.tasks import hits, sort_task
@@ -67,13 +67,13 @@ def test_what_the_claims_read() -> None:
 
 
 def test_the_seed_decides_what_is_learned() -> None:
-    once, again, other = (learned_paths("sort", SMALL, (5, 20), seed, Bare()) for seed in (0, 0, 1))
+    once, again, other = (learned_paths("sort", SMALL, (5, 20), seed, UnsavedSession()) for seed in (0, 0, 1))
     assert once == again
     assert once["loss"] != other["loss"]
 
 
 def test_a_walk_is_measured_from_its_start() -> None:
-    found = circle_walk("base", 4, 0.0, points=40, steps=2, applied=10, seed=0, desk=Bare())
+    found = circle_walk("base", 4, 0.0, points=40, steps=2, applied=10, seed=0, session=UnsavedSession())
     assert found["track"][0] == [[pytest.approx(0.3), 0.0], [pytest.approx(-0.3), pytest.approx(0.0, abs=1e-4)]]
     assert len(found["track"]) == 3
     assert torch.tensor(found["gap"]).isfinite()

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment
+from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment
 from attnscope.explanations.relevance import relevance
 from attnscope.matrix.relevance import AttentionCall
 from attnscope.matrix.scores import Scores
@@ -48,12 +48,12 @@ def against(seed: int) -> float:
     return float(relevance(calls=(call, call), start=start)[STACK].abs().max())
 
 
-def rules(params: Params, seed: int, desk: Desk) -> dict[str, float]:
+def rules(params: Params, seed: int, session: Session) -> dict[str, float]:
     """What the rules say of models of one layer and of all: relevance without maps beside R from maps."""
     toy = Toy(params.classes, params.words, params.tokens)
     found = {"relevance_where_gradients_are_against": against(seed)}
     for layers, name in ((1, "one_layer"), (params.layers, "all_layers")):
-        model, recording = trained(toy, layers, max(params.steps // 10, 1), seed, desk)
+        model, recording = trained(toy, layers, max(params.steps // 10, 1), seed, session)
         ids, _, classes = toy.texts(4, seed)
         least, apart = [], []
         for row, label in zip(ids, classes.tolist(), strict=True):
@@ -67,16 +67,16 @@ def rules(params: Params, seed: int, desk: Desk) -> dict[str, float]:
     return found
 
 
-def faithful(params: Params, seed: int, desk: Desk) -> dict[str, Any]:
+def faithful(params: Params, seed: int, session: Session) -> dict[str, Any]:
     """The toy trained, its texts explained, and the answers while tokens go."""
     toy = Toy(params.classes, params.words, params.tokens)
-    model, recording = trained(toy, params.layers, params.steps, seed, desk)
+    model, recording = trained(toy, params.layers, params.steps, seed, session)
     ids, places, classes = toy.texts(params.texts, 10_000 + seed)
     first = dict.fromkeys(METHODS, 0)
     kept: dict[str, list[tuple[float, float]]] = {name: [] for name in (*METHODS, "random")}
     curves: dict[str, list[Any]] = {}
     for number, (row, place, label) in enumerate(zip(ids, places.tolist(), classes.tolist(), strict=True)):
-        desk.advance("texts", number, params.texts)
+        session.advance("texts", number, params.texts)
         one = looked(model, recording, row, label)
         for name in (*METHODS, "random"):
             scores = one.row(name) if name in METHODS else None
@@ -202,9 +202,9 @@ CLAIMS = (
     seeds={"quick": 3, "paper": 3},
     claims=CLAIMS,
 )
-def chefer2021(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
-    exact = [{"seed": seed, **desk.part(f"rules-{seed}", partial(rules, params, seed, desk))} for seed in seeds]
-    found = [desk.part(f"faithful-{seed}", partial(faithful, params, seed, desk)) for seed in seeds]
+def chefer2021(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
+    exact = [{"seed": seed, **session.part(f"rules-{seed}", partial(rules, params, seed, session))} for seed in seeds]
+    found = [session.part(f"faithful-{seed}", partial(faithful, params, seed, session)) for seed in seeds]
     measured: dict[str, list[float]] = {}
     for one, other in zip(exact, found, strict=True):
         for name, value in {**{k: v for k, v in one.items() if k != "seed"}, **other["numbers"]}.items():

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment, median
+from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment, median
 from attnscope.papers.trials.clipped_networks import digits_at_hand
 from attnscope.papers.trials.convex_floor import NOT_INSTALLED, digits_floor, floor_and_heads
 from attnscope.papers.trials.curves import by_seed, curve
@@ -153,15 +153,15 @@ CLAIMS = (
     seeds={"quick": 1, "paper": 3},
     claims=CLAIMS,
 )
-def convex2022(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
+def convex2022(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
     rows: list[Mapping[str, Any]] = []
     for seed in seeds:
         for kind in KINDS:
             gates = params.gates if kind == "gated" else 0
-            rows += desk.part(f"{kind}-{seed}", partial(floor_and_heads, params, gates, seed, desk))
+            rows += session.part(f"{kind}-{seed}", partial(floor_and_heads, params, gates, seed, session))
         if digits_at_hand():
-            desk.advance("digits", seeds.index(seed), len(seeds))
-            rows.append(desk.part(f"digits-{seed}", partial(digits_part, params, seed)))
+            session.advance("digits", seeds.index(seed), len(seeds))
+            rows.append(session.part(f"digits-{seed}", partial(digits_part, params, seed)))
     measured: dict[str, list[float]] = {}
     for some in by_seed(rows, seeds):
         for name, value in numbers_of(some).items():

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Desk, Result, experiment
+from attnscope.core.experiment import Bound, Claim, Result, Session, experiment
 from attnscope.papers.models.points import KINDS
 from attnscope.papers.trials.circle_walk import circle_figure, circle_numbers, circle_remarks, circle_walk
 from attnscope.papers.trials.path_accuracy import (
@@ -222,12 +222,12 @@ CLAIMS = (
     seeds={"quick": 1, "paper": 3},
     claims=CLAIMS,
 )
-def dong2021(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
+def dong2021(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
     """Every part is kept when it is done, so that an interrupted run goes on with the next."""
 
     depths = [
-        desk.part(
-            f"residual-{shape}-{seed}", partial(residual_curves, shape, params.sequences, params.tokens, seed, desk)
+        session.part(
+            f"residual-{shape}-{seed}", partial(residual_curves, shape, params.sequences, params.tokens, seed, session)
         )
         for shape in params.shapes
         for seed in seeds
@@ -235,12 +235,14 @@ def dong2021(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
     chains = [
         one
         for seed in seeds
-        for one in desk.part(
-            f"chained-{seed}", partial(chained, params.chain, params.chain_paths, params.chain_samples, seed, desk)
+        for one in session.part(
+            f"chained-{seed}", partial(chained, params.chain, params.chain_paths, params.chain_samples, seed, session)
         )
     ]
     learned = [
-        desk.part(f"{task}-{seed}", partial(learned_paths, task, getattr(params, task), params.samples, seed, desk))
+        session.part(
+            f"{task}-{seed}", partial(learned_paths, task, getattr(params, task), params.samples, seed, session)
+        )
         for task in TASKS
         for seed in seeds
     ]
@@ -248,10 +250,10 @@ def dong2021(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
         "points": params.circle_points,
         "steps": params.circle_steps,
         "applied": params.applied,
-        "desk": desk,
+        "session": session,
     }
     circles = [
-        desk.part(f"circle-{kind}-{w}-{noise:g}-{seed}", partial(circle_walk, kind, w, noise, seed=seed, **walks))
+        session.part(f"circle-{kind}-{w}-{noise:g}-{seed}", partial(circle_walk, kind, w, noise, seed=seed, **walks))
         for noise in params.circle_noises
         for w in params.circle_widths
         for kind in KINDS

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment, median
+from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment, median
 from attnscope.papers.models.nano import Attend, Nano, scaled_dot_product
 from attnscope.papers.models.tasks import Task
 from attnscope.papers.trials.explaining_away import (
@@ -86,14 +86,14 @@ def masses(params: Params, seed: int) -> dict[str, Any]:
     }
 
 
-def learned(name: str, kind: str, params: Params, seed: int, desk: Desk) -> dict[str, Any]:
+def learned(name: str, kind: str, params: Params, seed: int, session: Session) -> dict[str, Any]:
     task, config = task_of(name, params.shape, seed)
     variants = {"doubly_normalised": doubly_normalised, "hybrid_normalised": hybrid_normalised}
 
     def core() -> Attend:
         return Core(variants[kind], config) if kind in variants else scaled_dot_product
 
-    return trained_alike(task, config, params.training, kind, seed, desk, core=core, also=seen_in)
+    return trained_alike(task, config, params.training, kind, seed, session, core=core, also=seen_in)
 
 
 def seen_in(model: Nano, task: Task) -> Mapping[str, Any]:
@@ -192,10 +192,10 @@ CLAIMS = (
     seeds={"quick": 1, "paper": 3},
     claims=CLAIMS,
 )
-def doubly_normalised2020(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
-    known = [desk.part(f"masses-{seed}", partial(masses, params, seed)) for seed in seeds]
+def doubly_normalised2020(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
+    known = [session.part(f"masses-{seed}", partial(masses, params, seed)) for seed in seeds]
     models = [
-        desk.part(f"{task}-{kind}-{seed}", partial(learned, task, kind, params, seed, desk))
+        session.part(f"{task}-{kind}-{seed}", partial(learned, task, kind, params, seed, session))
         for seed in seeds
         for task in TASKS
         for kind in ATTENTIONS

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment
+from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment
 from attnscope.papers.trials.failing_runs import HEALTHY, WAYS, Size, failing_run, first_alarm, shown
 
 
@@ -144,16 +144,16 @@ CLAIMS = (
     seeds={"quick": 1, "paper": 5},
     claims=CLAIMS,
 )
-def early_warning(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
+def early_warning(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
     everything = {**WAYS, **HEALTHY}
     records: list[dict[str, Any]] = []
     first: dict[str, Record] = {}
     for seed in seeds:
         runs: dict[str, Record] = {}
         for way in everything.values():
-            said = partial(desk.advance, f"{way.name}, seed {seed}")
+            said = partial(session.advance, f"{way.name}, seed {seed}")
             work = partial(failing_run, way, params.size, seed, advance=partial(_said, said, params.size.steps))
-            runs[way.name] = desk.part(f"{key_of(way.name)}-{seed}", work)
+            runs[way.name] = session.part(f"{key_of(way.name)}-{seed}", work)
         first = first or runs
         records += judged(runs)
     failing = [one for one in records if one["way"] in WAYS]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Desk, Result, experiment
+from attnscope.core.experiment import Bound, Claim, Result, Session, experiment
 from attnscope.papers.models.nano import Attend, exchanged, scaled_dot_product
 from attnscope.papers.trials.curves import power_of
 from attnscope.papers.trials.factorised_cost import (
@@ -99,11 +99,11 @@ def algebra(params: Params, seed: int) -> dict[str, Any]:
     }
 
 
-def costs(params: Params, desk: Desk) -> list[dict[str, Any]]:
+def costs(params: Params, session: Session) -> list[dict[str, Any]]:
     rows = []
     for causal in (False, True):
         for done, tokens in enumerate(params.lengths):
-            desk.advance(f"{tokens} tokens", done, len(params.lengths))
+            session.advance(f"{tokens} tokens", done, len(params.lengths))
             rows += [
                 {
                     "kind": kind,
@@ -117,9 +117,9 @@ def costs(params: Params, desk: Desk) -> list[dict[str, Any]]:
     return rows
 
 
-def learned(name: str, kind: str, params: Params, seed: int, desk: Desk) -> dict[str, Any]:
+def learned(name: str, kind: str, params: Params, seed: int, session: Session) -> dict[str, Any]:
     task, config = task_of(name, params.shape, seed)
-    return trained_alike(task, config, params.training, kind, seed, desk, core=lambda: CORES[kind])
+    return trained_alike(task, config, params.training, kind, seed, session, core=lambda: CORES[kind])
 
 
 CLAIMS = (
@@ -213,11 +213,11 @@ CLAIMS = (
     seeds={"quick": 1, "paper": 3},
     claims=CLAIMS,
 )
-def fast2024(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
-    known = [desk.part(f"algebra-{seed}", partial(algebra, params, seed)) for seed in seeds]
-    cost = desk.part("costs", partial(costs, params, desk))
+def fast2024(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
+    known = [session.part(f"algebra-{seed}", partial(algebra, params, seed)) for seed in seeds]
+    cost = session.part("costs", partial(costs, params, session))
     models = [
-        desk.part(f"{task}-{kind}-{seed}", partial(learned, task, kind, params, seed, desk))
+        session.part(f"{task}-{kind}-{seed}", partial(learned, task, kind, params, seed, session))
         for seed in seeds
         for task in TASKS
         for kind in KINDS

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Result, experiment
+from attnscope.core.experiment import Bound, Claim, Figure, Result, Session, experiment
 from attnscope.papers.trials.curves import by_seed, curve, power_of
 from attnscope.papers.trials.gated_experts import KINDS, algebra, fitted
 from attnscope.stats.intervals import paired_interval
@@ -50,11 +50,11 @@ class Params:
 FULL = replace(Params(), samples=(1000, 4000, 16000), starts=4, iterations=150)
 
 
-def rates(params: Params, seed: int, desk: Desk) -> list[dict[str, Any]]:
+def rates(params: Params, seed: int, session: Session) -> list[dict[str, Any]]:
     rows = []
     for done, kind in enumerate(KINDS):
         for samples in params.samples:
-            desk.advance(f"{WORDS[kind]}, {samples} samples", done, len(KINDS))
+            session.advance(f"{WORDS[kind]}, {samples} samples", done, len(KINDS))
             how: dict[str, Any] = {"starts": params.starts, "iterations": params.iterations, "noise": params.noise}
             rows.append(fitted(kind, samples, seed, **how))
     return rows
@@ -190,9 +190,9 @@ CLAIMS = (
     seeds={"quick": 6, "paper": 6},
     claims=CLAIMS,
 )
-def gated2026(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
+def gated2026(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
     exact = [{"seed": seed, **algebra(params.tokens, params.width, params.heads, seed)} for seed in seeds]
-    rows = [row for seed in seeds for row in desk.part(f"rates-{seed}", partial(rates, params, seed, desk))]
+    rows = [row for seed in seeds for row in session.part(f"rates-{seed}", partial(rates, params, seed, session))]
     measured: dict[str, list[float]] = {
         "largest_difference_of_triple_sum": [one["triple_sum"] for one in exact],
         "largest_difference_of_gate_of_one": [one["gate_of_one"] for one in exact],

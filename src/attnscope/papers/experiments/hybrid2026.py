@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Desk, Result, experiment
+from attnscope.core.experiment import Bound, Claim, Result, Session, experiment
 from attnscope.papers.trials.composing import (
     Learning,
     by_hand,
@@ -84,16 +84,16 @@ FULL = replace(
 )
 
 
-def hand(params: Params, seed: int, desk: Desk) -> list[dict[str, Any]]:
-    desk.advance("lookups by hand", 0, 4)
+def hand(params: Params, seed: int, session: Session) -> list[dict[str, Any]]:
+    session.advance("lookups by hand", 0, 4)
     rows = [{"part": "by hand"} | row for row in by_hand(params.folds, params.tokens, params.rows, seed)]
     rows += [{"part": "fewer"} | row for row in fewer_lookups(*params.fewer, params.fewer_rows, seed)]
-    desk.advance("memories", 1, 4)
+    session.advance("memories", 1, 4)
     rows += [{"part": "memory"} | recall(params.memory, pairs, params.values, seed) for pairs in params.pairs]
-    desk.advance("partners", 2, 4)
+    session.advance("partners", 2, 4)
     found = partners(params.partner_arguments, params.partner_widths, params.partner_rows, seed)
     rows += [{"part": "partners"} | row for row in found]
-    desk.advance("2-Sum", 3, 4)
+    session.advance("2-Sum", 3, 4)
     rows += [{"part": "sums"} | row for row in sums_by_full(params.sums, seed)]
     sparse = (params.sparse_tokens, params.blocks, params.kept, params.sum_widths, params.sum_rows, seed)
     rows += [{"part": "sparse"} | row for row in sums_by_blocks(*sparse)]
@@ -304,13 +304,13 @@ CLAIMS = (
     seeds={"quick": 1, "paper": 3},
     claims=CLAIMS,
 )
-def hybrid2026(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
+def hybrid2026(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
     rows: list[Mapping[str, Any]] = []
     for seed in seeds:
-        rows += desk.part(f"hand-{seed}", partial(hand, params, seed, desk))
+        rows += session.part(f"hand-{seed}", partial(hand, params, seed, session))
         for part, how, folds, arguments, kinds, steps in trainings(params):
-            work = partial(learned, how, folds, arguments, kinds, steps, seed, desk)
-            rows.append({"part": part} | desk.part(f"{part}-{folds}-{arguments}-{'-'.join(kinds)}-{seed}", work))
+            work = partial(learned, how, folds, arguments, kinds, steps, seed, session)
+            rows.append({"part": part} | session.part(f"{part}-{folds}-{arguments}-{'-'.join(kinds)}-{seed}", work))
     measured: dict[str, list[float]] = {}
     for some in by_seed(rows, seeds):
         for name, value in numbers_of(some, params).items():

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Desk, Result, experiment
+from attnscope.core.experiment import Bound, Claim, Result, Session, experiment
 from attnscope.papers.models.induction import Chains
 from attnscope.papers.trials.curves import by_seed
 from attnscope.papers.trials.induction_figures import figures, part, remarks
@@ -53,26 +53,26 @@ class Params:
 FULL = replace(Params(), known=9000, held=9000, epochs=500, rules=4000, models=("pocket", SMOLLM2))
 
 
-def together(params: Params, seed: int, desk: Desk) -> list[dict[str, Any]]:
+def together(params: Params, seed: int, session: Session) -> list[dict[str, Any]]:
     plan = (Stretch("together", PHASES, params.epochs, 1.0),)
-    return trained(Chains(), params.known, params.held, params.window, plan, seed, desk)[1]
+    return trained(Chains(), params.known, params.held, params.window, plan, seed, session)[1]
 
 
-def in_phases(params: Params, seed: int, desk: Desk) -> list[dict[str, Any]]:
+def in_phases(params: Params, seed: int, session: Session) -> list[dict[str, Any]]:
     plan = [
         Stretch(name, (name,), epochs, rate)
         for name, epochs, rate in zip(PHASES, params.phases, params.phase_rates, strict=True)
     ]
-    return trained(Chains(), params.known, params.held, params.window, plan, seed, desk)[1]
+    return trained(Chains(), params.known, params.held, params.window, plan, seed, session)[1]
 
 
-def which_set(params: Params, chains: Chains, seed: int, desk: Desk) -> dict[str, Any]:
+def which_set(params: Params, chains: Chains, seed: int, session: Session) -> dict[str, Any]:
     """The set with the largest information, and the one that training gives the largest share."""
     parents = chains.parents
     told = information(chains.rules(params.rules, seed), parents, degree=2)
     best, second = sorted(told, key=lambda chosen: -told[chosen])[:2]
     plan = (Stretch(f"parents {parents}", PHASES, params.other_epochs, 1.0),)
-    network, _ = trained(chains, params.known, 100, params.window, plan, seed, desk)
+    network, _ = trained(chains, params.known, 100, params.window, plan, seed, session)
     kept = max(range(len(network.sets)), key=lambda number: float(network.shares[number]))
     return {
         "parents": list(parents),
@@ -86,15 +86,15 @@ def which_set(params: Params, chains: Chains, seed: int, desk: Desk) -> dict[str
     }
 
 
-def run(params: Params, seed: int, desk: Desk) -> list[dict[str, Any]]:
-    rows = [{"part": "together"} | row for row in together(params, seed, desk)]
-    rows += [{"part": "phases"} | row for row in in_phases(params, seed, desk)]
+def run(params: Params, seed: int, session: Session) -> list[dict[str, Any]]:
+    rows = [{"part": "together"} | row for row in together(params, seed, session)]
+    rows += [{"part": "phases"} | row for row in in_phases(params, seed, session)]
     for parents in ((1, 2), *params.others):
-        rows.append({"part": "sets"} | which_set(params, Chains(parents), seed, desk))
-    rows.append({"part": "faint"} | which_set(params, Chains((1, 2), others=params.faint), seed, desk))
+        rows.append({"part": "sets"} | which_set(params, Chains(parents), seed, session))
+    rows.append({"part": "faint"} | which_set(params, Chains((1, 2), others=params.faint), seed, session))
     for model in params.models:
         if model == "pocket" or Path(model).exists():
-            desk.advance("heads of models", 0, 1)
+            session.advance("heads of models", 0, 1)
             name = "pocket" if model == "pocket" else "smollm2"
             rows += [{"part": name} | row for row in heads_of(model, params.rows, params.tokens, seed)]
     return [row | {"seed": seed} for row in rows]
@@ -275,8 +275,8 @@ CLAIMS = (
     seeds={"quick": 1, "paper": 3},
     claims=CLAIMS,
 )
-def induction2024(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
-    rows = [row for seed in seeds for row in desk.part(f"seed-{seed}", partial(run, params, seed, desk))]
+def induction2024(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
+    rows = [row for seed in seeds for row in session.part(f"seed-{seed}", partial(run, params, seed, session))]
     measured: dict[str, list[float]] = {}
     for some in by_seed(rows, seeds):
         for name, value in numbers_of(some, params).items():

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from attnscope.constructions.random_projection import Drawing, random_projection, success_rate, theorem_for
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment
+from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment
 from attnscope.core.words import count
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.generate import generate
@@ -74,7 +74,7 @@ def accuracy_for(pattern: Pattern, params: Params) -> Accuracy:
     return Accuracy(params.ratio_error, odds / (1 + odds), "float64")
 
 
-def half_width(pattern: Pattern, params: Params, seed: int, desk: Desk) -> int:
+def half_width(pattern: Pattern, params: Params, seed: int, session: Session) -> int:
     """The smallest width at which half of the draws succeed: by fours down from the theorem's, then by halving."""
     accuracy = accuracy_for(pattern, params)
     drawing = Drawing(pattern, accuracy)
@@ -86,21 +86,21 @@ def half_width(pattern: Pattern, params: Params, seed: int, desk: Desk) -> int:
     high = float(math.ceil(math.log2(theorem_for(pattern, accuracy).width)))
     low = high - 2
     while low > 0 and succeeds(low):
-        desk.advance(f"n = {pattern.n}, k = {pattern.k}", 0, 0)
+        session.advance(f"n = {pattern.n}, k = {pattern.k}", 0, 0)
         low, high = low - 2, low
     fails, works = low, high
     for step in range(params.halvings):
-        desk.advance(f"n = {pattern.n}, k = {pattern.k}", step, params.halvings)
+        session.advance(f"n = {pattern.n}, k = {pattern.k}", step, params.halvings)
         middle = (fails + works) / 2
         fails, works = (fails, middle) if succeeds(middle) else (middle, works)
     return math.ceil(2**works)
 
 
-def width_at(n: int, k: int, params: Params, seed: int, desk: Desk) -> dict[str, Any]:
+def width_at(n: int, k: int, params: Params, seed: int, session: Session) -> dict[str, Any]:
     pattern = pattern_of(n, k, seed)
     accuracy = accuracy_for(pattern, params)
     theorem = theorem_for(pattern, accuracy).width
-    return {"n": n, "k": k, "seed": seed, "width": half_width(pattern, params, seed, desk), "theorem": theorem}
+    return {"n": n, "k": k, "seed": seed, "width": half_width(pattern, params, seed, session), "theorem": theorem}
 
 
 def success_at_theorem(params: Params, seed: int, causal: bool) -> float:
@@ -120,13 +120,13 @@ def served_at_theorem(params: Params, seed: int, causal: bool) -> float:
     return met / params.many
 
 
-def served_by_module(params: Params, width: int, seed: int, desk: Desk) -> float:
+def served_by_module(params: Params, width: int, seed: int, session: Session) -> float:
     """Share of many patterns that one module serves. The theorem's width is of millions: here heads are finished with
     exact ratios, which takes far less, and judged by 10% and 1% in float32."""
     accuracy, module = Accuracy(), fixed_module(width, np.random.default_rng([seed, width]))
     met = 0
     for index, pattern in enumerate(many_patterns(params, seed, False)):
-        desk.advance(f"one module of width {width}, many patterns", index, params.many)
+        session.advance(f"one module of width {width}, many patterns", index, params.many)
         factors = random_projection(pattern, width, accuracy, np.random.default_rng([seed, index]))
         head, _ = certified(factors, pattern, accuracy, "random_projection")
         met += serves(module, head, pattern, accuracy)
@@ -234,9 +234,9 @@ CLAIMS = (
     seeds={"quick": 4, "paper": 3},
     claims=CLAIMS,
 )
-def likhosherstov2021(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
+def likhosherstov2021(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
     def widths(n: int, k: int, seed: int) -> dict[str, Any]:
-        found: dict[str, Any] = desk.part(f"width-{n}-{k}-{seed}", partial(width_at, n, k, params, seed, desk))
+        found: dict[str, Any] = session.part(f"width-{n}-{k}-{seed}", partial(width_at, n, k, params, seed, session))
         return found
 
     measured: dict[str, list[float]] = {}
@@ -246,11 +246,11 @@ def likhosherstov2021(params: Params, seeds: tuple[int, ...], desk: Desk) -> Res
         numbers = {"power_of_k": float(np.polyfit(k, d, 1)[0])}
         for causal, prefix in ((False, ""), (True, "causal_")):
             kind = "causal" if causal else "both ways"
-            rate = desk.part(f"success-{kind}-{seed}", partial(success_at_theorem, params, seed, causal))
-            met = desk.part(f"served-{kind}-{seed}", partial(served_at_theorem, params, seed, causal))
+            rate = session.part(f"success-{kind}-{seed}", partial(success_at_theorem, params, seed, causal))
+            met = session.part(f"served-{kind}-{seed}", partial(served_at_theorem, params, seed, causal))
             numbers |= {f"{prefix}success_at_theorem_width": rate, f"{prefix}served_at_theorem_width": met}
         for name, width in (("one", params.many_width), ("a_narrow", params.narrow_width)):
-            met = desk.part(f"module-{width}-{seed}", partial(served_by_module, params, width, seed, desk))
+            met = session.part(f"module-{width}-{seed}", partial(served_by_module, params, width, seed, session))
             numbers[f"served_by_{name}_module"] = met
         for name, value in numbers.items():
             measured.setdefault(name, []).append(value)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment, median
+from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment, median
 from attnscope.papers.trials.curves import by_seed, curve
 from attnscope.papers.trials.localising import in_a_trained_model, localised, one_layer
 from attnscope.papers.trials.sinks_and_spikes import Growth
@@ -66,9 +66,9 @@ def table(params: Params, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-def models(params: Params, seed: int, desk: Desk) -> list[dict[str, Any]]:
+def models(params: Params, seed: int, session: Session) -> list[dict[str, Any]]:
     return [
-        {"part": "LocAteR"} | localised(params.growth, strength, params.held, seed, desk)
+        {"part": "LocAteR"} | localised(params.growth, strength, params.held, seed, session)
         for strength in params.strengths
     ]
 
@@ -213,12 +213,12 @@ CLAIMS = (
     seeds={"quick": 1, "paper": 3},
     claims=CLAIMS,
 )
-def localise2024(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
+def localise2024(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
     rows: list[Mapping[str, Any]] = []
     for seed in seeds:
-        rows += desk.part(f"table-{seed}", partial(table, params, seed))
-        rows += desk.part(f"models-{seed}", partial(models, params, seed, desk))
-    heads = desk.part("pocket", partial(in_a_trained_model, "pocket", params.samples, params.max_tokens))
+        rows += session.part(f"table-{seed}", partial(table, params, seed))
+        rows += session.part(f"models-{seed}", partial(models, params, seed, session))
+    heads = session.part("pocket", partial(in_a_trained_model, "pocket", params.samples, params.max_tokens))
     measured: dict[str, list[float]] = {}
     for some in by_seed(rows, seeds):
         for name, value in numbers_of(some).items():

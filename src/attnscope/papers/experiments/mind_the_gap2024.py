@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from attnscope.core.experiment import Bound, Claim, Desk, Result, experiment
+from attnscope.core.experiment import Bound, Claim, Result, Session, experiment
 from attnscope.papers.trials.curves import by_seed, power_of
 from attnscope.papers.trials.random_markov import (
     gradients_in_width,
@@ -59,14 +59,14 @@ def rank_key(tokens: int, layer: int) -> str:
     return f"rank_kept_of_{tokens}_tokens_after_{layer}"
 
 
-def measured_once(params: Params, seed: int, desk: Desk) -> list[dict[str, Any]]:
+def measured_once(params: Params, seed: int, session: Session) -> list[dict[str, Any]]:
     """A row for each size: geometric means over draws."""
     rows = []
     for done, tokens in enumerate(params.sizes):
         rng = torch.Generator().manual_seed(seed)
         draws = []
         for draw in range(max(1, params.draws_times_tokens // tokens)):
-            desk.advance(f"{tokens} tokens, draw {draw + 1}", done, len(params.sizes))
+            session.advance(f"{tokens} tokens, draw {draw + 1}", done, len(params.sizes))
             draws.append(stacked(tokens, params.layers, rng))
         key_query = key_query_singular_values(tokens, rng)
         row: dict[str, Any] = {
@@ -248,8 +248,10 @@ CLAIMS = (
     seeds={"quick": 3, "paper": 5},
     claims=CLAIMS,
 )
-def mind_the_gap2024(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
-    rows = [row for seed in seeds for row in desk.part(f"stacks-{seed}", partial(measured_once, params, seed, desk))]
+def mind_the_gap2024(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
+    rows = [
+        row for seed in seeds for row in session.part(f"stacks-{seed}", partial(measured_once, params, seed, session))
+    ]
     measured: dict[str, list[float]] = {}
     for some in by_seed(rows, seeds):
         for name, value in numbers_of(some, params.layers).items():

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment, median
+from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment, median
 from attnscope.papers.models.nano import Config
 from attnscope.papers.trials.curves import by_seed
 from attnscope.papers.trials.rank_one_heads import (
@@ -59,7 +59,7 @@ class Params:
 FULL = replace(Params(), segments=12, held=5, width=64, data=(10000, 500), training=Training(steps=1200, batch=32))
 
 
-def learned(name: str, params: Params, seed: int, desk: Desk) -> dict[str, Any]:
+def learned(name: str, params: Params, seed: int, session: Session) -> dict[str, Any]:
     task = frames_task(*params.data, seed, segments=params.segments, held=params.held, noise=params.noise)
     config = Config(
         inputs=8,
@@ -80,7 +80,7 @@ def learned(name: str, params: Params, seed: int, desk: Desk) -> dict[str, Any]:
         params.training,
         name,
         seed,
-        desk,
+        session,
         core=lambda: Core(mixed_heads, config, **settings),
         also=contributions,
     )
@@ -187,10 +187,10 @@ CLAIMS = (
     seeds={"quick": 1, "paper": 3},
     claims=CLAIMS,
 )
-def multiformer2022(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
+def multiformer2022(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
     exact = [{"seed": seed, **algebra(params.exact_tokens, params.heads, 8, seed)} for seed in seeds]
     models = [
-        desk.part(f"{name}-{seed}", partial(learned, name, params, seed, desk))
+        session.part(f"{name}-{seed}", partial(learned, name, params, seed, session))
         for seed in seeds
         for name in ARCHITECTURES
     ]

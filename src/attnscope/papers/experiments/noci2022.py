@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment
+from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment
 from attnscope.papers.models.nano import Block, Config, Nano
 from attnscope.papers.models.plant import entering
 
@@ -94,7 +94,7 @@ def gradients(model: Nano, tokens: Tensor, seed: int) -> dict[str, float]:
     }
 
 
-def measured_once(params: Params, seed: int, desk: Desk) -> list[dict[str, Any]]:
+def measured_once(params: Params, seed: int, session: Session) -> list[dict[str, Any]]:
     rng = torch.Generator().manual_seed(seed)
     rows: list[dict[str, Any]] = []
     for off in params.misalignments:
@@ -110,7 +110,7 @@ def measured_once(params: Params, seed: int, desk: Desk) -> list[dict[str, Any]]
     tokens = aligned(params, 1.0, rng)
     for stack in STACKS:
         for layers in params.depths:
-            desk.advance(f"{stack}, {layers} layers", layers, params.depths[-1])
+            session.advance(f"{stack}, {layers} layers", layers, params.depths[-1])
             rows.append(
                 {
                     "stack": stack,
@@ -259,8 +259,12 @@ CLAIMS = (
     seeds={"quick": 3, "paper": 5},
     claims=CLAIMS,
 )
-def noci2022(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
-    rows = [row for seed in seeds for row in desk.part(f"gradients-{seed}", partial(measured_once, params, seed, desk))]
+def noci2022(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
+    rows = [
+        row
+        for seed in seeds
+        for row in session.part(f"gradients-{seed}", partial(measured_once, params, seed, session))
+    ]
     measured: dict[str, list[float]] = {}
     for seed in seeds:
         numbers = numbers_of([row for row in rows if row["seed"] == seed])

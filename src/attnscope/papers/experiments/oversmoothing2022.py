@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from attnscope.core.experiment import Bound, Claim, Desk, Result, experiment
+from attnscope.core.experiment import Bound, Claim, Result, Session, experiment
 from attnscope.papers.models.nano import Config, Nano
 from attnscope.papers.models.tasks import hull_task
 from attnscope.papers.trials.curves import by_seed
@@ -80,19 +80,19 @@ FULL = replace(
 )
 
 
-def random_stacks(params: Params, seed: int, desk: Desk) -> list[dict[str, Any]]:
+def random_stacks(params: Params, seed: int, session: Session) -> list[dict[str, Any]]:
     rng = torch.Generator().manual_seed(seed)
     tokens = torch.randn(params.sequences, params.tokens, params.width, generator=rng, dtype=torch.float64)
     rows: list[dict[str, Any]] = []
     for done, gain in enumerate(params.gains):
-        desk.advance(f"random encoder, gain {gain:g}", done, len(params.gains))
+        session.advance(f"random encoder, gain {gain:g}", done, len(params.gains))
         for alone in (False, True):
             model = encoder(params.layers, params.width, params.heads, gain, seed, alone=alone)
             rows += [{"seed": seed, "gain": gain, "alone": alone, **row} for row in smoothed(model, tokens)]
     return rows
 
 
-def trained_encoder(params: Params, how: How | None, seed: int, desk: Desk) -> dict[str, Any]:
+def trained_encoder(params: Params, how: How | None, seed: int, session: Session) -> dict[str, Any]:
     task = hull_task(*params.data, seed)
     config = Config(
         inputs=2,
@@ -106,7 +106,7 @@ def trained_encoder(params: Params, how: How | None, seed: int, desk: Desk) -> d
         positions="none",
     )
     make = Nano if how is None else partial(Fused, how=how)
-    return trained_alike(task, config, params.training, how or PLAIN, seed, desk, make=make, also=nano_streams)
+    return trained_alike(task, config, params.training, how or PLAIN, seed, session, make=make, also=nano_streams)
 
 
 def numbers_of(
@@ -282,15 +282,19 @@ CLAIMS = (
     seeds={"quick": 1, "paper": 3},
     claims=CLAIMS,
 )
-def oversmoothing2022(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
-    stacks = [row for seed in seeds for row in desk.part(f"random-{seed}", partial(random_stacks, params, seed, desk))]
+def oversmoothing2022(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
+    stacks = [
+        row for seed in seeds for row in session.part(f"random-{seed}", partial(random_stacks, params, seed, session))
+    ]
     trained = [
-        desk.part(f"encoder-{how or PLAIN}-{seed}", partial(trained_encoder, params, how, seed, desk))
+        session.part(f"encoder-{how or PLAIN}-{seed}", partial(trained_encoder, params, how, seed, session))
         for seed in seeds
         for how in (None, *ALL_WAYS)
     ]
     models = {
-        seed: desk.part(f"model-{seed}", partial(of_model, params.model, params.sequences, params.model_tokens, seed))
+        seed: session.part(
+            f"model-{seed}", partial(of_model, params.model, params.sequences, params.model_tokens, seed)
+        )
         for seed in seeds
         if params.model
     }

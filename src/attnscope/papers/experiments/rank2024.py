@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from attnscope.commands.treat.train import Recipe, train
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment, median
+from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment, median
 from attnscope.papers.models.points import FarthestPoint, RankHeads, farthest, unit_vectors
 from attnscope.papers.trials.curves import by_seed, curve
 from attnscope.papers.trials.rank_one_heads import best_errors, formula_against_draws
@@ -71,7 +71,7 @@ def by_formula(params: Params, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-def trained(params: Params, rank: int, times: int, seed: int, desk: Desk) -> dict[str, Any]:
+def trained(params: Params, rank: int, times: int, seed: int, session: Session) -> dict[str, Any]:
     """One layer of heads trained to find the farthest point, and its error on points it has not seen."""
     heads = times * params.width // rank
     model = RankHeads(params.width, heads, rank, seed)
@@ -82,7 +82,7 @@ def trained(params: Params, rank: int, times: int, seed: int, desk: Desk) -> dic
         return (answer - farthest(x)).square().sum(-1).mean()
 
     recipe = Recipe(params.steps, params.rate, decay=0.0)
-    train(model, loss, recipe, seed=seed, advance=desk.advance, stage=f"{heads} heads of rank {rank}")
+    train(model, loss, recipe, seed=seed, advance=session.advance, stage=f"{heads} heads of rank {rank}")
     x = unit_vectors(params.test, params.points, params.width, torch.Generator().manual_seed(10_000 + seed))
     with torch.no_grad():
         error = float((model(x) - farthest(x)).square().sum(-1).mean())
@@ -206,15 +206,15 @@ CLAIMS = (
     seeds={"quick": 1, "paper": 2},
     claims=CLAIMS,
 )
-def rank2024(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
+def rank2024(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
     settings = [(rank, 1) for rank in params.ranks]
     settings += [(sorted(params.ranks)[-2], times) for times in params.more if times > 1]
     rows: list[Mapping[str, Any]] = []
     for seed in seeds:
-        rows += desk.part(f"formula-{seed}", partial(by_formula, params, seed))
+        rows += session.part(f"formula-{seed}", partial(by_formula, params, seed))
         for rank, times in settings:
-            work = partial(trained, params, rank, times, seed, desk)
-            rows.append(desk.part(f"trained-{rank}-{times}-{seed}", work))
+            work = partial(trained, params, rank, times, seed, session)
+            rows.append(session.part(f"trained-{rank}-{times}-{seed}", work))
     measured: dict[str, list[float]] = {}
     for some in by_seed(rows, seeds):
         for name, value in numbers_of(some, params).items():

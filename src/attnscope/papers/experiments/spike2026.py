@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Desk, Result, experiment
+from attnscope.core.experiment import Bound, Claim, Result, Session, experiment
 from attnscope.papers.trials.remedy_arms import (
     OTHERS,
     REMEDIES,
@@ -283,23 +283,23 @@ CLAIMS = (
     seeds={"quick": 1, "paper": 3},
     claims=CLAIMS,
 )
-def spike2026(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
+def spike2026(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
     forms = [
-        desk.part(f"forms-{seed}", partial(closed_forms, params.form_width, params.metric_tokens, seed))
+        session.part(f"forms-{seed}", partial(closed_forms, params.form_width, params.metric_tokens, seed))
         for seed in seeds
     ]
-    pocket = [desk.part(f"pocket-{seed}", partial(pocket_spike, *params.pocket, seed)) for seed in seeds]
+    pocket = [session.part(f"pocket-{seed}", partial(pocket_spike, *params.pocket, seed)) for seed in seeds]
     plain = params.growth
     arms = {arm: replace(plain, **changes) for arm, changes in REMEDIES.items()}
     arms |= {width_name(width): replace(plain, head_width=width) for width in params.head_widths}
     arms |= {arm: replace(plain, **changes) for arm, changes in params.needed.items()}
     grew = [
-        desk.part(f"{key(arm)}-{seed}", partial(grown, growth, seed, arm, desk))
+        session.part(f"{key(arm)}-{seed}", partial(grown, growth, seed, arm, session))
         for arm, growth in arms.items()
         for seed in seeds
     ]
     grew += [
-        desk.part(f"{key(OTHERS)}-{seed}", partial(grown, plain, seed, OTHERS, desk))
+        session.part(f"{key(OTHERS)}-{seed}", partial(grown, plain, seed, OTHERS, session))
         for seed in other_seeds(seeds, params.others)
     ]
     layers = (len(pocket[0]["top_channels"]) - 1) // 2

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment, median
+from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment, median
 from attnscope.matrix.residual import relative_residual
 from attnscope.papers.models.nano import Nano
 from attnscope.papers.models.plant import network_of
@@ -69,14 +69,14 @@ DEEP_PANELS = {
 
 
 @torch.no_grad()
-def residuals(params: Params, gain: float, seed: int, desk: Desk) -> list[dict[str, Any]]:
+def residuals(params: Params, gain: float, seed: int, session: Session) -> list[dict[str, Any]]:
     """The relative residual entering every layer and leaving the last, of every stack, on the same tokens."""
     rng = torch.Generator().manual_seed(seed)
     tokens = torch.randn(params.sequences, params.tokens, params.width, generator=rng, dtype=torch.float64)
     found = []
     known = stacks(params, gain, seed)
     for done, (name, stack) in enumerate(known.items()):
-        desk.advance(name, done, len(known))
+        session.advance(name, done, len(known))
         stack.embedding = nn.Identity()
         streams = network_of(stack, {"vectors": tokens}).streams
         kept = [float(relative_residual(stream).mean()) for stream in streams]
@@ -258,12 +258,12 @@ CLAIMS = (
     seeds={"quick": 3, "paper": 5},
     claims=CLAIMS,
 )
-def stopping_collapse(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
+def stopping_collapse(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
     measured: dict[str, list[float]] = {}
     records: list[Mapping[str, Any]] = []
     for gain in params.gains:
         for seed in seeds:
-            found = desk.part(f"stacks-{gain:g}-{seed}", partial(residuals, params, gain, seed, desk))
+            found = session.part(f"stacks-{gain:g}-{seed}", partial(residuals, params, gain, seed, session))
             records += found
             residual = {one["stack"]: one["residual"] for one in found}
             for stack, values in residual.items():

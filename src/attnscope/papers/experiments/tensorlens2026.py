@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from attnscope.commands.treat.train import Recipe
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment
+from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment
 from attnscope.papers.trials.operator_rows import (
     BASELINES,
     COMPARED,
@@ -71,25 +71,25 @@ FULL = replace(
 )
 
 
-def of_classifier(params: Params, seed: int, desk: Desk) -> dict[str, Any]:
-    model = trained_classifier(params.words, params.width, params.layers, params.recipe, seed, desk)
+def of_classifier(params: Params, seed: int, session: Session) -> dict[str, Any]:
+    model = trained_classifier(params.words, params.width, params.layers, params.recipe, seed, session)
     runs = classifier_runs(model, params.words, params.texts, seed)
-    found = _judged(runs, params.texts, "texts of the classifier", params, seed, desk)
+    found = _judged(runs, params.texts, "texts of the classifier", params, seed, session)
     return {"subject": "classifier", "accuracy": accuracy(model, params.words, seed), **found}
 
 
-def of_model(params: Params, seed: int, desk: Desk) -> dict[str, Any]:
+def of_model(params: Params, seed: int, session: Session) -> dict[str, Any]:
     assert params.model is not None
     runs = language_runs(params.model, params.model_texts, params.model_tokens, seed)
-    found = _judged(runs, params.model_texts, "texts of the language model", params, seed, desk)
+    found = _judged(runs, params.model_texts, "texts of the language model", params, seed, session)
     return {"subject": "model", **found}
 
 
-def _judged(runs: Any, count: int, stage: str, params: Params, seed: int, desk: Desk) -> dict[str, Any]:
+def _judged(runs: Any, count: int, stage: str, params: Params, seed: int, session: Session) -> dict[str, Any]:
     gaps: dict[str, list[float]] = {name: [] for name in METHODS}
     first: dict[str, float] = {}
     for number, run in enumerate(runs):
-        desk.advance(stage, number, count)
+        session.advance(stage, number, count)
         first = first or checked(run, params.probes, seed)
         for name, gap in judged(run).items():
             gaps[name].append(gap)
@@ -193,10 +193,12 @@ CLAIMS = (
     seeds={"quick": 1, "paper": 3},
     claims=CLAIMS,
 )
-def tensorlens2026(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
-    found: list[Row] = [desk.part(f"classifier-{seed}", partial(of_classifier, params, seed, desk)) for seed in seeds]
+def tensorlens2026(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
+    found: list[Row] = [
+        session.part(f"classifier-{seed}", partial(of_classifier, params, seed, session)) for seed in seeds
+    ]
     if params.model:
-        found += [desk.part(f"model-{seed}", partial(of_model, params, seed, desk)) for seed in seeds]
+        found += [session.part(f"model-{seed}", partial(of_model, params, seed, session)) for seed in seeds]
     measured: dict[str, list[float]] = {}
     for one in found:
         for name, value in numbers_of(one).items():

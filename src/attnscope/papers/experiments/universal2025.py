@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment, median
+from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment, median
 from attnscope.papers.trials.clipped_networks import (
     HIGH,
     LOW,
@@ -70,15 +70,15 @@ def by_hand(params: Params) -> list[dict[str, Any]]:
     return rows
 
 
-def trained(params: Params, seed: int, desk: Desk) -> list[dict[str, Any]]:
-    desk.advance("a network, unit by unit", 0, 3)
+def trained(params: Params, seed: int, session: Session) -> list[dict[str, Any]]:
+    session.advance("a network, unit by unit", 0, 3)
     rows = [{"part": "place"} | row for row in in_its_place(params.widths, params.place_steps, params.training, seed)]
     if digits_at_hand():
-        desk.advance("digits", 1, 3)
+        session.advance("digits", 1, 3)
         found = digits_by_heads(params.digit_widths, params.digit_steps, params.training // 2, seed)
         rows += [{"part": "digits"} | row for row in found]
     for heads in params.heads:
-        desk.advance(f"{heads} heads", 2, 3)
+        session.advance(f"{heads} heads", 2, 3)
         rows.append({"part": "trained"} | learned(heads, params.anchors, params.training, seed))
     return rows
 
@@ -203,9 +203,9 @@ CLAIMS = (
     seeds={"quick": 1, "paper": 3},
     claims=CLAIMS,
 )
-def universal2025(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
-    hand = desk.part("by-hand", partial(by_hand, params))
-    rows = [row for seed in seeds for row in desk.part(f"trained-{seed}", partial(trained, params, seed, desk))]
+def universal2025(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
+    hand = session.part("by-hand", partial(by_hand, params))
+    rows = [row for seed in seeds for row in session.part(f"trained-{seed}", partial(trained, params, seed, session))]
     measured: dict[str, list[float]] = {name: [value] for name, value in hand_numbers(hand).items()}
     for some in by_seed(rows, seeds):
         for name, value in seed_numbers(some).items():

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from attnscope.core.experiment import Bound, Claim, Desk, Figure, Point, Result, experiment, median
+from attnscope.core.experiment import Bound, Claim, Figure, Point, Result, Session, experiment, median
 from attnscope.core.registry import variants
 from attnscope.papers.models.decoder import SOFTMAX
 from attnscope.papers.trials.curves import paces
@@ -247,18 +247,20 @@ CLAIMS = (
     seeds={"quick": 1, "paper": 3},
     claims=CLAIMS,
 )
-def variants_side_by_side(params: Params, seeds: tuple[int, ...], desk: Desk) -> Result:
+def variants_side_by_side(params: Params, seeds: tuple[int, ...], session: Session) -> Result:
     def one(data: str, name: str, seed: int) -> dict[str, Any]:
-        return {**grown(growth_of(params, name, data), seed, name, desk), "data": data}
+        return {**grown(growth_of(params, name, data), seed, name, session), "data": data}
 
     found = [
-        desk.part(f"{data}-{name}-{seed}", partial(one, data, name, seed))
+        session.part(f"{data}-{name}-{seed}", partial(one, data, name, seed))
         for data in params.data
         for name in compared()
         for seed in seeds
     ]
     shapes = {name: growth_of(params, name, COPY) for name in compared()}
-    timed = [desk.part(f"paces-{seed}", partial(paces, shapes, SOFTMAX, params.timed, seed, desk)) for seed in seeds]
+    timed = [
+        session.part(f"paces-{seed}", partial(paces, shapes, SOFTMAX, params.timed, seed, session)) for seed in seeds
+    ]
     numbers = numbers_of(params, found)
     records = (*({"part": "grown", **one} for one in found), *({"part": "paces", **one} for one in timed))
     return Result(numbers, records, (table(params, found, timed), bars(found)), practice(numbers))

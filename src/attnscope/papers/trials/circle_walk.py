@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from attnscope.commands.treat.train import Recipe, train
-from attnscope.core.experiment import Desk, Figure, Number, Point
+from attnscope.core.experiment import Figure, Number, Point, Session
 from attnscope.papers.models.points import RADIUS, Kind, arcs, circle_loss, circle_model, gaps, walk
 
 Record = Mapping[str, Any]
@@ -20,7 +20,7 @@ SHOWN = 5  # every fifth moment is kept for the picture
 
 
 def circle_walk(
-    kind: Kind, width: int, noise: float, *, points: int, steps: int, applied: int, seed: int, desk: Desk
+    kind: Kind, width: int, noise: float, *, points: int, steps: int, applied: int, seed: int, session: Session
 ) -> dict[str, Any]:
     """Train, walk, and measure how far the two tokens are apart on the way."""
     name = f"circle-{kind}-{width}-{noise}-{seed}"
@@ -30,8 +30,8 @@ def circle_walk(
         circle_loss(points, BATCH, noise),
         Recipe(steps, RATE),
         seed=seed,
-        kept=desk.place(name),
-        advance=desk.advance,
+        kept=session.state_path(name),
+        advance=session.advance,
         stage=f"circle {kind}, seed {seed}",
     )
     truth = arcs(points)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.commands.treat.train import Recipe, train
-from attnscope.core.experiment import Desk
+from attnscope.core.experiment import Session
 from attnscope.matrix.linear_attention import delta_error, delta_memory, least_error, sum_error, sum_memory
 from attnscope.papers.models.composers import composer, hybrid, shortcut, wide, window
 from attnscope.papers.models.hand_sheet import TwoSum, draw_sums, full_two_sum, random_codes, right, seen_by_chance
@@ -167,7 +167,7 @@ class Learning:
 
 
 def learned(
-    how: Learning, folds: int, arguments: int, kinds: Sequence[str], steps: int, seed: int, desk: Desk
+    how: Learning, folds: int, arguments: int, kinds: Sequence[str], steps: int, seed: int, session: Session
 ) -> dict[str, Any]:
     """Train layers of these kinds, one for each function; accuracy of every hop on functions not seen."""
     task = Composition(folds, arguments, how.queries)
@@ -199,8 +199,8 @@ def learned(
         loss,
         Recipe(steps, how.rate, decay=0.0),
         seed=seed,
-        kept=desk.place(f"{folds}-{arguments}-{name.replace(', ', '-')}-{seed}"),
-        advance=desk.advance,
+        kept=session.state_path(f"{folds}-{arguments}-{name.replace(', ', '-')}-{seed}"),
+        advance=session.advance,
         stage=f"{name}, {folds} of {arguments}, seed {seed}",
     )
     with torch.no_grad():

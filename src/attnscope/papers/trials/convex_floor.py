@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnscope.core.experiment import Desk
+from attnscope.core.experiment import Session
 from attnscope.heads.solvers.nuclear_norm import Problem, Solved, solve
 from attnscope.papers.models.bilinear_heads import BilinearHeads, convex_twin, heads_of
 from attnscope.papers.trials.clipped_networks import digits
@@ -92,7 +92,7 @@ def oracle(problem: Problem) -> tuple[float | None, str]:
     return (float(task.value) if task.status == cvxpy.OPTIMAL else None), task.status
 
 
-def floor_and_heads(params: Any, gates: int, seed: int, desk: Desk) -> list[dict[str, Any]]:
+def floor_and_heads(params: Any, gates: int, seed: int, session: Session) -> list[dict[str, Any]]:
     """The floor, CVXPY's, the heads written down, and what descent reaches with 1, 2, ... heads."""
     x, y = data(params.samples, params.tokens, params.width, params.answers, seed)
     fixed = gates_of(gates, params.width, seed)
@@ -117,7 +117,7 @@ def floor_and_heads(params: Any, gates: int, seed: int, desk: Desk) -> list[dict
     for heads in params.heads:
         reached = []
         for start in range(params.starts):
-            desk.advance(f"{kind}, {heads} heads", start, params.starts)
+            session.advance(f"{kind}, {heads} heads", start, params.starts)
             reached.append(descended(x, y, params.beta, fixed, heads, 100 * seed + start, params.descent))
         above = [one / solved.objective - 1 for one in reached]
         rows.append({"part": "heads", "kind": kind, "seed": seed, "heads": heads, "best": min(above), "all": above})

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from scipy.optimize import minimize_scalar
 
-from attnscope.core.experiment import Desk, Point
+from attnscope.core.experiment import Point, Session
 from attnscope.papers.models.decoder import Decoder
 from attnscope.papers.trials.sinks_and_spikes import Growth
 
@@ -96,14 +96,14 @@ def _shifted(f: Float[np.ndarray, " point"], logs: Float[np.ndarray, " point"]) 
 # step counts, in processor time. A ratio of two fastest steps says what the arithmetic costs, not how busy it was.
 
 
-def paces(growths: Mapping[str, Growth], beside: str, repeats: int, seed: int, desk: Desk) -> dict[str, Any]:
+def paces(growths: Mapping[str, Growth], beside: str, repeats: int, seed: int, session: Session) -> dict[str, Any]:
     """{name: time of forward and backward over that of `beside`}; a first step of each is not counted."""
     first = growths[beside]
     rows = first.text(first.batch, seed, False)
     models = {name: Decoder(growth.shape(rows.vocabulary), seed) for name, growth in growths.items()}
     fastest: dict[str, float] = {}
     for turn in range(repeats + 1):
-        desk.advance("timing", turn, repeats + 1)
+        session.advance("timing", turn, repeats + 1)
         for name, model in models.items():
             begun = time.process_time()
             F.cross_entropy(model(rows.ids[:, :-1]).flatten(0, 1), rows.ids[:, 1:].flatten()).backward()  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnscope.commands.evaluate.perturbing import Perturbed, averaged, perturbed
 from attnscope.commands.treat.train import Recipe, train
-from attnscope.core.experiment import Desk
+from attnscope.core.experiment import Session
 from attnscope.explanations.raw_attention import raw_attention
 from attnscope.explanations.relevance import relevance
 from attnscope.explanations.rollout import rollout
@@ -61,7 +61,7 @@ class Recording:
         return mixed
 
 
-def trained(toy: Toy, layers: int, steps: int, seed: int, desk: Desk) -> tuple[Nano, Recording]:
+def trained(toy: Toy, layers: int, steps: int, seed: int, session: Session) -> tuple[Nano, Recording]:
     """The toy's model in float64, and what its attention will record."""
     recording = Recording()
     config = Config(
@@ -80,7 +80,7 @@ def trained(toy: Toy, layers: int, steps: int, seed: int, desk: Desk) -> tuple[N
         recording.seen.clear()
         return F.cross_entropy(model(ids)[:, 0], classes)
 
-    train(model, loss, Recipe(steps, 3e-3), seed=seed, advance=desk.advance, stage=f"training {layers} layers")
+    train(model, loss, Recipe(steps, 3e-3), seed=seed, advance=session.advance, stage=f"training {layers} layers")
     return model.double().eval().requires_grad_(False), recording
 
 

@@ -32,7 +32,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnscope.commands.scan.run import scan
-from attnscope.core.experiment import Desk
+from attnscope.core.experiment import Session
 from attnscope.data.read import REPEATED
 from attnscope.papers.models.induction import Chains, InductionNetwork
 
@@ -94,7 +94,7 @@ def descend(
     known: Counted,
     held: Counted,
     plan: Sequence[Stretch],
-    desk: Desk,
+    session: Session,
     parents: tuple[int, ...],
 ) -> list[dict[str, Any]]:
     """All texts in every step, as published; a row of what the network is like before each epoch, and at the end."""
@@ -108,7 +108,7 @@ def descend(
                 for tensor, slope in zip(trained, slopes, strict=True):
                     tensor.sub_(stretch.rate * slope)
             epoch += 1
-            desk.advance(stretch.name, epoch, total)
+            session.advance(stretch.name, epoch, total)
     rows.append(state(network, held, parents) | {"epoch": epoch, "stretch": plan[-1].name})
     return rows
 
@@ -164,13 +164,13 @@ def information(rules: Float[Tensor, "row ..."], parents: tuple[int, ...], degre
 
 
 def trained(
-    chains: Chains, known: int, held: int, window: int, plan: Sequence[Stretch], seed: int, desk: Desk
+    chains: Chains, known: int, held: int, window: int, plan: Sequence[Stretch], seed: int, session: Session
 ) -> tuple[InductionNetwork, list[dict[str, Any]]]:
     """A network of three heads on texts of its own; `held` more texts are for validation."""
     text = chains.draw(known + held, seed)
     texts = counted(text.ids, window, chains.symbols)
     network = InductionNetwork(chains.symbols, 3, window)
-    return network, descend(network, texts[:known], texts[known:], plan, desk, chains.parents)
+    return network, descend(network, texts[:known], texts[known:], plan, session, chains.parents)
 
 
 # Induction heads of real models: on random tokens that come twice, who attends to what followed the token before?

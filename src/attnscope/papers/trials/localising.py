@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from attnscope.commands.scan.run import scan
 from attnscope.commands.treat.train import Recipe, train
-from attnscope.core.experiment import Desk
+from attnscope.core.experiment import Session
 from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.loading.material import (
@@ -165,7 +165,7 @@ def locater(model: nn.Module, held: float) -> Tensor:
     return torch.cat(parts).mean()
 
 
-def localised(growth: Growth, strength: float, held: float, seed: int, desk: Desk) -> dict[str, Any]:
+def localised(growth: Growth, strength: float, held: float, seed: int, session: Session) -> dict[str, Any]:
     """A small language model of a book's letters, trained with so much of the penalty; 0 is without.
 
     `loss_to_choose_by` is on one half of what was held out: which penalty is best is asked of it alone, so that `loss`,
@@ -184,7 +184,7 @@ def localised(growth: Growth, strength: float, held: float, seed: int, desk: Des
 
     name = f"LocAteR {strength:g}" if strength else "plain"
     recipe = Recipe(growth.steps, growth.rate, decay=growth.decay, beta2=0.95)
-    train(model, loss, recipe, seed=seed, advance=desk.advance, stage=f"{name}, seed {seed}")
+    train(model, loss, recipe, seed=seed, advance=session.advance, stage=f"{name}, seed {seed}")
     seen = model.observe(unseen.ids[:, :-1])
     patterns = [pattern.double() for pattern in seen.patterns if pattern is not None]
     weights = torch.cat([head_weights(layer).detach().double() for layer in attentions(model)])

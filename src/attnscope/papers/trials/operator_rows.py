@@ -25,7 +25,7 @@ from attnscope.commands.explain.record import Asked
 from attnscope.commands.explain.run import first_look
 from attnscope.commands.explain.running import Run, start_of
 from attnscope.commands.treat.train import Recipe, train
-from attnscope.core.experiment import Desk
+from attnscope.core.experiment import Session
 from attnscope.core.registry import explanations
 from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.loading.load import Loaded
@@ -73,7 +73,7 @@ def word_texts(words: Words, count: int, rng: torch.Generator) -> tuple[Int[Tens
     return ids, votes.argmax(-1)
 
 
-def trained_classifier(words: Words, width: int, layers: int, recipe: Recipe, seed: int, desk: Desk) -> Nano:
+def trained_classifier(words: Words, width: int, layers: int, recipe: Recipe, seed: int, session: Session) -> Nano:
     """An encoder as BERT is built: norms behind the skips, biases, gelu."""
     config = Config(
         vocab_size=words.vocabulary,
@@ -91,7 +91,7 @@ def trained_classifier(words: Words, width: int, layers: int, recipe: Recipe, se
         ids, labels = word_texts(words, 64, rng)
         return F.cross_entropy(given(ids)[:, -1], labels)
 
-    train(model, loss, recipe, seed=seed, advance=desk.advance, stage="training the classifier")
+    train(model, loss, recipe, seed=seed, advance=session.advance, stage="training the classifier")
     return model.eval().requires_grad_(False)
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attnscope.commands.treat.train import Recipe, train
-from attnscope.core.experiment import Desk, Figure, Point, median
+from attnscope.core.experiment import Figure, Point, Session, median
 from attnscope.core.progress import Advance, silent
 from attnscope.papers.models.nano import Config, Nano
 from attnscope.papers.models.plant import SKIP, network_of, path_alone
@@ -149,7 +149,7 @@ def task_and_shape(name: str, sizes: Learned, seed: int) -> tuple[Task, Config]:
     return task, Config(vocab_size=vocabulary, out=2, positions="none", **shape)
 
 
-def learned_paths(name: str, sizes: Learned, samples: Sequence[int], seed: int, desk: Desk) -> dict[str, Any]:
+def learned_paths(name: str, sizes: Learned, samples: Sequence[int], seed: int, session: Session) -> dict[str, Any]:
     """Train, then measure: the whole model, exact sums by length, and sampled paths run alone."""
     task, config = task_and_shape(name, sizes, seed)
     model = Nano(config, seed)
@@ -158,11 +158,11 @@ def learned_paths(name: str, sizes: Learned, samples: Sequence[int], seed: int, 
         lambda m, rng: loss_on(task, m, rng, sizes.batch),
         Recipe(sizes.steps, sizes.rate, decay=sizes.decay),
         seed=seed,
-        kept=desk.place(f"{name}-{seed}"),
-        advance=desk.advance,
+        kept=session.state_path(f"{name}-{seed}"),
+        advance=session.advance,
         stage=f"{name}, seed {seed}",
     )
-    sampled = sampled_accuracies(model, task, samples, np.random.default_rng(seed), desk.advance)
+    sampled = sampled_accuracies(model, task, samples, np.random.default_rng(seed), session.advance)
     return {
         "task": name,
         "seed": seed,

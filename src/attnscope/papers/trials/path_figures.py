@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
-from attnscope.core.experiment import Desk, Figure, Point, median
+from attnscope.core.experiment import Figure, Point, Session, median
 from attnscope.core.progress import Advance, silent
 from attnscope.data.frame import AttentionFrame
 from attnscope.data.windows import Tokenizer
@@ -187,12 +187,14 @@ Record = Mapping[str, Any]
 RANDOM, TRAINED = "random, looks both ways", "pocket, trained, causal"
 
 
-def chained(shape: tuple[int, int, int, int], paths: int, samples: int, seed: int, desk: Desk) -> list[dict[str, Any]]:
+def chained(
+    shape: tuple[int, int, int, int], paths: int, samples: int, seed: int, session: Session
+) -> list[dict[str, Any]]:
     """Relative residual of A_l_k ... A_l_1 by length, in a random model of this shape and in the trained pocket."""
     width, heads, layers, tokens = shape
     config = Config(vocab_size=1000, width=width, heads=heads, layers=layers, norm="post", max_tokens=tokens)
     ids = torch.randint(0, 1000, (samples, tokens), generator=torch.Generator().manual_seed(seed))
-    drawn: dict[str, Any] = {"paths": paths, "seed": seed, "progress": desk.advance}
+    drawn: dict[str, Any] = {"paths": paths, "seed": seed, "progress": session.advance}
     found = {
         RANDOM: chains(Nano(config, seed), {"input_ids": ids}, **drawn),
         TRAINED: chains("pocket", samples=samples, max_tokens=tokens, **drawn),

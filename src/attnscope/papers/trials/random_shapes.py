@@ -16,7 +16,7 @@ from torch import nn
 
 from attnscope.commands.collapse.record import SHAPE_OF, differences, published
 from attnscope.commands.collapse.run import collapse
-from attnscope.core.experiment import Desk, Figure, Number, Point, median
+from attnscope.core.experiment import Figure, Number, Point, Session, median
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.shapes import shaped
 
@@ -24,13 +24,13 @@ Record = Mapping[str, Any]
 Pick = Callable[[list[float]], float]
 
 
-def residual_curves(shape: str, sequences: int, tokens: int, seed: int, desk: Desk) -> dict[str, Any]:
+def residual_curves(shape: str, sequences: int, tokens: int, seed: int, session: Session) -> dict[str, Any]:
     """Random weights of a published shape, in four variants; beside it how far the published means are from ours."""
     sizes: dict[str, Any] = {"seeds": (seed,), "samples": sequences, "max_tokens": tokens, "bounds": False}
-    found = collapse(SHAPE_OF[shape], random_init=True, **sizes, progress=desk.advance).curves
+    found = collapse(SHAPE_OF[shape], random_init=True, **sizes, progress=session.advance).curves
     beside = dict(found)
     if shape == "Albert":
-        kept = collapse(activation_kept, variants=tuple(AS_CUT), **sizes, progress=desk.advance).curves
+        kept = collapse(activation_kept, variants=tuple(AS_CUT), **sizes, progress=session.advance).curves
         beside |= {theirs: kept[ours] for ours, theirs in AS_CUT.items()}
     apart = differences(beside, published(shape))
     return {

@@ -1,6 +1,6 @@
 """A small decoder trained from nothing, and what has become of its attention and stream: sinks, spikes, entropy, loss.
 
-    found = grown(Growth(steps=400), seed=0, name="pre-norm", desk=desk)
+    found = grown(Growth(steps=400), seed=0, name="pre-norm", session=session)
 
 Sinks as arXiv:2410.10781 counts them: alpha_0 = mean_i A_i0 of a head on one sequence, a sink where it is above .3; the
 sink rate is the share of (sequence, layer, head). Where weights may be negative, the same is asked of |A|; a row that
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from attnscope.commands.treat.train import Recipe, train
 from attnscope.core.decoding import plain
-from attnscope.core.experiment import Desk
+from attnscope.core.experiment import Session
 from attnscope.measures.sink_mass import sink_mass
 from attnscope.papers.models.decoder import SOFTMAX, Decoder, Seen, Shape
 from attnscope.papers.models.tasks import CopyTask, Text, characters, copying
@@ -67,9 +67,9 @@ class Growth:
         return Shape(vocabulary, **{name: getattr(self, name) for name in own})
 
 
-def grown(growth: Growth, seed: int, name: str, desk: Desk) -> dict[str, Any]:
+def grown(growth: Growth, seed: int, name: str, session: Session) -> dict[str, Any]:
     """Train, then look: one record of plain numbers."""
-    model, held = trained(growth, seed, name, desk)
+    model, held = trained(growth, seed, name, session)
     seen = model.observe(held.ids[:, :-1])
     answers = F.cross_entropy(seen.logits.flatten(0, 1), held.ids[:, 1:].flatten())
     return {
@@ -83,7 +83,7 @@ def grown(growth: Growth, seed: int, name: str, desk: Desk) -> dict[str, Any]:
     }
 
 
-def trained(growth: Growth, seed: int, name: str, desk: Desk) -> tuple[Decoder, Text]:
+def trained(growth: Growth, seed: int, name: str, session: Session) -> tuple[Decoder, Text]:
     """The model, and the rows that it was not trained on."""
     text, held = growth.text(growth.rows, seed, False), growth.text(growth.held, seed + HELD, True)
     model = Decoder(growth.shape(text.vocabulary), seed)
@@ -97,9 +97,9 @@ def trained(growth: Growth, seed: int, name: str, desk: Desk) -> tuple[Decoder, 
         loss,
         Recipe(growth.steps, growth.rate, decay=growth.decay, beta2=0.95),
         seed=seed,
-        kept=desk.place(f"{growth.data}-{name}-{seed}"),
+        kept=session.state_path(f"{growth.data}-{name}-{seed}"),
         plan={"growth": plain(asdict(growth))},
-        advance=desk.advance,
+        advance=session.advance,
         stage=f"{name}, seed {seed}",
     )
     return model, held

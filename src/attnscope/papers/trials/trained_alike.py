@@ -1,6 +1,6 @@
 """Small models that differ in their attention alone: same data, same first weights, same order of batches.
 
-    found = trained_alike(task, config, Training(), "hybrid", seed, desk, core=lambda: Core(hybrid_normalised, config))
+    found = trained_alike(task, config, Training(), "hybrid", seed, session, core=lambda: Core(hybrid_normalised, config))
     found["accuracy"]
 
 `core` makes the attention of one layer: a plain function, or a `Core` that trains what its variant trains. `make` makes
@@ -18,7 +18,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from attnscope.commands.treat.train import Recipe, train
-from attnscope.core.experiment import Bound, Desk, Point
+from attnscope.core.experiment import Bound, Point, Session
 from attnscope.core.variant import Size, Variant
 from attnscope.papers.models.nano import Attend, Block, Config, Nano, scaled_dot_product
 from attnscope.papers.models.tasks import Task, hull_task, loss_on, sort_task
@@ -94,7 +94,7 @@ def trained_alike(
     how: Training,
     kind: str,
     seed: int,
-    desk: Desk,
+    session: Session,
     *,
     core: Callable[[], Attend] = lambda: scaled_dot_product,
     make: Callable[[Config, int], Nano] = Nano,
@@ -110,8 +110,8 @@ def trained_alike(
         lambda one, rng: loss_on(task, one, rng, how.batch),
         Recipe(how.steps, how.rate, decay=how.decay),
         seed=seed,
-        kept=desk.place(f"{task.name}-{kind}-{seed}"),
-        advance=desk.advance,
+        kept=session.state_path(f"{task.name}-{kind}-{seed}"),
+        advance=session.advance,
         stage=f"{task.name}, {kind}, seed {seed}",
     )
     return {

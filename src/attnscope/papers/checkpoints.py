@@ -1,4 +1,4 @@
-"""The desk an experiment works at: finished parts are kept as JSON, unfinished training beside them.
+"""The session an experiment works at: finished parts are kept as JSON, unfinished training beside them.
 
     checkpoint/plan.json            everything that decides the numbers
     checkpoint/<part>.json          what a finished part returned
@@ -29,8 +29,8 @@ from attnscope.core.progress import Advance, Stepwise, silent
 FOLDER = "checkpoint"
 
 
-class KeepingDesk:
-    """A desk with a folder; with None nothing is kept, and parts still pass through JSON."""
+class SavedSession:
+    """A session with a folder; with None nothing is kept, and parts still pass through JSON."""
 
     def __init__(self, folder: Path | None, plan: Mapping[str, Any], progress: Advance = silent) -> None:
         self.folder = None if folder is None else folder / FOLDER
@@ -94,7 +94,7 @@ class KeepingDesk:
             write_atomically(path, _json({"answer": answer, "seconds": round(took, 3), "sha256": _digest(answer)}))
         return answer
 
-    def place(self, name: str) -> Path | None:
+    def state_path(self, name: str) -> Path | None:
         # The trainer writes <place>.json and <place>.safetensors, which must not be taken for a finished part.
         return self._path(name, "-state")
 

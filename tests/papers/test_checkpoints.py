@@ -11,12 +11,12 @@ import pytest
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import stoppable
-from attnscope.papers.desk import KeepingDesk
+from attnscope.papers.checkpoints import SavedSession
 from tests.interrupting import hearing_signals
 
 
-def desk(folder: Path | None, resume: bool = False, **plan: object) -> KeepingDesk:
-    made = KeepingDesk(folder, {"experiment": "x", **plan})
+def session(folder: Path | None, resume: bool = False, **plan: object) -> SavedSession:
+    made = SavedSession(folder, {"experiment": "x", **plan})
     made.open(resume)
     return made
 
@@ -26,64 +26,64 @@ def never(*_: object) -> None:
 
 
 def test_a_finished_part_is_not_worked_on_again(tmp_path: Path) -> None:
-    first = desk(tmp_path).part("a b/c", lambda: {"x": (0.1, float("nan")), "n": 3})
+    first = session(tmp_path).part("a b/c", lambda: {"x": (0.1, float("nan")), "n": 3})
     assert first == {"x": [0.1, None], "n": 3}
-    assert desk(tmp_path, resume=True).part("a b/c", never) == first
+    assert session(tmp_path, resume=True).part("a b/c", never) == first
     for file in tmp_path.rglob("*.json"):
         json.loads(file.read_text(), parse_constant=never)
 
 
 def test_the_time_is_that_of_every_sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 17.5, 100.0, 102.0])
-    monkeypatch.setattr("attnscope.papers.desk.time.monotonic", lambda: next(clock))
-    first = desk(tmp_path)
+    monkeypatch.setattr("attnscope.papers.checkpoints.time.monotonic", lambda: next(clock))
+    first = session(tmp_path)
     first.part("a", lambda: 1)
     assert first.seconds == 7.5
-    second = desk(tmp_path, resume=True)
+    second = session(tmp_path, resume=True)
     second.part("a", never)
     second.part("b", lambda: 2)
     assert second.seconds == 9.5
 
 
 def test_a_new_run_forgets_the_old_one(tmp_path: Path) -> None:
-    desk(tmp_path).part("a", lambda: 1)
-    assert desk(tmp_path).part("a", lambda: 2) == 2
+    session(tmp_path).part("a", lambda: 1)
+    assert session(tmp_path).part("a", lambda: 2) == 2
 
 
 def test_a_folder_that_is_somebody_elses_is_never_emptied(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "weights.bin").write_bytes(b"precious")
     with pytest.raises(RefusalError, match="not of an experiment"):
-        desk(tmp_path)
+        session(tmp_path)
     assert (tmp_path / "checkpoint" / "weights.bin").read_bytes() == b"precious"
 
 
 def test_another_plan_is_refused(tmp_path: Path) -> None:
-    desk(tmp_path, seeds=(0, 1)).part("a", lambda: 1)
+    session(tmp_path, seeds=(0, 1)).part("a", lambda: 1)
     with pytest.raises(RefusalError, match="other settings"):
-        desk(tmp_path, resume=True, seeds=(0, 1, 2))
-    assert desk(tmp_path, resume=True, seeds=(0, 1)).part("a", never) == 1
+        session(tmp_path, resume=True, seeds=(0, 1, 2))
+    assert session(tmp_path, resume=True, seeds=(0, 1)).part("a", never) == 1
 
 
 def test_nothing_to_go_on_with_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RefusalError, match="nothing to go on with"):
-        desk(tmp_path, resume=True)
+        session(tmp_path, resume=True)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_damaged_parts_are_refused(tmp_path: Path) -> None:
-    desk(tmp_path).part("a", lambda: 1)
+    session(tmp_path).part("a", lambda: 1)
     (tmp_path / "checkpoint" / "a.json").write_text('{"ans')
     with pytest.raises(RefusalError, match="begin anew"):
-        desk(tmp_path, resume=True).part("a", never)
+        session(tmp_path, resume=True).part("a", never)
 
 
 @pytest.mark.parametrize("content", ["[]", "null", "5", '"x"', "[[]]", '{"answer": NaN}'])
 def test_a_plan_that_is_no_plan_is_refused(tmp_path: Path, content: str) -> None:
-    desk(tmp_path).part("a", lambda: 1)
+    session(tmp_path).part("a", lambda: 1)
     (tmp_path / "checkpoint" / "plan.json").write_text(content)
     with pytest.raises(RefusalError, match="begin anew"):
-        desk(tmp_path, resume=True)
+        session(tmp_path, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -96,33 +96,35 @@ def test_a_plan_that_is_no_plan_is_refused(tmp_path: Path, content: str) -> None
     ],
 )
 def test_a_part_that_is_not_as_it_was_written_is_refused(tmp_path: Path, content: str) -> None:
-    desk(tmp_path).part("a", lambda: {"x": 1})
+    session(tmp_path).part("a", lambda: {"x": 1})
     path = tmp_path / "checkpoint" / "a.json"
     seal = json.loads(path.read_text())["sha256"]
     path.write_text(content.replace("SEAL", seal))
     with pytest.raises(RefusalError, match="leave out `resume` to begin anew"):
-        desk(tmp_path, resume=True).part("a", never)
+        session(tmp_path, resume=True).part("a", never)
 
 
 def test_training_state_is_never_taken_for_a_finished_part(tmp_path: Path) -> None:
-    one = desk(tmp_path)
-    place = one.place("a")
+    one = session(tmp_path)
+    place = one.state_path("a")
     assert place is not None
     place.with_name(place.name + ".json").write_text("{}")
     assert one.part("a", lambda: 5) == 5
 
 
 def test_without_a_folder_nothing_is_kept_and_numbers_are_the_same(tmp_path: Path) -> None:
-    bare = desk(None)
-    assert bare.place("a") is None
-    assert bare.part("a", lambda: {1: (2, 3.5)}) == desk(tmp_path).part("a", lambda: {1: (2, 3.5)}) == {"1": [2, 3.5]}
+    bare = session(None)
+    assert bare.state_path("a") is None
+    assert (
+        bare.part("a", lambda: {1: (2, 3.5)}) == session(tmp_path).part("a", lambda: {1: (2, 3.5)}) == {"1": [2, 3.5]}
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_a_signal_waits_for_the_next_step_and_a_later_one_does_not(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = desk(None)
+    one = session(None)
     monkeypatch.setattr("attnscope.core.progress.SAME_STOP_SECONDS", 0.0)
     with hearing_signals(), stoppable():
         before = signal.getsignal(number)
