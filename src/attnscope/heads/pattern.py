@@ -106,6 +106,17 @@ class Pattern:
         starts = np.searchsorted(kept.rows, np.arange(kept.n + 1))
         return cls(starts, kept.columns, kept.weights, kept.n_keys, kept.causal, kept.name)
 
+    def with_entries(
+        self,
+        rows: Int[np.ndarray, " entry"],
+        columns: Int[np.ndarray, " entry"],
+        weights: Float[np.ndarray, " entry"],
+        name: str = "pattern",
+    ) -> Pattern:
+        """Return a pattern of the same size and mask with other entries, rows divided by their sums."""
+        entries, n, n_keys = (rows, columns, weights), self.n, self.n_keys
+        return Pattern.of(*entries, n=n, n_keys=n_keys, causal=self.causal, normalise=True, name=name)
+
     def sparse(self) -> csr_array:
         from scipy.sparse import csr_array
 

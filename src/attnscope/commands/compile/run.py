@@ -12,8 +12,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from attnscope.commands.compile.query_server import KeysServed as Served
-from attnscope.commands.compile.query_server import proof, served
+from attnscope.commands.compile.fixed_keys import KeysServed, proof, served
 from attnscope.commands.compile.record import Compiled
 from attnscope.commands.compile.search import (
     RESTARTS,
@@ -89,7 +88,7 @@ def compile(
         universal,
         method == AUTO and not universal,
     )
-    others = Served(None, None)
+    others = KeysServed(None, None)
     if width is not None:
         found, why = work.forced(chosen, width, method)
     elif method == AUTO:
@@ -239,7 +238,7 @@ class _Work:
             return _joined(found, fixed), f"{construction.name}, because {reason}; {name} needs width {width}."
         return _joined(fixed, found), f"{holds}, where {construction.name} found nothing."
 
-    def serving(self, found: Found, why: str, construction: Construction) -> tuple[Found, str, Served]:
+    def serving(self, found: Found, why: str, construction: Construction) -> tuple[Found, str, KeysServed]:
         """Keys for all patterns are tried on others; while some of those fail, wider ones are sought."""
         others, width = self._served(found), found.head.width
         while others.tried and others.realised != others.tried and time.process_time() < self.deadline:
@@ -253,9 +252,9 @@ class _Work:
                 why = f"{construction.name}, because narrower keys failed other patterns that were tried."
         return found, why, others
 
-    def _served(self, found: Found) -> Served:
+    def _served(self, found: Found) -> KeysServed:
         if not found.certificate.reached or found.ending != "finished":
-            return Served(None, None)
+            return KeysServed(None, None)
         taken = constructions()[found.head.method]
         return served(taken, self.pattern, self.accuracy, found.head.width, found.seed, self._named(taken))
 
