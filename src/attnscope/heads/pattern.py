@@ -17,18 +17,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from attnscope.core.errors import RefusalError
-from attnscope.core.stamp import refuse_unusable_seed
 from attnscope.heads.facts import ROW_SUM_SLACK, SparsePattern
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-# Seeds of patterns and of searches: whole numbers from 0 on, as numpy's generators want them.
-
-
-def refuse_negative(seed: int) -> None:
-    """Negative ones, and those that torch's generators could not take after numpy's."""
-    refuse_unusable_seed(seed, lowest=0)
 
 
 @dataclass(frozen=True, eq=False)

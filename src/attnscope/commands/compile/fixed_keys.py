@@ -29,11 +29,12 @@ from attnscope.commands.compile.search import building
 from attnscope.core.construction import Construction
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.progress import Advance
-from attnscope.heads.accuracy import Accuracy, Factors, asked, precision, refuse_too_narrow
+from attnscope.core.stamp import refuse_unusable_seed
+from attnscope.heads.accuracy import Accuracy, Factors, checked_accuracy, precision, refuse_too_narrow
 from attnscope.heads.certificate import certified_rows
 from attnscope.heads.facts import Universality
 from attnscope.heads.head import Head, Rows
-from attnscope.heads.pattern import Pattern, refuse_negative
+from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import HALF, rounded, surely_certified
 from attnscope.heads.solvers.both_sides import interpolated
 from attnscope.heads.solvers.keys import Keys, make_keys
@@ -57,7 +58,7 @@ def fixed_keys(
     n: int, d: int, kind: str = "auto", seed: int = 0, *, method: str = "margin", dtype: str = "float32"
 ) -> Keys:
     """Return n unit keys of width d. `auto` takes the kind that measured best for this method and precision."""
-    refuse_negative(seed)
+    refuse_unusable_seed(seed, lowest=0)
     rng = np.random.default_rng(seed)
     keys = make_keys(n, d, kind, rng, separated=_known(method) == "margin", dtype=precision(dtype))
     return replace(keys, seed=seed)
@@ -87,7 +88,7 @@ def universality(
     Weights of a row lie within a factor `spread`. The answer also says what the worst such row needs. If `proved` is
     False, it is unknown whether they serve all.
     """
-    return worst_of_all(n, k, spread, asked(ratio_error, leak, dtype), width)
+    return worst_of_all(n, k, spread, checked_accuracy(ratio_error, leak, dtype), width)
 
 
 def _known(method: str) -> str:

@@ -32,11 +32,12 @@ from attnscope.core.decoding import plain
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import ceilings, constructions, for_auto
-from attnscope.heads.accuracy import Accuracy, asked
+from attnscope.core.stamp import refuse_unusable_seed
+from attnscope.heads.accuracy import Accuracy, checked_accuracy
 from attnscope.heads.bounds import lower_bounds
-from attnscope.heads.pattern import Pattern, refuse_negative
+from attnscope.heads.pattern import Pattern
 from attnscope.heads.read_pattern import read_pattern
-from attnscope.heads.reduction import reduced, unreduced
+from attnscope.heads.reduction import Reduction, reduced
 
 AUTO = "auto"
 CURVE_PAIRS = 2**22  # beyond it the logits of curves that serve all patterns outgrow every precision, but for circles
@@ -67,11 +68,11 @@ def compile(
     `causal` and `normalise` say how to read what is not a Pattern yet.
     """
     start = time.process_time()
-    accuracy = asked(ratio_error, leak, dtype)
+    accuracy = checked_accuracy(ratio_error, leak, dtype)
     chosen = _chosen(method, universal)
     if width is not None and width < 1:
         raise RefusalError(f"A head of width {width} cannot be built: give a width of at least 1.")
-    refuse_negative(seed)
+    refuse_unusable_seed(seed, lowest=0)
     if not budget >= 0:
         raise RefusalError(f"A budget of {budget:g} seconds cannot be kept: give a number of seconds, like 300.")
     pattern = read_pattern(pattern, causal=causal, normalise=normalise)
@@ -155,7 +156,7 @@ class _Work:
     ) -> None:
         self.pattern, self.accuracy, self.lowest, self.seed, self.progress = pattern, accuracy, lowest, seed, progress
         self.deadline = deadline
-        self.reduction = (reduced if reducing else unreduced)(pattern, accuracy.leak)
+        self.reduction = (reduced if reducing else Reduction)(pattern, accuracy.leak)
         self.fixed = [
             one for one in ceilings() if (one.universal or not universal) and one.takes(self.reduction.pattern)
         ]
