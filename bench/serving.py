@@ -1,8 +1,8 @@
 """`python -m bench.serving`: patterns a second on keys that are fixed beforehand, the slow way and the fast way.
 
 Unions of k random permutations of 256 keys, weights within a factor 4, float32, accuracy as by default, at the widths
-in docs/patterns.md. `queries_for`, rounding and the certificate serve one pattern after another, `query_server` all of
-them together. Rates are of processor seconds of one thread, the median of several turns, both ways taking turns
+in docs/patterns.md. `queries_for`, rounding and the certificate take one pattern after another, `queries_for_many`
+takes all together. Rates are of processor seconds of one thread, the median of several turns, both ways taking turns
 so that what else the machine does falls on both. The first turn of the fast way, in which it meets every support for
 the first time, is kept apart. Kept in bench/serving.json, from which the table of docs/patterns.md is written.
 """
@@ -30,7 +30,7 @@ TURNS = 5
 def measure(k: int, width: int, many: int) -> dict[str, Any]:
     import torch
 
-    from attnscope import fixed_keys, generate, queries_for, query_server
+    from attnscope import fixed_keys, generate, queries_for, queries_for_many
     from attnscope.heads.accuracy import Accuracy
     from attnscope.heads.certificate import certify
     from attnscope.heads.rounding import rounded
@@ -38,9 +38,9 @@ def measure(k: int, width: int, many: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     keys, accuracy = fixed_keys(N, width), Accuracy()
     patterns = [generate("union_of_permutations", N, k, seed=seed) for seed in range(many)]
-    server = query_server(keys)
+    solver = queries_for_many(keys)
     start = time.process_time()
-    served = server.serve(patterns)
+    served = solver.solve(patterns)
     first = time.process_time() - start
     fast, slow, reached = [], [], []
     for turn in range(TURNS):
@@ -51,7 +51,7 @@ def measure(k: int, width: int, many: int) -> dict[str, Any]:
             reached.append(certify(head, pattern, accuracy).reached)
         slow.append(len(some) / (time.process_time() - start))
         start = time.process_time()
-        served = server.serve(patterns)
+        served = solver.solve(patterns)
         fast.append(many / (time.process_time() - start))
     checked = [certify(head, one, accuracy).reached for head, one in zip(served.heads, patterns, strict=True)]
     if checked != served.certified:

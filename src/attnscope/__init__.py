@@ -38,11 +38,11 @@ _HOMES = {
     "head_widths": "attnscope.commands.head_widths.run:head_widths",
     "compress": "attnscope.commands.compile.compress:compress",
     "program": "attnscope.papers.programs:program",
-    "fixed_keys": "attnscope.commands.compile.query_server:fixed_keys",
-    "queries_for": "attnscope.commands.compile.query_server:queries_for",
-    "query_server": "attnscope.commands.compile.query_server:query_server",
-    "universality": "attnscope.commands.compile.query_server:universality",
-    "universal_head": "attnscope.commands.compile.query_server:universal_head",
+    "fixed_keys": "attnscope.commands.compile.fixed_keys:fixed_keys",
+    "queries_for": "attnscope.commands.compile.fixed_keys:queries_for",
+    "queries_for_many": "attnscope.commands.compile.fixed_keys:queries_for_many",
+    "universality": "attnscope.commands.compile.fixed_keys:universality",
+    "universal_head": "attnscope.commands.compile.fixed_keys:universal_head",
     "generate": "attnscope.heads.generate:generate",
     "read_pattern": "attnscope.heads.read_pattern:read_pattern",
     "Pattern": "attnscope.heads.pattern:Pattern",
@@ -85,11 +85,11 @@ if TYPE_CHECKING:
     from attnscope.commands.compare.record import Comparison as Comparison
     from attnscope.commands.compare.record import compare as compare
     from attnscope.commands.compile.compress import compress as compress
-    from attnscope.commands.compile.query_server import fixed_keys as fixed_keys
-    from attnscope.commands.compile.query_server import queries_for as queries_for
-    from attnscope.commands.compile.query_server import query_server as query_server
-    from attnscope.commands.compile.query_server import universal_head as universal_head
-    from attnscope.commands.compile.query_server import universality as universality
+    from attnscope.commands.compile.fixed_keys import fixed_keys as fixed_keys
+    from attnscope.commands.compile.fixed_keys import queries_for as queries_for
+    from attnscope.commands.compile.fixed_keys import queries_for_many as queries_for_many
+    from attnscope.commands.compile.fixed_keys import universal_head as universal_head
+    from attnscope.commands.compile.fixed_keys import universality as universality
     from attnscope.commands.compile.record import Compiled as Compiled
     from attnscope.commands.compile.run import compile as compile
     from attnscope.commands.doctor.run import doctor as doctor

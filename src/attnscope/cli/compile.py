@@ -94,7 +94,7 @@ def compile(
     from attnscope.cli.options import check_construction, check_model
     from attnscope.cli.output import output_folder
     from attnscope.cli.progress import showing
-    from attnscope.heads.accuracy import asked
+    from attnscope.heads.accuracy import checked_accuracy
 
     alone = out is not None and out.suffix.lower() == ".safetensors"
     if out is not None and (alone or (out.suffix and not out.is_dir())):
@@ -103,7 +103,7 @@ def compile(
         checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
     _check_source(pattern, n, model, text, causal or normalise)
     check_construction(method)
-    asked(ratio_error, leak, dtype)
+    checked_accuracy(ratio_error, leak, dtype)
     if model:
         check_model(model)
     with ExitStack() as open_places:

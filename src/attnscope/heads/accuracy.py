@@ -47,7 +47,7 @@ class Accuracy:
         precision(self.dtype)
 
 
-def asked(ratio_error: float, leak: float, dtype: str) -> Accuracy:
+def checked_accuracy(ratio_error: float, leak: float, dtype: str) -> Accuracy:
     """An accuracy as people ask for it: the name of the precision may be wrong."""
     return Accuracy(ratio_error, leak, precision(dtype))
 

@@ -17,7 +17,8 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from attnscope.core.errors import RefusalError, nearest
-from attnscope.heads.pattern import Pattern, refuse_negative
+from attnscope.core.stamp import refuse_unusable_seed
+from attnscope.heads.pattern import Pattern
 
 Weights = Literal["uniform", "random"]
 MOST_ENTRIES = 2**27  # about 2 GB as rows, columns and weights
@@ -144,7 +145,7 @@ def _check(n: int, k: int, seed: int = 0) -> None:
         raise RefusalError(f"{k} keys per query cannot be had from {n} keys: choose k from 1 to {n}.")
     if n * k > MOST_ENTRIES:
         raise RefusalError(f"A pattern with {n} x {k} entries would not fit into memory: choose a smaller n or k.")
-    refuse_negative(seed)
+    refuse_unusable_seed(seed, lowest=0)
 
 
 def _listed(tokens: Any) -> Sequence[Hashable]:
@@ -183,7 +184,7 @@ def _entries(
         raise RefusalError(f"There are no weights called '{weights}'.{nearest(weights, get_args(Weights))}")
     drawn = weights == "random" and k > 1
     if drawn:
-        refuse_negative(seed)
+        refuse_unusable_seed(seed, lowest=0)
     # a stream of its own, so that the support of a seed is the same with either kind of weights
     rng = np.random.default_rng([seed, 1]) if drawn else None
     name = f"{'causal ' * causal}{kind.replace('_', ' ')}, n={n}, k={k}"

@@ -17,18 +17,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from attnscope.core.errors import RefusalError
-from attnscope.core.stamp import refuse_unusable_seed
 from attnscope.heads.facts import ROW_SUM_SLACK, SparsePattern
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-# Seeds of patterns and of searches: whole numbers from 0 on, as numpy's generators want them.
-
-
-def refuse_negative(seed: int) -> None:
-    """Negative ones, and those that torch's generators could not take after numpy's."""
-    refuse_unusable_seed(seed, lowest=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +97,17 @@ class Pattern:
         """What `entries` gave, bit for bit; nothing is checked or divided again."""
         starts = np.searchsorted(kept.rows, np.arange(kept.n + 1))
         return cls(starts, kept.columns, kept.weights, kept.n_keys, kept.causal, kept.name)
+
+    def with_entries(
+        self,
+        rows: Int[np.ndarray, " entry"],
+        columns: Int[np.ndarray, " entry"],
+        weights: Float[np.ndarray, " entry"],
+        name: str = "pattern",
+    ) -> Pattern:
+        """Return a pattern of the same size and mask with other entries, rows divided by their sums."""
+        entries, n, n_keys = (rows, columns, weights), self.n, self.n_keys
+        return Pattern.of(*entries, n=n, n_keys=n_keys, causal=self.causal, normalise=True, name=name)
 
     def sparse(self) -> csr_array:
         from scipy.sparse import csr_array

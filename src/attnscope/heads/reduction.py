@@ -107,13 +107,9 @@ class Reduction:
         return tuple(words for words, _ in self.steps)
 
 
-def unreduced(pattern: Pattern, leak: float) -> Reduction:
-    return Reduction(pattern, leak)
-
-
 def reduced(pattern: Pattern, leak: float) -> Reduction:
     """Everything taken off that can be; the pattern itself where nothing can."""
-    found = unreduced(pattern, leak)
+    found = Reduction(pattern, leak)
     before = None
     while before is not found:
         before = found

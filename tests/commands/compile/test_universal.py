@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnscope.commands.compile.query_server import fixed_keys, queries_for
+from attnscope.commands.compile.fixed_keys import fixed_keys, queries_for
 from attnscope.constructions.frame import frame
 from attnscope.constructions.margin import margin
 from attnscope.core.errors import RefusalError

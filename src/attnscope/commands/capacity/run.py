@@ -21,12 +21,11 @@ from attnscope.commands.capacity.worklist import Worklist
 from attnscope.core.card import names as leaf_names
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.progress import Advance, silent
-from attnscope.core.stamp import numbered_seeds
-from attnscope.heads.accuracy import Accuracy, asked
+from attnscope.core.stamp import numbered_seeds, refuse_unusable_seed
+from attnscope.heads.accuracy import Accuracy, checked_accuracy
 from attnscope.heads.bounds import bounds_for
 from attnscope.heads.entries import LARGEST
 from attnscope.heads.generate import SPREAD
-from attnscope.heads.pattern import refuse_negative
 from attnscope.heads.solvers.theorem import theorem_width
 
 SEEDS = 3
@@ -84,7 +83,7 @@ class Question:
         methods: Iterable[str] | None = None,
     ) -> Question:
         """As people ask; what cannot be asked is refused."""
-        accuracy = asked(ratio_error, leak, dtype)
+        accuracy = checked_accuracy(ratio_error, leak, dtype)
         n, k = _whole(n, "-n"), _whole(k, "-k")
         seeds = tuple(int(seed) for seed in numbered_seeds(seeds, "a search with every construction"))
         _check(n, k, seeds)
@@ -186,7 +185,7 @@ def _check(n: int, k: int, seeds: Sequence[int]) -> None:
         raise RefusalError(f"{n} tokens are more than a pattern can have: give -n at most {LARGEST}.")
     if not seeds:
         raise RefusalError("No seed was given, and so nothing to measure on: give at least one.")
-    refuse_negative(min(seeds))
+    refuse_unusable_seed(min(seeds), lowest=0)
 
 
 def _curve_sizes(n: int) -> tuple[int, ...]:

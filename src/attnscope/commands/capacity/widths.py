@@ -96,13 +96,13 @@ def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurem
     """Search for the smallest width, in about this many seconds at most."""
     from attnscope.commands.compile.search import OutOfTimeError, SearchBudget, narrowest_by
     from attnscope.core.registry import constructions
-    from attnscope.heads.accuracy import asked
+    from attnscope.heads.accuracy import checked_accuracy
     from attnscope.heads.generate import generate
 
     start = time.process_time()
     construction = constructions()[point.method]
     pattern = generate("union_of_permutations", point.n, point.k, seed=point.seed)
-    accuracy = asked(point.ratio_error, point.leak, point.dtype)
+    accuracy = checked_accuracy(point.ratio_error, point.leak, point.dtype)
     try:
         found = narrowest_by(
             construction, pattern, accuracy, seed=point.seed, budget=SearchBudget(seconds), advance=advance

@@ -27,12 +27,13 @@ from attnscope.commands.compile.record import Try
 from attnscope.commands.compile.search import Found, SearchBudget, at_width, smallest
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
+from attnscope.core.stamp import refuse_unusable_seed
 from attnscope.heads.accuracy import Accuracy, Dtype, Factors, precision
 from attnscope.heads.bounds import lower_bounds
 from attnscope.heads.certificate import NAMED_ROWS, UNITS, logits_and_slack, of_the_scale
 from attnscope.heads.facts import Bounds, Certificate
 from attnscope.heads.head import Head
-from attnscope.heads.pattern import Pattern, refuse_negative
+from attnscope.heads.pattern import Pattern
 from attnscope.heads.solvers.selection import Selection, gaps, separated
 
 LEAK = 0.01  # of attention beside the selected keys, at most, with the margin that is taken where none is given
@@ -136,7 +137,7 @@ def compress(
         raise RefusalError(
             f"Logits of {limit:g} at most cannot lie {margin:g} apart: allow a max_logit above {margin / 2:g}."
         )
-    refuse_negative(seed)
+    refuse_unusable_seed(seed, lowest=0)
     if width is not None and width < 1:
         raise RefusalError(f"A head of width {width} has no room for anything: choose 1 or more.")
     selection = Selection.of(chosen)

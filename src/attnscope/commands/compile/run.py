@@ -12,8 +12,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from attnscope.commands.compile.query_server import KeysServed as Served
-from attnscope.commands.compile.query_server import proof, served
+from attnscope.commands.compile.fixed_keys import KeysServed, proof, served
 from attnscope.commands.compile.record import Compiled
 from attnscope.commands.compile.search import (
     RESTARTS,
@@ -33,11 +32,12 @@ from attnscope.core.decoding import plain
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import ceilings, constructions, for_auto
-from attnscope.heads.accuracy import Accuracy, asked
+from attnscope.core.stamp import refuse_unusable_seed
+from attnscope.heads.accuracy import Accuracy, checked_accuracy
 from attnscope.heads.bounds import lower_bounds
-from attnscope.heads.pattern import Pattern, refuse_negative
+from attnscope.heads.pattern import Pattern
 from attnscope.heads.read_pattern import read_pattern
-from attnscope.heads.reduction import reduced, unreduced
+from attnscope.heads.reduction import Reduction, reduced
 
 AUTO = "auto"
 CURVE_PAIRS = 2**22  # beyond it the logits of curves that serve all patterns outgrow every precision, but for circles
@@ -68,11 +68,11 @@ def compile(
     `causal` and `normalise` say how to read what is not a Pattern yet.
     """
     start = time.process_time()
-    accuracy = asked(ratio_error, leak, dtype)
+    accuracy = checked_accuracy(ratio_error, leak, dtype)
     chosen = _chosen(method, universal)
     if width is not None and width < 1:
         raise RefusalError(f"A head of width {width} cannot be built: give a width of at least 1.")
-    refuse_negative(seed)
+    refuse_unusable_seed(seed, lowest=0)
     if not budget >= 0:
         raise RefusalError(f"A budget of {budget:g} seconds cannot be kept: give a number of seconds, like 300.")
     pattern = read_pattern(pattern, causal=causal, normalise=normalise)
@@ -89,7 +89,7 @@ def compile(
         universal,
         method == AUTO and not universal,
     )
-    others = Served(None, None)
+    others = KeysServed(None, None)
     if width is not None:
         found, why = work.forced(chosen, width, method)
     elif method == AUTO:
@@ -156,7 +156,7 @@ class _Work:
     ) -> None:
         self.pattern, self.accuracy, self.lowest, self.seed, self.progress = pattern, accuracy, lowest, seed, progress
         self.deadline = deadline
-        self.reduction = (reduced if reducing else unreduced)(pattern, accuracy.leak)
+        self.reduction = (reduced if reducing else Reduction)(pattern, accuracy.leak)
         self.fixed = [
             one for one in ceilings() if (one.universal or not universal) and one.takes(self.reduction.pattern)
         ]
@@ -239,7 +239,7 @@ class _Work:
             return _joined(found, fixed), f"{construction.name}, because {reason}; {name} needs width {width}."
         return _joined(fixed, found), f"{holds}, where {construction.name} found nothing."
 
-    def serving(self, found: Found, why: str, construction: Construction) -> tuple[Found, str, Served]:
+    def serving(self, found: Found, why: str, construction: Construction) -> tuple[Found, str, KeysServed]:
         """Keys for all patterns are tried on others; while some of those fail, wider ones are sought."""
         others, width = self._served(found), found.head.width
         while others.tried and others.realised != others.tried and time.process_time() < self.deadline:
@@ -253,9 +253,9 @@ class _Work:
                 why = f"{construction.name}, because narrower keys failed other patterns that were tried."
         return found, why, others
 
-    def _served(self, found: Found) -> Served:
+    def _served(self, found: Found) -> KeysServed:
         if not found.certificate.reached or found.ending != "finished":
-            return Served(None, None)
+            return KeysServed(None, None)
         taken = constructions()[found.head.method]
         return served(taken, self.pattern, self.accuracy, found.head.width, found.seed, self._named(taken))
 

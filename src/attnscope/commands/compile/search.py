@@ -32,7 +32,7 @@ from attnscope.heads.accuracy import Accuracy, Factors
 from attnscope.heads.facts import Certificate
 from attnscope.heads.head import Head
 from attnscope.heads.pattern import Pattern
-from attnscope.heads.reduction import Reduction, unreduced
+from attnscope.heads.reduction import Reduction
 from attnscope.heads.rounding import Certified, certified
 
 Build = Callable[[int, int, Advance], tuple[Head, Certificate]]
@@ -259,7 +259,7 @@ def narrowest_by(
     """The smallest width of a construction; with `below`, only widths under that one are of interest. With a
     `reduction` of the pattern the construction is given the smaller one, and its answer is lifted and certified."""
     build = building(construction, pattern, accuracy, reduction)
-    asked = reduction or unreduced(pattern, accuracy.leak)
+    asked = reduction or Reduction(pattern, accuracy.leak)
     if construction.fixed_width:
         # Where keys for all patterns are asked for, the bound may lie above what this one pattern needs.
         width = max(construction.fixed_width(asked.pattern) + asked.extra, lowest)
@@ -279,7 +279,7 @@ def building(
     construction: Construction, pattern: Pattern, accuracy: Accuracy, reduction: Reduction | None = None
 ) -> Build:
     """A construction as the search wants it: what it is asked for is the width of the whole head."""
-    asked = reduction or unreduced(pattern, accuracy.leak)
+    asked = reduction or Reduction(pattern, accuracy.leak)
     stricter = replace(accuracy, leak=asked.leak)
 
     def build(width: int, seed: int, advance: Advance) -> Certified:

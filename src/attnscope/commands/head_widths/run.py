@@ -26,7 +26,7 @@ from attnscope.commands.head_widths.record import HeadWidth, HeadWidths
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
 from attnscope.data.frame import AttentionFrame
-from attnscope.heads.accuracy import asked
+from attnscope.heads.accuracy import checked_accuracy
 from attnscope.heads.pattern import Pattern
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.loading.material import (
@@ -71,7 +71,7 @@ def head_widths(
 ) -> HeadWidths:
     """Compile what every head attends to. `budget` seconds are for all heads together: the first text goes first."""
     start = time.process_time()
-    asked(ratio_error, leak, dtype)
+    checked_accuracy(ratio_error, leak, dtype)
     if k < 1:
         raise RefusalError(f"A pattern with {k} keys for each query is empty: ask for k of 1 or more.")
     if not budget >= 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attnscope.commands.compile.query_server import fixed_keys, queries_for, query_server
+from attnscope.commands.compile.fixed_keys import fixed_keys, queries_for, queries_for_many
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy
 from attnscope.heads.certificate import certified_rows, certify
@@ -20,7 +20,7 @@ def test_it_serves_what_the_slow_way_serves(k: int, width: int) -> None:
     """Also at widths where some rows have no query: none of those that have one is lost."""
     keys = fixed_keys(256, width)
     patterns = [union_of_permutations(256, k, seed=seed) for seed in range(3)]
-    served = query_server(keys).serve(patterns)
+    served = queries_for_many(keys).solve(patterns)
     for pattern, head, certified in zip(patterns, served.heads, served.certified, strict=True):
         slow = certified_rows(rounded(queries_for(pattern, keys), pattern, "float32", "margin"), pattern, ACCURACY)
         quick = certified_rows(head, pattern, ACCURACY)
@@ -38,7 +38,7 @@ def test_patterns_of_every_kind_go_together() -> None:
         sink_window(96, 3, causal=True),
         union_of_permutations(96, 1, seed=1),
     ]
-    served = query_server(keys).serve(patterns)
+    served = queries_for_many(keys).solve(patterns)
     assert all(served.certified)
     for pattern, head in zip(patterns, served.heads, strict=True):
         assert head.causal == pattern.causal
@@ -47,13 +47,13 @@ def test_patterns_of_every_kind_go_together() -> None:
 
 def test_what_is_remembered_serves_other_weights() -> None:
     keys = fixed_keys(64, 6)
-    server = query_server(keys)
-    first = server.serve([union_of_permutations(64, 2, seed=0)])
+    solver = queries_for_many(keys)
+    first = solver.solve([union_of_permutations(64, 2, seed=0)])
     weights = np.random.default_rng(0).uniform(1, 8, 128)
     other = union_of_permutations(64, 2, seed=0)
     other = type(other).of(other.rows, other.columns, weights, n=64, normalise=True)
     for _ in range(2):
-        served = server.serve([other])
+        served = solver.solve([other])
         assert first.certified == served.certified == [True]
         assert certify(served.heads[0], other, ACCURACY).reached
 
@@ -61,9 +61,9 @@ def test_what_is_remembered_serves_other_weights() -> None:
 def test_refusals() -> None:
     keys = fixed_keys(32, 8)
     with pytest.raises(RefusalError, match="make keys for 64"):
-        query_server(keys).serve([union_of_permutations(64, 2, seed=0)])
+        queries_for_many(keys).solve([union_of_permutations(64, 2, seed=0)])
     with pytest.raises(RefusalError, match="width of 9 or more"):
-        query_server(keys).serve([union_of_permutations(32, 10, seed=0)])
+        queries_for_many(keys).solve([union_of_permutations(32, 10, seed=0)])
     with pytest.raises(RefusalError, match="queries_for"):
-        query_server(keys, Accuracy(dtype="bfloat16"))
-    assert query_server(keys).serve([]).heads == []
+        queries_for_many(keys, Accuracy(dtype="bfloat16"))
+    assert queries_for_many(keys).solve([]).heads == []
