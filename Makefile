@@ -8,7 +8,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test coverage screenshots lint docs bench bench-full peers families tables dist release weights browser clean
+.PHONY: demo test test-all coverage screenshots lint docs bench bench-full peers families tables dist release weights browser clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -23,13 +23,16 @@ $(DOCS): $(STAMP)
 demo: $(STAMP)  ## everything that can be asked of the embedded model, and one page that links the answers
 	$(BIN)/python tools/demo.py demo
 
-test: $(STAMP) weights browser  ## everything: unit, families, real weights, browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+test: $(STAMP) weights browser  ## every test but the thorough ones: unit, families, real weights, browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --junitxml build/tests.xml
+
+test-all: $(STAMP) weights browser  ## the rest: long tests, and hypothesis with many examples
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --thorough
 
 # One test fills a disk, on which coverage could not write what it counted.
 coverage: $(STAMP) weights browser  ## which lines of src no test runs: a table, and build/coverage/index.html (slower than `make test`)
 	$(BIN)/pip install -q -c constraints.txt pytest-cov
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov=attnscope \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov=attnscope --cov-fail-under=95 \
 	  --cov-report=term:skip-covered --cov-report=html:build/coverage --deselect tests/cli/test_bad_input.py::test_a_full_disk_leaves_nothing_behind
 
 screenshots: $(STAMP) browser  ## pictures of every kind of page on every screen, and what axe-core says, in build/screenshots
