@@ -29,10 +29,10 @@ from rich.table import Table
 
 from attnscope.hf.editing.freeze import freeze
 from attnscope.papers.models.nano import Config, Nano
-from attnscope.pathways.ends import by_length
 from attnscope.pathways.graded import Graded, watching
-from attnscope.pathways.lengths import lengths
+from attnscope.pathways.lengths import by_length, lengths
 from attnscope.pathways.network import Network
+from attnscope.pathways.sums import Sums
 from attnscope.pathways.targets import logit
 
 LAYERS, HEADS, WIDTH, TOKENS, SAMPLE = 12, 12, 768, 128, 20
@@ -66,7 +66,7 @@ def one_path(network: Network) -> None:
     def only_the_first_head(mixed: Graded, pattern: torch.Tensor) -> Graded:
         alone = torch.zeros_like(mixed.sums.parts)
         alone[:, :, :, :, 0] = mixed.sums.parts[:, :, :, :, 0]
-        return mixed.like(mixed.value, alone)
+        return mixed.made(mixed.value, lambda: Sums(alone))
 
     with watching(only_the_first_head):
         for layer in range(network.layers):

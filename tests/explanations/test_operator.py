@@ -9,7 +9,7 @@ import torch
 import attnscope
 from attnscope.explanations.operator import operator
 from attnscope.hf.editing.freeze import freeze
-from attnscope.pathways.operator_jacobian import Affine
+from attnscope.pathways.affine import Affine
 from attnscope.pathways.operator_maps import collapsed, directions
 from tests.explanations.runs import batch_of, model_of, places_of
 from tests.specimens import byte_tokenizer, tiny_llama

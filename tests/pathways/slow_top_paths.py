@@ -1,5 +1,4 @@
-"""The search for the largest paths from the output to the input, every suffix pulled back through every choice: slow
-and obvious, what the search that meets in the middle is tested against."""
+"""The search for the largest paths, every suffix pulled back through every choice: slow, the reference for tests."""
 
 from __future__ import annotations
 
@@ -11,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.pathways.graded import Graded, watching
-from attnscope.pathways.network import Network, heads_apart, multiplied, one_attention
+from attnscope.pathways.network import Network, only_attention, scale_heads, split_heads
 from attnscope.pathways.sums import Sums
-from attnscope.pathways.targets import Functional, pulled_back_through_tail, seen_by
+from attnscope.pathways.targets import Functional, network_read_by, pulled_back_through_tail
 from attnscope.pathways.top_paths import TopPath, TopPaths
 
 
@@ -27,7 +26,7 @@ def signed_streams(network: Network, draws: int, generator: torch.Generator) -> 
 
     parts = network.streams[0].expand(draws, 1, 1, *network.streams[0].shape)
     streams = [parts[:, 0, 0]]
-    with watching(multiplied(signs, network)):
+    with watching(scale_heads(signs, network)):
         for layer in range(network.layers):
             parts = network.block(layer, Graded.of(network.streams[layer], parts, None, "none")).parts
             streams.append(parts[:, 0, 0])
@@ -62,7 +61,7 @@ def slow_top_paths(
     seed: int = 0,
 ) -> TopPaths:
     """The `count` paths from the input with the largest contributions to `target`, either sign, largest first."""
-    network = seen_by(target, network)
+    network = network_read_by(target, network)
     last, _ = pulled_back_through_tail(network, target)
     streams = signed_streams(network, draws, torch.Generator().manual_seed(seed))
     beam = _Beam(((),), last[None], last.new_zeros(1))
@@ -98,12 +97,12 @@ def _expanded(network: Network, layer: int, beam: _Beam, signed: Float[Tensor, "
     with torch.enable_grad(), watching(keep):
         leaf = stream.new_zeros(len(beam.choices), 1, 1, *stream.shape).requires_grad_()
         answer = network.block(layer, Graded.of(stream, leaf, None, "attention"))
-    mixed = one_attention(seen, network, layer).parts
+    mixed = only_attention(seen, network, layer).parts
     if answer.sums.first[0] == 0:  # not where the skip is cut
         (skip,) = torch.autograd.grad(answer.parts[:, 0, 0], leaf, beam.adjoints, retain_graph=True)
         yield scored(0, skip[:, 0, 0])
     (pulled,) = torch.autograd.grad(answer.parts[:, 1, 0], mixed, beam.adjoints, retain_graph=True)
-    apart = heads_apart(pulled[:, 0, 0], network)
+    apart = split_heads(pulled[:, 0, 0], network)
     for head in range(apart.shape[2]):
         alone = torch.zeros_like(apart)
         alone[:, :, head] = apart[:, :, head]

@@ -15,8 +15,8 @@ import attnscope
 from attnscope.commands.operator.operator import Operator
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import silent
-from attnscope.pathways import operator_jacobian as affine_module
-from attnscope.pathways.operator_jacobian import Affine
+from attnscope.pathways import affine as affine_module
+from attnscope.pathways.affine import Affine
 from attnscope.pathways.operator_maps import MAPS, collapsed
 from tests.hf.families import FAMILIES
 
@@ -51,7 +51,7 @@ def of_family(name: str) -> Operator:
     return attnscope.operator(family.model().eval(), batch)
 
 
-def test_it_is_the_product_of_kronecker_products() -> None:
+def test_operator_is_the_product_of_kronecker_products() -> None:
     """vec stacks tokens: (A (x) M) vec(X) = vec(A X M^T), so channels are mixed by M = (W_V^h W_O^h)^T."""
     model, (op, dense) = tiny_bert(), small()
     model.set_attn_implementation("eager")
@@ -94,7 +94,7 @@ def test_it_is_the_product_of_kronecker_products() -> None:
 
 
 @pytest.mark.parametrize("name", ["BERT", "GPT-2", "Llama", "ViT", "XLNet"])
-def test_it_gives_the_model_and_its_transpose_is_one(name: str) -> None:
+def test_operator_gives_the_model_and_its_transpose_is_adjoint(name: str) -> None:
     op = of_family(name)
     assert op.difference <= ROUNDING
     generator = torch.Generator().manual_seed(0)
@@ -157,7 +157,7 @@ def test_maps_are_those_of_the_matrix_however_many_passes_are_made_at_once(
     kind: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     op, dense = small()
-    monkeypatch.setattr(affine_module, "ROOM", at_once * 8 * op.input.numel())
+    monkeypatch.setattr(affine_module, "MAX_NUMBERS", at_once * 8 * op.input.numel())
     assert op.affine.at_once == at_once
     found = op.map(kind)
     apart = dense.reshape(5, 8, 5, 8).transpose(1, 2)  # row, token, out, width
@@ -236,7 +236,7 @@ def test_errors_of_probes_are_even_on_the_logarithm_also_for_low_ranks() -> None
     assert not any("are few" in note for note in op.map("norm", probes=32).notes)
 
 
-def test_the_norm_is_estimated_where_it_takes_too_many_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_norm_is_estimated_if_it_takes_too_many_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     op, _ = small()
     monkeypatch.setattr("attnscope.pathways.operator_maps.EXACT_PRODUCTS", 39)
     assert op.map("norm").probes == 32
@@ -314,14 +314,14 @@ def test_beside_the_jacobian_that_autograd_writes_out() -> None:
         op.beside_jacobian(probes=1)
 
 
-def test_where_nothing_is_frozen_it_is_the_jacobian() -> None:
+def test_operator_is_the_jacobian_if_nothing_is_frozen() -> None:
     """Nothing follows the last block of this one: both are the identity there."""
     op, _ = small()
     assert op.layer(1).beside_jacobian(probes=4).distance > 0.01
     assert op.tail.beside_jacobian(probes=4).distance == pytest.approx(0, abs=1e-12)
 
 
-def test_it_shows_itself_and_computes_inside_contexts_without_gradients() -> None:
+def test_html_and_products_inside_contexts_without_gradients() -> None:
     op, dense = small()
     shown = op._repr_html_()
     assert "40 x 40" in shown

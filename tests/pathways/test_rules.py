@@ -126,7 +126,7 @@ def test_source_zero_is_linear_in_the_stream(names: list[str], factor: float) ->
 
 
 @pytest.mark.parametrize("count", ["attention", "both", "edges"])
-def test_where_edges_count(count: Any) -> None:
+def test_edges_count_on_their_axis(count: Any) -> None:
     x = Graded.entering(numbers(BATCH, TOKENS, WIDTH), count)
     mixed = graded(STEPS["attention"](F.gelu(STEPS["attention"](x))))
     expected = {"attention": (3, 1), "both": (3, 2), "edges": (4, 1)}[count]
@@ -151,22 +151,22 @@ def test_constants_of_the_same_shape_are_constants() -> None:
         assert constant.parts[1].sum() == plain(constant).sum()  # a source of their own
 
 
-def test_what_is_written_into_constants_does_not_pass_for_one() -> None:
+def test_writing_the_stream_into_constants_is_refused() -> None:
     x = Graded.entering(numbers(BATCH, TOKENS, WIDTH))
     followed = graded(torch.zeros_like(x).add_(x))
     assert torch.equal(followed.parts, x.parts)
     rows = torch.arange(TOKENS)
     for write in (
-        lambda room: room.add_(x),
-        lambda room: room.index_add_(1, rows, x),
-        lambda room: room.__setitem__(slice(None), x),
-        lambda room: room.copy_(x.sin()),
+        lambda zeros: zeros.add_(x),
+        lambda zeros: zeros.index_add_(1, rows, x),
+        lambda zeros: zeros.__setitem__(slice(None), x),
+        lambda zeros: zeros.copy_(x.sin()),
     ):
         with pytest.raises(RefusalError, match="tensor of constants"):
             write(torch.zeros(BATCH, TOKENS, WIDTH, dtype=torch.float64))
 
 
-def test_a_stream_that_is_overwritten_is_lost_and_said_so() -> None:
+def test_a_stream_overwritten_by_an_unknown_function_is_refused() -> None:
     x = Graded.entering(numbers(BATCH, TOKENS, WIDTH))
     written = x.clone()
     written.exp_()
@@ -178,8 +178,8 @@ def test_a_stream_that_is_overwritten_is_lost_and_said_so() -> None:
 @pytest.mark.parametrize(
     ("name", "edges"), [("a router", 0), ("clipped", 0), ("convolution", 0), ("glu", 1), ("written-out silu", 1)]
 )
-def test_what_counts_as_an_edge_of_an_mlp(name: str, edges: int) -> None:
-    """The weights of a router scale what experts give, which passed their own activation; they are no second one."""
+def test_number_of_mlp_edges(name: str, edges: int) -> None:
+    """A router's weights scale the experts' answers, which passed an activation already: no second edge."""
     left = graded(STEPS[name](Graded.entering(numbers(BATCH, TOKENS, WIDTH), "both")))
     assert left.parts.shape[2] == edges + 1
 
@@ -193,7 +193,7 @@ def test_padding_with_a_number_is_not_linear() -> None:
     assert isinstance(F.pad(x, (0, 1), "constant", 1.0), Frozen)
 
 
-def test_heads_that_mix_from_the_right_are_not_told_apart() -> None:
+def test_watching_heads_that_mix_from_the_right_is_refused() -> None:
     x = Graded.entering(numbers(BATCH, TOKENS, WIDTH))
     assert graded(STEPS["attention from the right"](x)).parts.shape[1] == 2
     with watching(lambda mixed, pattern: None), pytest.raises(RefusalError, match="from the right"):
@@ -226,7 +226,7 @@ def test_sums_of_different_lengths(first: tuple[int, ...], size: tuple[int, ...]
     other = Sums(numbers(2, size[2], size[3], 3, seed=1), (first[2], first[3]))
     wide = torch.zeros(2, 8, 8, 3, dtype=torch.float64)
     for sums in (one, other):
-        wide[:, : sums.ends[0], : sums.ends[1]] += sums.dense
+        wide[:, : sums.stop[0], : sums.stop[1]] += sums.dense
     both = one.plus(other).dense
     assert torch.equal(both, wide[:, : both.shape[1], : both.shape[2]])
     assert wide[:, both.shape[1] :].abs().sum() + wide[:, :, both.shape[2] :].abs().sum() == 0

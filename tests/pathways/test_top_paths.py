@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from attnscope.core.errors import RefusalError
+from attnscope.pathways.energy import path_energy
 from attnscope.pathways.heads import head_table
-from attnscope.pathways.lengths import lengths, mean_path, path_energy
+from attnscope.pathways.lengths import lengths
 from attnscope.pathways.shapley import shapley
 from attnscope.pathways.targets import logit
 from attnscope.pathways.top_paths import top_paths
@@ -65,7 +66,7 @@ def test_where_a_path_begins() -> None:
     assert straight.contribution == pytest.approx(float(0.8**3 * x[0, 2] @ row), rel=1e-12)
 
 
-def test_bad_wishes_are_refused() -> None:
+def test_too_few_or_too_many_paths_are_refused() -> None:
     model = Explicit(Shape(2, 2, "pre"))
     frozen = network(model, model.example())
     for count in (0, 40):
@@ -80,7 +81,7 @@ def test_same_seed_same_paths() -> None:
     assert one == other
 
 
-def test_everything_is_made_where_the_network_is() -> None:
+def test_tensors_are_made_on_the_device_of_the_network() -> None:
     """A tensor made on the default device instead would meet the network's own on another one, and fail."""
     model = Explicit(Shape(3, 2, "pre", mlp=5))
     frozen = network(model, model.example())
@@ -90,7 +91,7 @@ def test_everything_is_made_where_the_network_is() -> None:
         players = shapley(frozen, logit(1))
         energy = path_energy(frozen, 4, target=logit(1))
         largest = top_paths(frozen, logit(1), count=3)
-        mean = mean_path(lengths(frozen))
+        sums = lengths(frozen).by_length
     assert torch.equal(values, expected)
-    assert {t.device.type for t in (values, players.heads[0], energy.energy, mean)} == {"cpu"}
+    assert {t.device.type for t in (values, players.heads[0], energy.energy, sums)} == {"cpu"}
     assert len(largest.paths) == 3

@@ -10,12 +10,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
-from attnscope.pathways.graded import Frozen, Graded, Rule, freeze_answer, leaves, lifted, passed, plain, watched
+from attnscope.pathways.graded import (
+    Frozen,
+    Graded,
+    Rule,
+    freeze_answer,
+    is_watched,
+    leaves,
+    lifted,
+    plain,
+    through_watches,
+)
 from attnscope.pathways.linear_rules import times_constant
-from attnscope.pathways.network import remembered_pattern
+from attnscope.pathways.network import cached_pattern
 from attnscope.pathways.sums import LEADING, Backwards, PathSums, split_axis
-
-# The pattern that scaled_dot_product_attention uses, written out.
 
 
 def attention_pattern(
@@ -27,7 +35,8 @@ def attention_pattern(
     enable_gqa: bool = False,
     **_: Any,
 ) -> Float[Tensor, "*batch query key"]:
-    """Rows of softmax(scale Q K^T + mask), in float32 or better; a row that may see nothing is zero."""
+    """The pattern of scaled_dot_product_attention: rows of softmax(scale Q K^T + mask), in float32 or better. A row
+    without a visible key is zero."""
     exact = torch.promote_types(query.dtype, torch.float32)
     query, key = query.to(exact), key.to(exact)
     if enable_gqa and key.shape[-3] != query.shape[-3]:
@@ -45,37 +54,38 @@ def attention_pattern(
 
 
 def _product(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    one, other = args[0], args[1] if len(args) > 1 else next(kwargs[key] for key in ("other", "mat2") if key in kwargs)
+    left, right = args[0], args[1] if len(args) > 1 else next(kwargs[key] for key in ("other", "mat2") if key in kwargs)
     if name == "__rmatmul__":
-        one, other = other, one
-    if isinstance(one, Graded) and isinstance(other, Graded):
+        left, right = right, left
+    if isinstance(left, Graded) and isinstance(right, Graded):
         return freeze_answer(func, name, args, kwargs, value)
-    if isinstance(one, Frozen):
-        return _mixed(other, lambda: plain(one), value)
-    if isinstance(other, Frozen):
-        turned = _turned(one, one.value.mT)
-        return _turned(_mixed(turned, lambda: plain(other).mT, value.mT, from_right=True), value)
-    if isinstance(one, Graded):
-        return times_constant(one, other, value, from_left=False)
-    return times_constant(other, one, value, from_left=True)
+    if isinstance(left, Frozen):
+        return _mixed(right, lambda: plain(left), value)
+    if isinstance(right, Frozen):  # Y A = (A^T Y^T)^T
+        transposed = _transposed(left, left.value.mT)
+        return _transposed(_mixed(transposed, lambda: plain(right).mT, value.mT, from_right=True), value)
+    if isinstance(left, Graded):
+        return times_constant(left, right, value, from_left=False)
+    return times_constant(right, left, value, from_left=True)
 
 
-def _turned(stream: Graded, value: Tensor) -> Graded:
+def _transposed(stream: Graded, value: Tensor) -> Graded:
     sums = stream.deferred
     return stream.made(value, lambda: sums().through(lambda p: p.mT))
 
 
 def _mixed(stream: Graded, pattern: Callable[[], Tensor], value: Tensor, from_right: bool = False) -> Graded:
-    """A Y for every part Y. All parts stand side by side as columns, so that it is one product a head.
+    """Return A Y for every part Y. All parts stand side by side as columns: one product per head.
 
-    A pattern that mixes `from_right`, Y A, is an edge like any other, but not one whose heads a watch would find.
+    A pattern that mixes `from_right`, Y A, is an edge too, but watches would not find its heads.
     """
     sums, axis, own = stream.deferred, stream.axis("attention"), value.shape[:-2]
     shared = stream.value.shape[-3] if stream.value.ndim > 2 else 1  # heads of keys and values
 
     def beside(parts: Tensor) -> Tensor:
         weights = pattern().detach().to(parts.dtype)
-        parts = parts.expand(*parts.shape[:LEADING], *_repeated(parts.shape[LEADING:-2], own), *parts.shape[-2:])
+        # Batch axes as the product has them; heads of keys and values, the last of these, are not repeated.
+        parts = parts.expand(*parts.shape[:LEADING], *own[:-1], *parts.shape[LEADING:-2][-1:], *parts.shape[-2:])
         columns = parts.flatten(0, LEADING - 1).movedim(0, -2)  # [..., key, part, channel]
         groups = own[-1] // columns.shape[-4] if own else 1  # query heads that share one head of keys and values
         weights = split_axis(weights, -3, -1, groups).flatten(-3, -2) if groups > 1 else weights
@@ -84,13 +94,13 @@ def _mixed(stream: Graded, pattern: Callable[[], Tensor], value: Tensor, from_ri
         return split_axis(split_axis(product, -1, *columns.shape[-2:]).movedim(-2, 0), 0, *parts.shape[:LEADING])
 
     def beside_transposed(g: Tensor) -> Tensor:
-        """A^T G: query heads that share keys and values add up."""
+        """A^T G: query heads that share keys and values are summed."""
         weights = pattern().detach().to(g.dtype)
         columns = g.flatten(0, LEADING - 1).movedim(0, -2)  # [..., query, part, channel]
         groups = own[-1] // shared if own else 1
         beside = columns.flatten(-2)
-        weights = split_axis(weights, -3, -1, groups).flatten(-3, -2) if groups > 1 else weights
-        beside = split_axis(beside, -3, -1, groups).flatten(-3, -2) if groups > 1 else beside
+        if groups > 1:
+            weights, beside = (split_axis(x, -3, -1, groups).flatten(-3, -2) for x in (weights, beside))
         product = split_axis(weights.mT @ beside, -1, *columns.shape[-2:])
         return split_axis(product.movedim(-2, 0), 0, *g.shape[:LEADING])
 
@@ -98,19 +108,16 @@ def _mixed(stream: Graded, pattern: Callable[[], Tensor], value: Tensor, from_ri
 
     def make() -> PathSums:
         mixed = sums().fitted(value.ndim).through(beside, backwards).further(axis)
-        if from_right and watched("attention"):
+        if from_right and is_watched("attention"):
             raise RefusalError(
                 "A frozen matrix mixes tokens from the right here, so its heads cannot be told apart: ask for lengths "
                 "alone."
             )
-        return mixed if from_right else passed(stream.made(value, lambda: mixed), "attention", pattern).deferred()
+        if from_right:
+            return mixed
+        return through_watches(stream.made(value, lambda: mixed), "attention", pattern).deferred()
 
     return stream.made(value, make, gated=False)
-
-
-def _repeated(shape: tuple[int, ...], own: tuple[int, ...]) -> tuple[int, ...]:
-    """Batch axes as the product will have them; heads of keys and values, the last of these, are not repeated."""
-    return (*own[:-1], *shape[-1:])
 
 
 def _einsum(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
@@ -122,8 +129,8 @@ def _einsum(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     at = graded[0]
     stream, others = operands[at], [plain(x).detach() for x in operands]
 
-    def on_part(one: Tensor) -> Tensor:
-        return torch.einsum(equation, *others[:at], one, *others[at + 1 :])
+    def on_part(part: Tensor) -> Tensor:
+        return torch.einsum(equation, *others[:at], part, *others[at + 1 :])
 
     def every(parts: Tensor) -> Tensor:
         return split_axis(torch.vmap(on_part)(parts.flatten(0, LEADING - 1)), 0, *parts.shape[:LEADING])
@@ -140,7 +147,7 @@ def _einsum(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     def make() -> PathSums:
         mixed = _permuted(sums().through(every), order).further(axis)
         seen = stream.made(value.permute(order), lambda: mixed)
-        return _permuted(passed(seen, "attention", lambda: others[frozen[0]]).deferred(), back)
+        return _permuted(through_watches(seen, "attention", lambda: others[frozen[0]]).deferred(), back)
 
     return stream.made(value, make, gated=False)
 
@@ -150,7 +157,7 @@ def _permuted(sums: PathSums, order: list[int]) -> PathSums:
 
 
 def _canonical(equation: str, pattern: int, stream: int) -> list[int] | None:
-    """Where batch, head, query and channel stand in the answer: told by which operands have their letters."""
+    """Return the places of batch, head, query and channel in the answer, known by which operands have their letters."""
     inputs, output = equation.replace(" ", "").split("->")
     letters = inputs.split(",")
     both = [x for x in letters[pattern] if x in letters[stream] and x in output]  # batch, then head
@@ -163,25 +170,25 @@ def _canonical(equation: str, pattern: int, stream: int) -> list[int] | None:
 def _attention(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     """F.scaled_dot_product_attention: the pattern is frozen, values are followed."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    values = given["value"]
+    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+    values = arguments["value"]
     if isinstance(values, Frozen):
         return freeze_answer(func, name, args, kwargs, value)
-    if not isinstance(values, Graded):  # cross-attention to another stack: what comes from there is a constant
+    if not isinstance(values, Graded):  # cross-attention: what comes from the other stack is a constant
         return lifted(value, next(x for x in leaves((args, kwargs)) if isinstance(x, Graded)))
     made: list[Tensor] = []
-    frozen = {key: plain(x) for key, x in given.items() if key not in ("value", "dropout_p")}
+    frozen = {key: plain(x) for key, x in arguments.items() if key not in ("value", "dropout_p")}
 
     def pattern() -> Tensor:
         if not made:
             made.append(attention_pattern(**frozen))
         return made[0]
 
-    return _mixed(values, remembered_pattern(pattern), value)
+    return _mixed(values, cached_pattern(pattern), value)
 
 
 def of_another_stack(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """A V with a frozen pattern and values that are not followed: cross-attention, written out. As where it is fused,
+    """A V with a frozen pattern and values that are not followed: cross-attention, written out. As in fused attention,
     what comes from the other stack is a constant."""
     pattern = args[0] if args else None
     values = args[1] if len(args) > 1 else next((kwargs[key] for key in ("other", "mat2") if key in kwargs), None)

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.pathways.graded import Frozen, Graded, Rule, freeze_answer, passed, plain
-from attnscope.pathways.network import DENOMINATOR, GATE, remembered
+from attnscope.pathways.graded import Frozen, Graded, Rule, freeze_answer, plain, through_watches
+from attnscope.pathways.network import DENOMINATOR, GATE, cached
 from attnscope.pathways.sums import LEADING, Backwards, PathSums
 
-# phi with phi(0) = 0, followed as phi(z) = g(z) z; only a gate where they multiply something else (SwiGLU).
+# phi with phi(0) = 0, followed as phi(z) = g(z) z; only a gate if they multiply something else (SwiGLU).
 _ACTIVATIONS = (
     *("gelu", "silu", "relu6", "leaky_relu", "elu", "selu", "celu", "mish", "hardswish", "tanh", "hardtanh"),
     "softsign",
@@ -24,16 +24,16 @@ _SCALINGS = (
 
 
 def _scaling(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    one, other = args[0], args[1] if len(args) > 1 else kwargs["other"]
+    left, right = args[0], args[1] if len(args) > 1 else kwargs["other"]
     divides = "div" in name
-    if (divides and not isinstance(one, Graded)) or "rounding_mode" in kwargs:
+    if (divides and not isinstance(left, Graded)) or "rounding_mode" in kwargs:
         return freeze_answer(func, name, args, kwargs, value)
-    if isinstance(one, Graded) and isinstance(other, Graded):
-        if divides or one.gated == other.gated:
+    if isinstance(left, Graded) and isinstance(right, Graded):
+        if divides or left.gated == right.gated:
             return freeze_answer(func, name, args, kwargs, value)  # a product of two followed tensors is not linear
-        stream, factor = (other, one) if one.gated else (one, other)
+        stream, factor = (right, left) if left.gated else (left, right)
         return _edge(stream, plain(factor), value, gated=False)
-    stream, factor = (one, other) if isinstance(one, Graded) else (other, one)
+    stream, factor = (left, right) if isinstance(left, Graded) else (right, left)
     if isinstance(factor, Frozen) and factor.gate and not divides:
         return _edge(stream, plain(factor), value, gated=True)  # z sigmoid(z) is an activation, and may be a gate
     return _scaled(stream, plain(factor), value, divides)
@@ -48,25 +48,24 @@ def _scaled(stream: Graded, factor: Any, value: Tensor, divides: bool = False) -
         return scaled
 
     def make() -> PathSums:
-        scaled = sums().fitted(ndim).through(times, Backwards(times, tuple(shape)))
-        return scaled.expanded(tuple(shape))
+        return sums().fitted(ndim).through(times, Backwards(times, tuple(shape))).expanded(tuple(shape))
 
     return stream.made(value, make)
 
 
 def _edge(stream: Graded, gate: Tensor, value: Tensor, gated: bool) -> Graded:
-    """An MLP edge: what a gate lets through."""
+    """An MLP edge: the stream times a gate."""
     scaled, axis = _scaled(stream, gate, value).deferred, stream.axis("mlp")
 
     def make() -> PathSums:
-        return passed(stream.made(value, lambda: scaled().further(axis)), "mlp", lambda: gate).deferred()
+        return through_watches(stream.made(value, lambda: scaled().further(axis)), "mlp", lambda: gate).deferred()
 
     return stream.made(value, make, gated)
 
 
 def _activation(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """phi(z) = g(z) z. At z = 0 the ratio is the slope there, which is the limit wherever phi is smooth. Where it is
-    not, any number would do for the value, which is zero: the slope is taken between 1e-4 on both sides."""
+    """phi(z) = g(z) z. At z = 0 the ratio is the slope there, the limit if phi is smooth. Elsewhere any ratio gives the
+    value, zero: take the slope between -1e-4 and 1e-4."""
     z = args[0] if args else kwargs["input"]
     if not isinstance(z, Graded):
         return freeze_answer(func, name, args, kwargs, value)
@@ -82,12 +81,12 @@ def _activation(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any
         slope = (func(step, *args[1:], **options) - func(-step, *args[1:], **options)) / (2 * step)
         return torch.where(zero, slope, ratio)
 
-    return _edge(z, remembered(GATE, gate), value, gated=True)
+    return _edge(z, cached(GATE, gate), value, gated=True)
 
 
 def _reshaped(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """What is made of an activation's answer y entry by entry and is 0 at y = 0 (relu squared, a clipped gelu) belongs
-    to the activation: the gate is that of both, and no further edge is passed. Of any other tensor it is not linear."""
+    """A function of an activation's output y, entry by entry, that is 0 at y = 0 (relu squared, a clipped gelu) belongs
+    to the activation: one gate for both, no further edge. On any other tensor it is not linear."""
     y = args[0] if args else kwargs["input"]
     clips = name in _CLIPPINGS  # z between two bounds is phi(z) = g(z) z for any z, and adds no edge
     if not isinstance(y, Graded) or not (y.gated or clips) or isinstance(args[1] if len(args) > 1 else None, Tensor):
@@ -112,7 +111,7 @@ def _glu(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 
 
 def _relu(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """The gate is open where z > 0. At z = 0 it is shut, as torch takes the derivative."""
+    """The gate is open if z > 0. At z = 0 it is shut, like torch's derivative."""
     z = args[0] if args else kwargs["input"]
     if not isinstance(z, Graded):
         return freeze_answer(func, name, args, kwargs, value)
@@ -131,11 +130,11 @@ def _layer_norm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any
         scale: Tensor = (x.value.var(axes, unbiased=False, keepdim=True) + given["eps"]).rsqrt()
         return scale
 
-    scale = remembered(DENOMINATOR, denominator)
+    scale = cached(DENOMINATOR, denominator)
     sums, constants, weight, bias = x.deferred, x.constants, given["weight"], given["bias"]
     scale = scale if weight is None else scale * weight.detach()
 
-    def transposed(g: Tensor) -> Tensor:  # taking the mean away is symmetric
+    def transposed(g: Tensor) -> Tensor:  # subtracting the mean is symmetric
         g = g * scale
         return g.sub_(g.mean(axes, keepdim=True))
 

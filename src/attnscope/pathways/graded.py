@@ -1,23 +1,21 @@
-"""A tensor that knows which paths it is made of, and stays so while a model's own code computes with it.
+"""Tensors that carry the sums of paths they are made of, while a model's own code computes with them.
 
 Freeze, for one input, every attention pattern, every norm's denominator and every activation's ratio g(z) = phi(z)/z:
 the network is then linear in the stream that enters it, plus constants (biases, shifts of norms). Its output is a sum
-over paths, and a path takes, at every layer, either the skip or one head (and, at every MLP, either the skip or the
-MLP). `Graded` carries the sums of all paths with equally many attention edges, and equally many MLP edges, beside the
-value:
+over paths. A path takes, at every block, either the skip or one head (and, at every MLP, either the skip or the MLP).
+Beside its value, `Graded` carries the sums of all paths with equally many attention edges and equally many MLP edges:
 
     value == parts.sum(over sources, attention edges and MLP edges)
 
-Operations keep that equality by three rules, so no architecture has to be known:
+Three kinds of rules keep that equality, so no architecture has to be known:
 
-    linear      shapes, sums, products with weights: applied to every part alike; a bias is a new path, in the source
-                of constants
-    frozen      any other function of the stream gives `Frozen`: it depends on the input but is no longer followed. What
-                is multiplied with Frozen is linear still; what is added to it is lost, and becomes Frozen itself
-    edges       a matrix product of Frozen with Graded mixes tokens: an attention edge. An activation, or a product with
-                a frozen gate, is an MLP edge. An edge moves every part one place up
+    linear      shapes, sums, products with weights: applied to every part. A bias begins a new path
+    frozen      any other function of the stream returns `Frozen`: it depends on the input and is not followed. A
+                product with Frozen is still linear; a sum with Frozen is Frozen
+    edges       a matrix product of Frozen with Graded mixes tokens: an attention edge. An activation, or a product
+                with a frozen gate, is an MLP edge. An edge moves every part one place up
 
-If the stream itself ever becomes Frozen, the function that did it is named and the model refused.
+If the stream itself becomes Frozen, the model is refused and the refusal names the function that did it.
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ from torch import Tensor
 from attnscope.pathways.sums import Constants, Deferred, Parts, PathSums, Sums
 
 Count = Literal["attention", "both", "edges", "none"]
-"""`attention`: MLP edges are not counted. `both`: in an index of their own. `edges`: together with attention edges.
-`none`: nothing is counted, there is one part for each source."""
+"""`attention`: MLP edges are not counted. `both`: on an axis of their own. `edges`: together with attention edges.
+`none`: nothing is counted; there is one part for each source."""
 
 Edge = Literal["attention", "mlp"]
 _AXES: dict[Count, dict[Edge, int | None]] = {
@@ -52,10 +50,10 @@ _watches: ContextVar[Watches] = ContextVar("watches", default=())
 
 @contextmanager
 def watching(watch: Watch, edge: Edge = "attention") -> Iterator[None]:
-    """Inside, `watch` is called at every edge of that kind that a path goes through, and may return what to go on with.
+    """Call `watch` at every edge of that kind; it may return a tensor to continue with.
 
-    Attention: `watch(mixed, pattern)`, mixed is [batch, head, query, channel], or [batch * head, query, channel] where
-    the model computes so. MLP: `watch(activated, gate)`, the gate is what the linear map before it was multiplied by.
+    Attention: `watch(mixed, pattern)`, where mixed is [batch, head, query, channel], or [batch * head, query, channel]
+    in models that merge the two. MLP: `watch(activated, gate)`; the gate is the factor of the linear map before it.
     """
     token = _watches.set((*_watches.get(), (edge, watch)))
     try:
@@ -65,8 +63,8 @@ def watching(watch: Watch, edge: Edge = "attention") -> Iterator[None]:
 
 
 class Frozen(Tensor):
-    """Depends on the input, is not followed. `gate`: it went through an activation; `origin`: what froze it; `pattern`:
-    a softmax gave it; `beside`: a followed tensor that it was made of."""
+    """A tensor that depends on the input and is not followed. `gate`: it went through an activation; `origin`: the
+    function that froze it; `pattern`: it comes from a softmax; `beside`: a followed tensor it was computed from."""
 
     gate: bool
     origin: str
@@ -89,12 +87,12 @@ class Frozen(Tensor):
 
 
 class Graded(Tensor):
-    """The value, and its parts by source, attention edges and MLP edges."""
+    """A value with its parts by source, attention edges and MLP edges."""
 
     deferred: Deferred
     constants: Constants
     count: Count
-    gated: bool  # an activation gave it, and no linear map came after: in a product with the stream it is the gate
+    gated: bool  # output of an activation, no linear map after it: in a product with the stream it is the gate
 
     @staticmethod
     def of(value: Tensor, parts: Parts, constants: Constants, count: Count, gated: bool = False) -> Graded:
@@ -110,26 +108,21 @@ class Graded(Tensor):
 
     @staticmethod
     def entering(stream: Float[Tensor, "*shape"], count: Count = "attention", sources: bool = True) -> Graded:
-        """The stream that enters the network: one path of length zero. Source 0 is the stream, source 1 constants;
-        without `sources` both are one."""
+        """Return the stream that enters the network: one path of length zero. Source 0 is the stream, source 1 the
+        constants; without `sources` they share one."""
         if not sources:
             return Graded.of(stream, stream[None, None, None], 0, count)
-
-        def apart() -> Sums:
-            return Sums(torch.stack([stream, torch.zeros_like(stream)])[:, None, None])
-
-        return Graded.later(stream, apart, 1, count)
-
-    def like(self, value: Tensor, parts: Parts, gated: bool | None = None) -> Graded:
-        """Another tensor of the same count and sources."""
-        return self.made(value, lambda: Sums(parts), gated)
+        return Graded.later(
+            stream, lambda: Sums(torch.stack([stream, torch.zeros_like(stream)])[:, None, None]), 1, count
+        )
 
     def made(self, value: Tensor, make: Callable[[], PathSums], gated: bool | None = None) -> Graded:
+        """Return another tensor of the same count and sources."""
         return Graded.later(value, make, self.constants, self.count, self.gated if gated is None else gated)
 
     @property
     def sums(self) -> Sums:
-        """The parts, without places that have no path."""
+        """The parts, without leading places that have no path."""
         sums = self.deferred()
         assert isinstance(sums, Sums)
         return sums
@@ -141,12 +134,12 @@ class Graded(Tensor):
 
     @property
     def value(self) -> Tensor:
-        """The plain tensor."""
+        """The plain tensor, without parts."""
         answer: Tensor = plain(self)
         return answer
 
     def axis(self, edge: Edge) -> int | None:
-        """Where an edge of that kind counts."""
+        """Return the edge axis on which an edge of that kind counts, or None."""
         return _AXES[self.count][edge]
 
     @classmethod
@@ -157,7 +150,7 @@ class Graded(Tensor):
 
 
 def plain(thing: Any) -> Any:
-    """The same without parts; lists, tuples and dictionaries are walked through."""
+    """Return plain tensors for followed and frozen ones, also inside lists, tuples and dictionaries."""
     if isinstance(thing, (Graded, Frozen)):
         with torch._C.DisableTorchFunctionSubclass():
             return thing.as_subclass(Tensor)
@@ -165,17 +158,16 @@ def plain(thing: Any) -> Any:
         return type(thing)(plain(item) for item in thing)
     if isinstance(thing, dict):
         walked = {key: plain(item) for key, item in thing.items()}
-        return walked if type(thing) is dict else type(thing)(**walked)  # outputs of models are dictionaries too
+        return walked if type(thing) is dict else type(thing)(**walked)  # model outputs are dictionaries too
     return thing
 
 
-def watched(edge: Edge) -> bool:
-    """Whether anybody watches edges of that kind."""
+def is_watched(edge: Edge) -> bool:
     return any(kind == edge for kind, _ in _watches.get())
 
 
-def passed(mixed: Graded, edge: Edge, factor: Callable[[], Tensor]) -> Graded:
-    """What the watches make of an edge; `factor` gives the frozen pattern or gate."""
+def through_watches(mixed: Graded, edge: Edge, factor: Callable[[], Tensor]) -> Graded:
+    """Hand an edge to its watches and return what they return; `factor` gives the frozen pattern or gate."""
     for kind, watch in _watches.get():
         if kind == edge:
             answer = watch(mixed, factor())
@@ -183,32 +175,29 @@ def passed(mixed: Graded, edge: Edge, factor: Callable[[], Tensor]) -> Graded:
     return mixed
 
 
-# What is not followed: the answer of a function without a rule depends on the input, and is taken as it is.
-
 Rule = Callable[[Any, str, tuple[Any, ...], dict[str, Any], Any], Any]
-"""`rule(func, name, args, kwargs, value)`: the answer, when `value` is what `func` gives on plain tensors."""
+"""`rule(func, name, args, kwargs, value)` returns the followed answer; `value` is `func`'s answer on plain tensors."""
 
 GATES = frozenset(["sigmoid", "tanh", "erf", "softplus", "hardsigmoid", "logsigmoid", "sigmoid_", "tanh_"])
-
-CHOICES = frozenset(["topk", "gather", "sort", "take_along_dim"])  # a router's weights scale an edge and are none
+CHOICES = frozenset(["topk", "gather", "sort", "take_along_dim"])  # a router's weights scale an edge, they are no edge
 
 
 def freeze_answer(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """Floating tensors that come out are frozen; shapes, flags and integers are what they are."""
+    """The default rule: freeze floating tensors; return shapes, flags and integers unchanged."""
     if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
         return type(value)(freeze_answer(func, name, args, kwargs, item) for item in value)
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
-    given = leaves((args, kwargs))
-    before = [leaf for leaf in given if isinstance(leaf, Frozen)]
+    arguments = leaves((args, kwargs))
+    before = [leaf for leaf in arguments if isinstance(leaf, Frozen)]
     gate = name in GATES or (name not in CHOICES and any(leaf.gate for leaf in before))
     pattern = name == "softmax" or any(leaf.pattern for leaf in before)
-    beside = [leaf if isinstance(leaf, Graded) else leaf.beside for leaf in given if isinstance(leaf, Graded | Frozen)]
+    beside = [x if isinstance(x, Graded) else x.beside for x in arguments if isinstance(x, Graded | Frozen)]
     return Frozen.of(value, before[0].origin if before else name, gate, pattern, next(iter(beside), None))
 
 
 def leaves(thing: Any) -> list[Any]:
-    """Everything in nested lists, tuples and dictionaries, in order."""
+    """Return everything in nested lists, tuples and dictionaries, in order."""
     if isinstance(thing, (tuple, list)):
         return [leaf for item in thing for leaf in leaves(item)]
     if isinstance(thing, dict):
@@ -217,11 +206,10 @@ def leaves(thing: Any) -> list[Any]:
 
 
 def lifted(thing: Any, beside: Graded, shape: Any = None) -> Graded:
-    """A constant as a graded tensor: one path of length zero that begins here."""
+    """Return a constant as a graded tensor: one path of length zero that begins here."""
     if isinstance(thing, Graded):
         return thing
     value = thing if isinstance(thing, Tensor) else torch.as_tensor(thing, dtype=beside.value.dtype)
     value = plain(value).detach() if shape is None else plain(value).detach().expand(shape)
     deferred, constants = beside.deferred, beside.constants
-
     return Graded.later(value, lambda: deferred().beginning(value, constants), constants, beside.count)

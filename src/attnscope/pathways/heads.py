@@ -1,10 +1,10 @@
-"""What every head is worth: a head x length table and exact Shapley values, for any linear target of the output.
+"""The value of every head: a head x length table and exact Shapley values, for any linear target of the output.
 
 Let T be a linear functional of the output (a logit, a difference of logits). T of the frozen network is a sum over
 paths; each path uses a set of heads. Write c_k(l, h) for the sum over all paths of length k that go through head h of
-layer l.
+block l.
 
-Table. With Y_l^(a) the sum of paths of length a that reach layer l, and G_l^(b) the adjoint of T along all
+Table. With Y_l^(a) the sum of paths of length a that reach block l, and G_l^(b) the adjoint of T along all
 continuations that use b more attention edges,
 
     c_k(l, h) = sum over a + 1 + b = k of  < G_{l+1}^(b) pulled back to head h,  A_lh Y_l^(a) W_lh >
@@ -32,60 +32,60 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
 from attnscope.pathways.graded import Graded, watching
-from attnscope.pathways.network import Network, heads_apart, one_attention
+from attnscope.pathways.network import Network, only_attention, split_heads
 from attnscope.pathways.sums import LEADING, Sums
 from attnscope.pathways.tape import Taped, UnrecordedError, pulled_through
-from attnscope.pathways.targets import Functional, pulled_back_through_tail, seen_by
-
-# A block opened at its heads: adjoints carried to the output of each head, and from one head on.
-#
-# A path takes, at every block, the skip (choice 0) or head h (choice h + 1). With m what follows attention in the
-# block, O the output projection, V the values and A_h the pattern, the transposes of these choices begin alike,
-#
-#     skip     B_0^T a                       head h     V_h^T A_h^T (O_h^T m^T a),
-#
-# so that what costs most, m^T a, is done once for all of them, and what is left only for the heads that are wanted.
+from attnscope.pathways.targets import Functional, network_read_by, pulled_back_through_tail
 
 Adjoints = Float[Tensor, " many *shape"]
-AtHeads = Float[Tensor, "many batch head token channel"]
-AT_ONCE = 8  # adjoints that go through together: more would leave the processor's own memory and be slower for it
+HeadAdjoints = Float[Tensor, "many batch head token channel"]
+AT_ONCE = 8  # adjoints that go through together; more do not fit into the processor's cache
 
 
 @dataclass(frozen=True, eq=False)
-class Halfway:
+class AtHeads:
     """Adjoints before a block along its skip (None: it has none), and at the output of its heads."""
 
     skip: Adjoints | None
-    heads: AtHeads
+    heads: HeadAdjoints
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
-    """Block `layer`. Where a rule cannot be written on a tape, the block is run forward and differentiated."""
+class BlockTranspose:
+    """Carries adjoints through block `layer` in two steps: to the output of each head, and from one head on.
+
+    A path takes, at every block, the skip (choice 0) or head h (choice h + 1). With m what follows attention in the
+    block, O the output projection, V the values and A_h the pattern, the transposes of these choices begin alike,
+
+        skip     B_0^T a                       head h     V_h^T A_h^T (O_h^T m^T a),
+
+    so the most expensive step, m^T a, is done once for all of them, and the rest only for the heads that are needed.
+    If a rule cannot be recorded on a tape, the block is run forward and differentiated.
+    """
 
     network: Network
     layer: int
 
-    def halfway(self, adjoints: Adjoints) -> Halfway:
-        found = [self._halfway(some) for some in torch.split(adjoints, AT_ONCE)]
-        skips = [one.skip for one in found if one.skip is not None]
-        return Halfway(torch.cat(skips) if skips else None, torch.cat([one.heads for one in found]))
+    def to_heads(self, adjoints: Adjoints) -> AtHeads:
+        found = [self._to_heads(some) for some in torch.split(adjoints, AT_ONCE)]
+        skips = [some.skip for some in found if some.skip is not None]
+        return AtHeads(torch.cat(skips) if skips else None, torch.cat([some.heads for some in found]))
 
-    def onwards(self, halfway: Halfway, places: list[int], choices: list[int]) -> Adjoints:
-        """Adjoints before the block, of the suffixes at `places` with a choice each."""
+    def to_input(self, at_heads: AtHeads, rows: list[int], choices: list[int]) -> Adjoints:
+        """Return adjoints before the block, of the suffixes in `rows` with a choice each."""
         shape = self.network.streams[self.layer].shape
-        made = halfway.heads.new_empty(len(places), *shape)
-        for start in range(0, len(places), AT_ONCE):
-            some = list(zip(places, choices, strict=True))[start : start + AT_ONCE]
-            skips = [i for i, (_, choice) in enumerate(some, start) if choice == 0]
+        made = at_heads.heads.new_empty(len(rows), *shape)
+        for start in range(0, len(rows), AT_ONCE):
+            some = range(start, min(start + AT_ONCE, len(rows)))
+            skips = [i for i in some if choices[i] == 0]
             if skips:
-                assert halfway.skip is not None
-                made[skips] = halfway.skip[[places[i] for i in skips]]
-            heads = [i for i, (_, choice) in enumerate(some, start) if choice > 0]
+                assert at_heads.skip is not None
+                made[skips] = at_heads.skip[[rows[i] for i in skips]]
+            heads = [i for i in some if choices[i] > 0]
             if heads:
-                alone = halfway.heads.new_zeros(len(heads), *halfway.heads.shape[1:])
+                alone = at_heads.heads.new_zeros(len(heads), *at_heads.heads.shape[1:])
                 for row, i in enumerate(heads):
-                    alone[row, :, choices[i] - 1] = halfway.heads[places[i], :, choices[i] - 1]
+                    alone[row, :, choices[i] - 1] = at_heads.heads[rows[i], :, choices[i] - 1]
                 made[heads] = self._from_heads(alone)
         return made
 
@@ -95,43 +95,39 @@ class Opened:
             taped = Taped.of(self.network, self.layer, "attention")
         except UnrecordedError:
             return None
-        one_attention(list(taped.heads), self.network, self.layer)
+        only_attention(list(taped.heads), self.network, self.layer)
         return taped
 
-    def _halfway(self, adjoints: Adjoints) -> Halfway:
+    def _to_heads(self, adjoints: Adjoints) -> AtHeads:
         if self._taped is None:
-            return self._halfway_slowly(adjoints)
+            return self._to_heads_slowly(adjoints)
         pulled = self._taped.pulled_to_heads(Sums(adjoints[:, None, None]))
         (at_heads,) = pulled.kept
         assert at_heads is not None, "an attention whose output goes nowhere"
         skip = None if pulled.before is None else pulled.before.parts[:, 0, 0]
-        return Halfway(skip, heads_apart(at_heads.parts[:, 0, 0], self.network))
+        return AtHeads(skip, split_heads(at_heads.parts[:, 0, 0], self.network))
 
-    def _from_heads(self, at_heads: AtHeads) -> Adjoints:
+    def _from_heads(self, at_heads: HeadAdjoints) -> Adjoints:
         if self._taped is None:
-            return self._from_heads_slowly(at_heads)
+            leaf, mixed, _ = self._run(len(at_heads))
+            return torch.autograd.grad(mixed, leaf, at_heads.reshape(mixed.shape))[0][:, 0, 0]
         inner = at_heads.reshape(len(at_heads), 1, 1, *self._taped.heads[0].shape)
         before = self._taped.pulled_from_heads(Sums(inner))
         assert before is not None, "an attention that the stream does not enter"
         return before.parts[:, 0, 0]
 
     @torch.enable_grad()
-    def _halfway_slowly(self, adjoints: Adjoints) -> Halfway:
+    def _to_heads_slowly(self, adjoints: Adjoints) -> AtHeads:
         leaf, mixed, answer = self._run(len(adjoints))
         skip = None
-        if answer.sums.first[0] == 0:  # not where the skip is cut
+        if answer.sums.first[0] == 0:  # not if the skip is cut
             (before,) = torch.autograd.grad(answer.parts[:, 0, 0], leaf, adjoints, retain_graph=True)
             skip = before[:, 0, 0]
         (pulled,) = torch.autograd.grad(answer.parts[:, 1, 0], mixed, adjoints)
-        return Halfway(skip, heads_apart(pulled[:, 0, 0], self.network))
-
-    @torch.enable_grad()
-    def _from_heads_slowly(self, at_heads: AtHeads) -> Adjoints:
-        leaf, mixed, _ = self._run(len(at_heads))
-        (before,) = torch.autograd.grad(mixed, leaf, at_heads.reshape(mixed.shape))
-        return before[:, 0, 0]
+        return AtHeads(skip, split_heads(pulled[:, 0, 0], self.network))
 
     def _run(self, many: int) -> tuple[Tensor, Tensor, Graded]:
+        """Run the block on zeros. Return them, the output of the attention, and that of the block."""
         seen: list[Sums] = []
 
         def keep(mixed: Graded, pattern: Tensor) -> None:
@@ -141,14 +137,14 @@ class Opened:
         with torch.enable_grad(), watching(keep):
             leaf = stream.new_zeros(many, *(1,) * (LEADING - 1), *stream.shape).requires_grad_()
             answer = self.network.block(self.layer, Graded.of(stream, leaf, None, "attention"))
-        return leaf, one_attention(seen, self.network, self.layer).parts, answer
+        return leaf, only_attention(seen, self.network, self.layer).parts, answer
 
 
 @dataclass(frozen=True)
 class HeadTable:
     """`contributions[l, h, k]` is c_k(l, h); `lengths[k]` the target summed over all paths of length k, which
-    `sources[s, k]` splits by where they begin, at the input or at a constant. `stream` is what leaves the last block,
-    sorted by length, and `constant` what constants behind it add to length zero."""
+    `sources[s, k]` splits by where they begin, at the input or at a constant. `stream` leaves the last block, sorted
+    by length; `constant` is what constants behind it add to length zero."""
 
     contributions: Float[Tensor, "layer head length"]
     lengths: Float[Tensor, " length"]
@@ -168,12 +164,12 @@ class HeadTable:
 
 @torch.no_grad()
 def head_table(network: Network, target: Functional, advance: Advance = silent) -> HeadTable:
-    """The exact head x length table of `target`, by one graded pass forward and one backward.
+    """Return the exact head x length table of `target`, by one graded pass forward and one backward.
 
-    Sources are not kept apart on the way forward, which would be twice the work: what arrives back at the input meets
-    the stream that enters, and what passes a constant meets that.
+    The forward pass does not keep sources apart, which would double its work. What arrives back at the input meets the
+    stream that enters, and what passes a constant meets the constant.
     """
-    network = seen_by(target, network)
+    network = network_read_by(target, network)
     stream, forward = _forward(network)
     last, constant = pulled_back_through_tail(network, target)
     lengths = torch.einsum("k...,...->k", stream.parts[0, :, 0], last)
@@ -185,12 +181,13 @@ def head_table(network: Network, target: Functional, advance: Advance = silent) 
     for layer in reversed(range(network.layers)):
         pulled = pulled_through(network, layer, adjoint, "attention", heads=True)
         if pulled.constants is not None:
-            sources[1, : pulled.constants.ends[0]] += pulled.constants.dense[0, :, 0]
-        heads = one_attention(list(pulled.kept), network, layer)
+            sources[1, : pulled.constants.stop[0]] += pulled.constants.dense[0, :, 0]
+        heads = only_attention(list(pulled.kept), network, layer)
         assert heads is not None, "an attention whose output goes nowhere"
-        after = heads_apart(heads.dense[0, :, 0], network)  # [b, batch, head, token, channel]
+        after = split_heads(heads.dense[0, :, 0], network)  # [b, batch, head, token, channel]
         rows.append(_collected(torch.einsum("anhtc,bnhtc->hab", forward.pop(), after), network.layers + 1))
-        adjoint = _nothing_before(network, layer) if pulled.before is None else pulled.before
+        nothing = Sums(torch.zeros_like(network.streams[layer])[None, None, None])
+        adjoint = nothing if pulled.before is None else pulled.before
         advance("heads", network.layers - layer, network.layers)
     heads_of_blocks = sorted({len(row) for row in rows})
     if len(heads_of_blocks) > 1:
@@ -198,13 +195,13 @@ def head_table(network: Network, target: Functional, advance: Advance = silent) 
             f"Blocks of {network.name} have {' and '.join(map(str, heads_of_blocks))} heads, and a table of heads "
             "needs equally many in each: choose another model or stack."
         )
-    sources[0, : adjoint.ends[0]] = torch.einsum("k...,...->k", adjoint.dense[0, :, 0], network.streams[0])
+    sources[0, : adjoint.stop[0]] = torch.einsum("k...,...->k", adjoint.dense[0, :, 0], network.streams[0])
     return HeadTable(torch.stack(rows[::-1]), lengths, sources, constant, stream)
 
 
 def _forward(network: Network) -> tuple[Graded, list[Float[Tensor, "before batch head token channel"]]]:
-    """What leaves the last block by length, and what every head of each block adds to every length on the way: its
-    mixed values A_h Y^(a) V_h, before the output projection."""
+    """Return what leaves the last block by length, and what every head of each block adds to every length on the way:
+    its mixed values A_h Y^(a) V_h, before the output projection."""
     stream = network.entering("attention", sources=False)
     mixed_parts = []
     for layer in range(network.layers):
@@ -215,14 +212,10 @@ def _forward(network: Network) -> tuple[Graded, list[Float[Tensor, "before batch
 
         with watching(keep):
             stream = network.block(layer, stream)
-        # Sums leave out lengths that have no path: from one edge on, so that the place says how many were before.
-        mixed = one_attention(seen, network, layer)
-        mixed_parts.append(heads_apart(mixed.within((1, 0), mixed.ends)[0, :, 0], network))
+        # `Sums` omits lengths without a path. Start at one edge: the index then counts the edges before this one.
+        mixed = only_attention(seen, network, layer)
+        mixed_parts.append(split_heads(mixed.within((1, 0), mixed.stop)[0, :, 0], network))
     return stream, mixed_parts
-
-
-def _nothing_before(network: Network, layer: int) -> Sums:
-    return Sums(torch.zeros_like(network.streams[layer])[None, None, None])
 
 
 def _collected(pairs: Float[Tensor, "head before after"], lengths: int) -> Float[Tensor, "head length"]:

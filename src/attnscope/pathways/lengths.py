@@ -10,27 +10,47 @@ where B_l0 collects all ways through block l that pass no head (the skip, norms,
 Proof: a path of m edges that leaves the block passed no head there, and had m edges before, or one, and had m - 1;
 both are linear, so they may be applied to the sum. The recursion costs L(L+1)/2 blocks where (H+1)^L paths would have
 to be summed. `Graded` applies it to whatever the blocks of a model really do.
+
+One number by length, meeting in the middle: half the work of following all paths to the end. Let t mark an edge. A
+frozen block is a polynomial B_l(t) whose coefficients are linear maps, and for a scalar target with adjoint g at the
+last stream (constants are paths that begin later, see below)
+
+    T(t) = < g, B_{L-1}(t) ... B_0(t) x >,     its coefficient of t^m is the sum over all paths of length m.
+
+The product may be cut at any block M:
+
+    a(t) = B_{M-1}(t) ... B_0(t) x                  sums of paths that reach block M, by edges behind them
+    b(t) = B_M(t)^T ... B_{L-1}(t)^T g              adjoints at block M, by edges still to come
+    T(t) = < b(t), a(t) >,   so   T^(m) = sum over k of < b^(m-k), a^(k) >.
+
+Proof: <g, B y> = <B^T g, y> for every coefficient, and coefficients of a product of polynomials are convolutions. ∎
+
+Cost. With e edges in a block, block l is applied to about e l tensors on the way forward: e L^2 / 2 in all. Cut at M,
+it is e M^2 / 2 on one side and e (L - M)^2 / 2 on the other: half of it at M = L/2. Transposed steps cost what the
+steps cost, and nothing has to be run forward for them (`tape`). With the sources kept apart, the first side carries
+two of everything and the second still one adjoint: the sides cost the least together at M = L/3.
+
+Constants that begin in a block before M are part of a(t). One that begins behind M, at a place whose adjoint is b'(t),
+adds < b'(t), constant >. `lengths` follows all paths to the end instead; tests compare the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Advance, silent
 from attnscope.matrix.residual import relative_residual, residual_about_mean
-from attnscope.pathways.ends import Ends, Signs, both_ends, drawn_signs, signed_by_length, signs_of
-from attnscope.pathways.graded import Count, Graded, Watch, watching
-from attnscope.pathways.network import Network, edges, multiplied, number_of_paths
+from attnscope.pathways.graded import Count, Graded
+from attnscope.pathways.network import Network
 from attnscope.pathways.sums import Sums
-from attnscope.pathways.tape import pulled_if_recorded
-from attnscope.pathways.targets import Functional, seen_by
-
-SOURCES = ("stream", "constants")
+from attnscope.pathways.tape import pulled_through
+from attnscope.pathways.targets import Functional, network_read_by, pulled_back_through_tail
 
 
 @dataclass(frozen=True)
@@ -41,69 +61,46 @@ class Lengths:
     network: Network
 
     @property
-    def longest(self) -> int:
-        """Edges of the longest path."""
-        return int(self.stream.parts.shape[1]) - 1
-
-    @property
     def by_length(self) -> Float[Tensor, " length *shape"]:
-        """Sums over sources and MLP edges: one tensor per number of attention edges (of all edges, when counted so)."""
+        """Sums over sources and MLP edges: one tensor per number of attention edges (of all edges, if counted so)."""
         return self.stream.parts.sum((0, 2))
 
     def output(self, kept: Float[Tensor, "*shape"]) -> Tensor:
-        """What the model would say if its last stream were `kept`, with norms frozen where they were."""
+        """Return the model's output if its last stream were `kept`, with norms frozen where they were."""
         graded = Graded.of(self.stream.value, kept[None, None, None], 0, self.stream.count)
         return self.network.finish(graded).parts.sum((0, 1, 2))
 
     def cumulative(self) -> Iterator[Tensor]:
-        """The model's output when only paths of length <= k count, for k = 0, 1, ...: the last one is its own."""
+        """Yield the model's output with paths of length <= k only, for k = 0, 1, ...: the last one is its own."""
         kept = torch.zeros_like(self.stream.value)
         for part in self.by_length:
             kept = kept + part
             yield self.output(kept)
 
     def without(self, length: int) -> Tensor:
-        """The model's output when all paths but those of one length count."""
+        """Return the model's output without the paths of one length."""
         return self.output(self.stream.value - self.by_length[length])
 
 
 @torch.no_grad()
 def lengths(network: Network, count: Count = "attention", sources: bool = True) -> Lengths:
     """Sort everything that leaves the last block by length of path. Without `sources`, paths that begin at a constant
-    are not kept apart from those that begin at the input, which is half the work."""
+    and paths that begin at the input are summed, which is half the work."""
     stream = network.entering(count, sources)
     for layer in range(network.layers):
         stream = network.block(layer, stream)
     return Lengths(stream, network)
 
 
-# The mean path of length k: the sum of all of them over their number, which replaces drawing some at random.
-
-
-def mean_path(found: Lengths) -> Float[Tensor, " length *shape"]:
-    """Y^(k) over the number of its paths, k = 0, 1, ..., of those that begin at the input; zero where there is none.
-
-    The number is C(L, k) H^k where every block has a skip and H heads (`edges.number_of_paths`).
-    """
-    stream = found.stream
-    if stream.count not in ("attention", "both") or stream.parts.shape[0] != len(SOURCES):
-        raise RefusalError("A mean path needs lengths counted by attention edges, with sources kept apart.")
-    sums = stream.parts[0].sum(1)
-    counts = sums.new_tensor([float(max(1, c)) for c in number_of_paths(found.network)])
-    return sums / counts[: len(sums)].reshape(-1, *[1] * (sums.ndim - 1))
-
-
-# Do long paths carry tokens apart? The relative residual of the sum of all paths of each length.
-#
-# A path through attention alone is a product of row-stochastic patterns, and such products tend to rank one
-# (arXiv:2103.03404, section 2). Whether sums of long paths do in a whole model, where MLPs and norms act on every token
-# by itself, is what `residual` measures; `share` says from which lengths comes what tells tokens apart: the projection
-# of each length's residual on the residual of the whole stream.
-
-
 @dataclass(frozen=True)
 class RankView:
-    """By length: the relative residual of its sum for every sequence, and its share of the whole stream's residual."""
+    """Do long paths keep tokens apart? By length: the relative residual of the sum, and its share of the whole
+    stream's residual (its projection on it).
+
+    A path through attention alone is a product of row-stochastic patterns, and such products tend to rank one
+    (arXiv:2103.03404, section 2). Sums of long paths in a whole model need not: MLPs and norms act on every token by
+    itself.
+    """
 
     residual: Float[Tensor, "length batch"]
     whole: Float[Tensor, " batch"]
@@ -112,7 +109,7 @@ class RankView:
 
 @torch.no_grad()
 def rank_view(found: Lengths, token_mask: Bool[Tensor, "batch token"] | None = None) -> RankView:
-    """Of the stream that leaves the last block. Shares add up to one; all is zero for sequences of one token."""
+    """Measure the stream that leaves the last block. Shares add up to one; all is zero for sequences of one token."""
     stream, lengths = found.stream.value, found.by_length
     apart = residual_about_mean(stream, token_mask)
     size = apart.square().sum((1, 2))
@@ -124,110 +121,62 @@ def rank_view(found: Lengths, token_mask: Bool[Tensor, "batch token"] | None = N
     )
 
 
-# How large individual paths are: the sum of squares of all paths of each length, without visiting them.
-#
-# Give every head of every layer a random sign s = +-1, the skip the sign +1, and a path the product of its signs. Then
-# E |sum_p s_p path_p|^2 = sum_p |path_p|^2: two different paths part at some layer, where one takes a head that the
-# other does not, and that head's sign has mean zero and is independent of all others. (A sign on the skip as well would
-# change all paths by a common factor.) The signed sums follow the recursion for lengths, one pass for every draw.
-#
-# What a path contributes to a target is one number, and signed sums of numbers meet in the middle (`meeting`):
-# forward to a block, the adjoint backward to it, a product for every draw and pair of lengths. Ways through the first
-# blocks and the last are the same for all draws, which only weigh them (`ends`). Following all draws forward to the
-# end gives the same, and is what this is tested against.
-#
-# Where paths of a length cancel, their energy is far above |sum|^2; where they agree, below it by their number.
-# Paths that begin at constants are not counted: there is one for every bias and continuation, which is no family that
-# grows with the length alone.
-
-GROUPS = 2  # of draws that are followed together where they meet in the middle, which takes half the room
-
-
 @dataclass(frozen=True)
-class Energy:
-    """Unbiased estimates by length, with their standard errors over draws. `sums` is |sum of all paths|^2, exactly."""
+class ByLength:
+    """The target summed over all paths of each source (input, constants) and length; `middle` is where sides met."""
 
-    energy: Float[Tensor, " length"]
-    standard_error: Float[Tensor, " length"]
-    sums: Float[Tensor, " length"]
-    draws: int
+    values: Float[Tensor, "source length"]
+    middle: int
 
-
-def path_energy(
-    network: Network,
-    draws: int = 64,
-    seed: int = 0,
-    target: Functional | None = None,
-    at_once: int = 8,
-    ends: Ends | None = None,
-) -> Energy:
-    """Energies of the last stream's paths, or of what they contribute to a target; `at_once` draws are held in memory
-    together. `ends` are both ends of the paths, where they are known."""
-    if draws < 2:
-        raise RefusalError(f"A standard error needs two draws or more, not {draws}.")
-    network = network if target is None else seen_by(target, network)
-    if target is not None and ends is None:
-        ends = both_ends(network, target, most=draws)
-    blocks = edges(network) if ends is None else ends.blocks
-    generator = torch.Generator().manual_seed(seed)
-
-    def squared(signs: Signs) -> Float[Tensor, "draw length"]:
-        if ends is None:
-            return followed_to_the_end(network, signs).square().flatten(2).sum(-1)
-        return _meeting(network, signs, ends).square()
-
-    squares: list[Tensor] = []
-    together: list[Signs] = [tuple(network.streams[0].new_ones(1, block.heads) for block in blocks)]  # no signs at all
-    for start in range(0, draws, at_once):
-        together.append(drawn_signs(blocks, min(at_once, draws - start), generator, network.streams[0]))
-        if ends is None or len(together) == GROUPS or start + at_once >= draws:
-            squares.append(squared(tuple(map(torch.cat, zip(*together, strict=True)))))
-            together = []
-    plain, *every = torch.cat(squares)
-    drawn = torch.stack(every)
-    return Energy(drawn.mean(0), drawn.std(0) / draws**0.5, plain, draws)
+    @property
+    def lengths(self) -> Float[Tensor, " length"]:
+        return self.values.sum(0)
 
 
 @torch.no_grad()
-def _meeting(network: Network, signs: Signs, ends: Ends) -> Float[Tensor, "draw length"]:
-    """The signed sum of all paths of each length, for every draw."""
-    first, last = ends.first, ends.last
-    middle = (first + last + 1) // 2
-    before = signed_by_length(ends.prefixes, signs_of(ends.prefixes, signs[:first]), ends.streams)
-    stream = Sums(before.expand(len(signs[0]), *before.shape[1:])[:, :, None])
-    for layer in range(first, middle):
-        stream = _signed_block(network, layer, stream, signs[layer])
-    after = signed_by_length(ends.suffixes, signs_of(ends.suffixes, signs[last:]), ends.adjoints)
-    adjoint = Sums(after.expand(len(signs[0]), *after.shape[1:])[:, :, None])
-    for layer in reversed(range(middle, last)):
-        with watching(_signing(network, signs[layer])):
-            pulled = pulled_if_recorded(network, layer, adjoint, "attention")
-        if pulled is None:  # a rule that needs numbers: forward to the end instead
-            return torch.einsum("dk...,...->dk", followed_to_the_end(network, signs), ends.goal)
-        if pulled.before is None:  # nothing that enters this block leaves it
-            return signs[0].new_zeros(len(signs[0]), network.layers + 1)
+def by_length(
+    network: Network,
+    target: Functional,
+    count: Literal["attention", "edges"] = "edges",
+    sources: bool = True,
+    middle: int | None = None,
+    advance: Advance = silent,
+) -> ByLength:
+    """Return the target by number of attention edges, or of edges of both kinds. Without `sources`, the first row sums
+    paths from the input and paths from constants."""
+    network = network_read_by(target, network)
+    middle = round(network.layers / (3 if sources else 2)) if middle is None else middle
+    stream = network.entering(count, sources)
+    for layer in range(middle):
+        stream = network.block(layer, stream)
+        advance("lengths", layer + 1, network.layers)
+    last, constant = pulled_back_through_tail(network, target)
+    adjoint: Sums | None = Sums(last[None, None, None])
+    begun = [Sums(last.new_full((1, 1, 1), constant))]
+    for layer in reversed(range(middle, network.layers)):
+        assert adjoint is not None
+        pulled = pulled_through(network, layer, adjoint, count)
+        begun += [] if pulled.constants is None else [pulled.constants]
         adjoint = pulled.before
-    products = stream.dense[:, :, 0].flatten(2) @ adjoint.dense[:, :, 0].flatten(2).mT  # [draw, behind, ahead]
+        advance("lengths", network.layers - layer + middle, network.layers)
+        if adjoint is None:  # nothing that enters this block leaves it
+            break
+    before = stream.parts[:, :, 0].flatten(2)
+    values = last.new_zeros(2, 1) if adjoint is None else convolved(before, adjoint.dense[0, :, 0].flatten(1))
+    longest = max(values.shape[1], *(constants.stop[0] for constants in begun))
+    total = values.new_zeros(2, longest)
+    total[: len(values), : values.shape[1]] += values
+    for constants in begun:
+        total[1 if sources else 0, : constants.stop[0]] += constants.dense[0, :, 0]
+    return ByLength(total, middle)
+
+
+def convolved(
+    before: Float[Tensor, "many behind entry"], adjoint: Float[Tensor, "*batch ahead entry"]
+) -> Float[Tensor, "many length"]:
+    """Return inner products summed over equal behind + ahead."""
+    products = before @ adjoint.mT
     total = products.new_zeros(len(products), products.shape[1] + products.shape[2] - 1)
     for behind in range(products.shape[1]):
         total[:, behind : behind + products.shape[2]] += products[:, behind]
     return total
-
-
-@torch.no_grad()
-def followed_to_the_end(network: Network, signs: Signs) -> Float[Tensor, " draw length *shape"]:
-    """Signed sums of all paths that leave the last block: one pass of the recursion for every draw."""
-    entering = network.streams[0]
-    stream = Sums(entering.expand(len(signs[0]), 1, 1, *entering.shape))
-    for layer in range(network.layers):
-        stream = _signed_block(network, layer, stream, signs[layer])
-    return stream.dense[:, :, 0]
-
-
-def _signed_block(network: Network, layer: int, stream: Sums, signs: Float[Tensor, "draw head"]) -> Sums:
-    with watching(_signing(network, signs)):
-        return network.block(layer, Graded.later(network.streams[layer], lambda: stream, None, "attention")).sums
-
-
-def _signing(network: Network, signs: Float[Tensor, "draw head"]) -> Watch:
-    return multiplied(lambda heads: signs, network)

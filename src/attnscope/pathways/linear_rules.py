@@ -17,11 +17,11 @@ _SUMS = (
 
 
 def _sum(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    one, other = args[0], args[1] if len(args) > 1 else kwargs["other"]
-    if isinstance(one, Frozen) or isinstance(other, Frozen):
+    terms = (args[0], args[1] if len(args) > 1 else kwargs["other"])
+    if any(isinstance(x, Frozen) for x in terms):
         return freeze_answer(func, name, args, kwargs, value)
-    first = one if isinstance(one, Graded) else other
-    left, right = lifted(one, first, value.shape), lifted(other, first, value.shape)
+    first = next(x for x in terms if isinstance(x, Graded))
+    left, right = (lifted(x, first, value.shape) for x in terms)
     if name in ("rsub", "__rsub__"):
         left, right = right, left
     factor = kwargs.get("alpha", 1) * (-1 if "sub" in name else 1)
@@ -29,21 +29,21 @@ def _sum(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 
     def make() -> PathSums:
         scaled = b() if factor == 1 else b().through(lambda p: factor * p)
-        both = a().fitted(ndim).plus(scaled.fitted(ndim))
-        return both.expanded(tuple(shape))
+        return a().fitted(ndim).plus(scaled.fitted(ndim)).expanded(tuple(shape))
 
-    return first.made(value, make, all(x.gated for x in (one, other) if isinstance(x, Graded)))
+    return first.made(value, make, all(x.gated for x in terms if isinstance(x, Graded)))
 
 
 def _index_add(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """Rows added into others by their numbers, as experts give their answers back to the tokens that were sent to them.
-    Which tokens those are, the router decided from this input: a frozen choice, like the weights it gives them."""
-    given = {**dict(zip(("self", "dim", "index", "source"), args, strict=False)), **kwargs}
-    target, dim, index, source = (given[word] for word in ("self", "dim", "index", "source"))
+    """Rows added into others by index, as experts add their answers to the tokens routed to them. The router chose
+    those tokens from this input: a frozen choice, like the weights it gives them."""
+    names = ("self", "dim", "index", "source")
+    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+    target, dim, index, source = (arguments[word] for word in names)
     if isinstance(target, Frozen) or isinstance(source, Frozen):
         return freeze_answer(func, name, args, kwargs, value)
     first = target if isinstance(target, Graded) else source
-    into, rows, alpha = lifted(target, first).deferred, lifted(source, first).deferred, given.get("alpha", 1)
+    into, rows, alpha = lifted(target, first).deferred, lifted(source, first).deferred, arguments.get("alpha", 1)
     axis = dim % value.ndim
 
     def make() -> PathSums:
@@ -63,7 +63,7 @@ def _affine(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 
 
 def _addmm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """torch.addmm(b, x, W), as GPT-2's Conv1D calls it; baddbmm has attention logits in it, which freeze."""
+    """torch.addmm(b, x, W), as GPT-2's Conv1D calls it. (baddbmm computes attention logits, which freeze.)"""
     bias, x, weight = args[:3]
     followed = isinstance(x, Graded) and not isinstance(weight, (Graded, Frozen))
     if not followed or isinstance(bias, (Graded, Frozen)) or kwargs:
@@ -72,7 +72,7 @@ def _addmm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
 
 
 def _times_weight(x: Graded, value: Tensor, weight: Tensor, bias: Tensor | None) -> Graded:
-    """x W + b. Past a linear map an activation's output is an ordinary part of the stream."""
+    """x W + b. After a linear map, an activation's output is an ordinary part of the stream."""
     sums, constants = x.deferred, x.constants
     backwards = Backwards(lambda g: F.linear(g, weight), tuple(value.shape))
 
@@ -85,21 +85,22 @@ def _times_weight(x: Graded, value: Tensor, weight: Tensor, bias: Tensor | None)
 
 def _convolution(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     """A weight that slides along tokens or pixels: linear, and no attention. All parts go through at once."""
-    given = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
-    x, weight, bias = given.pop("input"), given.pop("weight"), given.pop("bias", None)
+    options = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
+    x, weight, bias = options.pop("input"), options.pop("weight"), options.pop("bias", None)
     batched = isinstance(x, Graded) and x.value.ndim == weight.ndim
     if not batched or isinstance(weight, (Graded, Frozen)) or isinstance(bias, (Graded, Frozen)):
         return freeze_answer(func, name, args, kwargs, value)
     sums, constants, rest = x.deferred, x.constants, args[3:]
 
     def on_parts(parts: Tensor) -> Tensor:
-        found: Tensor = func(parts.flatten(0, LEADING), weight.detach(), None, *rest, **given)
-        return found.reshape(*parts.shape[: LEADING + 1], *found.shape[1:])
+        answer: Tensor = func(parts.flatten(0, LEADING), weight.detach(), None, *rest, **options)
+        return answer.reshape(*parts.shape[: LEADING + 1], *answer.shape[1:])
 
     def make() -> PathSums:
         product: PathSums = sums().through(on_parts)
-        shift = None if bias is None else bias.detach().reshape(-1, *[1] * (weight.ndim - 2)).expand(value.shape)
-        return product if shift is None else product.plus_constant(shift, constants)
+        if bias is None:
+            return product
+        return product.plus_constant(bias.detach().reshape(-1, *[1] * (weight.ndim - 2)).expand(value.shape), constants)
 
     return x.made(value, make, gated=False)
 
@@ -107,17 +108,17 @@ def _convolution(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> An
 def _batch_norm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     """gamma (x - mean) / sigma + beta; in evaluation mean and sigma were learned, and are constants."""
     names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-    given = {"weight": None, "bias": None, "training": False, "eps": 1e-5}
-    given |= {**dict(zip(names, args, strict=False)), **kwargs}
-    x, mean = given["input"], given["running_mean"]
-    if not isinstance(x, Graded) or given["training"] or mean is None:
+    options = {"weight": None, "bias": None, "training": False, "eps": 1e-5}
+    options |= {**dict(zip(names, args, strict=False)), **kwargs}
+    x, mean, weight, bias = (options[key] for key in ("input", "running_mean", "weight", "bias"))
+    if not isinstance(x, Graded) or options["training"] or mean is None:
         return freeze_answer(func, name, args, kwargs, value)
 
-    def beside(one: Tensor) -> Tensor:
-        return one.detach().reshape(-1, *[1] * (value.ndim - 2))
+    def by_channel(vector: Tensor) -> Tensor:
+        return vector.detach().reshape(-1, *[1] * (value.ndim - 2))
 
-    scale = beside((given["running_var"] + given["eps"]).rsqrt() * (1 if given["weight"] is None else given["weight"]))
-    shift = (0 if given["bias"] is None else beside(given["bias"])) - beside(mean) * scale
+    scale = by_channel((options["running_var"] + options["eps"]).rsqrt() * (1 if weight is None else weight))
+    shift = (0 if bias is None else by_channel(bias)) - by_channel(mean) * scale
     sums, constants, shape = x.deferred, x.constants, value.shape
 
     def make() -> PathSums:
@@ -127,7 +128,7 @@ def _batch_norm(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any
 
 
 def times_constant(stream: Graded, matrix: Tensor, value: Tensor, from_left: bool) -> Graded:
-    """A matrix product with a plain tensor: weights, or a fixed mixing of tokens."""
+    """Return a matrix product with a plain tensor: weights, or a fixed mixing of tokens."""
     sums, matrix = stream.deferred, plain(matrix).detach()
     ndim = value.ndim if from_left or matrix.ndim > 2 else stream.value.ndim
 

@@ -1,7 +1,7 @@
 """A network at one input: the streams between its blocks, and each block as a function of a graded stream.
 
-This is all that path decompositions need to know of a model. Blocks run the model's own code; what they freeze they
-take from the value that the graded stream carries, so a block must be given the stream that really entered it.
+Path decompositions need to know nothing else of a model. Blocks run the model's own code and freeze what they find in
+the value of the graded stream, so a block must be given the stream that really entered it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,6 @@ from attnscope.core.errors import RefusalError
 from attnscope.pathways.graded import Count, Frozen, Graded, Watch, watching
 from attnscope.pathways.sums import LEADING, Backwards, split_axis
 
-# Values of one block, kept from its first run: a block of a network always runs on the same stream.
-#
-# Only what is expensive is kept (products with weights, attention, gates, denominators), in the order in which it is
-# computed. A tensor that the model has changed in place since is computed again.
-#
-# Patterns of fused attention are made when they are first asked for, which may be after the block has run: they lie in
-# places of their own, handed out in the order of the calls. Nothing of the model's writes into them.
-
 GATE, DENOMINATOR = "gate of an activation", "denominator of a norm"
 EXPENSIVE = frozenset(
     ["linear", "addmm", "scaled_dot_product_attention", "matmul", "__matmul__", "bmm", "einsum", GATE, DENOMINATOR]
@@ -37,69 +29,73 @@ EXPENSIVE = frozenset(
 
 
 @dataclass
-class Memory:
-    """`kept[i]` is the i-th expensive value of the block: the function's name, the tensor, and its version."""
+class BlockCache:
+    """Expensive values of one block (products with weights, attention, gates, denominators), kept from its first run.
+
+    A block of a network always runs on the same stream, so its values come in the same order: `kept[i]` is the name of
+    the i-th function, its tensor, and the tensor's version. A tensor that the model has changed in place is computed
+    again. Patterns of fused attention may be needed only after the block has run: they are kept apart, by call.
+    """
 
     kept: list[tuple[str, Tensor | None, int]] = field(default_factory=list)
-    asked: int = 0
+    next_value: int = 0
     patterns: list[list[Tensor]] = field(default_factory=list)  # by call; empty, or the pattern
-    calls: int = 0
-    largest: int = 0  # entries of a tensor worth keeping: maps of all tokens by all tokens are not
+    next_call: int = 0
+    largest: int = 0  # entries of the largest tensor to keep; maps of all tokens by all tokens are larger
 
     def value(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
-        index, self.asked = self.asked, self.asked + 1
+        index, self.next_value = self.next_value, self.next_value + 1
         if index < len(self.kept):
             known, value, version = self.kept[index]
             if known == name and value is not None and value._version == version:
                 return value
         value = compute()
-        # An inference tensor has no version to tell whether it was changed.
+        # An inference tensor has no version, so changes to it would go unnoticed.
         worth = not value.is_inference() and value.numel() <= self.largest
         self.kept[index : index + 1] = [(name, value, value._version) if worth else (name, None, 0)]
         return value
 
     def pattern(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """The pattern of the next attention call, when it is asked for."""
-        call, self.calls, largest = self.calls, self.calls + 1, self.largest
+        """Return a function that gives the pattern of the next attention call, computed at most once if small."""
+        call, self.next_call, largest = self.next_call, self.next_call + 1, self.largest
         if call == len(self.patterns):
             self.patterns.append([])
-        place = self.patterns[call]
+        slot = self.patterns[call]
 
-        def known() -> Tensor:
-            if place:
-                return place[0]
+        def pattern() -> Tensor:
+            if slot:
+                return slot[0]
             made = compute()
             if made.numel() <= largest and not made.is_inference():
-                place.append(made)
+                slot.append(made)
             return made
 
-        return known
+        return pattern
 
 
-_memory: ContextVar[Memory | None] = ContextVar("memory", default=None)
+_cache: ContextVar[BlockCache | None] = ContextVar("cache", default=None)
 
 
 @contextmanager
-def remembering(memory: Memory, largest: int) -> Iterator[None]:
-    """Inside, expensive values of followed tensors come from `memory`, or go into it."""
-    memory.asked, memory.calls, memory.largest = 0, 0, largest
-    token = _memory.set(memory)
+def caching(cache: BlockCache, largest: int) -> Iterator[None]:
+    """Inside, expensive values of followed tensors come from `cache`, or are stored in it."""
+    cache.next_value, cache.next_call, cache.largest = 0, 0, largest
+    token = _cache.set(cache)
     try:
         yield
     finally:
-        _memory.reset(token)
+        _cache.reset(token)
 
 
-def remembered(name: str, compute: Callable[[], Any]) -> Any:
-    """What `compute` gives, or gave when the block ran first."""
-    memory = _memory.get()
-    return compute() if memory is None or name not in EXPENSIVE else memory.value(name, compute)
+def cached(name: str, compute: Callable[[], Any]) -> Any:
+    """Return what `compute` gives, or gave in the block's first run."""
+    cache = _cache.get()
+    return compute() if cache is None or name not in EXPENSIVE else cache.value(name, compute)
 
 
-def remembered_pattern(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """`compute` for one attention call of the block, run once in the life of its memory where the map is small."""
-    memory = _memory.get()
-    return compute if memory is None else memory.pattern(compute)
+def cached_pattern(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    cache = _cache.get()
+    return compute if cache is None else cache.pattern(compute)
 
 
 Piece = Callable[[Tensor], Tensor]
@@ -107,26 +103,26 @@ Piece = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Network:
-    """`streams[l]` enters block l, `streams[-1]` leaves the last, and `tail` makes the output of it."""
+    """`streams[l]` enters block l, `streams[-1]` leaves the last block, and `tail` computes the output from it."""
 
     name: str
     streams: tuple[Float[Tensor, "batch token width"], ...]
     blocks: tuple[Piece, ...]
     tail: Piece
     output: Tensor
-    apart: float = math.nan  # the largest of `differences`, where they were looked at
-    memories: dict[int, Memory] = field(default_factory=lambda: defaultdict(Memory), compare=False, repr=False)
+    apart: float = math.nan  # the largest of `differences`, if they were computed
+    caches: dict[int, BlockCache] = field(default_factory=lambda: defaultdict(BlockCache), compare=False, repr=False)
 
     @property
     def layers(self) -> int:
         return len(self.blocks)
 
     def block(self, layer: int, stream: Graded) -> Graded:
-        """Block `layer`, frozen where the model was, on the parts of `stream`."""
+        """Run block `layer`, frozen at this input, on the parts of `stream`."""
         own = stream.made(self.streams[layer], stream.deferred)
-        with remembering(self.memories[layer], largest=8 * self.streams[layer].numel()):
+        with caching(self.caches[layer], largest=8 * self.streams[layer].numel()):
             answer = followed(self.blocks[layer](own), f"block {layer} of {self.name}")
-            answer.deferred()  # here, so that what the block froze can be let go
+            answer.deferred()  # computed here, so that what the block froze can be freed
         return answer
 
     def finish(self, stream: Graded) -> Graded:
@@ -134,19 +130,15 @@ class Network:
 
     @property
     def without_tail(self) -> Network:
-        """The same, ending where the last block ends."""
-        return replace(self, tail=_nothing_more, output=self.streams[-1])
+        """The same network, ending behind the last block."""
+        return replace(self, tail=lambda stream: stream, output=self.streams[-1])
 
     def entering(self, count: Count = "attention", sources: bool = True) -> Graded:
         return Graded.entering(self.streams[0], count, sources)
 
 
-def _nothing_more(stream: Tensor) -> Tensor:
-    return stream
-
-
 def followed(answer: Tensor, where: str) -> Graded:
-    """The answer, if it is still a sum of paths; a refusal that names the function that ended it otherwise."""
+    """Return the answer if it is still a sum of paths; otherwise refuse and name the function that ended it."""
     if isinstance(answer, Graded):
         return answer
     cause = f"'{answer.origin}' is not linear and has no rule" if isinstance(answer, Frozen) else "the stream was lost"
@@ -154,8 +146,8 @@ def followed(answer: Tensor, where: str) -> Graded:
 
 
 def differences(network: Network) -> tuple[float, ...]:
-    """Does the linear network give the output of every block, and of what follows them? Largest differences relative
-    to the largest entry. Constants stand apart: what is added to every part by mistake would not show in one."""
+    """Return how far the linear network is from the output of every block and of the tail: the largest difference
+    relative to the largest entry. Constants stay apart: a constant added to every part by mistake would not show."""
     found = []
     for layer in range(network.layers):
         left = network.block(layer, Graded.entering(network.streams[layer], "none"))
@@ -168,15 +160,12 @@ def relative_difference(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max() / (other.abs().max() + 1e-30))
 
 
-# The edges of a network: how many heads and MLPs each block has, and multiplying what passes through them.
-
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Edges:
-    """Of one block: heads of its attention (zero: it has none), how many MLPs it has, and whether a path can pass it
-    without a head."""
+    """Edges of one block: heads of its attention (0: it has none), its MLPs, and whether a path can skip its heads."""
 
     heads: int
     mlps: int
@@ -185,7 +174,7 @@ class Edges:
 
 @torch.no_grad()
 def edges(network: Network) -> tuple[Edges, ...]:
-    """What each block passes the stream through, found by running it."""
+    """Return the edges of every block, found by running it."""
     return tuple(_edges_of(network, layer) for layer in range(network.layers))
 
 
@@ -204,15 +193,15 @@ def _edges_of(network: Network, layer: int) -> Edges:
     with watching(attention), watching(mlp, "mlp"):
         through = network.block(layer, Graded.of(stream, stream[None, None, None], None, "attention"))
     if len(heads) > 1:
-        one_attention(heads, network, layer)
+        only_attention(heads, network, layer)
     return Edges(sum(heads), len(mlps), through.sums.first[0] == 0)
 
 
 def number_of_paths(network: Network, blocks: tuple[Edges, ...] | None = None) -> tuple[int, ...]:
-    """How many paths of each length begin at the input: C(L, k) H^k where every block has a skip and H heads.
+    """Return how many paths of each length begin at the input: C(L, k) H^k if every block has a skip and H heads.
 
-    The coefficients of prod_l (s_l + H_l t): at block l a path takes the skip (s_l = 1, or 0 where it is cut) or one of
-    H_l heads. `blocks` are the edges of the network, where they are known.
+    These are the coefficients of prod_l (s_l + H_l t): at block l a path takes the skip (s_l = 1, or 0 if it is cut) or
+    one of H_l heads. `blocks` are the edges of the network, if known.
     """
     counts = [1]
     for block in edges(network) if blocks is None else blocks:
@@ -221,9 +210,8 @@ def number_of_paths(network: Network, blocks: tuple[Edges, ...] | None = None) -
     return tuple(counts)
 
 
-def multiplied(factors: Callable[[int], Float[Tensor, "source head"]], network: Network) -> Watch:
-    """A watch on attention that multiplies the write of every head by a factor of its own in every source;
-    `factors(heads)` says which."""
+def scale_heads(factors: Callable[[int], Float[Tensor, "source head"]], network: Network) -> Watch:
+    """Return a watch on attention that multiplies what every head writes; `factors(heads)` gives the factors."""
 
     def watch(mixed: Graded, pattern: Tensor) -> Graded:
         sums, merged = mixed.deferred, mixed.value.ndim == 3
@@ -234,13 +222,13 @@ def multiplied(factors: Callable[[int], Float[Tensor, "source head"]], network: 
             scaled = apart * factors(apart.shape[LEADING + 1])[:, None, None, None, :, None, None]
             return scaled.flatten(LEADING, LEADING + 1) if merged else scaled
 
-        transposed = Backwards(times, tuple(mixed.value.shape))  # a diagonal matrix is its own
+        transposed = Backwards(times, tuple(mixed.value.shape))  # a diagonal matrix is its own transpose
         return mixed.made(mixed.value, lambda: sums().through(times, transposed))
 
     return watch
 
 
-def one_attention(seen: list[T], network: Network, layer: int) -> T:
+def only_attention(seen: list[T], network: Network, layer: int) -> T:
     if len(seen) != 1:
         raise RefusalError(
             f"Block {layer} of {network.name} mixes tokens {len(seen)} times (two attentions, or a state space beside "
@@ -249,8 +237,8 @@ def one_attention(seen: list[T], network: Network, layer: int) -> T:
     return seen[0]
 
 
-def heads_apart(
+def split_heads(
     mixed: Float[Tensor, "before *merged token channel"], network: Network
 ) -> Float[Tensor, "before batch head token channel"]:
-    """Batch and heads as two axes, where the model computes with them as one."""
+    """Return batch and heads as two axes, also if the model merges them."""
     return mixed if mixed.ndim == 5 else split_axis(mixed, 1, network.streams[0].shape[0], -1)

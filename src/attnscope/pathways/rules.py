@@ -1,15 +1,13 @@
-"""How each torch function treats a graded tensor: linear, an edge, or frozen (the default for what is not listed).
+"""Which rule each torch function follows on a graded tensor: linear, an edge, or frozen (the default).
 
-Functions are told by their name, so that `x.add(y)`, `x + y` and `torch.add(x, y)` are one rule. The value is always
-computed by the function itself on plain tensors: what that function gives for them, and nothing added up from parts.
-Parts are computed when they are asked for.
+Functions are known by name, so `x.add(y)`, `x + y` and `torch.add(x, y)` share a rule. The value is always computed by
+the function itself on plain tensors, never summed from parts. Parts are computed on first use.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -18,58 +16,58 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.pathways import attention_rules, elementwise_rules, linear_rules, shape_rules
 from attnscope.pathways.graded import Frozen, Graded, Rule, freeze_answer, leaves, lifted, plain
-from attnscope.pathways.network import remembered
-from attnscope.pathways.sums import Deferred, Sums
-
-# torch's own nn.MultiheadAttention, which runs as one function: written out in functions that have rules.
+from attnscope.pathways.network import cached
+from attnscope.pathways.sums import Deferred
 
 _SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 _RARE = ("bias_k", "bias_v", "use_separate_proj_weight", "add_zero_attn", "static_k", "static_v")
 
 
 def _multihead(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """The answer is (mixed tokens, averaged patterns or None)."""
+    """torch's nn.MultiheadAttention, which runs as one function: written out in functions that have rules.
+
+    The answer is (mixed tokens, averaged patterns or None).
+    """
     bound = _SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
-    given = bound.arguments
-    values = given["value"]
-    unusual = any(given[key] is not None and given[key] is not False for key in _RARE)
+    options = bound.arguments
+    values = options["value"]
+    unusual = any(options[key] is not None and options[key] is not False for key in _RARE)
     if not isinstance(values, Graded) or values.value.ndim != 3 or unusual:
         return freeze_answer(func, name, args, kwargs, value)
     with torch._C._EnableTorchFunction():
-        mixed = _written_out(given, values)
-    cell = mixed.deferred
-    first = values.made(value[0], cell, gated=False)
+        mixed = _written_out(options, values)
+    first = values.made(value[0], mixed.deferred, gated=False)
     return first, None if value[1] is None else Frozen.of(value[1], name)
 
 
-def _written_out(given: dict[str, Any], values: Graded) -> Graded:
-    """[token, batch, width] in and out."""
-    heads, (weight_q, weight_k, weight_v) = given["num_heads"], given["in_proj_weight"].chunk(3)
-    biases = (None, None, None) if given["in_proj_bias"] is None else given["in_proj_bias"].chunk(3)
+def _written_out(options: dict[str, Any], values: Graded) -> Graded:
+    """Multi-head attention on [token, batch, width]."""
+    heads, (weight_q, weight_k, weight_v) = options["num_heads"], options["in_proj_weight"].chunk(3)
+    biases = (None, None, None) if options["in_proj_bias"] is None else options["in_proj_bias"].chunk(3)
 
     def split(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         projected = F.linear(x, weight, bias)
         return projected.reshape(*projected.shape[:2], heads, -1).permute(1, 2, 0, 3)  # [batch, head, token, channel]
 
-    q = split(plain(given["query"]), weight_q, biases[0])
-    k = split(plain(given["key"]), weight_k, biases[1])
+    q = split(plain(options["query"]), weight_q, biases[0])
+    k = split(plain(options["key"]), weight_k, biases[1])
     v = split(values, weight_v, biases[2])
-    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=_mask(given, q, k))
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=_mask(options, q))
     tokens = mixed.permute(2, 0, 1, 3).reshape(q.shape[2], q.shape[0], -1)
-    answer = F.linear(tokens, given["out_proj_weight"], given["out_proj_bias"])
+    answer = F.linear(tokens, options["out_proj_weight"], options["out_proj_bias"])
     assert isinstance(answer, Graded)
     return answer
 
 
-def _mask(given: dict[str, Any], q: Tensor, k: Tensor) -> Tensor | None:
-    """Both masks of torch, to be added to the logits."""
+def _mask(options: dict[str, Any], q: Tensor) -> Tensor | None:
+    """Return the sum of torch's two masks, to be added to the logits."""
     total = None
     for key in ("attn_mask", "key_padding_mask"):
-        mask = plain(given[key])
+        mask = plain(options[key])
         if mask is None:
             continue
-        if mask.dtype == torch.bool:  # True: not seen
+        if mask.dtype == torch.bool:  # True: hidden
             mask = q.new_zeros(mask.shape).masked_fill(mask, -torch.inf)
         if key == "key_padding_mask":
             mask = mask[:, None, None, :]
@@ -92,7 +90,7 @@ _IN_PLACE_OPERATORS = frozenset(["__iadd__", "__isub__", "__imul__", "__itruediv
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a torch function on arguments of which some are graded or frozen."""
+    """Run a torch function on arguments of which some are graded or frozen; both tensor classes dispatch here."""
     name = getattr(func, "__name__", str(func))
     if name == "__get__":
         name = {"T": "t", "mT": "mT", "data": "detach"}.get(func.__self__.__name__, name)
@@ -102,21 +100,22 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args = _as_wide_as_the_stream(args)
     if name in _MADE_LIKE and kwargs.get("dtype") is torch.float32 and _lowers(args, kwargs):
         kwargs = {**kwargs, "dtype": torch.float64}
-    if kwargs.get("inplace"):  # what is overwritten could not be divided by; the answer is the same
+    if kwargs.get("inplace"):  # gates divide by the input, which must not be overwritten; the answer is the same
         kwargs = {**kwargs, "inplace": False}
     with torch._C.DisableTorchFunctionSubclass():
-        with torch.no_grad():  # values are what they are; only parts may be differentiated
-            value = remembered(name, lambda: func(*plain(args), **plain(kwargs)))
+        with torch.no_grad():  # only parts may be differentiated
+            value = cached(name, lambda: func(*plain(args), **plain(kwargs)))
         followed = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Graded)]
         _refuse_writing_into_constants(name, args, kwargs)
         if name in _MADE_LIKE and followed:
-            made = lifted(value.clone(), followed[0])  # of the stream's shape, and made of nothing in it
-            return made.made(value, made.deferred)  # what is written into it later does not change what it began as
-        graded = bool(followed)
-        if not graded and name in attention_rules.PRODUCTS:
-            rule: Rule = attention_rules.of_another_stack
+            made = lifted(value.clone(), followed[0])  # the stream's shape, and none of its paths
+            return made.made(value, made.deferred)  # later writes into `value` must not change the constant
+        if followed:
+            rule: Rule = _NAMED.get(name, freeze_answer)
+        elif name in attention_rules.PRODUCTS:
+            rule = attention_rules.of_another_stack
         else:
-            rule = _NAMED.get(name, freeze_answer) if graded else freeze_answer
+            rule = freeze_answer
         answer = rule(func, name, args, kwargs, value)
         if _in_place(name) and args and isinstance(args[0], Tensor):
             return _written_back(args[0], answer)
@@ -124,21 +123,21 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _lowers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a cast would round a float64 tensor to float32, as many norms do: followed tensors stay exact instead."""
+    """Return whether a cast would round float64 to float32, as many norms do; followed tensors stay exact instead."""
     wanted = [x.dtype if isinstance(x, Tensor) else x for x in (*args[1:], *kwargs.values())]
     single = any(w is torch.float32 for w in wanted) or len(wanted) == 0  # `x.float()` has no argument
     return isinstance(args[0], Tensor) and args[0].dtype == torch.float64 and single
 
 
 def _as_wide_as_the_stream(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Weights that a model casts to float32 beside a stream whose own cast was left out (experts and their routers)."""
+    """Widen weights that a model casts to float32 beside a stream whose own cast was skipped (experts, routers)."""
     if not args or not isinstance(args[0], Graded | Frozen) or args[0].dtype != torch.float64:
         return args
-    return tuple(a.double() if _narrower(a) else a for a in args)
 
+    def narrow(x: Any) -> bool:
+        return isinstance(x, Tensor) and not isinstance(x, Graded | Frozen) and x.dtype == torch.float32
 
-def _narrower(thing: Any) -> bool:
-    return isinstance(thing, Tensor) and not isinstance(thing, Graded | Frozen) and thing.dtype == torch.float32
+    return tuple(x.double() if narrow(x) else x for x in args)
 
 
 def _in_place(name: str) -> bool:
@@ -146,7 +145,7 @@ def _in_place(name: str) -> bool:
 
 
 def _refuse_writing_into_constants(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """A plain tensor that the stream is written into would pass for a constant afterwards, and all sums be right."""
+    """Refuse a write of the stream into a plain tensor: it would pass for a constant, and all sums would look right."""
     if not (_in_place(name) or name == "__setitem__") or not args or isinstance(args[0], Graded | Frozen):
         return
     if any(isinstance(leaf, Graded | Frozen) for leaf in leaves((args[1:], kwargs))):
@@ -157,20 +156,17 @@ def _refuse_writing_into_constants(name: str, args: tuple[Any, ...], kwargs: dic
 
 
 def _written_back(target: Tensor, answer: Any) -> Any:
-    """An in-place function changes the tensor it was called on: its numbers are new already, its parts follow."""
+    """Give the target of an in-place function the parts of the answer; its numbers are new already."""
     if isinstance(target, Graded) and isinstance(answer, Graded):
         target.deferred, target.gated = answer.deferred, answer.gated
         return target
     if isinstance(target, Graded) and isinstance(answer, Frozen):
-        target.deferred = Deferred(_lost_in(answer.origin))  # its numbers are new, and what it was made of is not known
+        target.deferred = Deferred(lambda: _refuse_lost_stream(answer.origin))
     return answer
 
 
-def _lost_in(origin: str) -> Callable[[], Sums]:
-    def make() -> Sums:
-        raise RefusalError(
-            f"The model writes into its stream with '{origin}', which is not linear and has no rule, so that paths "
-            "cannot be followed through it: choose another model or stack."
-        )
-
-    return make
+def _refuse_lost_stream(origin: str) -> NoReturn:
+    raise RefusalError(
+        f"The model writes into its stream with '{origin}', which is not linear and has no rule, so that paths "
+        "cannot be followed through it: choose another model or stack."
+    )

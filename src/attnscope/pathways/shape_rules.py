@@ -1,12 +1,13 @@
-"""Functions that only move, cut, copy or add up entries: the same for every part.
+"""Functions that only move, cut, copy or sum entries: the same for every part.
 
-The frequent ones act on all parts at once, by leaving the leading axes alone. The others go through `vmap`, which does
-the same for any function, at more cost a call.
+The frequent ones act on all parts at once and leave the leading axes alone. The others go through `vmap`, which works
+for any function but costs more per call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ OnParts = Callable[[Tensor], Any]
 
 
 def _moved(dim: int) -> int:
-    """An axis of the value as an axis of its parts; counted from the end it is the same."""
+    """Return an axis of the value as an axis of its parts; negative axes stay."""
     return dim + LEADING if dim >= 0 else dim
 
 
@@ -39,10 +40,6 @@ def _expand(ndim: int, *sizes: Any) -> OnParts:
     return lambda p: Sums(p).fitted(len(wanted)).parts.expand(*p.shape[:LEADING], *wanted)
 
 
-def _transpose(ndim: int, dim0: int, dim1: int) -> OnParts:
-    return lambda p: p.transpose(_moved(dim0), _moved(dim1))
-
-
 def _permute(ndim: int, *dims: Any) -> OnParts:
     order = [d % ndim + LEADING for d in _sizes(dims)]
     return lambda p: p.permute(0, 1, 2, *order)
@@ -52,25 +49,9 @@ def _flatten(ndim: int, start_dim: int = 0, end_dim: int = -1) -> OnParts:
     return lambda p: p.flatten(_moved(start_dim), _moved(end_dim))
 
 
-def _unflatten(ndim: int, dim: int, sizes: Any) -> OnParts:
-    return lambda p: split_axis(p, _moved(dim), *sizes)
-
-
 def _along(function: Callable[..., Any]) -> Callable[..., OnParts | None]:
-    """Functions of (tensor, something, dim)."""
-
-    def build(ndim: int, what: Any, dim: int = 0) -> OnParts:
-        return lambda p: function(p, what, dim=_moved(dim))
-
-    return build
-
-
-def _unbind(ndim: int, dim: int = 0) -> OnParts:
-    return lambda p: p.unbind(_moved(dim))
-
-
-def _unsqueeze(ndim: int, dim: int) -> OnParts:
-    return lambda p: p.unsqueeze(_moved(dim))
+    """Build for functions of (tensor, sizes, dim)."""
+    return lambda ndim, sizes, dim=0: lambda p: function(p, sizes, dim=_moved(dim))
 
 
 def _squeeze(ndim: int, dim: Any = None) -> OnParts | None:
@@ -79,15 +60,13 @@ def _squeeze(ndim: int, dim: Any = None) -> OnParts | None:
 
 def _item(ndim: int, index: Any) -> OnParts | None:
     places = index if isinstance(index, tuple) else (index,)
-    if not all(place is None or place is ... or isinstance(place, (int, slice)) for place in places):
-        return None
-    if any(isinstance(place, bool) for place in places):
+    if any(isinstance(p, bool) or not (p is None or p is ... or isinstance(p, int | slice)) for p in places):
         return None
     return lambda p: p[(slice(None),) * LEADING + places]
 
 
 def _total(function: Callable[..., Tensor]) -> Callable[..., OnParts | None]:
-    """`sum` and `mean` over named axes."""
+    """Build for `sum` and `mean` over named axes."""
 
     def build(ndim: int, dim: Any = None, keepdim: bool = False) -> OnParts | None:
         axes = (dim,) if isinstance(dim, int) else dim
@@ -102,19 +81,23 @@ def _same(ndim: int, *_: Any, **__: Any) -> OnParts:
     return lambda p: p
 
 
+# Each builds, from the value's ndim and the function's arguments, a function of all parts; None: use vmap.
 _DIRECT: dict[str, Callable[..., OnParts | None]] = {
     **dict.fromkeys(("view", "reshape"), _reshape),
-    **dict.fromkeys(("transpose", "swapaxes", "swapdims"), _transpose),
+    **dict.fromkeys(
+        ("transpose", "swapaxes", "swapdims"),
+        lambda ndim, dim0, dim1: lambda p: p.transpose(_moved(dim0), _moved(dim1)),
+    ),
     **dict.fromkeys(("contiguous", "clone", "detach"), _same),
     **dict.fromkeys(("dropout", "alpha_dropout", "feature_dropout", "dropout1d", "dropout2d"), _same),  # evaluating
     **dict.fromkeys(("neg", "__neg__"), lambda ndim: torch.neg),
     "expand": _expand,
     "permute": _permute,
     "flatten": _flatten,
-    "unflatten": _unflatten,
-    "unsqueeze": _unsqueeze,
+    "unflatten": lambda ndim, dim, sizes: lambda p: split_axis(p, _moved(dim), *sizes),
+    "unsqueeze": lambda ndim, dim: lambda p: p.unsqueeze(_moved(dim)),
     "squeeze": _squeeze,
-    "unbind": _unbind,
+    "unbind": lambda ndim, dim=0: lambda p: p.unbind(_moved(dim)),
     "__getitem__": _item,
     "mT": lambda ndim: lambda p: p.mT,
     "sum": _total(torch.sum),
@@ -129,33 +112,33 @@ _MAPPED = (
     *("view_as", "reshape_as", "tile", "diagonal", "pad", "cumsum", "unfold", "interpolate"),
     *("avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d"),
 )
-
-_ADDING_UP = ("sum", "mean", "cumsum")
+_SUMMING = ("sum", "mean", "cumsum")
 _SHAPED_LIKE = ("expand_as", "view_as", "reshape_as", "type_as")
 
 
-def _one(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """The same function on every part of one tensor."""
+def _on_every_part(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
+    """Apply the function to every part of one tensor."""
     stream = args[0] if args else kwargs.get("input")
     if name in _SHAPED_LIKE and isinstance(stream, Tensor) and not isinstance(stream, Graded | Frozen):
-        return value  # a constant in the stream's shape is a constant still
-    if not isinstance(stream, Graded) or any(isinstance(leaf, Frozen) for leaf in leaves((args, kwargs))):
+        return value  # a constant in the stream's shape is still a constant
+    padding = name == "pad" and (args[3] if len(args) > 3 else kwargs.get("value"))  # would be added to every part
+    if padding or not isinstance(stream, Graded) or any(isinstance(leaf, Frozen) for leaf in leaves((args, kwargs))):
         return freeze_answer(func, name, args, kwargs, value)
-    if name == "pad" and (args[3] if len(args) > 3 else kwargs.get("value")):
-        return freeze_answer(func, name, args, kwargs, value)  # what is put beside the stream would be in every part
-    build = _DIRECT.get(name)
     others = {key: x for key, x in kwargs.items() if key != "input"}
-    on_parts = None if build is None else _built(build, stream.value.ndim, args[1:], others)
+    on_parts = None
+    if name in _DIRECT:
+        with suppress(TypeError):  # arguments by names that the builder does not know
+            on_parts = _DIRECT[name](stream.value.ndim, *args[1:], **others)
     if on_parts is None:
         on_parts = _mapped(func, plain(args[1:]), plain(others))
     answers = _answers(stream, on_parts, value, _backwards(name, stream, on_parts, value))
-    if name in _ADDING_UP:
-        answers.gated = False  # what is added up over tokens or channels is no gate any more
+    if name in _SUMMING:
+        answers.gated = False  # a sum over tokens or channels is not a gate
     return answers
 
 
 def _backwards(name: str, stream: Graded, on_parts: OnParts, value: Any) -> Backwards | None:
-    """The transposes of the most frequent ones: what keeps entries in their order is undone by the shape they had."""
+    """Return the transposes of the most frequent ones: functions that keep the order of entries, by a reshape."""
     if not isinstance(value, Tensor) or value.numel() != stream.value.numel():
         return None
     if name in _TURNS:
@@ -167,29 +150,18 @@ def _backwards(name: str, stream: Graded, on_parts: OnParts, value: Any) -> Back
 
 
 def _blanked(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """Entries set to 0 by a mask, as padding is; set to anything else, they are no longer the stream's."""
-    given = {**dict(zip(("input", "mask", "value"), args, strict=False)), **kwargs}
-    stream, mask, put = given["input"], given["mask"], given["value"]
-    if (
-        not isinstance(stream, Graded)
-        or isinstance(mask, Frozen)
-        or isinstance(put, Graded | Frozen)
-        or float(put) != 0
-    ):
+    """Entries set to 0 by a mask, like padding. Set to anything else, they no longer come from the stream."""
+    options = {**dict(zip(("input", "mask", "value"), args, strict=False)), **kwargs}
+    stream, mask, fill = options["input"], options["mask"], options["value"]
+    frozen = not isinstance(stream, Graded) or isinstance(mask, Frozen) or isinstance(fill, Graded | Frozen)
+    if frozen or float(fill) != 0:
         return freeze_answer(func, name, args, kwargs, value)
     return _answers(stream, lambda p: p.masked_fill(mask, 0), value)
 
 
-def _built(build: Callable[..., OnParts | None], ndim: int, rest: Any, others: Any) -> OnParts | None:
-    try:
-        return build(ndim, *rest, **others)
-    except TypeError:  # arguments by names that are not written out above
-        return None
-
-
 def _mapped(func: Any, rest: Any, others: Any) -> OnParts:
     def on_parts(parts: Tensor) -> Any:
-        mapped = torch.vmap(lambda one: func(one, *rest, **others))(parts.flatten(0, LEADING - 1))
+        mapped = torch.vmap(lambda part: func(part, *rest, **others))(parts.flatten(0, LEADING - 1))
         if isinstance(mapped, Tensor):
             return split_axis(mapped, 0, *parts.shape[:LEADING])
         return type(mapped)(split_axis(m, 0, *parts.shape[:LEADING]) for m in mapped)
@@ -209,7 +181,7 @@ def _answers(stream: Graded, on_parts: OnParts, value: Any, backwards: Backwards
 
 
 def _joined(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
-    """Plain tensors beside graded ones are constants."""
+    """Concatenate or stack; plain tensors beside graded ones are constants."""
     tensors = list(args[0] if args else kwargs["tensors"])
     if any(isinstance(x, Frozen) for x in tensors):
         return freeze_answer(func, name, args, kwargs, value)
@@ -219,13 +191,13 @@ def _joined(func: Any, name: str, args: Any, kwargs: Any, value: Any) -> Any:
     rest, others = args[1:], {key: x for key, x in kwargs.items() if key != "tensors"}
 
     def make() -> PathSums:
-        return cells[0]().joined([cell() for cell in cells], lambda *one: func(one, *rest, **others))
+        return cells[0]().joined([cell() for cell in cells], lambda *parts: func(parts, *rest, **others))
 
     return first.made(value, make, any(x.gated for x in every))
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys((*_DIRECT, *_MAPPED), _one),
+    **dict.fromkeys((*_DIRECT, *_MAPPED), _on_every_part),
     **dict.fromkeys(("masked_fill", "masked_fill_"), _blanked),
     **dict.fromkeys(("cat", "concat", "stack", "hstack", "vstack"), _joined),
 }

@@ -1,4 +1,4 @@
-"""Exact Shapley values when heads and MLPs all are players.
+"""Exact Shapley values with heads and MLPs as players.
 
 Game. A coalition keeps exactly the paths all of whose edges (heads, and MLPs) are in it; its worth is the target T of
 what is kept. A path that uses the k players of a set S is a unanimity game on S, which gives 1/k of its contribution
@@ -19,8 +19,8 @@ pass forward and one backward for each node, a block at a time, nodes side by si
 patterns and norms are computed once for all of them.
 
 A slope is a product. With u what arrives at player p's gate and g the adjoint behind it, x_p u goes on, so
-dF/dx_p = <g, u>: the pass forward keeps u, the tape gives g, and no block runs forward a second time. Where a rule
-cannot be written on a tape, blocks are differentiated instead (`_differentiated`), which the tape is tested against.
+dF/dx_p = <g, u>: the pass forward keeps u, the tape gives g, and no block runs forward a second time. If a rule cannot
+be recorded on a tape, blocks are differentiated instead (`_differentiated`); tests compare the two.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from torch import Tensor
 
 from attnscope.core.progress import Advance, silent
 from attnscope.pathways.graded import Graded, Watch, watching
-from attnscope.pathways.network import Edges, Network, edges, heads_apart, multiplied
+from attnscope.pathways.network import Edges, Network, edges, scale_heads, split_heads
 from attnscope.pathways.sums import Backwards, Sums
 from attnscope.pathways.tape import pulled_if_recorded
-from attnscope.pathways.targets import Functional, pulled_back_through_tail, seen_by
+from attnscope.pathways.targets import Functional, network_read_by, pulled_back_through_tail
 
 Players = Literal["heads", "heads and mlps"]
 
 
 @dataclass(frozen=True)
 class ShapleyValues:
-    """`heads[l][h]` and `mlps[l][i]` add up to `everything - nothing`: the target with all players and with none."""
+    """`heads[l][h]` and `mlps[l][i]` add up to `everything - nothing`: the target with all players and without any."""
 
     heads: tuple[Float[Tensor, " head"], ...]
     mlps: tuple[Float[Tensor, " mlp"], ...]
@@ -65,92 +65,92 @@ def shapley(
     players: Players = "heads and mlps",
     at_once: int = 8,
     advance: Advance = silent,
-    found: tuple[Edges, ...] | None = None,
+    blocks: tuple[Edges, ...] | None = None,
 ) -> ShapleyValues:
-    """The exact Shapley value of every player; `at_once` nodes are held in memory together, with what arrives at every
-    gate. `found` are the edges of the network, where they are known."""
-    network = seen_by(target, network)
-    found = edges(network) if found is None else found
+    """Return the exact Shapley value of every player. `at_once` nodes are held in memory together, with what arrives at
+    every gate. `blocks` are the edges of the network, if known."""
+    network = network_read_by(target, network)
+    blocks = edges(network) if blocks is None else blocks
     if players == "heads":
-        found = tuple(replace(block, mlps=0) for block in found)
+        blocks = tuple(replace(block, mlps=0) for block in blocks)
     last, constant = pulled_back_through_tail(network, target)
-    nodes, weights = _quadrature(sum((block.heads > 0) + block.mlps for block in found), last)
-    heads = [last.new_zeros(block.heads) for block in found]
-    mlps = [last.new_zeros(block.mlps) for block in found]
+    nodes, weights = _quadrature(sum((block.heads > 0) + block.mlps for block in blocks), last)
+    heads = [last.new_zeros(block.heads) for block in blocks]
+    mlps = [last.new_zeros(block.mlps) for block in blocks]
     worth: list[Tensor] = []
     for start in range(0, len(nodes), at_once):
         some = slice(start, start + at_once)
-        met, left = _forward(network, found, nodes[some])
+        arrived, left = _forward(network, blocks, nodes[some])
         worth.append(torch.einsum("q...,...->q", left, last) + constant)
         adjoint = last.expand(len(nodes[some]), *last.shape)
         for layer in reversed(range(network.layers)):
-            adjoint, slopes = _backward(network, layer, found[layer], nodes[some], met.pop(), adjoint)
-            heads[layer] += weights[some] @ slopes[:, : found[layer].heads]
-            mlps[layer] += weights[some] @ slopes[:, found[layer].heads :]
+            adjoint, slopes = _backward(network, layer, blocks[layer], nodes[some], arrived.pop(), adjoint)
+            heads[layer] += weights[some] @ slopes[:, : blocks[layer].heads]
+            mlps[layer] += weights[some] @ slopes[:, blocks[layer].heads :]
         advance("values", min(start + at_once, len(nodes)), len(nodes))
     everything = float((network.streams[-1] * last).sum()) + constant
     return ShapleyValues(tuple(heads), tuple(mlps), float(torch.cat(worth)[0]), everything)
 
 
 def _quadrature(places: int, like: Tensor) -> tuple[Float[Tensor, " node"], Float[Tensor, " node"]]:
-    """Nodes on [0, 1] and their weights; before them t = 0 with weight zero, where F is the worth of nobody."""
+    """Return nodes on [0, 1] and their weights, after t = 0 with weight zero, where F is the worth of no player."""
     nodes, weights = np.polynomial.legendre.leggauss(max(1, -(-places // 2)))
     padded = np.concatenate([[0.0], (nodes + 1) / 2]), np.concatenate([[0.0], weights / 2])
     return like.new_tensor(padded[0]), like.new_tensor(padded[1])
 
 
 @dataclass(frozen=True)
-class _Met:
+class _Arrived:
     """The stream that enters a block, and what arrives at the gates of its attention and of its MLPs, at every node."""
 
     stream: Float[Tensor, " node *shape"]
-    arriving: tuple[Float[Tensor, " node *inner"], ...]
+    at_gates: tuple[Float[Tensor, " node *inner"], ...]
 
 
 @torch.no_grad()
 def _forward(
-    network: Network, found: tuple[Edges, ...], nodes: Float[Tensor, " node"]
-) -> tuple[list[_Met], Float[Tensor, " node *shape"]]:
-    """What is met in every block, at every node, and the stream that leaves the last."""
+    network: Network, blocks: tuple[Edges, ...], nodes: Float[Tensor, " node"]
+) -> tuple[list[_Arrived], Float[Tensor, " node *shape"]]:
+    """Return what arrives in every block, at every node, and the stream that leaves the last."""
     stream: Tensor = network.streams[0].expand(len(nodes), *network.streams[0].shape)
-    met = []
-    for layer, block in enumerate(found):
+    arrived = []
+    for layer, block in enumerate(blocks):
         gates = nodes[:, None].expand(-1, block.heads + block.mlps)
-        after, arriving = _gated(network, layer, block, stream, gates)
-        met.append(_Met(stream, arriving))
+        after, at_gates = _gated(network, layer, block, stream, gates)
+        arrived.append(_Arrived(stream, at_gates))
         stream = after
-    return met, stream
+    return arrived, stream
 
 
 @torch.no_grad()
 def _backward(
-    network: Network, layer: int, block: Edges, nodes: Tensor, met: _Met, adjoint: Tensor
+    network: Network, layer: int, block: Edges, nodes: Tensor, arrived: _Arrived, adjoint: Tensor
 ) -> tuple[Float[Tensor, " node *shape"], Float[Tensor, "node player"]]:
-    """The adjoint before block `layer`, and dF/dx_p of its players."""
+    """Return the adjoint before block `layer`, and dF/dx_p of its players."""
     gates = nodes[:, None].expand(-1, block.heads + block.mlps)
     with _gates(network, block, gates):
         pulled = pulled_if_recorded(network, layer, Sums(adjoint[:, None, None]), "none", heads=True, mlps=True)
     if pulled is None:
-        return _differentiated(network, layer, block, nodes, met.stream, adjoint)
+        return _differentiated(network, layer, block, nodes, arrived.stream, adjoint)
     behind = [*pulled.kept, *pulled.kept_mlps[: block.mlps]]
     slopes = [adjoint.new_zeros(len(nodes), 0)]
-    for place, (arriving, sums) in enumerate(zip(met.arriving, behind, strict=True)):
+    for place, (arriving, sums) in enumerate(zip(arrived.at_gates, behind, strict=True)):
         of_heads = block.heads > 0 and place == 0
         if sums is None:  # what passes this gate goes nowhere
             slopes.append(adjoint.new_zeros(len(nodes), block.heads if of_heads else 1))
         elif of_heads:
-            pair = (heads_apart(one, network) for one in (arriving, sums.dense[:, 0, 0]))
+            pair = (split_heads(tensor, network) for tensor in (arriving, sums.dense[:, 0, 0]))
             slopes.append(torch.einsum("qnhtc,qnhtc->qh", *pair))
         else:
             slopes.append((arriving * sums.dense[:, 0, 0]).flatten(1).sum(1, keepdim=True))
-    before = torch.zeros_like(met.stream) if pulled.before is None else pulled.before.dense[:, 0, 0]
+    before = torch.zeros_like(arrived.stream) if pulled.before is None else pulled.before.dense[:, 0, 0]
     return before, torch.cat(slopes, 1)
 
 
 def _differentiated(
     network: Network, layer: int, block: Edges, nodes: Tensor, stream: Tensor, adjoint: Tensor
 ) -> tuple[Float[Tensor, " node *shape"], Float[Tensor, "node player"]]:
-    """The same by running the block forward and differentiating: slow, for any rule that there is."""
+    """Do the same by running the block forward and differentiating: slow, for any rule."""
     with torch.enable_grad():
         leaf = stream.clone().requires_grad_()
         gates = nodes[:, None].repeat(1, block.heads + block.mlps).requires_grad_()
@@ -162,14 +162,15 @@ def _differentiated(
 def _gated(
     network: Network, layer: int, block: Edges, stream: Float[Tensor, " node *shape"], gates: Tensor
 ) -> tuple[Float[Tensor, " node *shape"], tuple[Float[Tensor, " node *inner"], ...]]:
-    """Block `layer` with a gate on every player, on all nodes, and what arrives at the gates: attention's first."""
+    """Run block `layer` with a gate on every player, on all nodes. Return also what arrives at the gates: attention's
+    first."""
     at_heads: list[Tensor] = []
     at_mlps: list[Tensor] = []
 
-    def keep(found: list[Tensor], most: int) -> Watch:
+    def keep(arriving: list[Tensor], most: int) -> Watch:
         def watch(edge: Graded, factor: Tensor) -> None:
-            if len(found) < most:
-                found.append(edge.sums.parts[:, 0, 0])
+            if len(arriving) < most:
+                arriving.append(edge.sums.parts[:, 0, 0])
 
         return watch
 
@@ -181,21 +182,21 @@ def _gated(
 
 @contextmanager
 def _gates(network: Network, block: Edges, gates: Float[Tensor, "node player"]) -> Iterator[None]:
-    """Inside, what passes through a player is multiplied by its gate."""
-    met: list[int] = []
+    """Inside, multiply what passes through a player by its gate."""
+    passed: list[int] = []
 
     def on_mlp(activated: Graded, gate: Tensor) -> Graded | None:
-        if len(met) >= block.mlps:  # MLPs are not players
+        if len(passed) >= block.mlps:  # MLPs are not players
             return None
-        factor = gates[:, block.heads + len(met)]
-        met.append(1)
+        factor = gates[:, block.heads + len(passed)]
+        passed.append(1)
         sums = activated.deferred
 
         def times(p: Tensor) -> Tensor:
             return p * factor.reshape(-1, *[1] * (p.ndim - 1))
 
-        transposed = Backwards(times, tuple(activated.value.shape))  # a diagonal matrix is its own
+        transposed = Backwards(times, tuple(activated.value.shape))  # a diagonal matrix is its own transpose
         return activated.made(activated.value, lambda: sums().through(times, transposed))
 
-    with watching(multiplied(lambda heads: gates[:, :heads], network)), watching(on_mlp, "mlp"):
+    with watching(scale_heads(lambda heads: gates[:, :heads], network)), watching(on_mlp, "mlp"):
         yield

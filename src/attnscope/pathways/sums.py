@@ -1,7 +1,7 @@
-"""Sums of paths, sorted by where they begin and how many edges they have, without storing places that have no path.
+"""Sums of paths, sorted by source and number of edges; leading places without a path are not stored.
 
-After an attention edge no path has fewer than one edge: instead of a block of zeros, `first` says how many edges the
-first place stands for.
+After an attention edge no path has fewer than one edge. Instead of a block of zeros, `first` counts the edges of the
+first place.
 """
 
 from __future__ import annotations
@@ -19,55 +19,55 @@ OnParts = Callable[[Tensor], Tensor]
 LEADING = 3  # axes of parts before the value's own
 
 Constants = int | slice | None
-"""The source that constants belong to; a slice: every one of these (they are copies of one stream); None: dropped."""
+"""The source that constants belong to. A slice: each of these sources (copies of one stream). None: dropped."""
 
 
 @dataclass(frozen=True)
 class Backwards:
-    """A linear function's transpose, written out, and the shape of what the function gives: for functions that cost so
-    much that running them once more to find these would show."""
+    """The transpose of a linear function, written out, and the shape of the function's answer: for functions too
+    expensive to run again to find these."""
 
     function: OnParts  # may be in the shape that the argument is broadcast to
     shape: tuple[int, ...]
 
 
 class PathSums(ABC):
-    """What rules do to sums of paths: with numbers (`Sums`), or written down to be undone backwards (`tape.Recorded`).
+    """What rules do to sums of paths: compute (`Sums`), or record steps to be transposed (`tape.Recorded`).
 
-    Everything here is linear, or adds a constant.
+    Every operation is linear, or adds a constant.
     """
 
     @abstractmethod
     def through(self, function: OnParts, backwards: Backwards | None = None) -> PathSums:
-        """A linear function of the value's own axes, applied to all parts. Numbers do not need its transpose."""
+        """Apply a linear function of the value's own axes to all parts. `Sums` ignores its transpose."""
 
     @abstractmethod
     def further(self, axis: int | None) -> PathSums:
-        """After one more edge, which counts on edge axis 0 or 1, or not at all."""
+        """Add one edge, counted on edge axis 0 or 1; None counts nothing."""
 
     @abstractmethod
     def fitted(self, ndim: int) -> PathSums:
-        """Room for broadcasting: axes of size one between the edge axes and the value's own."""
+        """Insert axes of size one between the edge axes and the value's own, until the value has `ndim` axes."""
 
     def expanded(self, shape: tuple[int, ...]) -> PathSums:
-        """Axes of one entry repeated until the value has this shape."""
+        """Repeat axes of size one until the value has this shape."""
         return self.through(lambda p: p.expand(*p.shape[:LEADING], *shape), Backwards(lambda g: g, shape))
 
     @abstractmethod
     def plus(self, other: PathSums) -> PathSums:
-        """Parts of equal length added; the value's own axes broadcast."""
+        """Add parts of equal length; the value's own axes broadcast."""
 
     @abstractmethod
     def plus_constant(self, constant: Tensor, source: Constants) -> PathSums:
-        """A path of length zero begins here. Parts are changed in place: only for parts that nobody else holds."""
+        """Add a path of length zero that begins here. Changes parts in place: they must not be shared."""
 
     @abstractmethod
     def beginning(self, constant: Tensor, source: Constants) -> PathSums:
-        """That path alone."""
+        """Return that path alone."""
 
     @abstractmethod
     def joined(self, every: Sequence[PathSums], function: Callable[..., Tensor]) -> PathSums:
-        """One linear function of several tensors, of which this is one, given without the leading axes."""
+        """Apply one linear function of several tensors, of which this is one; it sees them without leading axes."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ class Sums(PathSums):
     first: tuple[int, int] = (0, 0)
 
     @property
-    def ends(self) -> tuple[int, int]:
+    def stop(self) -> tuple[int, int]:
+        """One more than the most attention and MLP edges."""
         return self.first[0] + self.parts.shape[1], self.first[1] + self.parts.shape[2]
 
     def through(self, function: OnParts, backwards: Backwards | None = None) -> Sums:
@@ -89,18 +90,18 @@ class Sums(PathSums):
             return self
         return Sums(self.parts, (self.first[0] + (axis == 0), self.first[1] + (axis == 1)))
 
-    def within(self, first: tuple[int, int], ends: tuple[int, int]) -> Parts:
-        """The parts from `first` up to before `ends`; places that have no path are zero."""
-        if (self.first, self.ends) == (first, ends):
+    def within(self, first: tuple[int, int], stop: tuple[int, int]) -> Parts:
+        """Return the parts from `first` up to before `stop`; places without a path are zero."""
+        if (self.first, self.stop) == (first, stop):
             return self.parts
-        room = self._room(first, ends).zero_()
-        room[self._places(first)] = self.parts
-        return room
+        padded = self._empty(first, stop).zero_()
+        padded[self._places(first)] = self.parts
+        return padded
 
     @property
     def dense(self) -> Parts:
         """The parts from zero edges on."""
-        return self.within((0, 0), self.ends)
+        return self.within((0, 0), self.stop)
 
     def fitted(self, ndim: int) -> Sums:
         lack = ndim - (self.parts.ndim - LEADING)
@@ -108,22 +109,24 @@ class Sums(PathSums):
 
     def plus(self, other: PathSums) -> Sums:
         assert isinstance(other, Sums)
-        if (self.first, self.ends) == (other.first, other.ends):
+        if (self.first, self.stop) == (other.first, other.stop):
             return Sums(self.parts + other.parts, self.first)
-        first, ends = span(self, other)
+        first, stop = span(self, other)
         shape = tuple(map(max, self.parts.shape[LEADING:], other.parts.shape[LEADING:]))  # broadcast: one of them is 1
-        room = self._room(first, ends, shape)
-        if self._touch(other):  # one source of paths is longer than the other: every place is written at least once
-            low, high = sorted([self, other], key=lambda s: s.first)
-            start, stop = high.first[0] - first[0], low.ends[0] - first[0]
-            room[:, :start] = low.parts[:, :start]
-            room[:, start:stop] = low.parts[:, start:] + high.parts[:, : stop - start]
-            room[:, stop:] = high.parts[:, stop - start :]
-            return Sums(room, first)
-        room.zero_()
-        room[self._places(first)] = self.parts
-        room[other._places(first)] += other.parts
-        return Sums(room, first)
+        total = self._empty(first, stop, shape)
+        low, high = sorted([self, other], key=lambda s: s.first)
+        same_mlps = (self.first[1], self.stop[1]) == (other.first[1], other.stop[1])
+        # Overlapping attention edges, neither range inside the other: every place is written once, without zeros.
+        if same_mlps and low.first[0] <= high.first[0] <= low.stop[0] <= high.stop[0]:
+            begin, end = high.first[0] - first[0], low.stop[0] - first[0]
+            total[:, :begin] = low.parts[:, :begin]
+            total[:, begin:end] = low.parts[:, begin:] + high.parts[:, : end - begin]
+            total[:, end:] = high.parts[:, end - begin :]
+            return Sums(total, first)
+        total.zero_()
+        total[self._places(first)] = self.parts
+        total[other._places(first)] += other.parts
+        return Sums(total, first)
 
     def plus_constant(self, constant: Tensor, source: Constants) -> Sums:
         if source is None:
@@ -138,20 +141,14 @@ class Sums(PathSums):
 
     def joined(self, every: Sequence[PathSums], function: Callable[..., Tensor]) -> Sums:
         sums = [one for one in every if isinstance(one, Sums)]
-        start, ends = span(*sums)
-        parts = [s.within(start, ends) for s in sums]
+        first, stop = span(*sums)
+        parts = [s.within(first, stop) for s in sums]
         mapped = torch.vmap(function)(*(p.flatten(0, LEADING - 1) for p in parts))
-        return Sums(split_axis(mapped, 0, *parts[0].shape[:LEADING]), start)
+        return Sums(split_axis(mapped, 0, *parts[0].shape[:LEADING]), first)
 
-    def _touch(self, other: Sums) -> bool:
-        """Whether both have the same MLP edges, and attention edges that overlap without one holding the other."""
-        low, high = sorted([self, other], key=lambda s: s.first)
-        same = (self.first[1], self.ends[1]) == (other.first[1], other.ends[1])
-        return same and low.first[0] <= high.first[0] <= low.ends[0] <= high.ends[0]
-
-    def _room(self, first: tuple[int, int], ends: tuple[int, int], shape: tuple[int, ...] | None = None) -> Tensor:
+    def _empty(self, first: tuple[int, int], stop: tuple[int, int], shape: tuple[int, ...] | None = None) -> Tensor:
         own = self.parts.shape[LEADING:] if shape is None else shape
-        return self.parts.new_empty(self.parts.shape[0], ends[0] - first[0], ends[1] - first[1], *own)
+        return self.parts.new_empty(self.parts.shape[0], stop[0] - first[0], stop[1] - first[1], *own)
 
     def _places(self, first: tuple[int, int]) -> tuple[slice, ...]:
         starts = (self.first[0] - first[0], self.first[1] - first[1])
@@ -159,19 +156,19 @@ class Sums(PathSums):
 
 
 def span(*every: Sums) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The fewest edges of any, and one more than the most."""
+    """Return the fewest edges of any, and one more than the most."""
     first = (min(s.first[0] for s in every), min(s.first[1] for s in every))
-    return first, (max(s.ends[0] for s in every), max(s.ends[1] for s in every))
+    return first, (max(s.stop[0] for s in every), max(s.stop[1] for s in every))
 
 
 def split_axis(tensor: Tensor, axis: int, *sizes: int) -> Tensor:
-    """One axis as several."""
+    """Reshape one axis into several."""
     axis %= tensor.ndim
     return tensor.reshape(*tensor.shape[:axis], *sizes, *tensor.shape[axis + 1 :])
 
 
 class Deferred:
-    """Sums that are computed when they are first asked for: queries and keys are never asked."""
+    """Sums computed on first use; those of queries and keys are never used."""
 
     def __init__(self, make: Callable[[], PathSums]) -> None:
         self._make: Callable[[], PathSums] | None = make
@@ -180,5 +177,5 @@ class Deferred:
     def __call__(self) -> PathSums:
         if self._made is None:
             assert self._make is not None
-            self._made, self._make = self._make(), None  # what it was made of is let go
+            self._made, self._make = self._make(), None  # releases the closure's tensors
         return self._made

@@ -1,4 +1,4 @@
-"""Blocks backwards: sums of paths that are not computed but written down, so that an adjoint can be carried back.
+"""Adjoints carried back through a block: steps are recorded instead of computed, then transposed in reverse order.
 
 A frozen block is a polynomial in a formal variable t that marks an edge, B(t) = B_0 + t B_1 + ..., each B_j linear. Its
 transpose on adjoints that are sorted by the edges still to come, G(t) = sum_b t^b G^(b), is
@@ -6,11 +6,12 @@ transpose on adjoints that are sorted by the edges still to come, G(t) = sum_b t
     B(t)^T G(t),      coefficient of t^b:  sum_j B_j^T G^(b-j):
 
 an edge moves an adjoint one place up, exactly as it moves a sum of paths. So the adjoint is a `Sums` too, and every
-step is undone by its transpose: a linear function by its own, a sum by handing the adjoint to both terms, an edge by
-one place more. A constant that begins somewhere adds its product with the adjoint there, by edges still to come.
+step has a transpose: a linear function its own, a sum hands the adjoint to both terms, an edge adds one place. A
+constant that begins somewhere adds its product with the adjoint there, by edges still to come.
 
-Nothing is run forward on parts. Transposes that cost much are written out where the rule is (`Backwards`); others come
-from torch, by differentiating the function at zeros that take no memory.
+Nothing runs forward on parts. Rules write out transposes that are expensive (`Backwards`); torch finds the others, by
+differentiating the function at zeros that take no memory. `pulled_slowly` runs blocks forward and differentiates: the
+tape is tested against it, and it serves rules that need numbers.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import NoReturn
 
 import torch
@@ -25,12 +27,11 @@ from torch import Tensor
 
 from attnscope.pathways.graded import Count, Edge, Graded, Watch, watching
 from attnscope.pathways.network import Network
-from attnscope.pathways.slow_adjoint import pulled_slowly
 from attnscope.pathways.sums import LEADING, Backwards, Constants, OnParts, PathSums, Sums
 
 
 class UnrecordedError(Exception):
-    """A rule computes with numbers where there are none: what it does cannot be written down."""
+    """A rule needs numbers, and a tape has none."""
 
 
 Handed = Iterator[tuple["Recorded", Sums]]
@@ -38,9 +39,9 @@ Handed = Iterator[tuple["Recorded", Sums]]
 
 @dataclass
 class Tape:
-    """Steps in the order in which they were written."""
+    """Steps in the order in which they were recorded. Adjoints have the dtype and device of `like`."""
 
-    like: Tensor  # whose precision and place adjoints have
+    like: Tensor
     steps: list[Recorded] = field(default_factory=list)
 
     def step(self, shape: tuple[int, ...], back: Callable[[Sums], Handed]) -> Recorded:
@@ -52,34 +53,34 @@ class Tape:
         return self.like.new_zeros(()).expand(*leading, *shape)
 
     def pulled(self, last: Recorded, adjoint: Sums, kept: Sequence[Recorded] = (), stop: bool = False) -> Pulled:
-        """Carry the adjoint at `last` back to the first step; adjoints at `kept` are given too, and with `stop` are
-        carried no further."""
-        arrived: dict[int, Sums] = {last.index: adjoint}
+        """Carry the adjoint at `last` back to the first step, and return those at `kept`; with `stop` they end there."""
+        pending: dict[int, Sums] = {last.index: adjoint}
         constants: list[Sums] = []
-        wanted = {one.index for one in kept}
-        found: dict[int, Sums] = {}
+        wanted = {step.index for step in kept}
+        at_kept: dict[int, Sums] = {}
+        before = None
         for step in reversed(self.steps[: last.index + 1]):
-            mine = arrived.pop(step.index, None)
-            if mine is None:
+            arrived = pending.pop(step.index, None)
+            if arrived is None:
                 continue
             if step.index in wanted:
-                found[step.index] = mine
+                at_kept[step.index] = arrived
                 if stop:
                     continue
             if step.constant is not None:
-                constants.append(mine.through(step.constant))
+                constants.append(arrived.through(step.constant))
             if step.index == 0:
-                return Pulled(mine, _added(constants), tuple(found.get(one.index) for one in kept))
-            for before, handed in step.back(mine):
-                known = arrived.get(before.index)
-                arrived[before.index] = handed if known is None else known.plus(handed)
-        return Pulled(None, _added(constants), tuple(found.get(one.index) for one in kept))
+                before = arrived
+                break
+            for earlier, handed in step.back(arrived):
+                known = pending.get(earlier.index)
+                pending[earlier.index] = handed if known is None else known.plus(handed)
+        return Pulled(before, _added(constants), tuple(at_kept.get(step.index) for step in kept))
 
 
 @dataclass(frozen=True)
 class Pulled:
-    """The adjoint where the tape begins (None: nothing of it arrives), what constants add by edges still to come, and
-    the adjoints that were asked for."""
+    """Adjoints where the tape begins (None: nothing arrives) and at the kept steps, and what constants add by edges."""
 
     before: Sums | None
     constants: Sums | None
@@ -89,13 +90,13 @@ class Pulled:
 
 @dataclass(frozen=True, eq=False)
 class Recorded(PathSums):
-    """One step: the shape of its value, and how an adjoint there is handed to the steps that it was made of."""
+    """One step: the shape of its value, and how its adjoint is handed to the steps it was computed from."""
 
     tape: Tape
     index: int
     shape: tuple[int, ...]
     back: Callable[[Sums], Handed]
-    constant: OnParts | None = None  # the product of an adjoint with what begins here
+    constant: OnParts | None = None  # the product of an adjoint with the constant that begins here
 
     def __getattr__(self, name: str) -> NoReturn:
         raise UnrecordedError(name)
@@ -103,14 +104,13 @@ class Recorded(PathSums):
     def through(self, function: OnParts, backwards: Backwards | None = None) -> Recorded:
         if backwards is None:
             shape = tuple(function(self.tape.zeros((1,) * LEADING, self.shape)).shape[LEADING:])
-        else:
-            shape = backwards.shape
-        transposed = self._transposed(function) if backwards is None else backwards.function
+            backwards = Backwards(self._transposed(function), shape)
+        transposed = backwards.function
 
         def back(adjoint: Sums) -> Handed:
             yield self, adjoint.through(lambda g: summed_to(transposed(g), self.shape))
 
-        return self.tape.step(shape, back)
+        return self.tape.step(backwards.shape, back)
 
     def _transposed(self, function: OnParts) -> OnParts:
         def transposed(g: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ class Recorded(PathSums):
     def _beginning(self, step: Recorded, constant: Tensor) -> Recorded:
         shape = tuple(constant.shape)
 
-        def product(g: Tensor) -> Tensor:  # added up over tokens first: a bias is the same for all of them
+        def product(g: Tensor) -> Tensor:  # summed over tokens first: a bias is the same for all of them
             return (summed_to(g, shape) * constant).reshape(*g.shape[:LEADING], -1).sum(-1)
 
         begun = Recorded(step.tape, step.index, step.shape, step.back, product)
@@ -169,7 +169,7 @@ class Recorded(PathSums):
         return begun
 
     def joined(self, every: Sequence[PathSums], function: Callable[..., Tensor]) -> Recorded:
-        terms = [one for one in every if isinstance(one, Recorded)]
+        terms = [sums for sums in every if isinstance(sums, Recorded)]
         shape = tuple(function(*(self.tape.zeros((), term.shape) for term in terms)).shape)
 
         def back(adjoint: Sums) -> Handed:
@@ -185,29 +185,25 @@ class Recorded(PathSums):
 
 
 def pulled_through(network: Network, layer: int, adjoint: Sums, count: Count, heads: bool = False) -> Pulled:
-    """An adjoint behind block `layer`, carried to before it; with `heads`, also to the output of each attention."""
+    """Carry an adjoint from behind block `layer` to before it; with `heads`, also to the output of each attention."""
     pulled = pulled_if_recorded(network, layer, adjoint, count, heads)
-    if pulled is None:
-        before, constants, at_heads = pulled_slowly(network, layer, adjoint, count)
-        pulled = Pulled(before, constants, tuple(at_heads))
-    return pulled
+    return pulled_slowly(network, layer, adjoint, count) if pulled is None else pulled
 
 
 def pulled_if_recorded(
     network: Network, layer: int, adjoint: Sums, count: Count, heads: bool = False, mlps: bool = False
 ) -> Pulled | None:
-    """The same for any number of sources, with `mlps` also to what each MLP's gate lets through; None where a rule
+    """Do the same for any number of sources, with `mlps` also to the output of each MLP's gate. Return None if a rule
     needs numbers."""
     try:
-        taped = Taped.of(network, layer, count, heads, mlps)
-        return taped.pulled(adjoint)
+        return Taped.of(network, layer, count, heads, mlps).pulled(adjoint)
     except UnrecordedError:
         return None
 
 
 @dataclass(frozen=True)
 class Taped:
-    """A block written down: its last step, and those at the output of each attention and each MLP's gate."""
+    """A recorded block: its last step, and those at the output of each attention and of each MLP's gate."""
 
     tape: Tape
     last: Recorded
@@ -240,24 +236,24 @@ class Taped:
 
     @torch.no_grad()
     def pulled(self, adjoint: Sums) -> Pulled:
-        """From behind the block to before it."""
+        """Carry an adjoint from behind the block to before it."""
         found = self.tape.pulled(self.last, adjoint, (*self.heads, *self.mlps))
         at_heads, at_mlps = found.kept[: len(self.heads)], found.kept[len(self.heads) :]
         return Pulled(found.before, found.constants, at_heads, at_mlps)
 
     @torch.no_grad()
     def pulled_to_heads(self, adjoint: Sums) -> Pulled:
-        """From behind the block to the output of its attention, and to before it by ways that pass no head."""
+        """Carry an adjoint to the output of the attention, and to before the block along routes that pass no head."""
         return self.tape.pulled(self.last, adjoint, self.heads, stop=True)
 
     @torch.no_grad()
     def pulled_from_heads(self, adjoint: Sums) -> Sums | None:
-        """From the output of its one attention to before the block."""
+        """Carry an adjoint from the output of the only attention to before the block."""
         return self.tape.pulled(self.heads[0], adjoint).before
 
 
 def summed_to(g: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The transpose of broadcasting: axes that the argument does not have, or has with one entry, are added up."""
+    """Transpose broadcasting: sum over axes that the argument lacks, or has with size one."""
     lack = g.ndim - LEADING - len(shape)
     if lack:
         g = g.sum(tuple(range(LEADING, LEADING + lack)))
@@ -266,7 +262,38 @@ def summed_to(g: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _added(every: list[Sums]) -> Sums | None:
-    total = None
-    for one in every:
-        total = one if total is None else total.plus(one)
-    return total
+    return reduce(Sums.plus, every) if every else None
+
+
+def pulled_slowly(network: Network, layer: int, adjoint: Sums, count: Count) -> Pulled:
+    """Carry an adjoint back by running the block forward and differentiating: slow, for any rule. One edge axis only.
+
+    A frozen block is B_0 + t B_1 + ..., plus constants c_0 + t c_1 + ... that begin in it. All adjoints G^(b) go side
+    by side as sources of one stream (the block is linear: zeros will do), the derivative of part j of the answer is
+    B_j^T, and the answer to a stream of zeros holds the c_j.
+    """
+    stream, seen = network.streams[layer], []
+
+    def keep(mixed: Graded, pattern: Tensor) -> None:
+        seen.append(mixed.sums.parts)
+
+    after = adjoint.dense[0, :, 0]
+    with torch.enable_grad(), watching(keep):
+        leaf = stream.new_zeros(len(after), 1, 1, *stream.shape).requires_grad_()
+        answer = network.block(layer, Graded.of(stream, leaf, None, count))
+        collected: list[list[Sums]] = [[] for _ in (leaf, *seen)]
+        for edges in range(answer.sums.first[0], answer.sums.stop[0]):
+            part = answer.parts[:, edges, 0]
+            grads = torch.autograd.grad(part, [leaf, *seen], after, retain_graph=True, allow_unused=True)
+            for place, grad in enumerate(grads):
+                # Behind an attention edge (place 1 on), `edges - 1` more edges lead to this part of the answer.
+                ahead = edges if place == 0 else max(edges - 1, 0)
+                collected[place] += [] if grad is None else [Sums(grad[:, 0, 0][None, :, None], (ahead, 0))]
+    before, *at_heads = map(_added, collected)
+    assert None not in at_heads, "an attention whose output goes nowhere"
+    with torch.no_grad():
+        zeros = Graded.of(stream, torch.zeros_like(stream)[None, None, None], 0, count)
+        begun = network.block(layer, zeros).parts[0, :, 0]
+        products = [(after * constant).flatten(1).sum(1)[None, :, None] for constant in begun]
+        constants = _added([Sums(product, (edges, 0)) for edges, product in enumerate(products)])
+    return Pulled(before, constants, tuple(at_heads))

@@ -1,12 +1,12 @@
-"""What is decomposed: one number that depends linearly on the output, with a name a person can read.
+"""Targets of a decomposition: one number that depends linearly on the output, with a name a person can read.
 
     logit(42)                      the last token's logit of vocabulary entry 42
-    logit_difference(42, 7)        how much more entry 42 is believed than entry 7
+    logit_difference(42, 7)        the logit of entry 42 minus that of entry 7
     class_logit(3)                 the logit of a class, where the model gives one row a sequence
     stream_norm(network)           the last stream, projected onto itself: adds up to its Frobenius norm
-    residual_norm(network)         what tells tokens apart in it: adds up to ||X - 1 mean^T||_F
+    residual_norm(network)         the part of it in which tokens differ: adds up to ||X - 1 mean^T||_F
 
-Sequences of a batch are added up.
+Sequences of a batch are summed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from attnscope.pathways.sums import Sums
 from attnscope.pathways.tape import pulled_through
 
 Functional = Callable[[Tensor], Tensor]
-"""A linear functional of the model's output, to one number; `Target` is one with a name."""
+"""A linear functional of the model's output; a `Target` is one with a name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Target:
         return torch.stack([weight * row[..., entry].sum() for entry, weight in self.entries]).sum()
 
     def read_from(self, network: Network) -> Network:
-        """The network that ends where this target reads."""
+        """Return the network that ends where this target reads."""
         return network if self.direction is None else network.without_tail
 
 
@@ -98,16 +98,16 @@ def _place(position: int) -> str:
     return "the last token" if position == -1 else f"position {position}"
 
 
-def seen_by(target: Functional, network: Network) -> Network:
+def network_read_by(target: Functional, network: Network) -> Network:
     return target.read_from(network) if isinstance(target, Target) else network
 
 
 def pulled_back_through_tail(network: Network, target: Functional) -> tuple[Float[Tensor, "*shape"], float]:
-    """The adjoint of the target at the last stream, and what constants of the tail add to it: paths of length zero."""
+    """Return the adjoint of the target at the last stream, and what constants of the tail add: paths of length zero."""
     with torch.enable_grad():
         leaf = torch.zeros_like(network.streams[-1], requires_grad=True)
         answer = network.finish(Graded.of(network.streams[-1], leaf[None, None, None], 0, "attention"))
-        if answer.sums.ends[0] > 1:
+        if answer.sums.stop[0] > 1:
             raise RefusalError(
                 f"What follows the chosen blocks of {network.name} attends as well (a decoder, most likely): "
                 "choose the last stack for values of heads."
@@ -117,16 +117,12 @@ def pulled_back_through_tail(network: Network, target: Functional) -> tuple[Floa
     return adjoint, float(constant.detach())
 
 
-# A target pulled back to where the network begins: what every token and channel of the input sends to it.
-#
-# The frozen network is affine, out = T x + b, so <c, out> = <T^T c, x> + <c, b>. T^T c is one derivative of the
-# network's own code, taken along its parts; T is never written. With t marking an attention edge, T(t) = sum over k
-# of t^k T_k, and T_k^T c is what paths of length k send: the adjoints of all lengths are carried back side by side
-# (`tape`).
-
-
 def pulled_back(network: Network, target: Functional) -> tuple[Float[Tensor, "batch token width"], float]:
-    """T^T c at the stream that enters the first block, and what constants add to the target."""
+    """Return T^T c at the stream that enters the first block, and what constants add to the target.
+
+    The frozen network is affine, out = T x + b, so <c, out> = <T^T c, x> + <c, b>. T^T c is one derivative of the
+    network's own code, taken along its parts; T is never written.
+    """
     with torch.enable_grad():
         leaf = network.streams[0].detach().clone().requires_grad_()
         parts = Sums(torch.stack([leaf, torch.zeros_like(leaf)])[:, None, None])
@@ -141,8 +137,12 @@ def pulled_back(network: Network, target: Functional) -> tuple[Float[Tensor, "ba
 def pulled_back_by_length(
     network: Network, target: Functional
 ) -> tuple[Float[Tensor, "length batch token width"], Float[Tensor, " length"]]:
-    """T_k^T c for every length k, and what paths of each length that begin at constants add to the target."""
-    network = seen_by(target, network)
+    """Return T_k^T c for every length k, and what paths of each length that begin at constants add to the target.
+
+    With t marking an attention edge, T(t) = sum over k of t^k T_k, and T_k^T c is what paths of length k send: the
+    adjoints of all lengths are carried back side by side (`tape`).
+    """
+    network = network_read_by(target, network)
     last, constant = pulled_back_through_tail(network, target)
     adjoint = Sums(last[None, None, None])
     constants = last.new_zeros(network.layers + 1)
@@ -150,7 +150,7 @@ def pulled_back_by_length(
     for layer in reversed(range(network.layers)):
         pulled = pulled_through(network, layer, adjoint, "attention")
         if pulled.constants is not None:
-            constants[: pulled.constants.ends[0]] += pulled.constants.dense[0, :, 0]
+            constants[: pulled.constants.stop[0]] += pulled.constants.dense[0, :, 0]
         if pulled.before is None:  # nothing that enters this block leaves it
             return last.new_zeros(network.layers + 1, *network.streams[0].shape), constants
         adjoint = pulled.before

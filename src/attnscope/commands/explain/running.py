@@ -27,8 +27,8 @@ from attnscope.hf.tapping.capture import Captured, asked_with, gradient_under
 from attnscope.hf.tapping.entrances import Entrance
 from attnscope.hf.tapping.streams_in import PROMPT, entering_rows
 from attnscope.hf.tapping.zeroing import moved_by_zeroing
+from attnscope.pathways.affine import Affine
 from attnscope.pathways.network import Network
-from attnscope.pathways.operator_jacobian import Affine
 from attnscope.pathways.operator_maps import directions
 from attnscope.pathways.targets import pulled_back, pulled_back_by_length
 

@@ -25,14 +25,14 @@ from attnscope.commands.operator.record import OperatorMap
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
 from attnscope.core.words import numeral
-from attnscope.pathways.network import relative_difference
-from attnscope.pathways.operator_jacobian import (
+from attnscope.pathways.affine import (
     Affine,
     BesideJacobian,
     as_linear_operator,
     beside_jacobian,
     singular_values,
 )
+from attnscope.pathways.network import relative_difference
 from attnscope.pathways.operator_maps import MAPS, collapsed, few_probes
 
 
@@ -134,7 +134,7 @@ class Operator:
         return replace(self, affine=Affine(network, network.layers, network.layers, True))
 
     def row(self, token: int, channel: int) -> Float[Tensor, "token width"]:
-        """The row of T that gives one number of the output: what every number that enters is multiplied by. Where the
+        """The row of T that gives one number of the output: what every number that enters is scale_heads by. Where the
         model gives one row of classes, `token` is 0."""
         unit = torch.zeros_like(self._rows)
         unit[_place(token, len(unit), "row"), _place(channel, unit.shape[1], "channel of the output")] = 1

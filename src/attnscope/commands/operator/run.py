@@ -38,7 +38,7 @@ from attnscope.hf.loading.one_text import reading
 from attnscope.hf.loading.options import Loading, refuse_unknown_bos
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.seeing.restoring import looking_at, with_gradients
-from attnscope.pathways.operator_jacobian import Affine
+from attnscope.pathways.affine import Affine
 
 PRECISIONS = ("float64", "float32")
 

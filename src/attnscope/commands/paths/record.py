@@ -70,7 +70,7 @@ class LengthRow:
 
     @property
     def mean(self) -> float:
-        """What the mean path of this length adds (`pathways.mean_path`, as the target sees it)."""
+        """What the mean path of this length adds to the target."""
         return self.stream / self.paths if self.paths else 0.0
 
 

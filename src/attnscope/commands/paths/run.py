@@ -53,13 +53,13 @@ from attnscope.hf.loading.one_text import Reading, reading
 from attnscope.hf.loading.options import Loading, refuse_unknown_bos
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.seeing.restoring import looking_at, with_gradients
-from attnscope.pathways.ends import both_ends, by_length
+from attnscope.pathways.energy import Energy, outer_routes, path_energy
 from attnscope.pathways.heads import head_table
-from attnscope.pathways.lengths import Energy, Lengths, RankView, path_energy, rank_view
+from attnscope.pathways.lengths import Lengths, RankView, by_length, rank_view
 from attnscope.pathways.network import Edges, Network, number_of_paths
 from attnscope.pathways.network import edges as edges_of_blocks
 from attnscope.pathways.shapley import shapley
-from attnscope.pathways.targets import seen_by
+from attnscope.pathways.targets import network_read_by
 from attnscope.pathways.top_paths import TopPaths, top_paths
 
 PRECISIONS = ("float64", "float32")
@@ -135,9 +135,9 @@ def paths(
         edges = tuple(by_length(network, goal.target, sources=False).lengths.tolist()) if mlp else None
         players = _players(network, goal, blocks, progress) if mlp else None
         progress("energies", 0, 0)
-        ends = both_ends(seen_by(goal.target, network), goal.target, suffixes, blocks)
-        energy = path_energy(network, draws, seed, goal.target, SIGNS_AT_ONCE, ends) if draws else None
-        chains = top_paths(network, goal.target, top, suffixes, seed=seed, advance=progress, ends=ends)
+        outer = outer_routes(network_read_by(goal.target, network), goal.target, suffixes, blocks)
+        energy = path_energy(network, draws, seed, goal.target, SIGNS_AT_ONCE, outer) if draws else None
+        chains = top_paths(network, goal.target, top, suffixes, seed=seed, advance=progress, outer=outer)
     rows = _rows(graded, number_of_paths(network, blocks), view if len(read.words) != 1 else None, energy, said)
     return PathReport(
         model=loaded.name,
@@ -149,7 +149,7 @@ def paths(
         output=goal.entries.output,
         position=goal.position,
         dtype=str(network.streams[0].dtype).removeprefix("torch."),
-        value=float(goal.target(seen_by(goal.target, network).output)),
+        value=float(goal.target(network_read_by(goal.target, network).output)),
         total=float(graded.sum()),
         linear_difference=network.apart,
         lengths=rows,
@@ -201,7 +201,7 @@ def _anatomy(loaded: Loaded, read: Reading, stack: str | None) -> Anatomy:
 
 
 def _players(network: Network, goal: Aim, blocks: tuple[Edges, ...], progress: Advance) -> Players:
-    found = shapley(network, goal.target, "heads and mlps", advance=progress, found=blocks)
+    found = shapley(network, goal.target, "heads and mlps", advance=progress, blocks=blocks)
     heads, mlps = ([values.tolist() for values in kind] for kind in (found.heads, found.mlps))
     return Players(tuple(map(tuple, heads)), tuple(map(tuple, mlps)), found.nothing, found.everything)
 

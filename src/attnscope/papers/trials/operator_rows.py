@@ -35,8 +35,8 @@ from attnscope.hf.loading.options import Loading, Sampling
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.tapping.capture import asked_with, capture
 from attnscope.papers.models.nano import Config, Nano
+from attnscope.pathways.affine import Affine, beside_jacobian
 from attnscope.pathways.network import Network, relative_difference
-from attnscope.pathways.operator_jacobian import Affine, beside_jacobian
 
 MAPS = ("norm", "input", "output", "contribution")
 BASELINES = ("rollout", "raw_attention")

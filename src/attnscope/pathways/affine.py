@@ -1,12 +1,24 @@
-"""T beside J, the derivative of the model at the same input.
+"""The whole network at one input as a single affine map, out = T x + b (arXiv:2601.17958), without ever writing T.
 
-Both are matrices of the same shape, and both say what the output does with the input, but of different questions: J
-what a small change does, with patterns, deviations and gates moving along; T what the input is made into, with all of
-these held. Where nothing is frozen that could move, both are equal.
+Freeze, for one input, every attention pattern A_h, every norm's deviation and every ratio phi(z)/z of an activation.
+With X as a vector, token after token, (A (x) M) vec(X) = vec(A X M^T), and every part of a block is a matrix:
 
-For y of independent signs, E |M^T y|^2 = ||M||_F^2, and E <T^T y, J^T y> = <T, J>_F: so norms, the angle between the
-two and their distance follow from the same few products with both. Standard errors are those of the jackknife, which
-leaves out one y at a time.
+    attention   sum_h A_h (x) (W_V^h W_O^h)^T          tokens are mixed by A_h, channels by the head's weights
+    norm        diag(1/sigma_i) (x) diag(gamma)(I - 11^T/d)
+    MLP         blockdiag_i (W_1 diag(phi(z_i)/z_i) W_2)^T
+    skip        I
+
+Their product over blocks is T, of (n d)^2 entries; biases and shifts of norms, carried through what follows them, are
+b. The frozen network of paths already runs a model's own code on parts of its stream. A product T x is one run of it on
+other parts, with constants dropped. A product T^T y is the derivative of that run, taken block by block from the last:
+each block's run is linear in its parts, so where it is differentiated does not matter, and one graph serves any number
+of y.
+
+T beside J, the derivative of the model at the same input. Both are matrices of the same shape. J says what a small
+change does, with patterns, deviations and gates moving along; T what the input is made into, with all of these held.
+They are equal if nothing that was frozen could move. For y of independent signs, E |M^T y|^2 = ||M||_F^2, and
+E <T^T y, J^T y> = <T, J>_F: so norms, the angle between the two and their distance follow from the same few products
+with both. Standard errors are those of the jackknife, which leaves out one y at a time.
 """
 
 from __future__ import annotations
@@ -26,25 +38,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.pathways.graded import Graded
 from attnscope.pathways.network import Network
 
-# The whole network at one input as a single affine map, out = T x + b (arXiv:2601.17958), without ever writing T.
-#
-# Freeze, for one input, every attention pattern A_h, every norm's deviation and every ratio phi(z)/z of an activation.
-# With X as a vector, token after token, (A (x) M) vec(X) = vec(A X M^T), and every part of a block is a matrix:
-#
-#     attention   sum_h A_h (x) (W_V^h W_O^h)^T          tokens are mixed by A_h, channels by the head's weights
-#     norm        diag(1/sigma_i) (x) diag(gamma)(I - 11^T/d)
-#     MLP         blockdiag_i (W_1 diag(phi(z_i)/z_i) W_2)^T
-#     skip        I
-#
-# Their product over blocks is T, of (n d)^2 entries; biases and shifts of norms, carried through what follows them, are
-# b. T is no Jacobian: a derivative would also move patterns, deviations and ratios (`operator_jacobian`).
-#
-# Nothing here linearises: the frozen network of paths already runs a model's own code on parts of its stream. A product
-# T x is one run of it on other parts, with constants dropped. A product T^T y is the derivative of that run, taken
-# block by block from the last: each block's run is linear in its parts, so where it is differentiated does not
-# matter, and one graph serves any number of y.
-
-ROOM = 2**25  # numbers that all products made at once may take together in one block
+MAX_NUMBERS = 2**25  # in one block, over all products made at once
 
 Streams = Float[Tensor, "many token width"]
 Answers = Float[Tensor, "many *leaves"]
@@ -52,7 +46,7 @@ Answers = Float[Tensor, "many *leaves"]
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """Blocks `first` up to before `last` of a network, and what follows the last of them where `tail` is set."""
+    """Blocks `first` up to before `last` of a network, and the network's tail if `tail` is set."""
 
     network: Network
     first: int
@@ -66,29 +60,29 @@ class Affine:
 
     @property
     def leaves(self) -> Float[Tensor, "*leaves"]:
-        """What the model itself makes of it: states or logits of tokens, or one row of classes."""
+        """What the model computes from it: states or logits of tokens, or one row of classes."""
         output = self.network.output if self.tail else self.network.streams[self.last]
         return output.flatten(0, -2) if output.ndim > 2 or len(output) > 1 else output[0]
 
     @property
     def at_once(self) -> int:
-        """How many products fit beside each other: a block is about eight streams wide inside."""
-        return max(1, ROOM // max(8 * self.enters.numel(), self.leaves.numel()))
+        """How many products fit into memory together: a block is about eight streams wide inside."""
+        return max(1, MAX_NUMBERS // max(8 * self.enters.numel(), self.leaves.numel()))
 
     @torch.no_grad()
     def times(self, vectors: Streams) -> Answers:
-        """T x for every x."""
+        """Return T x for every x."""
         return torch.cat([self._times(some) for some in torch.split(vectors, self.at_once)])
 
     def _times(self, vectors: Streams) -> Answers:
-        # Some models keep tokens before the batch, which is one sequence: only the shape differs.
+        # Some models keep tokens before the batch of one sequence: only the shape differs.
         parts = vectors.reshape(len(vectors), 1, 1, *self.network.streams[self.first].shape)
         for piece in self._pieces():
             parts = self._through(piece, parts, None).parts
         return parts.reshape(len(vectors), *self.leaves.shape)
 
     def transposed_times(self, answers: Answers) -> Streams:
-        """T^T y for every y."""
+        """Return T^T y for every y."""
         return torch.cat([self._transposed_times(some) for some in torch.split(answers, self.at_once)])
 
     def _transposed_times(self, answers: Answers) -> Streams:
@@ -98,12 +92,12 @@ class Affine:
         return answers.reshape(many, *self.enters.shape)
 
     def _back(self, piece: int, answers: Float[Tensor, " many *left"]) -> Float[Tensor, " many *entered"]:
-        """Through one block: autograd is given all y together, and runs back through one graph for them."""
+        """Carry y back through one block: autograd gets all y together and runs back through one graph."""
         with torch.inference_mode(False), torch.enable_grad():
             leaf = torch.zeros_like(self.network.streams[piece], requires_grad=True)
             left = self._through(piece, leaf[None, None, None], None).parts[0, 0, 0]
-        given = answers.reshape(len(answers), *left.shape).to(left)
-        back: Tensor = torch.autograd.grad(left, leaf, given, is_grads_batched=True)[0]
+        stacked = answers.reshape(len(answers), *left.shape).to(left)
+        back: Tensor = torch.autograd.grad(left, leaf, stacked, is_grads_batched=True)[0]
         return back
 
     @cached_property
@@ -116,7 +110,7 @@ class Affine:
         return parts.reshape(self.leaves.shape)
 
     def _pieces(self) -> Iterator[int]:
-        """Blocks by number; the tail is one more than the last of all."""
+        """Yield blocks by number; the tail is one more than the last block of the network."""
         yield from range(self.first, self.last)
         if self.tail:
             yield self.network.layers
@@ -146,7 +140,7 @@ class BesideJacobian:
 
 
 def jacobian_transposed_times(affine: Affine, answers: Answers) -> Streams:
-    """J^T y for every y, by the model's own derivative: its blocks run on plain tensors, nothing frozen."""
+    """Return J^T y for every y, by the model's own derivative: blocks run on plain tensors, nothing is frozen."""
     network = affine.network
     with torch.inference_mode(False), torch.enable_grad():
         leaf = network.streams[affine.first].detach().clone().requires_grad_()
@@ -154,15 +148,14 @@ def jacobian_transposed_times(affine: Affine, answers: Answers) -> Streams:
         for layer in range(affine.first, affine.last):
             stream = network.blocks[layer](stream)
         left = network.tail(stream) if affine.tail else stream
-    given = [one.reshape(left.shape).to(left) for one in answers]
-    back = [torch.autograd.grad(left, leaf, one, retain_graph=True)[0] for one in given]
+    back = [torch.autograd.grad(left, leaf, y.reshape(left.shape).to(left), retain_graph=True)[0] for y in answers]
     return torch.stack(back).reshape(len(answers), *affine.enters.shape)
 
 
 def beside_jacobian(affine: Affine, probes: int, seed: int) -> BesideJacobian:
     if probes < 2:
         raise RefusalError(f"A standard error needs two probes or more, not {probes}.")
-    # Drawn by the CPU wherever the network is: the same seed then means the same signs.
+    # Drawn on the CPU: the same seed gives the same signs on any device.
     generator = torch.Generator().manual_seed(seed)
     sums = []
     for begin in range(0, probes, affine.at_once):
@@ -171,8 +164,8 @@ def beside_jacobian(affine: Affine, probes: int, seed: int) -> BesideJacobian:
         frozen, true = affine.transposed_times(signs).double(), jacobian_transposed_times(affine, signs).double()
         pairs = ((frozen, frozen), (true, true), (frozen, true))
         sums.append(torch.stack([(a * b).flatten(1).sum(1) for a, b in pairs]))
-    every = torch.cat(sums, dim=1).T.tolist()
-    distance, cosine, size = (jackknife(every, ratio) for ratio in (_distance, _cosine, _size))
+    probed = torch.cat(sums, dim=1).T.tolist()
+    distance, cosine, size = (jackknife(probed, ratio) for ratio in (_distance, _cosine, _size))
     return BesideJacobian(*distance, *cosine, *size, probes)
 
 
@@ -196,7 +189,7 @@ def _size(sums: Squares) -> float:
 
 
 def jackknife(every: Sequence[Squares], ratio: Callable[[Squares], float]) -> tuple[float, float]:
-    """A function of sums over draws, and its standard error from leaving out one draw at a time."""
+    """Return a function of sums over draws, and its standard error from leaving out one draw at a time."""
     total = [math.fsum(column) for column in zip(*every, strict=True)]
     without = [ratio([t - o for t, o in zip(total, one, strict=True)]) for one in every]
     mean, count = math.fsum(without) / len(without), len(without)
@@ -204,31 +197,29 @@ def jackknife(every: Sequence[Squares], ratio: Callable[[Squares], float]) -> tu
     return ratio(total), math.sqrt(spread * (count - 1) / count)
 
 
-# The largest singular values of T, by Lanczos iteration on T^T T with products alone (scipy's ARPACK).
-
-# ARPACK stops when an eigenvalue of T^T T is known to this share of itself: singular values then to half of it. Below
-# what rounding leaves in a product it would never stop.
+# ARPACK stops when an eigenvalue of T^T T is known to this share of itself: singular values then to half of it. With a
+# tolerance below the rounding of a product it would never stop.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 
 
 def as_linear_operator(affine: Affine) -> Any:
-    """On flat vectors."""
+    """Return T as a scipy operator on flat vectors."""
     from scipy.sparse.linalg import LinearOperator
 
     enters, leaves = affine.enters, affine.leaves
 
     def times(vectors: Any) -> Any:
-        given = torch.as_tensor(np.asarray(vectors).T.reshape(-1, *enters.shape)).to(enters)
-        return affine.times(given).flatten(1).T.double().cpu().numpy()
+        stacked = torch.as_tensor(np.asarray(vectors).T.reshape(-1, *enters.shape)).to(enters)
+        return affine.times(stacked).flatten(1).T.double().cpu().numpy()
 
     def transposed_times(answers: Any) -> Any:
-        given = torch.as_tensor(np.asarray(answers).T.reshape(-1, *leaves.shape)).to(enters)
-        return affine.transposed_times(given).flatten(1).T.double().cpu().numpy()
+        stacked = torch.as_tensor(np.asarray(answers).T.reshape(-1, *leaves.shape)).to(enters)
+        return affine.transposed_times(stacked).flatten(1).T.double().cpu().numpy()
 
     return LinearOperator(
         (leaves.numel(), enters.numel()),
-        matvec=lambda one: times(one).reshape(-1),
-        rmatvec=lambda one: transposed_times(one).reshape(-1),
+        matvec=lambda x: times(x).reshape(-1),
+        rmatvec=lambda y: transposed_times(y).reshape(-1),
         matmat=times,
         rmatmat=transposed_times,
         dtype=np.float64,
@@ -236,19 +227,13 @@ def as_linear_operator(affine: Affine) -> Any:
 
 
 def singular_values(affine: Affine, k: int, seed: int) -> Float[Tensor, " k"]:
-    """The k largest, largest first."""
+    """Return the k largest, largest first, by Lanczos iteration on T^T T with products alone (scipy's ARPACK)."""
     from scipy.sparse.linalg import svds
 
     most = min(affine.leaves.numel(), affine.enters.numel()) - 1
     if not 1 <= k <= most:
         raise RefusalError(f"Lanczos iteration finds 1 to {most} singular values here, not {k}: ask for as many.")
     start = np.random.default_rng(seed).standard_normal(most + 1)
-    found = svds(
-        as_linear_operator(affine),
-        k=k,
-        tol=TOLERANCE[affine.enters.dtype],
-        v0=start,
-        return_singular_vectors=False,
-        solver="arpack",
-    )
+    options = {"tol": TOLERANCE[affine.enters.dtype], "v0": start, "return_singular_vectors": False, "solver": "arpack"}
+    found = svds(as_linear_operator(affine), k=k, **options)
     return torch.from_numpy(np.sort(found)[::-1].copy()).to(affine.enters)
