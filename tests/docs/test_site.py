@@ -36,7 +36,7 @@ def test_every_page_has_a_place_in_the_navigation_and_every_place_a_page() -> No
     placed |= {_resolved("docs/reference/index", page) for page, _, _ in INDEX if page.startswith("..")}
     there = [*(ROOT / "docs").rglob("*.md"), *NOTEBOOKS]
     named = {str(page.relative_to(ROOT).with_suffix("")) for page in there}
-    named |= {"CONTRIBUTING", "CHANGELOG", "SECURITY"}
+    named |= {"CONTRIBUTING", "CHANGELOG", "CODE_OF_CONDUCT", "SECURITY"}
     assert placed - MADE == named
 
 

@@ -51,8 +51,11 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
     "docs/contributing/index": (
         "../../CONTRIBUTING",
         "rooms",
+        "glossary",
         "walk",
+        "house",
         "../../CHANGELOG",
+        "../../CODE_OF_CONDUCT",
         "../../SECURITY",
     ),
 }
