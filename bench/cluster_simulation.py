@@ -177,7 +177,7 @@ class Cluster:
         self._leaves_the_store(worker, now)
         self.outcome.largest_loss = max(self.outcome.largest_loss, lost)
         self._start(worker, now + self.given.notice_seconds)
-        while self.queue and self.idle:  # what was lost goes to whoever waits
+        while self.queue and self.idle:  # lost tasks go to an idle worker
             self._takes(self.idle.pop(), now)
 
     def _lose(self, worker: int) -> int:

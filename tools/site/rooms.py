@@ -1,4 +1,4 @@
-"""The rooms as a drawing, made from the contract that `lint-imports` holds, and from what each room says of itself."""
+"""The rooms as a drawing, made from the contract that `lint-imports` holds and from the docstring of each room."""
 
 from __future__ import annotations
 
