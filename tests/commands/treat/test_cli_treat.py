@@ -83,7 +83,7 @@ def test_unfinished_training_is_spoken_of_and_not_lost_for_a_typo(given: list[st
     partial.mkdir(parents=True)
     (partial / "control.safetensors").write_bytes(b"kept")
     replaced = CliRunner().invoke(app, typed)
-    assert "will be replaced; --resume would go on with it" in replaced.stderr
+    assert "will be replaced; --resume would continue it" in replaced.stderr
     assert (partial / "control.safetensors").read_bytes() == b"kept"
     going_on = CliRunner().invoke(app, [*typed, "--resume"])
     assert "training in" not in going_on.stderr

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -25,19 +25,18 @@ from attnscope.commands.view.maps import Gathered, inputs_of, parts_of
 from attnscope.commands.view.record import Opened, Part, View
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
-from attnscope.core.stamp import Stamp, refuse_unusable_seed
 from attnscope.core.words import ranges
 from attnscope.data.medium import readable
 from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.anatomy.example import cut_down, run
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import loaded_model, out_of_memory, precision_and_place, refusing_what_does_not_run
+from attnscope.hf.loading.load import Loaded, load
 from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.one_text import Reading
-from attnscope.hf.loading.options import Loading, refuse_unknown_bos
+from attnscope.hf.loading.options import Loading, Sampling, TextOptions, with_options
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.running import out_of_memory, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.seeing.restoring import (
     ExchangedModulesError,
     evaluating,
@@ -54,6 +53,7 @@ VERIFIED_TOKENS = 256  # the verifier is dense in float64; of a longer text it i
 Text = str | Path | tuple[Any, Any] | Mapping[str, Any]
 
 
+@with_options(TextOptions)
 def view(
     model: str | Path | nn.Module | Loaded,
     text: Text | None = None,
@@ -63,16 +63,12 @@ def view(
     survey: Survey | str | Path | None = None,
     sample: int | None = None,
     max_mb: float = 64.0,
-    dtype: str = "float32",
-    device: str = "cpu",
-    bos: str = "auto",
-    random_init: bool = False,
-    seed: int = 0,
+    loading: Loading = Loading(),
+    sampling: Sampling = Sampling(),
     tokenizer: Tokenizer | None = None,
     processor: Any | None = None,
-    allow_pickle: bool = False,
-    trust_remote_code: bool = False,
     progress: Advance = silent,
+    **kwargs: Unpack[TextOptions],
 ) -> View:
     """The attention of `model` on `text` (or on a ready batch of one sequence, a picture or a sound, as `explain` reads
     them, also as one of a pair with a text). An encoder-decoder takes a pair of
@@ -82,16 +78,14 @@ def view(
     text, `survey` and `sample` name a sequence that a finding of a survey points at. Pages above `max_mb` are refused
     before they are made.
     """
-    refuse_unknown_bos(bos)
-    refuse_unusable_seed(seed)
     _refuse_no_size(max_mb)
     given, behind = _asked(readable(text), survey, sample)
     if behind is not None and layer is None and head is None:
         layer, head = behind.layer, behind.head
     progress("loading", 0, 0)
-    loaded = loaded_model(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
+    loaded = load(model, loading=loading, tokenizer=tokenizer, cast=False)
     refuse_broken_weights(loaded)
-    read = reading_of(loaded, given, bos, processor=processor, what="Views")
+    read = reading_of(loaded, given, sampling.bos, processor=processor, what="Views")
     _refuse_single(read)
     with looking_at(loaded.model), quiet(), _fitting(len(read.words)), without_gradients():
         progress("probing", 0, 0)
@@ -122,14 +116,12 @@ def view(
         opened=_opened(parts, layers, heads),
         checked=_checked(check, gathered.disagreement, len(read.words)),
         notes=tuple(notes),
-        provenance={
-            "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
+        provenance=loaded.stamped(
             **_begun(read, survey),
             **({} if behind is None else {"sample": behind.sample}),
-            "routes": list(found.routes),
-            "seed": seed,
-            **Stamp.now().to_json(),
-        },
+            routes=list(found.routes),
+            seed=loading.seed,
+        ),
     )
 
 
@@ -158,7 +150,7 @@ def _begun(read: Reading, survey: Survey | str | Path | None) -> dict[str, Any]:
     told = None if survey is None else opened(survey, Survey).provenance.get("bos")
     if told is not None:
         return {"bos": told}
-    return {} if read.beginning is None else {"bos": read.beginning.to_json()}
+    return read.bos_note()
 
 
 def _said(given: Any, read: Reading) -> str:
