@@ -18,7 +18,7 @@ WRITTEN_AND_SAID = {"as_json", "chart", "charts", "fail_on", "out", "published",
 # What a command makes a pattern of, which its twin is given; and what is a name on one side and a value on the other.
 OTHERWISE = {
     "scan": {"view"},  # another twin: attnscope.view
-    "compile": {"pattern", "n", "k", "model", "text", "layer", "head"},
+    "compile": {"pattern", "n", "k", "model", "text", "block", "head"},
     "compare": {"a", "b"},
     "reproduce": {"paper"},
     "variants": {"remedies"},  # another table

@@ -79,7 +79,7 @@ def compile(
         str | None, typer.Option(help="Take the pattern from a head of this model, as it reads --text.")
     ] = None,
     text: Annotated[str | None, typer.Option(help="What the model reads: a text, or a file of one.")] = None,
-    layer: Annotated[int, typer.Option(help="Layer of the observed head.", min=0)] = 0,
+    block: Annotated[int, typer.Option(help="Block of the observed head, from 0.", min=0)] = 0,
     head: Annotated[int, typer.Option(help="The observed head.", min=0)] = 0,
     seed: Annotated[int, seed_option("generated patterns and for the search", 0)] = 0,
     budget: Annotated[float, budget_option("the search, about; one that has not found a head yet goes on.")] = 300.0,
@@ -105,8 +105,8 @@ def compile(
             from attnscope.hf.tapping.observed import observed_pattern
 
             run.progress(f"reading the text with {model}", 0, 0)
-            target = observed_pattern(load(model), text_or_file(text or ""), layer=layer, head=head, k=k or 4)
-            name = f"{Path(model).name}-layer{layer}-head{head}"
+            target = observed_pattern(load(model), text_or_file(text or ""), layer=block, head=head, k=k or 4)
+            name = f"{Path(model).name}-layer{block}-head{head}"
         else:
             target = _pattern(str(pattern), n, k, seed, causal, normalise)
             name = f"{pattern}-n{n}-k{k or 1}" if n is not None else Path(str(pattern)).stem

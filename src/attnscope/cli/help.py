@@ -50,11 +50,11 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "view": (
         'attnscope view pocket "The dog chased its own tail and the dog"',
-        "attnscope view pocket --from attnscope-pocket --layer 3 --head 2",
+        "attnscope view pocket --from attnscope-pocket --block 3 --head 2",
     ),
     "compile": (
         "attnscope compile window -n 64 -k 4 --causal",
-        'attnscope compile --model pocket --text "The dog saw the dog" --layer 1',
+        'attnscope compile --model pocket --text "The dog saw the dog" --block 1',
     ),
     "capacity": ("attnscope capacity -n 256 -k 4", "attnscope capacity -n 64 -k 2 --dtype bfloat16 --verbose"),
     "variants": ("attnscope variants", "attnscope variants gated_output"),

@@ -67,7 +67,7 @@ def treat(
             help="Train what the remedy adds and the projections of its blocks, or all parameters. Default: added."
         ),
     ] = None,
-    layers: Annotated[
+    blocks: Annotated[
         str | None, typer.Option(help="Blocks to change: 3, 0-5, or 2,4,6. Default: all.", metavar="BLOCKS")
     ] = None,
     heads: Annotated[int | None, typer.Option(help="prune: how many heads to take out.", min=1)] = None,
@@ -91,7 +91,7 @@ def treat(
     from attnscope.core.finding import refuse_unknown_remedy
 
     refuse_unknown_remedy(remedy)
-    thresholds, numbers, settings = Thresholds.parse(threshold or []), block_numbers(layers), _settings(setting or [])
+    thresholds, numbers, settings = Thresholds.parse(threshold or []), block_numbers(blocks), _settings(setting or [])
     check_corpus(corpus)
     check_model(model, loading)
     folder = output.out or model_folder(model, loading.random_init)
@@ -116,7 +116,7 @@ def treat(
             rate=rate,
             training=not no_training,
             train=train,
-            layers=numbers,
+            blocks=numbers,
             heads=heads,
             keep_loss=keep_loss,
             settings=settings,

@@ -36,9 +36,9 @@ def view(
             "encoder-decoder, which writes it itself where it is left out."
         ),
     ] = None,
-    layer: Annotated[
+    block: Annotated[
         str | None,
-        typer.Option(help="Where the page opens; several (0-3,7) are all that is written.", metavar="LAYERS"),
+        typer.Option(help="Where the page opens; several (0-3,7) are all that is written.", metavar="BLOCKS"),
     ] = None,
     head: Annotated[
         str | None,
@@ -73,7 +73,7 @@ def view(
         found = twin(
             model,
             (read[0], read[1]) if len(read) > 1 else next(iter(read), None),
-            layer=layer,
+            block=block,
             head=head,
             survey=survey,
             sample=sample,

@@ -4,7 +4,7 @@
     view.save("view.html"); view.attention(layer=3, head=1)
     attnscope.view("pocket", survey="attnscope-pocket", sample=6)      the sequence behind a finding, token by token
 
-The model runs once with its fused attention on. Layer by layer its maps are made in row blocks from queries and keys,
+The model runs once with its fused attention on. Block by block its maps are made in row blocks from queries and keys,
 compared with what the model mixed, and kept in eight bits a weight: floating-point maps never live longer than a block.
 """
 
@@ -58,7 +58,7 @@ def view(
     model: str | Path | nn.Module | Loaded,
     text: Text | None = None,
     *,
-    layer: Words = None,
+    block: Words = None,
     head: Words = None,
     survey: Survey | str | Path | None = None,
     sample: int | None = None,
@@ -74,14 +74,14 @@ def view(
     them, also as one of a pair with a text). An encoder-decoder takes a pair of
     source and target too; given the source alone, it writes the target itself.
 
-    A single `layer` or `head` is where the page opens; several (`"0-3"`, `[0, 5]`) are all that is kept. Instead of a
+    A single `block` or `head` is where the page opens; several (`"0-3"`, `[0, 5]`) are all that is kept. Instead of a
     text, `survey` and `sample` name a sequence that a finding of a survey points at. Pages above `max_mb` are refused
     before they are made.
     """
     _refuse_no_size(max_mb)
     given, behind = _asked(readable(text), survey, sample)
-    if behind is not None and layer is None and head is None:
-        layer, head = behind.layer, behind.head
+    if behind is not None and block is None and head is None:
+        block, head = behind.layer, behind.head
     progress("loading", 0, 0)
     loaded = load(model, loading=loading, tokenizer=tokenizer, cast=False)
     refuse_broken_weights(loaded)
@@ -92,9 +92,9 @@ def view(
         with refusing_what_does_not_run(loaded, "this text"):
             found = anatomy(loaded.model, read.batch)
             check = _verified(loaded, found, read)
-        layers = chosen(layer, (site.layer for site in found.sites), "layer")
+        blocks = chosen(block, (site.layer for site in found.sites), "block")
         heads = chosen(head, (number for site in found.sites for number in range(site.heads)), "head")
-        gathered = Gathered(found, layers.kept, heads.kept, max_mb, progress)
+        gathered = Gathered(found, blocks.kept, heads.kept, max_mb, progress)
         with (
             evaluating(loaded.model),
             without_cache(loaded.model),
@@ -103,7 +103,7 @@ def view(
         ):
             run(loaded.model, read.batch)
     parts = parts_of(gathered, found)
-    notes = [*read.notes, *found.notes, *_left_out(layers, heads, layer, head)]
+    notes = [*read.notes, *found.notes, *_left_out(blocks, heads, block, head)]
     if survey is not None:
         notes += _notes_on_survey(opened(survey, Survey), loaded, behind)
     return View(
@@ -113,7 +113,7 @@ def view(
         dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
         inputs=inputs_of(gathered, loaded, read),
         parts=parts,
-        opened=_opened(parts, layers, heads),
+        opened=_opened(parts, blocks, heads),
         checked=_checked(check, gathered.disagreement, len(read.words)),
         notes=tuple(notes),
         provenance=loaded.stamped(
@@ -185,14 +185,14 @@ def _verified(loaded: Loaded, found: Anatomy, read: Reading) -> Verification:
 def _checked(check: Verification, disagreement: float, tokens: int) -> str:
     where = "" if tokens <= VERIFIED_TOKENS else " (asked of the beginning of the text)"
     return (
-        f"Weights times values agree with what the model mixed to {disagreement:.1e} of the largest in every layer "
+        f"Weights times values agree with what the model mixed to {disagreement:.1e} of the largest in every block "
         f"shown, on this text. The verifier{where}: {check.sentence}"
     )
 
 
-def _left_out(layers: Choice, heads: Choice, layer: Words, head: Words) -> list[str]:
+def _left_out(blocks: Choice, heads: Choice, block: Words, head: Words) -> list[str]:
     said = []
-    for choice, words, what in ((layers, layer, "layers"), (heads, head, "heads")):
+    for choice, words, what in ((blocks, block, "blocks"), (heads, head, "heads")):
         if words is not None and not isinstance(words, int) and not str(words).strip().isdecimal():
             said.append(f"Only {what} {ranges(choice.kept)} are here.")
     return said
@@ -206,14 +206,14 @@ def _notes_on_survey(survey: Survey, loaded: Loaded, behind: Behind | None) -> l
     return said
 
 
-def _opened(parts: tuple[Part, ...], layers: Choice, heads: Choice) -> Opened:
-    """The first part, layer and head that fit what was asked for."""
+def _opened(parts: tuple[Part, ...], blocks: Choice, heads: Choice) -> Opened:
+    """Return the first part, block and head that fit what was asked for."""
     for part in parts:
-        layer = part.layers[0] if layers.opens is None else layers.opens
+        layer = part.layers[0] if blocks.opens is None else blocks.opens
         there = [one.head for one in part.heads if one.layer == layer]
         if there and (heads.opens is None or heads.opens in there):
             return Opened(part.name, layer, there[0] if heads.opens is None else heads.opens)
-    raise RefusalError(f"Layer {layers.opens} has no head {heads.opens}: choose with --layer and --head.")
+    raise RefusalError(f"Block {blocks.opens} has no head {heads.opens}: choose with --block and --head.")
 
 
 @contextmanager
@@ -226,5 +226,5 @@ def _fitting(tokens: int) -> Iterator[None]:
             raise
         raise RefusalError(
             f"A view of {tokens} tokens does not fit into memory: give one of {max(tokens // 2, 2)} tokens, or fewer "
-            "layers with --layer 0-3."
+            "blocks with --block 0-3."
         ) from error
