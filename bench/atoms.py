@@ -29,8 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 import attnscope
-from attnscope.hf.loading.load import Loaded, load_as
-from attnscope.hf.loading.options import Loading
+from attnscope.hf.loading.load import Loaded, load
 from attnscope.stats.intervals import bootstrap_mean
 from tools.fetch_models import path as weights
 
@@ -128,7 +127,7 @@ def main() -> None:
     parser.add_argument("--method", default=METHODS, help="`default,slow,random` takes four times as long")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    loaded = load_as(str(weights("rxnmapper")), Loading(allow_pickle=True))
+    loaded = load(weights("rxnmapper"), allow_pickle=True)
     values: dict[str, list[bool]] = defaultdict(list)
     groups: list[int] = []
     chance, same = [], []

@@ -30,7 +30,8 @@ TURNS = 5
 def measure(k: int, width: int, many: int) -> dict[str, Any]:
     import torch
 
-    from attnscope import fixed_keys, generate, queries_for, queries_for_many
+    from attnscope import generate
+    from attnscope.commands.compile.fixed_keys import fixed_keys, queries_for, queries_for_many
     from attnscope.heads.accuracy import Accuracy
     from attnscope.heads.certificate import certify
     from attnscope.heads.rounding import rounded

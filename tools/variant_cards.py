@@ -43,11 +43,13 @@ it out in Python:
 ```python
 import torch
 
+from attnscope.core.variant import Size
+
 query, key, value, stream = (torch.randn(shape) for shape in [(1, 12, 16, 64)] * 3 + [(1, 16, 768)])
 local = attnscope.variants("local")
 mixed = local(query, key, value, visible=None, causal=True, scale=0.125, window=64)   # [batch, head, token, dim]
 gates = attnscope.variants("gated_output")
-own = gates.start(attnscope.Size(heads=12, dim=64, width=768))                        # tensors to begin with
+own = gates.start(Size(heads=12, dim=64, width=768))                                  # tensors to begin with
 mixed = gates(mixed.transpose(1, 2), stream, **own)                                   # [batch, token, head, dim]
 ```
 

@@ -105,7 +105,7 @@ def test_an_interruption_says_how_much_is_kept(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr("attnscope.commands.capacity.worklist.measure", second_interrupted)
     result = invoke("capacity", "-n", "12", "-k", "1", "--seeds", "2", "--budget", "20")
     assert result.exit_code == 130
-    assert "1 measurement done until then is kept: run the same command to go on." in result.stderr
+    assert "1 measurement done until then is kept: run the same command to continue." in result.stderr
     assert len(list((tmp_path / "cache").rglob("*.json"))) == 1
 
 

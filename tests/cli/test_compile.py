@@ -200,7 +200,7 @@ def test_refused_models() -> None:
 
 def test_the_pattern_of_a_real_head(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the pocket model's head looks at most, one key per token."""
-    result = invoke("compile", "--model", "pocket", "--text", "The dog chased its own tail.", "-k", "1", "--layer", "1",
+    result = invoke("compile", "--model", "pocket", "--text", "The dog chased its own tail.", "-k", "1", "--block", "1",
                     "--head", "0", "--method", "moment_curve", "--json")  # fmt: skip
     assert result.exit_code == 0, (result.output, result.exception)
     data = json.loads(result.stdout)

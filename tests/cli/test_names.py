@@ -14,6 +14,7 @@ from attnscope.commands.collapse import record as collapse
 from attnscope.commands.collapse import record as published
 from attnscope.core.files import neighbour_meant
 from attnscope.hf.editing.surgery import VARIANTS
+from attnscope.hf.loading.options import Loading
 from attnscope.hf.loading.shapes import SHAPES
 from tests.command import offline
 from tests.specimens import save_specimen
@@ -93,7 +94,7 @@ def test_lists_that_are_kept_apart_from_torch_are_those_that_torch_uses() -> Non
 
 def test_right_names_pass(tmp_path: Path) -> None:
     check_model("pocket")
-    check_model("bert-base", random_init=True, shapes=True)
+    check_model("bert-base", Loading(random_init=True), shapes=True)
     check_model(str(save_specimen(tmp_path / "model")))
 
 

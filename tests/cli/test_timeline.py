@@ -1,4 +1,4 @@
-"""`attnscope timeline` and `attnscope watch RUN`: pages without torch, checkpoints in the order of steps, a live screen
+"""`attnscope timeline`: pages without torch, checkpoints in the order of steps, a live screen
 under a real terminal."""
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Terminal:
 def test_a_run_is_followed_while_it_is_written_and_q_leaves(tmp_path: Path) -> None:
     with RunLog.create(tmp_path / "run", header()) as log:
         log.append(look(0))
-        screen = Terminal("watch", str(tmp_path / "run"), "--refresh", "0.1")
+        screen = Terminal("timeline", str(tmp_path / "run"), "--live", "--refresh", "0.1")
         screen.until("step 50 ·")
         for number in range(1, 18):
             log.append(look(number))
@@ -168,9 +168,11 @@ def test_a_run_is_followed_while_it_is_written_and_q_leaves(tmp_path: Path) -> N
 
 def test_without_a_terminal_it_says_how_things_stand(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 20)
-    done = CliRunner().invoke(app, ["watch", str(tmp_path / "run")])
+    done = CliRunner().invoke(app, ["timeline", str(tmp_path / "run"), "--live"])
     assert done.exit_code == 0
     assert "step 1,000 · loss" in done.stdout
     assert "q leaves" not in done.stdout
-    missing = CliRunner().invoke(app, ["watch", str(tmp_path / "none")])
+    missing = CliRunner().invoke(app, ["timeline", str(tmp_path / "none"), "--live"])
     assert isinstance(missing.exception, RefusalError)
+    two = CliRunner().invoke(app, ["timeline", str(tmp_path / "run"), str(tmp_path / "run"), "--live"])
+    assert isinstance(two.exception, RefusalError)

@@ -9,6 +9,8 @@ import pytest
 
 import attnscope
 from attnscope.cli.main import app
+from attnscope.core.errors import RefusalError
+from attnscope.hf.loading.options import Loading, Sampling
 from tests.command import attnscope as typed
 
 # What only a command has: where things are written, what is printed, and what stops a build.
@@ -16,7 +18,7 @@ WRITTEN_AND_SAID = {"as_json", "chart", "charts", "fail_on", "out", "published",
 # What a command makes a pattern of, which its twin is given; and what is a name on one side and a value on the other.
 OTHERWISE = {
     "scan": {"view"},  # another twin: attnscope.view
-    "compile": {"pattern", "n", "k", "model", "text", "layer", "head"},
+    "compile": {"pattern", "n", "k", "model", "text", "block", "head"},
     "compare": {"a", "b"},
     "reproduce": {"paper"},
     "variants": {"remedies"},  # another table
@@ -26,8 +28,7 @@ OTHERWISE = {
     "paths": {"removal", "resume"},  # another twin: attnscope.task_paths
     "view": {"beside"},  # the twin takes a pair
     "doctor": {"clear_cache"},  # not a look but an act
-    "watch": {"run", "refresh", "once"},  # the screen of a run, where the twin writes one
-    "timeline": {"runs"},  # any number of them
+    "timeline": {"runs", "live", "refresh", "once"},  # any number of runs; the live screen has no twin
     "report": {"keep_text"},  # an option of the page of a survey, which the twin hands on
 }
 RENAMED = {("capacity", "no_cache"): "no_use_cache"}
@@ -67,7 +68,7 @@ def test_defaults_are_those_of_the_twin(name: str) -> None:
             assert (mine is required) == (other is required), f"{name}: {option}"
             assert mine == other, f"{name}: {option} is {mine} on the command line and {other} in Python"
         compared += 1
-    assert compared or name in ("compare", "report", "watch", "doctor")
+    assert compared or name in ("compare", "report", "doctor")
 
 
 def test_defaults_of_evaluating_are_those_of_its_own_twin() -> None:
@@ -92,3 +93,29 @@ def test_defaults_of_a_task_are_those_of_its_own_twin() -> None:
     theirs = inspect.signature(attnscope.task_paths).parameters
     for option in ("removal", "resume", "dtype", "device", "stack", "bos", "seed", "random_init"):
         assert default_of(COMMANDS["paths"], option) == theirs[option].default, option
+
+
+def test_options_of_loading_and_sampling_may_be_given_whole_or_as_keywords() -> None:
+    whole: dict[str, Any] = {"loading": Loading(seed=3), "sampling": Sampling(samples=2, max_tokens=16, seed=3)}
+    words: dict[str, Any] = {"samples": 2, "max_tokens": 16, "seed": 3}
+    a, b = (attnscope.scan("pocket", measures="entropy", **one) for one in (whole, words))
+    assert a.to_json()["cells"] == b.to_json()["cells"]
+    mixed = attnscope.scan("pocket", measures="entropy", max_tokens=16, **{**whole, "sampling": Sampling(samples=2)})
+    assert mixed.provenance["corpus"]["sequences"] == 2
+
+
+def test_an_unknown_keyword_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(RefusalError, match=r"scan\(\) has no parameter 'max_token'. Did you mean 'max_tokens'\?"):
+        attnscope.scan("pocket", max_token=8)  # type: ignore[call-arg]
+    with pytest.raises(RefusalError, match="has no parameter 'samples'"):
+        attnscope.explain("pocket", "A text.", samples=8)  # type: ignore[call-arg]
+    with pytest.raises(RefusalError, match="loading= takes a Loading, not a dict"):
+        attnscope.scan("pocket", loading={"dtype": "float64"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["scan", "collapse", "treat", "explain", "evaluate", "view", "paths", "operator"])
+def test_keywords_are_typed_in_the_signature(name: str) -> None:
+    parameters = inspect.signature(getattr(attnscope, name)).parameters
+    assert parameters["dtype"].annotation is str
+    assert {"loading", "sampling", "device", "bos", "random_init"} <= parameters.keys()
+    assert "kwargs" not in parameters

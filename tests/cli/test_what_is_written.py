@@ -44,7 +44,7 @@ FINDS = {
     "reproduce": (("stand_in", "--seeds", "1"), "stand_in", ["charts", "page.html", "results.json"]),
 }
 WITH_OUT = {"treat": ("model",)}  # a treated model is as large as a model: it is kept where a folder is named for it
-READS = {"report", "compare", "export", "measures", "merge", "timeline", "variants", "watch", "cite", "doctor"}
+READS = {"report", "compare", "export", "measures", "merge", "timeline", "variants", "cite", "doctor"}
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +56,7 @@ def specimen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(tmp_path: Path, specimen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a model in it, an experiment that takes no time, and charts that are not drawn."""
     blank = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10"></svg>'
-    for module in ("attnscope.reports.export", "attnscope.reports.export"):
-        monkeypatch.setattr(f"{module}.render", lambda *_, **__: blank)
+    monkeypatch.setattr("attnscope.reports.export.render", lambda *_, **__: blank)
     monkeypatch.setattr(driver, "experiments", lambda: {"stand_in": stand_in})
     monkeypatch.setattr(cards, "cards", lambda: {"stand_in": stand_in.card})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -10,8 +10,9 @@ from pathlib import Path
 import typer
 import yaml
 
-from attnscope.cli.main import STOPPED, app
+from attnscope.cli.main import app
 from attnscope.cli.output import NOBODY_READS, REFUSED
+from attnscope.cli.runner import INTERRUPTED
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -32,4 +33,4 @@ def test_the_workflow_runs_commands_that_there_are() -> None:
 def test_the_table_of_exit_codes_is_whole() -> None:
     page = (DOCS / "other_hands.md").read_text()
     told = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
-    assert told == {0, 1, REFUSED, STOPPED, NOBODY_READS, 128 + signal.SIGTERM}
+    assert told == {0, 1, REFUSED, INTERRUPTED, NOBODY_READS, 128 + signal.SIGTERM}

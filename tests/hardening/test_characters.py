@@ -110,7 +110,7 @@ def test_a_text_full_of_escapes(tmp_path: Path) -> None:
     report = attnscope.paths(tiny_llama(), text, tokenizer=byte_tokenizer(), draws=0, mlp=False)
     assert not obeyed(printed(lambda console: print_record(report, files={"Report": Path(WILD)}, console=console)))
     report.write_page(tmp_path / "paths.html")
-    attnscope.PathReport.load(report.save(tmp_path / "paths.json"))
+    attnscope.load(report.save(tmp_path / "paths.json"))
 
 
 def test_half_characters_are_refused_in_python_and_replaced_on_the_command_line() -> None:

@@ -10,7 +10,7 @@ from tests.command import attnscope
 from tests.specimens import TEXT, save_specimen
 
 PARTIAL = "survey.partial.json"
-NOTICE = "will be replaced; --resume would go on with it."
+NOTICE = "will be replaced; --resume would continue it."
 
 
 @pytest.fixture(scope="module")

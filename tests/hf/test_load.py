@@ -369,12 +369,12 @@ def test_unknown_dtype(llama: Path) -> None:
 
 
 def test_devices(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: None)
     assert "The device 'cuda' is not available here, which has only cpu" in refusal(llama, device="cuda")
     assert "There is no device 'gpu'" in refusal(llama, device="gpu")
     assert "is not available" in refusal(llama, device="meta")
     assert load(llama, device="auto").provenance["device"] == "cpu"
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     assert devices.device_named("auto").type == "cuda"
     assert devices.device_named("cuda:1") == torch.device("cuda:1")

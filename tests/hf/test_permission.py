@@ -165,4 +165,4 @@ def test_one_door() -> None:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute) and node.attr == "from_pretrained"
     }
-    assert calls == {"hf/loading/sources.py"}
+    assert calls == {"hf/loading/permission.py"}

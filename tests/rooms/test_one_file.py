@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import attnscope
 from attnscope.cli.main import app
+from attnscope.commands.reproduce.record import Reproduction
 from attnscope.core import registry
 from attnscope.heads.generate import permutation
 from tests.docs.lists import undocumented
@@ -277,7 +278,7 @@ def test_an_experiment_is_listed_run_and_drawn(planted: dict[str, Path], tmp_pat
     assert "One is at least one." in command("reproduce", "--verbose")
     shown = command("reproduce", "planted_paper", "--out", str(tmp_path / "out"))
     assert "reproduced" in shown
-    read = attnscope.Reproduction.load(tmp_path / "out")
+    read = Reproduction.load(tmp_path / "out")
     assert [claim.verdict for claim in read.claims] == ["reproduced"]
     assert (tmp_path / "out" / "charts" / "numbers.svg").exists()
 

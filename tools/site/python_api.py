@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import attnscope
+from attnscope.commands.load import KINDS, class_of
 from attnscope.core.errors import RefusalError
 from attnscope.reports.record import Record
 from tools.site.markdown import contents
@@ -27,6 +28,7 @@ GROUPS = (
 def api_pages() -> Iterator[tuple[str, str]]:
     """Name and text of each page, that of the list first."""
     public = {name: getattr(attnscope, name) for name in attnscope.__all__ if not name.startswith("_")}
+    public |= {record.__name__: record for record in map(class_of, KINDS)}
     lists = "\n\n".join(f"- [{title}]({page}.md). {words}" for page, title, words in GROUPS)
     intro = "Names are imported when they are first used, so `import attnscope` costs nothing and needs no torch."
     yield "python/index", f"# Python\n\n{intro}\n\n{lists}\n\n{contents([one[0] for one in GROUPS], hidden=True)}"
@@ -47,7 +49,8 @@ def _group(thing: Any) -> str:
 
 
 def _entry(name: str, thing: Any) -> str:
-    parts = [f"## {name}\n", f"```python\nattnscope.{name}{_signature(thing)}\n```\n", f"{_docstring(thing)}\n"]
+    home = "attnscope" if name in attnscope.__all__ else thing.__module__
+    parts = [f"## {name}\n", f"```python\n{home}.{name}{_signature(thing)}\n```\n", f"{_docstring(thing)}\n"]
     if inspect.isclass(thing) and not issubclass(thing, RefusalError):
         parts += [_member(name, one, what) for one, what in _members(thing)]
     elif not inspect.isfunction(thing) and not inspect.isclass(thing):  # `watch`, which is called and has ways besides

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,27 +12,34 @@ from attnscope.cli.options import (
     HeadDtype,
     Leak,
     RatioError,
-    Verbose,
     budget_option,
     chart_option,
     json_option,
     seed_option,
+    with_requests,
 )
+from attnscope.cli.output import say
+from attnscope.cli.runner import INTERRUPTED, Output, running
 from attnscope.core.card import names
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import named_path
 from attnscope.core.progress import uninterrupted
-from attnscope.core.words import clean
 
 if TYPE_CHECKING:
-    from attnscope.commands.compile.record import Compiled
-    from attnscope.core.progress import Advance
     from attnscope.heads.pattern import Pattern
 
 CONSTRUCTIONS = names("attnscope.constructions")
-PAGE = "head.html"
 
 
+@with_requests(
+    out=typer.Option(
+        help="Folder for head.safetensors and head.html, or a .safetensors file for the head alone. Default: "
+        "attnscope-PATTERN.",
+        metavar="PLACE",
+    ),
+    chart=chart_option("target, realised pattern and error"),
+    as_json=json_option("the certificate"),
+)
 def compile(
     pattern: Annotated[
         str | None,
@@ -73,93 +79,68 @@ def compile(
         str | None, typer.Option(help="Take the pattern from a head of this model, as it reads --text.")
     ] = None,
     text: Annotated[str | None, typer.Option(help="What the model reads: a text, or a file of one.")] = None,
-    layer: Annotated[int, typer.Option(help="Layer of the observed head.", min=0)] = 0,
+    block: Annotated[int, typer.Option(help="Block of the observed head, from 0.", min=0)] = 0,
     head: Annotated[int, typer.Option(help="The observed head.", min=0)] = 0,
     seed: Annotated[int, seed_option("generated patterns and for the search", 0)] = 0,
     budget: Annotated[float, budget_option("the search, about; one that has not found a head yet goes on.")] = 300.0,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for head.safetensors and head.html, or a .safetensors file for the head alone. Default: "
-            "attnscope-PATTERN.",
-            metavar="PLACE",
-        ),
-    ] = None,
-    chart: Annotated[Path | None, chart_option("target, realised pattern and error")] = None,
-    verbose: Verbose = False,
-    as_json: Annotated[bool, json_option("the certificate")] = False,
+    output: Output = Output(),
 ) -> None:
     """Build the narrowest attention head that does what PATTERN says, with a certificate that proves it does."""
-    from attnscope.cli.files import checked_file, pattern_folder
+    from attnscope.cli.files import HEAD, checked_file, pattern_folder, text_or_file
     from attnscope.cli.options import check_construction, check_model
-    from attnscope.cli.output import output_folder
-    from attnscope.cli.progress import showing
     from attnscope.heads.accuracy import checked_accuracy
 
+    out = output.out
     alone = out is not None and out.suffix.lower() == ".safetensors"
     if out is not None and (alone or (out.suffix and not out.is_dir())):
         checked_file(out, "--out", (".safetensors",))
-    if chart is not None:
-        checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
     _check_source(pattern, n, model, text, causal or normalise)
     check_construction(method)
     checked_accuracy(ratio_error, leak, dtype)
     if model:
         check_model(model)
-    with ExitStack() as open_places:
-        progress = open_places.enter_context(showing())
-        try:
-            progress("loading", 0, 0)  # torch takes seconds to import: say so first
-            target = (
-                _observed(model, text or "", layer, head, k or 4, progress)
-                if model
-                else _pattern(str(pattern), n, k, seed, causal, normalise)
-            )
-            place = out or pattern_folder(_folder_name(pattern, n, k, model, layer, head), target)
-            folder = None if alone else open_places.enter_context(output_folder(place))
-            from attnscope.commands.compile.run import compile as run
+    with running(output, doing="any head") as run:
+        if model:
+            from attnscope.hf.loading.load import load
+            from attnscope.hf.tapping.observed import observed_pattern
 
-            compiled = run(
-                target,
-                ratio_error=ratio_error,
-                leak=leak,
-                dtype=dtype,
-                method=method,
-                width=width,
-                universal=universal,
-                seed=seed,
-                budget=budget,
-                progress=progress,
-            )
-        except KeyboardInterrupt:
-            typer.echo("attnscope: interrupted before any head was built; nothing is written.", err=True)
-            raise typer.Exit(130) from None
-        written, page = _kept(compiled, place, folder, progress)
-    _finish(compiled, {"Page": page, "Head": written, "Chart": chart}, as_json, verbose)
+            run.progress(f"reading the text with {model}", 0, 0)
+            target = observed_pattern(load(model), text_or_file(text or ""), layer=block, head=head, k=k or 4)
+            name = f"{Path(model).name}-layer{block}-head{head}"
+        else:
+            target = _pattern(str(pattern), n, k, seed, causal, normalise)
+            name = f"{pattern}-n{n}-k{k or 1}" if n is not None else Path(str(pattern)).stem
+        if not alone:
+            run.enter(out or pattern_folder(name, target))
+        from attnscope.commands.compile.run import compile as twin
 
-
-def _kept(compiled: Compiled, place: Path, folder: Path | None, progress: Advance) -> tuple[Path, Path | None]:
-    """The head, and in a folder its page too; who has pressed Ctrl-C does not wait for a drawing."""
-    from attnscope.cli.files import HEAD
-
-    with uninterrupted():  # a second Ctrl-C must not take away what the first one was promised
-        written = compiled.save(place if folder is None else folder / HEAD)
-    if folder is None or compiled.interrupted:
-        return written, None
-    try:
-        progress("drawing the page", 0, 0)
-        return written, compiled.write_page(folder / PAGE)
-    except KeyboardInterrupt:
-        where = clean(str(written))
-        typer.echo(f"attnscope: interrupted; the head is in {where}, its page is not written.", err=True)
-        raise typer.Exit(130) from None
-
-
-def _folder_name(pattern: str | None, n: int | None, k: int | None, model: str | None, layer: int, head: int) -> str:
-    """`window-n64-k4`, the name of a file, or `pocket-layer1-head0`."""
-    if model is not None:
-        return f"{Path(model).name}-layer{layer}-head{head}"
-    return str(pattern) + f"-n{n}-k{k or 1}" if n is not None else Path(str(pattern)).stem
+        compiled = twin(
+            target,
+            ratio_error=ratio_error,
+            leak=leak,
+            dtype=dtype,
+            method=method,
+            width=width,
+            universal=universal,
+            seed=seed,
+            budget=budget,
+            progress=run.progress,
+        )
+        if alone or compiled.interrupted:  # after Ctrl-C nobody waits for a drawing
+            with uninterrupted():
+                run.files = {"Page": None, "Head": compiled.save(out if alone and out else run.folder / HEAD)}
+        else:
+            run.keep(compiled, HEAD, "head.html", label="Head")
+    run.tell(compiled, printed=lambda files: compiled.to_json() | files)
+    where = run.files["Head"]
+    if compiled.interrupted:
+        say(f"interrupted; the best head so far is in {where}.")
+        raise typer.Exit(INTERRUPTED)
+    if compiled.out_of_time:
+        say("the time was up before the search was: --budget gives it more.")
+    if not compiled.reached:
+        say(f"the accuracy was not reached; the best head, marked as failing, is in {where}.")
+        raise typer.Exit(1)
 
 
 def _check_source(pattern: str | None, n: int | None, model: str | None, text: str | None, changed: bool) -> None:
@@ -184,7 +165,7 @@ def _check_source(pattern: str | None, n: int | None, model: str | None, text: s
 
 
 def _pattern(source: str, n: int | None, k: int | None, seed: int, causal: bool, normalise: bool) -> Pattern:
-    """A generator where there is one of that name, for no file can be read that has no suffix; else a file."""
+    """Generate the pattern if there is a generator of that name (no file without a suffix can be read); else read it."""
     from attnscope.heads.generate import GENERATORS, generate
 
     path = named_path(source, "pattern")
@@ -197,40 +178,3 @@ def _pattern(source: str, n: int | None, k: int | None, seed: int, causal: bool,
     if source in GENERATORS and n is None:
         raise RefusalError(f"A generated pattern needs a size: give {source} one with -n, like -n 256.")
     return generate(source, n or 1, 1 if k is None else k, seed=seed, causal=causal)
-
-
-def _observed(model: str, text: str, layer: int, head: int, k: int, progress: Advance) -> Pattern:
-    from attnscope.cli.files import text_or_file
-    from attnscope.hf.loading.load import load
-    from attnscope.hf.tapping.observed import observed_pattern
-
-    progress(f"reading the text with {model}", 0, 0)
-    return observed_pattern(load(model), text_or_file(text), layer=layer, head=head, k=k)
-
-
-def _finish(compiled: Compiled, files: dict[str, Path | None], as_json: bool, verbose: bool) -> None:
-    """Draw, say, and tell by the exit code: 130 after Ctrl-C, 1 if the accuracy was not reached."""
-    from attnscope.cli.output import print_json
-
-    if (chart := files["Chart"]) is not None:
-        from attnscope.reports.export import save
-
-        save(compiled.chart(), chart)
-    if as_json:
-        places = {label.lower(): None if path is None else str(path) for label, path in files.items()}
-        print_json(compiled.to_json() | places)
-    else:
-        from attnscope.reports.terminal import print_record
-
-        print_record(compiled, files=files, verbose=verbose)
-    where = clean(str(files["Head"]))
-    if compiled.interrupted:
-        typer.echo(f"attnscope: interrupted; the best head so far is in {where}.", err=True)
-        raise typer.Exit(130)
-    if compiled.out_of_time:
-        typer.echo("attnscope: the time was up before the search was: --budget gives it more.", err=True)
-    if not compiled.reached:
-        typer.echo(
-            f"attnscope: the accuracy was not reached; the best head, marked as failing, is in {where}.", err=True
-        )
-        raise typer.Exit(1)

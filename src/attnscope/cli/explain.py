@@ -8,29 +8,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli.options import (
-    AllowPickle,
-    Bos,
-    Device,
-    LoadedDtype,
     Model,
-    RandomInit,
-    TrustRemoteCode,
-    Verbose,
     chart_option,
     json_option,
     max_tokens_option,
     out_option,
     samples_option,
     seed_option,
+    with_requests,
 )
+from attnscope.cli.runner import Output, running
+from attnscope.core.errors import RefusalError
+from attnscope.hf.loading.options import Loading, Sampling, TextOptions
 
 if TYPE_CHECKING:
     from attnscope.reports.record import Record
 
-DATA, PAGE = "explanation.json", "explanation.html"
-JUDGED, JUDGED_PAGE = "faithfulness.json", "faithfulness.html"
 
-
+@with_requests(
+    TextOptions,
+    seed=seed_option("random weights and the random floor"),
+    out=out_option("explanation.json and explanation.html", "MODEL"),
+    chart=chart_option("the map of tokens by methods"),
+    as_json=json_option("the explanation"),
+)
 def explain(
     model: Model,
     text: Annotated[
@@ -105,98 +106,63 @@ def explain(
     ] = None,
     samples: Annotated[int | None, samples_option("of --evaluate: 16")] = None,
     max_tokens: Annotated[int | None, max_tokens_option("of --evaluate: 48")] = None,
-    dtype: LoadedDtype = "float32",
-    device: Device = "cpu",
-    bos: Bos = "auto",
-    seed: Annotated[int, seed_option("random weights and the random floor")] = 0,
-    random_init: RandomInit = False,
-    allow_pickle: AllowPickle = False,
-    trust_remote_code: TrustRemoteCode = False,
-    out: Annotated[Path | None, out_option("explanation.json and explanation.html", "MODEL")] = None,
-    chart: Annotated[Path | None, chart_option("the map of tokens by methods")] = None,
-    verbose: Verbose = False,
-    as_json: Annotated[bool, json_option("the explanation")] = False,
+    loading: Loading = Loading(),
+    sampling: Sampling = Sampling(),
+    output: Output = Output(),
 ) -> None:
     """Which part of TEXT (or of a picture, or of a sound) decided what MODEL says? Several methods side by side, with
     fused attention on."""
-    from attnscope.cli.files import checked_file, model_folder, text_or_medium
-    from attnscope.cli.options import check_corpus, check_methods, check_model
-    from attnscope.cli.output import output_folder
-    from attnscope.cli.progress import showing
+    from attnscope.cli.files import model_folder, text_or_medium
+    from attnscope.cli.options import check_corpus, check_model, listed
+    from attnscope.core.registry import refuse_unknown_methods
 
-    if chart is not None:
-        checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
-    check_methods(methods)
-    if evaluate:
-        _refuse_what_one_answer_needs(target, against, position, beside, generate, head)
-        check_corpus(text)
-        _refuse_without_labels(text, labels)
-    else:
-        _refuse_what_evaluation_needs(labels, samples, max_tokens)
-    words = text if evaluate else text_or_medium(text)
+    refuse_unknown_methods(listed(methods))
+    answer: dict[str, Any] = {"target": target, "against": against, "position": position}
+    answer |= {"generate": generate, "head": head}
+    cut: dict[str, Any] = {"labels": labels, "samples": samples, "max_tokens": max_tokens}
+    cut = {name: value for name, value in cut.items() if value is not None}
     second = None if beside is None else text_or_medium(beside)
-    if not evaluate:
-        _refuse_before_loading(words, second, generate)
-    check_model(
-        model, dtype=dtype, random_init=random_init, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
-    )
-    place = model_folder(model, random_init) if out is None else out
-    data, page = (JUDGED, JUDGED_PAGE) if evaluate else (DATA, PAGE)
-    shared: dict[str, Any] = {
-        "methods": methods,
-        "dtype": dtype,
-        "device": device,
-        "bos": bos,
-        "random_init": random_init,
-        "seed": seed,
-        "allow_pickle": allow_pickle,
-        "trust_remote_code": trust_remote_code,
-    }
-    saved: Path | None = None
-    try:
-        with output_folder(place) as folder, showing() as progress:
-            progress("loading", 0, 0)  # torch and transformers take seconds to import: say so first
-            found: Record
-            if evaluate:
-                from attnscope.commands.evaluate.run import evaluate as judge
+    first: str | Path = text
+    if evaluate:
+        if beside is not None or any(value is not None for value in answer.values()):
+            raise RefusalError(
+                "--evaluate follows what the model itself says of every text: leave --target, --against and --position "
+                "out, and --generate, --head and a second input too."
+            )
+        check_corpus(text)
+        _check_labels(text, labels)
+    else:
+        _refuse_options_of_evaluation(cut)
+        first = text_or_medium(text)
+        _refuse_before_loading(first, second, generate)
+    check_model(model, loading)
+    with running(output, output.out or model_folder(model, loading.random_init), "the explanation") as run:
+        found: Record
+        if evaluate:
+            from attnscope.commands.evaluate.run import evaluate as judge
 
-                asked_of = {"labels": labels, "samples": samples, "max_tokens": max_tokens}
-                cut: dict[str, Any] = {name: value for name, value in asked_of.items() if value is not None}
-                found = judge(model, words, progress=progress, **cut, **shared)
-            else:
-                from attnscope.commands.explain.run import explain as run
+            cut |= {"bos": sampling.bos, "seed": loading.seed}
+            found = judge(model, first, methods=methods, loading=loading, progress=run.progress, **cut)
+            run.keep(found, "faithfulness.json", "faithfulness.html")
+        else:
+            from attnscope.commands.explain.run import explain as twin
 
-                asked: dict[str, Any] = {"target": target, "against": against, "position": position}
-                asked |= {"generate": generate, "head": head}
-                found = run(model, words, second, progress=progress, **asked, **shared)
-            saved = found.save(folder / data)  # before anything is drawn: a drawing can fail, and be made again
-            progress("drawing the page", 0, 0)
-            found.write_page(folder / page)
-    except KeyboardInterrupt:
-        from attnscope.core.words import clean
-
-        unfinished = "interrupted before the explanation was done; nothing is written"
-        kept = f"interrupted; {clean(str(saved))} is written, the page is not"
-        typer.echo(f"attnscope: {unfinished if saved is None else kept}.", err=True)
-        raise typer.Exit(130) from None
-    from attnscope.cli.output import tell
-
-    tell(found, data=place / data, page=place / page, chart=chart, as_json=as_json, verbose=verbose)
+            answer |= {"methods": methods, "loading": loading, "sampling": sampling}
+            found = twin(model, first, second, progress=run.progress, **answer)
+            run.keep(found, "explanation.json", "explanation.html")
+    run.tell(found)
 
 
-def _refuse_what_evaluation_needs(labels: str | None, samples: int | None, max_tokens: int | None) -> None:
-    from attnscope.core.errors import RefusalError
-
-    if labels is not None:
+def _refuse_options_of_evaluation(given: dict[str, Any]) -> None:
+    if "labels" in given:
         raise RefusalError("--labels belongs to --evaluate: add it, or name one class with --target.")
-    if samples is not None or max_tokens is not None:
-        lone = "--samples" if samples is not None else "--max-tokens"
-        raise RefusalError(f"{lone} belongs to --evaluate: add it, or leave {lone} out.")
+    for name in given:
+        flag = f"--{name.replace('_', '-')}"
+        raise RefusalError(f"{flag} belongs to --evaluate: add it, or leave {flag} out.")
 
 
 def _refuse_before_loading(text: str | Path, beside: str | Path | None, generate: int | None) -> None:
-    """What no model is needed for to know, and no torch."""
-    from attnscope.core.errors import RefusalError
+    """Refuse what can be refused without a model and without torch."""
     from attnscope.core.explanation import LONGEST_CONTINUATION as MOST
     from attnscope.data.medium import readable
 
@@ -207,21 +173,11 @@ def _refuse_before_loading(text: str | Path, beside: str | Path | None, generate
         raise RefusalError(f"--generate takes 1 to {MOST} tokens, not {generate}: choose such a number.")
 
 
-def _refuse_without_labels(corpus: str, labels: str | None) -> None:
-    """A corpus without the classes that are asked for is known before any model is."""
+def _check_labels(corpus: str, labels: str | None) -> None:
+    """Refuse a corpus that lacks the field of classes."""
     from attnscope.core.places import is_address
 
     if labels is not None and corpus != "-" and not is_address(corpus):
         from attnscope.data.prompts import labelled
 
         labelled(corpus, labels)
-
-
-def _refuse_what_one_answer_needs(*given: object) -> None:
-    if any(one is not None for one in given):
-        from attnscope.core.errors import RefusalError
-
-        raise RefusalError(
-            "--evaluate follows what the model itself says of every text: leave --target, --against and --position out"
-            ", and --generate, --head and a second input too."
-        )

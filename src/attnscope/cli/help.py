@@ -18,7 +18,7 @@ from attnscope.core.words import clean
 
 UsageError: Any = typer.BadParameter.__base__  # which typer does not give a name of its own
 
-# Two for each command. In this order they all work in an empty folder, without a network; those of watch and timeline
+# Two for each command. In this order they all work in an empty folder, without a network; those of timeline
 # need a run, which a training writes (docs/watch.md).
 EXAMPLES: dict[str, tuple[str, str]] = {
     "scan": ("attnscope scan pocket", "attnscope scan pocket --random-init --samples 16"),
@@ -50,11 +50,11 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "view": (
         'attnscope view pocket "The dog chased its own tail and the dog"',
-        "attnscope view pocket --from attnscope-pocket --layer 3 --head 2",
+        "attnscope view pocket --from attnscope-pocket --block 3 --head 2",
     ),
     "compile": (
         "attnscope compile window -n 64 -k 4 --causal",
-        'attnscope compile --model pocket --text "The dog saw the dog" --layer 1',
+        'attnscope compile --model pocket --text "The dog saw the dog" --block 1',
     ),
     "capacity": ("attnscope capacity -n 256 -k 4", "attnscope capacity -n 64 -k 2 --dtype bfloat16 --verbose"),
     "variants": ("attnscope variants", "attnscope variants gated_output"),
@@ -62,8 +62,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "attnscope treat pocket --remedy gated_output --steps 20 --max-tokens 48",
         "attnscope treat pocket --remedy prune --heads 4 --samples 8 --max-tokens 48",
     ),
-    "watch": ("attnscope watch run", "attnscope watch run --once"),
-    "timeline": ("attnscope timeline run", "attnscope timeline run --verbose"),
+    "timeline": ("attnscope timeline run", "attnscope timeline run --live"),
     "reproduce": ("attnscope reproduce", "attnscope reproduce noci2022 --seeds 1"),
     "cite": ("attnscope cite entropy", "attnscope cite 2103.03404"),
     "doctor": ("attnscope doctor", "attnscope doctor --clear-cache"),
@@ -73,7 +72,7 @@ WHAT_IS_WRITTEN = (
     "What is written: scan, merge, collapse, paths, explain, view, treat, compile, capacity and reproduce keep what "
     "they find (the record) and its page in the folder attnscope-NAME, named after the model, the pattern or the "
     "paper, or in the folder that --out names, and say where. report, timeline and export write beside what they read. "
-    "compare, measures, variants, watch, cite and doctor write nothing unless asked."
+    "compare, measures, variants, cite and doctor write nothing unless asked."
 )
 
 

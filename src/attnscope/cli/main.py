@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -32,15 +33,14 @@ from attnscope.cli.output import (
 from attnscope.cli.paths import paths
 from attnscope.cli.report import report
 from attnscope.cli.reproduce import reproduce
+from attnscope.cli.runner import INTERRUPTED
 from attnscope.cli.scan import scan
-from attnscope.cli.timeline import timeline, watch
+from attnscope.cli.timeline import timeline
 from attnscope.cli.treat import treat
 from attnscope.cli.variants import variants
 from attnscope.cli.view import view
 from attnscope.core.errors import RefusalError, asking_for_torch
 from attnscope.core.progress import exit_code, leave_in_peace, stoppable
-
-STOPPED = 130  # what commands say after a stop of either kind
 
 # Plain help: rich's formatting of it would cost more time than everything else in `attnscope --help`.
 app = typer.Typer(
@@ -69,7 +69,6 @@ for command in (
     capacity,
     variants,
     treat,
-    watch,
     timeline,
     reproduce,
     cite,
@@ -93,9 +92,10 @@ def run() -> None:
     """Console entry point. Here and nowhere earlier signals are taken over: who imports attnscope keeps their own."""
     open_closed_streams()
     with stoppable():
-        try:
+        code = None
+        with suppress(KeyboardInterrupt):  # a second one, while the first was being answered
             code = _code()
-        except KeyboardInterrupt:  # another one, while the first was being answered
+        if code is None:
             code = exit_code()
         if code == exit_code():  # stopped: inside, so that no signal finds the handlers of before
             leave_in_peace()
@@ -109,7 +109,7 @@ def _code() -> int:
     except SystemExit as leaving:  # how typer ends, well or not; commands say 130 for both kinds of stop
         if nobody_read(leaving):
             return NOBODY_READS
-        return exit_code() if leaving.code == STOPPED else int(leaving.code or 0)
+        return exit_code() if leaving.code == INTERRUPTED else int(leaving.code or 0)
     except RefusalError as refusal:
         say(refusal.sentence)
         return REFUSED

@@ -7,39 +7,31 @@ from typing import Annotated
 
 import typer
 
-from attnscope.cli.options import Threshold, Verbose, json_option, out_option
-from attnscope.core.finding import Severity
+from attnscope.cli.options import Threshold, json_option, out_option, with_requests
+from attnscope.cli.runner import Output, running
+from attnscope.cli.scan import Gate, tell_survey, write_report
 
 
+@with_requests(out=out_option("survey.json and report.html", "merged"), as_json=json_option("the findings"))
 def merge(
     parts: Annotated[
         list[str],
         typer.Argument(help="A store of shards (folder or address), shard files, or surveys.", metavar="PART..."),
     ],
-    out: Annotated[Path | None, out_option("survey.json and report.html", "merged")] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Take the shards that are there; the survey says which are not.")
     ] = False,
     threshold: Threshold = None,
-    fail_on: Annotated[
-        Severity | None, typer.Option(help="Exit with code 1 when a finding is this severe or worse (for CI gates).")
-    ] = None,
-    verbose: Verbose = False,
-    as_json: Annotated[bool, json_option("the findings")] = False,
+    fail_on: Gate = None,
+    output: Output = Output(),
 ) -> None:
     """Make one survey and its page of the shards that a job array or a cluster wrote, or of several surveys."""
-    from attnscope.cli.output import output_folder
-    from attnscope.cli.progress import showing
-    from attnscope.cli.scan import say, write
     from attnscope.commands.scan.diagnose import Thresholds
-    from attnscope.commands.scan.survey.merge import merge as run_merge
+    from attnscope.commands.scan.survey.merge import merge as twin
 
     thresholds = Thresholds.parse(threshold or [])
-    place = Path("attnscope-merged") if out is None else out
-    with output_folder(place) as folder, showing() as progress:
-        survey = run_merge(parts, partial=partial, progress=progress)
-        survey.save(folder / "survey.json")
-        findings = write(survey, folder, place, thresholds)
-    say(survey, findings, place, thresholds, as_json, verbose)
-    if fail_on and any(finding.at_least(fail_on) for finding in findings):
-        raise typer.Exit(1)
+    with running(output, output.out or Path("attnscope-merged"), "the merge") as run:
+        survey = twin(parts, partial=partial, progress=run.progress)
+        survey.save(run.folder / "survey.json")
+        findings = write_report(run, survey, thresholds)
+    tell_survey(run, survey, findings, thresholds, fail_on)

@@ -1,54 +1,45 @@
-"""Options that two or more commands have in common, each said once: the same name means the same, in the same words.
+"""Options that two or more commands share, and checks of what was typed.
 
-Where only a few words differ from command to command (what is drawn, what is printed, what the default is), a function
-makes the option:
+A command declares `loading: Loading = Loading()`, `sampling: Sampling = ...` and `output: Output = Output()`;
+`with_requests` turns their fields into options and hands the built dataclasses in. Words that differ by command (what
+is drawn, what the default means) are given to the decorator:
 
-    samples: Annotated[int, samples_option()] = 64
-    chart: Annotated[Path | None, chart_option("the curves")] = None
+    @with_requests(TextOptions, seed=seed_option("random weights"), chart=chart_option("the curves"))
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_type_hints
 
 import typer
 
+from attnscope.cli.runner import interruptible
 from attnscope.core.errors import RefusalError, nearest
+from attnscope.hf.loading.options import Loading, expanded
 
-# Names that a person typed, checked before anything is loaded: torch takes seconds to import, a typo should not.
+# Checks that run before torch is imported: that takes seconds, and a typo should not.
 
 
-def check_model(
-    model: str,
-    *,
-    dtype: str = "float32",
-    random_init: bool = False,
-    allow_pickle: bool = False,
-    trust_remote_code: bool = False,
-    shapes: bool = False,
-) -> None:
-    """The model must be there (a hub name is fetched); with `shapes`, one of the paper's shapes will do as well."""
+def check_model(model: str, loading: Loading = Loading(), *, shapes: bool = False) -> None:
+    """Refuse a model that cannot be found; a hub name is fetched. `shapes` allows the shapes of the paper."""
+    from attnscope.commands.collapse.record import SHAPE_OF
     from attnscope.core.errors import refuse_without_torch
-    from attnscope.hf.loading.options import Loading, refuse_unknown_dtype
     from attnscope.hf.loading.sources import find
 
     refuse_without_torch()
-    refuse_unknown_dtype(dtype)
-    if shapes and _is_shape(model) and not Path(model).exists():
-        if not random_init:
+    if shapes and model in SHAPE_OF.values() and not Path(model).exists():
+        if not loading.random_init:
             raise RefusalError(f"'{model}' is a shape without weights: pass --random-init, or name a model.")
         return
-    loading = Loading(dtype, random_init=random_init, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
-    try:
+    with interruptible(lambda: "interrupted while the model was fetched; nothing was done yet"):
         find(model, loading)
-    except KeyboardInterrupt:  # a download may take long
-        typer.echo("attnscope: interrupted while the model was fetched; nothing was done yet.", err=True)
-        raise typer.Exit(130) from None
 
 
 def check_corpus(corpus: str | None, *, drawn: bool = False) -> None:
-    """`drawn`: whether the command lets a model draw sequences itself."""
+    """Refuse a corpus that is not there. `drawn` allows 'repeated', which needs no file."""
     from attnscope.core.places import is_address
     from attnscope.data.read import corpus_path, repeated
 
@@ -56,31 +47,15 @@ def check_corpus(corpus: str | None, *, drawn: bool = False) -> None:
         corpus_path(corpus)
 
 
-def check_device_map(device_map: str | None) -> None:
-    from attnscope.hf.loading.options import read_device_map
-
-    if device_map is not None:
-        read_device_map(device_map)
+def listed(words: str) -> list[str]:
+    """Return the names in a comma-separated list."""
+    return [word.strip() for word in words.split(",") if word.strip()]
 
 
 def check_measures(measures: str) -> None:
     from attnscope.core.registry import refuse_unknown_measures
 
-    refuse_unknown_measures(filter(None, map(str.strip, measures.split(","))))
-
-
-def check_methods(methods: str) -> None:
-    from attnscope.core.registry import refuse_unknown_methods
-
-    refuse_unknown_methods(filter(None, map(str.strip, methods.split(","))))
-
-
-def check_variants(variants: str) -> None:
-    from attnscope.commands.collapse.record import VARIANTS
-
-    for name in filter(None, map(str.strip, variants.split(","))):
-        if name not in VARIANTS:
-            raise RefusalError(f"There is no variant called '{name}'.{nearest(name, VARIANTS)}")
+    refuse_unknown_measures(listed(measures))
 
 
 def check_construction(method: str) -> None:
@@ -91,13 +66,7 @@ def check_construction(method: str) -> None:
         raise RefusalError(f"There is no construction called '{method}'.{nearest(method, known)}")
 
 
-def _is_shape(model: str) -> bool:
-    from attnscope.commands.collapse.record import SHAPE_OF
-
-    return model in SHAPE_OF.values()
-
-
-# what is measured
+# What is measured
 
 _NAMES = "'pocket' (embedded), a model folder, a hub name, a .gguf file"
 Model = Annotated[str, typer.Argument(help=f"{_NAMES}, or a config with --random-init.")]
@@ -121,12 +90,14 @@ KeepText = Annotated[
         help="Show the few sequences that findings point at; --no-text for corpora that must not be passed on.",
     ),
 ]
-Field = Annotated[str, typer.Option(help="The text field of .jsonl and .parquet corpora.")]
-Bos = Annotated[
-    Literal["auto", "yes", "no"],
-    typer.Option(help="Begin sequences with the BOS token; auto does as the tokenizer or a GGUF header wants it."),
+HeadDtype = Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")]
+RatioError = Annotated[
+    float, typer.Option(help="How far ratios inside a row may be off: 0.1 keeps them within a factor 1.1.")
 ]
-BatchSize = Annotated[int, typer.Option(help="Sequences in a batch; halves itself when memory runs out.", min=1)]
+Leak = Annotated[float, typer.Option(help="Share of a row's attention that may fall on zeros.")]
+Threshold = Annotated[
+    list[str] | None, typer.Option(help="Change a threshold of the findings; repeatable.", metavar="NAME=VALUE")
+]
 
 
 def samples_option(default: str = "") -> Any:
@@ -142,57 +113,8 @@ def stack_option(default: str) -> Any:
     return typer.Option(help=_words("Which stack of a model with several.", default), metavar="NAME")
 
 
-# how a model is loaded
-
-LoadedDtype = Annotated[str, typer.Option(help="float64, float32, bfloat16, float16, or auto for the stored one.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")]
-DeviceMap = Annotated[
-    str | None,
-    typer.Option(
-        help="Spread the model over devices, memory and disk: auto, or a JSON file: parts of it to cpu, disk, cuda:0.",
-        metavar="auto|FILE",
-    ),
-]
-StreamWeights = Annotated[
-    bool,
-    typer.Option(
-        "--stream-weights",
-        help="Take all sequences through one block after the other, its weights alone in memory.",
-    ),
-]
-AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Accept pytorch_model.bin weights (tensors only).")]
-TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run model code that comes with the weights.")
-]
-RandomInit = Annotated[
-    bool, typer.Option("--random-init", help="Use the configuration alone, with seeded random weights.")
-]
-
-# what a compiled head must do
-
-HeadDtype = Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")]
-RatioError = Annotated[
-    float, typer.Option(help="How far ratios inside a row may be off: 0.1 keeps them within a factor 1.1.")
-]
-Leak = Annotated[float, typer.Option(help="Share of a row's attention that may fall on zeros.")]
-
-
 def budget_option(purpose: str) -> Any:
     return typer.Option(help=f"Processor seconds for {purpose}", min=0, metavar="SECONDS")
-
-
-# chance, findings, and what comes out
-
-SaveRecord = Annotated[
-    Path | None,
-    typer.Option(help="Also keep the record here, for `attnscope report` and attnscope.load: .json.", metavar="FILE"),
-]
-Threshold = Annotated[
-    list[str] | None, typer.Option(help="Change a threshold of the findings; repeatable.", metavar="NAME=VALUE")
-]
-
-
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print the numbers behind the sentences.")]
 
 
 def seed_option(purpose: str, smallest: int | None = None) -> Any:
@@ -204,7 +126,7 @@ def seeds_option(purpose: str) -> Any:
 
 
 def out_option(holds: str, name: str) -> Any:
-    """All commands that find something write it, by default into a folder of one kind of name."""
+    """Commands that find something write it, by default into a folder named attnscope-NAME."""
     return typer.Option(help=f"Folder for {holds}. Default: attnscope-{name}.", metavar="FOLDER")
 
 
@@ -217,7 +139,10 @@ def json_option(printed: str) -> Any:
 
 
 def resume_option(what: str) -> Any:
-    return typer.Option("--resume", help=f"Go on with {what}.")
+    return typer.Option("--resume", help=f"Continue {what}.")
+
+
+SAVE = typer.Option(help="Also keep the record here, for `attnscope report` and attnscope.load: .json.", metavar="FILE")
 
 
 def _words(what: str, default: str) -> str:
@@ -225,3 +150,57 @@ def _words(what: str, default: str) -> str:
     if default.startswith("of "):
         return f"{what} ({default})"
     return f"{what} Default: {default}." if default else what
+
+
+# Fields of Loading, Sampling and Output as options
+
+_KINDS: dict[str, Any] = {
+    "device_map": str | None,
+    "bos": Literal["auto", "yes", "no"],
+    "max_tokens": int | None,
+    "out": Path | None,
+    "save": Path | None,
+    "chart": Path | None,
+    "verbose": bool,
+    "as_json": bool,
+}
+_OPTIONS: dict[str, Any] = {
+    "dtype": typer.Option(help="float64, float32, bfloat16, float16, or auto for the stored one."),
+    "device": typer.Option(help="cpu, cuda, cuda:1, mps, or auto."),
+    "random_init": typer.Option("--random-init", help="Use the configuration alone, with seeded random weights."),
+    "allow_pickle": typer.Option("--allow-pickle", help="Accept pytorch_model.bin weights (tensors only)."),
+    "trust_remote_code": typer.Option("--trust-remote-code", help="Run model code that comes with the weights."),
+    "device_map": typer.Option(
+        help="Spread the model over devices, memory and disk: auto, or a JSON file: parts of it to cpu, disk, cuda:0.",
+        metavar="auto|FILE",
+    ),
+    "stream_weights": typer.Option(
+        "--stream-weights", help="Take all sequences through one block after the other, its weights alone in memory."
+    ),
+    "samples": samples_option(),
+    "batch_size": typer.Option(help="Sequences in a batch; halves itself when memory runs out.", min=1),
+    "field": typer.Option(help="The text field of .jsonl and .parquet corpora."),
+    "bos": typer.Option(
+        help="Begin sequences with the BOS token; auto does as the tokenizer or a GGUF header wants it."
+    ),
+    "verbose": typer.Option("--verbose", "-v", help="Also print the numbers behind the sentences."),
+}
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def with_requests(options: type | None = None, /, **own: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Expand `loading`, `sampling` and `output` of a command into options.
+
+    `options` is the TypedDict of the keywords that the twin accepts. `own` are options in the words of this command;
+    `out`, `save`, `chart` and `as_json` exist only where they are given.
+    """
+    kinds = {"verbose": bool} if options is None else {"verbose": bool, **get_type_hints(options)}
+    kinds |= {name: _KINDS.get(name) or kinds[name] for name in (*kinds, *own)}
+    keywords = {name: Annotated[kind, own.get(name) or _OPTIONS[name]] for name, kind in kinds.items()}
+
+    def decorate(command: Callable[P, R]) -> Callable[P, R]:
+        return expanded(command, keywords, inspect.signature(command, eval_str=True), hidden=True)
+
+    return decorate

@@ -10,16 +10,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import typer
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.files import refusal_words
 from attnscope.core.words import clean
-
-if TYPE_CHECKING:
-    from attnscope.reports.record import Record
 
 # Standard input, output and error that are closed, full, or read by nobody: an exit code and a sentence, no crash.
 
@@ -153,20 +150,3 @@ def print_json(data: Any) -> None:
     from attnscope.core.decoding import plain
 
     typer.echo(json.dumps(plain(data), indent=2))
-
-
-def tell(found: Record, *, data: Path | None, page: Path, chart: Path | None, as_json: bool, verbose: bool) -> None:
-    """What was found, on the screen or as JSON, and where it is kept. JSON is printed before a chart is drawn, because
-    drawing can fail."""
-    if as_json:
-        places = {"data": data, "page": page, "chart": chart}
-        files = {name: None if path is None else str(path) for name, path in places.items()}
-        print_json({**found.to_json(), "sentences": list(found.sentences()), "files": files})
-    if chart is not None:
-        from attnscope.reports.export import save
-
-        save(found.chart(), chart)
-    if not as_json:
-        from attnscope.reports.terminal import print_record
-
-        print_record(found, files={"Page": page, "Record": data, "Chart": chart}, verbose=verbose)

@@ -1,4 +1,4 @@
-"""`attnscope scan`: measure every layer and head of a model over a corpus."""
+"""`attnscope scan`: measure every block and head of a model over a corpus."""
 
 from __future__ import annotations
 
@@ -9,68 +9,57 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnscope.cli.options import (
-    AllowPickle,
-    BatchSize,
-    Bos,
-    Device,
-    DeviceMap,
-    Field,
     KeepText,
-    LoadedDtype,
     Model,
-    RandomInit,
     ScanCorpus,
-    StreamWeights,
     Threshold,
-    TrustRemoteCode,
-    Verbose,
     json_option,
     max_tokens_option,
     out_option,
     resume_option,
-    samples_option,
     seed_option,
+    with_requests,
 )
+from attnscope.cli.output import print_json, say
+from attnscope.cli.runner import Output, Run, running
 from attnscope.core.errors import RefusalError
 from attnscope.core.finding import Severity
 from attnscope.core.words import clean
+from attnscope.hf.loading.options import Loading, Sampling, ScanOptions
 
 if TYPE_CHECKING:
     from attnscope.commands.scan.diagnose import Thresholds
     from attnscope.commands.scan.survey.survey import Survey
     from attnscope.core.finding import Finding
-    from attnscope.core.progress import Listener
 
 PARTIAL, SHARDS = "survey.partial.json", "survey.partial.shards"
+Gate = Annotated[
+    Severity | None, typer.Option(help="Exit with code 1 when a finding is this severe or worse (for CI gates).")
+]
 
 
+@with_requests(
+    ScanOptions,
+    max_tokens=max_tokens_option("256, or what the model takes"),
+    seed=seed_option("random weights and for drawing sequences"),
+    out=out_option("survey.json and report.html", "MODEL"),
+    as_json=json_option("the findings"),
+)
 def scan(
     model: Model,
     corpus: ScanCorpus = None,
-    out: Annotated[Path | None, out_option("survey.json and report.html", "MODEL")] = None,
     measures: Annotated[
         str, typer.Option(help="Sets (default, deep, all) and names, separated by commas.", metavar="LIST")
     ] = "default",
-    samples: Annotated[int, samples_option()] = 64,
-    max_tokens: Annotated[int | None, max_tokens_option("256, or what the model takes")] = None,
-    batch_size: BatchSize = 8,
-    seed: Annotated[int, seed_option("random weights and for drawing sequences")] = 0,
-    dtype: LoadedDtype = "float32",
-    device: Device = "cpu",
-    device_map: DeviceMap = None,
-    stream_weights: StreamWeights = False,
-    field: Field = "text",
-    bos: Bos = "auto",
+    sampling: Sampling = Sampling(samples=64),
+    loading: Loading = Loading(),
     keep_text: KeepText = True,
     view: Annotated[
         bool,
         typer.Option("--view", help="Also write the attention of the sequences behind findings; the report links it."),
     ] = False,
     threshold: Threshold = None,
-    fail_on: Annotated[
-        Severity | None,
-        typer.Option(help="Exit with code 1 when a finding is this severe or worse (for CI gates)."),
-    ] = None,
+    fail_on: Gate = None,
     resume: Annotated[bool, resume_option("an interrupted scan in --out")] = False,
     workers: Annotated[
         int | None, typer.Option(help="Processes that share the work, each with the model; or tasks of --engine ray.")
@@ -88,103 +77,78 @@ def scan(
     engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster. Default: a new one here.")] = None,
     gpus_per_worker: Annotated[float, typer.Option(help="GPUs of each Ray task, such as 0.5.")] = 0.0,
-    random_init: RandomInit = False,
-    allow_pickle: AllowPickle = False,
-    trust_remote_code: TrustRemoteCode = False,
-    verbose: Verbose = False,
-    as_json: Annotated[bool, json_option("the findings")] = False,
+    output: Output = Output(),
 ) -> None:
     """Look at every head of MODEL as it reads CORPUS, and say what is wrong; write a survey and its page."""
     from attnscope.cli.files import model_folder
-    from attnscope.cli.options import check_corpus, check_device_map, check_measures, check_model
-    from attnscope.cli.output import output_folder
-    from attnscope.cli.progress import showing
+    from attnscope.cli.options import check_corpus, check_measures, check_model
     from attnscope.commands.scan.diagnose import Thresholds
     from attnscope.commands.scan.survey.shards import remove_store
+    from attnscope.hf.loading.options import read_device_map
 
     thresholds = Thresholds.parse(threshold or [])
     check_measures(measures)
     check_corpus(corpus, drawn=True)
-    check_device_map(device_map)
-    check_model(
-        model, dtype=dtype, random_init=random_init, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
-    )
-    place = model_folder(model, random_init) if out is None else out
+    if loading.device_map is not None:
+        read_device_map(loading.device_map)
+    check_model(model, loading)
+    folder = output.out or model_folder(model, loading.random_init)
     if shard is not None:
-        _refuse_what_parts_lack(store, view, fail_on, out)
-        place = Path()
-    earlier = None if resume else _state(place)
-    try:
-        with output_folder(place) as folder, showing("sequences") as progress:
-            if resume and _state(folder) is None and store is None:
-                _echo(f"there is no interrupted scan in {folder}: this one begins at the beginning.")
-            if earlier is not None:  # it goes when the new scan has its model and its corpus, and not for a typo
-                _echo(f"the interrupted scan in {folder} will be replaced; --resume would go on with it.")
-            progress("loading", 0, 0, 0)  # torch and transformers take seconds to import: say so first
-            from attnscope.commands.scan.run import scan as run_scan
+        _refuse_what_parts_lack(store, view, fail_on, output.out)
+        folder = Path()
+    earlier = None if resume else _unfinished(folder)
+    if resume and _unfinished(folder) is None and store is None:
+        say(f"there is no interrupted scan in {folder}: this one begins at the beginning.")
+    if earlier is not None:  # removed when the new scan has its model and its corpus, not for a typo
+        say(f"the interrupted scan in {folder} will be replaced; --resume would continue it.")
 
-            survey = run_scan(
-                model,
-                corpus,
-                measures=measures,
-                samples=samples,
-                max_tokens=max_tokens,
-                batch_size=batch_size,
-                seed=seed,
-                dtype=dtype,
-                device=device,
-                device_map=device_map,
-                stream_weights=stream_weights,
-                field=field,
-                bos=bos,
-                keep_text=keep_text,
-                random_init=random_init,
-                allow_pickle=allow_pickle,
-                trust_remote_code=trust_remote_code,
-                checkpoint=folder / PARTIAL if shard is None else None,
-                resume=resume,
-                workers=workers,
-                store=store,
-                shard=shard,
-                engine=engine,
-                address=address,
-                gpus_per_worker=gpus_per_worker,
-                progress=progress,
-            )
-            if shard is not None:
-                _say_part(survey, shard, str(store), as_json)
-                return
-            survey.save(folder / "survey.json")
-            views: tuple[int, ...] = ()
-            if view:
-                loading = (dtype, device, random_init, seed, allow_pickle, trust_remote_code)
-                spread = (None, device_map, stream_weights)
-                views = _views(model, survey, folder, thresholds, (*loading, *spread), progress)
-            progress("drawing the report", 0, 0, 0)
-            findings = write(survey, folder, place, thresholds, views)
-            (folder / PARTIAL).unlink(missing_ok=True)
-            remove_store(folder / SHARDS)
-    except KeyboardInterrupt:  # the bar is gone by now, and the line is free
-        _echo(f"interrupted; {_what_is_kept(_state(place), earlier, store)}.")
-        raise typer.Exit(130) from None
-    say(survey, findings, place, thresholds, as_json, verbose)
+    def kept() -> str:
+        return f"interrupted; {_what_is_kept(_unfinished(folder), earlier, store)}"
+
+    with running(output, folder, counted="sequences", kept=kept) as run:
+        from attnscope.commands.scan.run import scan as twin
+
+        survey = twin(
+            model,
+            corpus,
+            measures=measures,
+            loading=loading,
+            sampling=sampling,
+            keep_text=keep_text,
+            checkpoint=folder / PARTIAL if shard is None else None,
+            resume=resume,
+            workers=workers,
+            store=store,
+            shard=shard,
+            engine=engine,
+            address=address,
+            gpus_per_worker=gpus_per_worker,
+            progress=run.progress,
+        )
+        if shard is not None:
+            _tell_part(survey, shard, str(store), output.as_json)
+            return
+        survey.save(folder / "survey.json")
+        views = _views(run, model, survey, thresholds, loading) if view else ()
+        findings = write_report(run, survey, thresholds, views)
+        (folder / PARTIAL).unlink(missing_ok=True)
+        remove_store(folder / SHARDS)
     if views:
         from attnscope.commands.scan.survey.provenance import view_name
 
-        _echo(f"views: {', '.join(str(place / view_name(sample)) for sample in views)}")
-    if fail_on and any(finding.at_least(fail_on) for finding in findings):
-        raise typer.Exit(1)
+        say(f"views: {', '.join(str(folder / view_name(sample)) for sample in views)}")
+    tell_survey(run, survey, findings, thresholds, fail_on)
 
 
-def _state(folder: Path) -> tuple[int, ...] | None:
-    """What tells unfinished work from what is done in its place; None where there is none."""
+def _unfinished(folder: Path) -> tuple[int, ...] | None:
+    """Return inodes and times of an unfinished scan, or None."""
     from attnscope.commands.scan.survey.shards import PLAN
 
-    found: list[int] = []
+    stats: list[int] = []
     for path in (folder / PARTIAL, folder / SHARDS / PLAN, folder / SHARDS):
         with contextlib.suppress(OSError):
-            found += [(there := path.stat()).st_ino, there.st_mtime_ns]
-    return tuple(found) or None
+            stats += [(there := path.stat()).st_ino, there.st_mtime_ns]
+    return tuple(stats) or None
 
 
 def _what_is_kept(now: tuple[int, ...] | None, earlier: tuple[int, ...] | None, store: str | None) -> str:
@@ -207,13 +171,11 @@ def _refuse_what_parts_lack(store: str | None, view: bool, fail_on: Severity | N
         )
 
 
-def _say_part(survey: Survey, shard: str, store: str, as_json: bool) -> None:
+def _tell_part(survey: Survey, shard: str, store: str, as_json: bool) -> None:
     from attnscope.engine.crew import part
 
     read, which = survey.provenance["corpus"], str(part(shard))  # what `env` stood for
     if as_json:
-        from attnscope.cli.output import print_json
-
         print_json({"store": store, "shard": which, "sequences": read["sequences"], "tokens": read["tokens"]})
     else:
         done = f"is in {store}: {read['sequences']:,} sequences, {read['tokens']:,} tokens"
@@ -222,77 +184,49 @@ def _say_part(survey: Survey, shard: str, store: str, as_json: bool) -> None:
         typer.echo(clean(f"Part {which} {done}. When all parts are done: attnscope merge {store} --out FOLDER"))
 
 
-def _echo(sentence: str) -> None:
-    typer.echo(clean(f"attnscope: {sentence}"), err=True)
-
-
-def _views(
-    model: str,
-    survey: Survey,
-    folder: Path,
-    thresholds: Thresholds,
-    loading: tuple[Any, ...],
-    progress: Listener,
-) -> tuple[int, ...]:
-    """The pages of the sequences that findings point at; a sequence that cannot be viewed is said and left out."""
+def _views(run: Run, model: str, survey: Survey, thresholds: Thresholds, loading: Loading) -> tuple[int, ...]:
+    """Write a page for each sequence that findings point at; say which cannot be viewed."""
     from attnscope.commands.scan.diagnose import diagnose
     from attnscope.commands.scan.survey.provenance import samples_behind, view_name
-    from attnscope.commands.view.run import view as run_view
-    from attnscope.hf.loading.load import load_as
-    from attnscope.hf.loading.options import Loading
+    from attnscope.commands.view.run import view
+    from attnscope.hf.loading.load import load
 
     wanted = [sample for sample in samples_behind(diagnose(survey, thresholds)) if sample in survey.sequences]
     if not wanted:
         return ()
-    loaded = load_as(model, Loading(*loading))
+    loaded = load(model, loading=loading)
     made = []
     for number, sample in enumerate(wanted):
-        progress("viewing", number, len(wanted))
+        run.progress("viewing", number, len(wanted))
         try:
-            run_view(loaded, survey=survey, sample=sample).write_page(folder / view_name(sample))
+            view(loaded, survey=survey, sample=sample).write_page(run.folder / view_name(sample))
             made.append(sample)
         except RefusalError as refusal:
-            _echo(f"sample {sample} has no view: {refusal}")
+            say(f"sample {sample} has no view: {refusal}")
     return tuple(made)
 
 
-def write(
-    survey: Survey, folder: Path, place: Path, thresholds: Thresholds, views: tuple[int, ...] = ()
-) -> tuple[Finding, ...]:
+def write_report(run: Run, survey: Survey, thresholds: Thresholds, views: tuple[int, ...] = ()) -> tuple[Finding, ...]:
+    """Draw the page of a survey that is saved in the folder of the run; return its findings."""
     from attnscope.commands.scan.diagnose import diagnose
 
+    run.progress("drawing the report", 0, 0)
     findings = diagnose(survey, thresholds)
-    survey.write_page(
-        folder / "report.html",
-        findings=findings,
-        thresholds=thresholds,
-        kept_in=str(place / "survey.json"),
-        views=views,
-    )
+    run.files = {"Report": run.folder / "report.html", "Survey": run.folder / "survey.json"}
+    page: dict[str, Any] = {"findings": findings, "thresholds": thresholds, "views": views}
+    survey.write_page(run.folder / "report.html", kept_in=str(run.folder / "survey.json"), **page)
     return findings
 
 
-def say(
-    survey: Survey,
-    findings: tuple[Finding, ...],
-    folder: Path,
-    thresholds: Thresholds,
-    as_json: bool,
-    verbose: bool,
+def tell_survey(
+    run: Run, survey: Survey, findings: tuple[Finding, ...], thresholds: Thresholds, fail_on: Severity | None
 ) -> None:
-    if as_json:
-        from attnscope.cli.output import print_json
+    """Print the findings of a survey, and exit with code 1 if one is as severe as `fail_on`."""
 
-        print_json(
-            {
-                "survey": str(folder / "survey.json"),
-                "report": str(folder / "report.html"),
-                "provenance": survey.provenance,
-                "findings": [finding.to_json() for finding in findings],
-            }
-        )
-    else:
-        from attnscope.reports.terminal import print_record
+    def printed(files: dict[str, str | None]) -> dict[str, Any]:
+        files.pop("chart")
+        return files | {"provenance": survey.provenance, "findings": [finding.to_json() for finding in findings]}
 
-        files = {"Report": folder / "report.html", "Survey": folder / "survey.json"}
-        print_record(survey, files=files, findings=findings, thresholds=thresholds, verbose=verbose)
+    run.tell(survey, printed=printed, findings=findings, thresholds=thresholds)
+    if fail_on and any(finding.at_least(fail_on) for finding in findings):
+        raise typer.Exit(1)

@@ -7,24 +7,19 @@ from typing import Annotated
 
 import typer
 
-from attnscope.cli.options import (
-    AllowPickle,
-    Bos,
-    Device,
-    LoadedDtype,
-    Model,
-    RandomInit,
-    TrustRemoteCode,
-    Verbose,
-    chart_option,
-    json_option,
-    out_option,
-    seed_option,
+from attnscope.cli.options import Model, chart_option, json_option, out_option, seed_option, with_requests
+from attnscope.cli.runner import Output, running
+from attnscope.core.errors import RefusalError
+from attnscope.hf.loading.options import Loading, Sampling, TextOptions
+
+
+@with_requests(
+    TextOptions,
+    seed=seed_option("random weights"),
+    out=out_option("view.json and view.html", "MODEL"),
+    chart=chart_option("the head at which the page opens"),
+    as_json=json_option("what every head does (not the maps)"),
 )
-
-DATA, PAGE = "view.json", "view.html"
-
-
 def view(
     model: Model,
     text: Annotated[
@@ -41,9 +36,9 @@ def view(
             "encoder-decoder, which writes it itself where it is left out."
         ),
     ] = None,
-    layer: Annotated[
+    block: Annotated[
         str | None,
-        typer.Option(help="Where the page opens; several (0-3,7) are all that is written.", metavar="LAYERS"),
+        typer.Option(help="Where the page opens; several (0-3,7) are all that is written.", metavar="BLOCKS"),
     ] = None,
     head: Annotated[
         str | None,
@@ -61,82 +56,44 @@ def view(
         int | None, typer.Option(help="Which sequence of --from; the report names it.", metavar="N", min=0)
     ] = None,
     max_mb: Annotated[float, typer.Option(help="Refuse a page above so many megabytes.", min=0, metavar="MB")] = 64.0,
-    dtype: LoadedDtype = "float32",
-    device: Device = "cpu",
-    bos: Bos = "auto",
-    seed: Annotated[int, seed_option("random weights")] = 0,
-    random_init: RandomInit = False,
-    allow_pickle: AllowPickle = False,
-    trust_remote_code: TrustRemoteCode = False,
-    out: Annotated[Path | None, out_option("view.json and view.html", "MODEL")] = None,
-    chart: Annotated[Path | None, chart_option("the head at which the page opens")] = None,
-    verbose: Verbose = False,
-    as_json: Annotated[bool, json_option("what every head does (not the maps)")] = False,
+    loading: Loading = Loading(),
+    sampling: Sampling = Sampling(),
+    output: Output = Output(),
 ) -> None:
     """Which head of MODEL looks where in TEXT? Every map on one page, as lines or grids, in 8 bits a weight."""
-    from attnscope.cli.files import checked_file, model_folder, text_or_medium
+    from attnscope.cli.files import model_folder, text_or_medium
     from attnscope.cli.options import check_model
-    from attnscope.cli.output import output_folder
-    from attnscope.cli.progress import showing
 
-    if chart is not None:
-        checked_file(chart, "--chart", (".html", ".json", ".png", ".svg"))
-    words = None if text is None else text_or_medium(text)
-    second = None if beside is None else text_or_medium(beside)
-    kept = _checked_survey(words, survey, sample)
-    check_model(
-        model, dtype=dtype, random_init=random_init, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
-    )
-    place = model_folder(model, random_init) if out is None else out
-    saved: Path | None = None
-    try:
-        with output_folder(place) as folder, showing() as progress:
-            progress("loading", 0, 0)  # torch and transformers take seconds to import: say so first
-            from attnscope.commands.view.run import view as run
+    read = tuple(text_or_medium(side) for side in (text, beside) if side is not None)
+    _check_survey(text, survey, sample)
+    check_model(model, loading)
+    with running(output, output.out or model_folder(model, loading.random_init), "the view") as run:
+        from attnscope.commands.view.run import view as twin
 
-            found = run(
-                model,
-                words if words is None or second is None else (words, second),
-                layer=layer,
-                head=head,
-                survey=kept,
-                sample=sample,
-                max_mb=max_mb,
-                dtype=dtype,
-                device=device,
-                bos=bos,
-                random_init=random_init,
-                seed=seed,
-                allow_pickle=allow_pickle,
-                trust_remote_code=trust_remote_code,
-                progress=progress,
-            )
-            saved = found.save(folder / DATA)  # before anything is drawn: a drawing can fail, and be made again
-            progress("drawing the page", 0, 0)
-            found.write_page(folder / PAGE)
-    except KeyboardInterrupt:
-        from attnscope.core.words import clean
-
-        unfinished = "interrupted before the view was done; nothing is written"
-        said = f"interrupted; {clean(str(saved))} is written, the page is not"
-        typer.echo(f"attnscope: {unfinished if saved is None else said}.", err=True)
-        raise typer.Exit(130) from None
-    from attnscope.cli.output import tell
-
-    tell(found, data=place / DATA, page=place / PAGE, chart=chart, as_json=as_json, verbose=verbose)
+        found = twin(
+            model,
+            (read[0], read[1]) if len(read) > 1 else next(iter(read), None),
+            block=block,
+            head=head,
+            survey=survey,
+            sample=sample,
+            max_mb=max_mb,
+            loading=loading,
+            sampling=sampling,
+            progress=run.progress,
+        )
+        run.keep(found, "view.json", "view.html")
+    run.tell(found)
 
 
-def _checked_survey(words: str | Path | None, survey: Path | None, sample: int | None) -> Path | None:
-    """What cannot be viewed is refused before torch is imported."""
-    from attnscope.core.errors import RefusalError
-
+def _check_survey(text: str | None, survey: Path | None, sample: int | None) -> None:
+    """Refuse what cannot be viewed before torch is imported."""
     if survey is None:
-        if words is None or sample is not None:
+        if text is None or sample is not None:
             raise RefusalError("Give a TEXT to view, or --from SURVEY --sample N for a sequence that a survey keeps.")
-        return None
-    if words is not None:
+        return
+    if text is not None:
         raise RefusalError("A TEXT and --from are two things to view: give one of them.")
     from attnscope.commands.scan.survey.survey import Survey
 
     Survey.load(survey)
-    return survey

@@ -1,6 +1,6 @@
 """program: a small program as a transformer that is exact on every input up to a length, its heads compressed.
 
-    built = attnscope.program("reverse", symbols=4, length=6)
+    built = program("reverse", symbols=4, length=6)
     built.run([[0, 3, 1], [2, 2, 0]])               # [[1, 3, 0], [0, 2, 2]]
     built.model                                     # a nano model, which scan and the tap take
     built.widths                                    # for every selector: width found, proved bound, one-hot width

@@ -16,8 +16,7 @@ from attnscope.commands.evaluate.perturbing import NoAnswerError, perturbed
 from attnscope.commands.explain.aiming import Aim, Question, aim, of_terms
 from attnscope.commands.explain.embedding_aim import of_two_towers
 from attnscope.commands.explain.record import Asked
-from attnscope.hf.loading.material import loaded_for
-from attnscope.hf.loading.options import Loading
+from attnscope.hf.loading.load import load
 from attnscope.hf.seeing.restoring import with_gradients
 from tests.commands.explain.deciding import texts, trained
 from tests.hf.tiny import tiny
@@ -64,7 +63,7 @@ def masked() -> tuple[Any, Any]:
 @with_gradients()
 def test_masked_models_are_asked_at_a_hidden_token() -> None:
     model, tokenizer = masked()
-    loaded = loaded_for(model, tokenizer, Loading("float32", "cpu", False, 0, False, False))
+    loaded = load(model, tokenizer=tokenizer)
     ids = torch.tensor([tokenizer("a plain text of letters")["input_ids"]])
     places = set()
     for seed in range(6):
@@ -86,7 +85,7 @@ def test_masked_models_are_asked_at_a_hidden_token() -> None:
 def test_what_is_judged_is_what_is_explained() -> None:
     """LXMERT hands two streams through six stacks: calls are named by streams in both."""
     model, batch = tiny("lxmert")
-    loaded = loaded_for(model, None, Loading("float32", "cpu", False, 0, False, False))
+    loaded = load(model)
     with torch.enable_grad():
         one = judging._run(loaded, first_sequence(batch), 0, None, None)
     streams = {place.stack for place in one.places}
@@ -102,7 +101,7 @@ def test_two_towers_answer_with_their_cosine(bias: float | None) -> None:
         model.logit_scale.fill_(float(torch.tensor(100.0).log()))
     if bias is not None:
         model.logit_bias = torch.nn.Parameter(torch.tensor([bias]))
-    loaded = loaded_for(model, None, Loading("float32", "cpu", False, 0, False, False))
+    loaded = load(model)
     for cosine in (0.3, 0.25, -0.1):
         said = torch.tensor([[100 * cosine + (bias or 0.0)]])
         answer = float(of_two_towers(loaded, said, Question()).chance(said))

@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 import attnscope
+from attnscope.commands.explain.record import Explanation
 from attnscope.explanations.integrated_gradients import NEAR
 from tests.command import attnscope as command
 from tests.explanations.test_two_streams import clip
@@ -225,7 +226,7 @@ def test_a_continuation_is_the_sum_of_its_tokens() -> None:
     table = found.matrix("relevance").to_numpy()
     assert max(table[6 + step :, step].max(initial=0) for step in range(len(expected))) < 1e-10
     assert table.max() > 1e-4
-    read_back = attnscope.Explanation.from_json(found.to_json())
+    read_back = Explanation.from_json(found.to_json())
     assert read_back == found
 
 

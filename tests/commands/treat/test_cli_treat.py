@@ -60,8 +60,8 @@ def test_json_is_json_and_nothing_else(given: list[str], tmp_path: Path) -> None
     ("typed", "words"),
     [
         (["--remedy", "gated_outptu"], "Did you mean 'gated_output'"),
-        (["--remedy", "gated_output", "--layers", "9"], "not in block 9"),
-        (["--remedy", "gated_output", "--layers", "two"], "does not name blocks"),
+        (["--remedy", "gated_output", "--blocks", "9"], "not in block 9"),
+        (["--remedy", "gated_output", "--blocks", "two"], "does not name blocks"),
         (["--remedy", "gated_output", "--set", "how"], "no setting"),
         (["--remedy", "prune", "--heads", "99"], "99 cannot be taken out"),
     ],
@@ -77,13 +77,13 @@ def test_bad_input_ends_with_one_sentence(given: list[str], tmp_path: Path, type
 
 def test_unfinished_training_is_spoken_of_and_not_lost_for_a_typo(given: list[str], tmp_path: Path) -> None:
     partial = tmp_path / "out" / "treatment.partial"
-    typed = ["treat", *given, "--remedy", "gated_output", "--layers", "9", *QUICK, "--out", str(tmp_path / "out")]
+    typed = ["treat", *given, "--remedy", "gated_output", "--blocks", "9", *QUICK, "--out", str(tmp_path / "out")]
     nothing = CliRunner().invoke(app, [*typed, "--resume"])
     assert "there is no interrupted training in" in nothing.stderr
     partial.mkdir(parents=True)
     (partial / "control.safetensors").write_bytes(b"kept")
     replaced = CliRunner().invoke(app, typed)
-    assert "will be replaced; --resume would go on with it" in replaced.stderr
+    assert "will be replaced; --resume would continue it" in replaced.stderr
     assert (partial / "control.safetensors").read_bytes() == b"kept"
     going_on = CliRunner().invoke(app, [*typed, "--resume"])
     assert "training in" not in going_on.stderr

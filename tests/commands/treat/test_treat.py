@@ -91,12 +91,12 @@ def test_a_clip_above_all_logits_changes_nothing_and_one_below_does(loaded: Load
 
 
 def test_a_temperature_is_chosen_on_training_text(loaded: Loaded) -> None:
-    found = treat(loaded, remedy="temperature", layers=(0,), **UNTRAINED)
+    found = treat(loaded, remedy="temperature", blocks=(0,), **UNTRAINED)
     assert found.remedy.layers == (0,)
     assert 0.5 <= found.remedy.settings["temperature"] <= 2.0
     told = next(note for note in found.notes if "temperatures" in note)
     assert f"{found.remedy.settings['temperature']:g} has the lowest loss on training text" in told
-    hot = treat(loaded, remedy="temperature", settings={"temperature": 50.0}, layers=(0, 1), **UNTRAINED)
+    hot = treat(loaded, remedy="temperature", settings={"temperature": 50.0}, blocks=(0, 1), **UNTRAINED)
     uniform = hot.surveys["treated"].values("entropy").mean()
     assert uniform > hot.surveys["before"].values("entropy").mean()  # attention that looks everywhere alike
 

@@ -114,14 +114,14 @@ def test_tokens_are_those_the_model_read_and_nothing_looks_ahead(view: View) -> 
 
 
 def test_a_number_opens_the_page_and_several_are_all_that_is_kept() -> None:
-    assert chosen(2, range(3), "layer") == chosen("2", range(3), "layer") == Choice(2, (0, 1, 2))
-    assert chosen("1-2,0", range(4), "layer") == Choice(1, (0, 1, 2))
-    assert chosen(None, range(3), "layer") == Choice(None, (0, 1, 2))
-    few = look(layer="0,2", head=[1, 3])
+    assert chosen(2, range(3), "block") == chosen("2", range(3), "block") == Choice(2, (0, 1, 2))
+    assert chosen("1-2,0", range(4), "block") == Choice(1, (0, 1, 2))
+    assert chosen(None, range(3), "block") == Choice(None, (0, 1, 2))
+    few = look(block="0,2", head=[1, 3])
     assert {(one.layer, one.head) for one in few.heads} == {(0, 1), (0, 3), (2, 1), (2, 3)}
     assert few.opened.layer == 0
     assert few.opened.head == 1
-    assert "Only layers 0, 2 are here." in few.notes
+    assert "Only blocks 0, 2 are here." in few.notes
 
 
 def test_an_encoder_decoder_shows_three_kinds() -> None:
@@ -161,10 +161,10 @@ def test_the_sequence_behind_a_finding_has_the_tokens_that_the_survey_saw() -> N
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"layer": 9}, "There is no layer 9 that attends: there are 0-2"),
+        ({"block": 9}, "There is no block 9 that attends: there are 0-2"),
         ({"head": "0-9"}, "There is no head 4"),
-        ({"layer": "three"}, "'three' does not name a layer"),
-        ({"layer": "3-1"}, "ends before it begins"),
+        ({"block": "three"}, "'three' does not name a block"),
+        ({"block": "3-1"}, "ends before it begins"),
         ({"max_mb": 0.001}, r"about 0.0018 MB \(3 layers x 4 heads x 24 tokens\)"),
         ({"text": None}, "Give a text to view"),
         ({"text": {"input_ids": torch.tensor([[3]])}}, "a single token"),

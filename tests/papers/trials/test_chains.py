@@ -69,11 +69,11 @@ def test_in_a_model() -> None:
 def test_what_the_caller_allows_reaches_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def note(model: object, tokenizer: object, loading: Loading) -> Loaded:
+    def note(model: object, loading: Loading, tokenizer: object) -> Loaded:
         asked.append(loading)
         raise RefusalError("enough")
 
-    monkeypatch.setattr("attnscope.papers.trials.path_figures.loaded_for", note)
+    monkeypatch.setattr("attnscope.papers.trials.path_figures.load", note)
     with pytest.raises(RefusalError, match="enough"):
         chains("somewhere", random_init=True, seed=3, dtype="float32", allow_pickle=True, trust_remote_code=True)
     assert asked == [Loading("float32", "cpu", True, 3, allow_pickle=True, trust_remote_code=True)]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from torch import nn
 
@@ -31,23 +31,18 @@ from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import Anatomy, Stack, anatomy
 from attnscope.hf.anatomy.places import coarse_modules, widened
 from attnscope.hf.editing.surgery import VARIANTS, Variant
+from attnscope.hf.loading.batches import Ready, Text, batches_for, text_of
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import (
-    Given,
-    Ready,
-    Text,
-    batches_for,
-    loaded_for,
+from attnscope.hf.loading.load import Given, Loaded, load
+from attnscope.hf.loading.options import CorpusOptions, Loading, Sampling, with_options
+from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.running import (
     out_of_memory,
     precision_and_place,
     refuse_randomness,
     refusing_what_does_not_run,
-    text_of,
     why_it_does_not_run,
 )
-from attnscope.hf.loading.options import Loading, Sampling, refuse_unknown_bos
-from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.seeing.restoring import keeping_its_modules, looking_at, without_gradients
 from attnscope.matrix.residual import YARDSTICKS
 
@@ -57,29 +52,23 @@ SAMPLES = (
 )
 
 
+@with_options(CorpusOptions)
 def collapse(
     model: Given,
     corpus: Text | Ready | None = None,
     *,
     variants: str | Sequence[str] = tuple(VARIANTS),
-    samples: int = SAMPLES,
-    max_tokens: int | None = None,
-    batch_size: int = 8,
     norm: str = "1,inf",
-    random_init: bool = False,
     seeds: int | Sequence[int] = 1,
-    dtype: str = "float64",
-    device: str = "cpu",
     mlp_skip: bool = True,
     bounds: bool = True,
     bound_samples: int = 4,
     stack: str | None = None,
+    loading: Loading = Loading(dtype="float64"),
+    sampling: Sampling = Sampling(samples=SAMPLES),
     tokenizer: Tokenizer | None = None,
-    field: str = "text",
-    bos: str = "auto",
-    allow_pickle: bool = False,
-    trust_remote_code: bool = False,
     progress: Advance = silent,
+    **kwargs: Unpack[CorpusOptions],
 ) -> Collapse:
     """Measure the variants of `model` over `corpus`.
 
@@ -92,35 +81,27 @@ def collapse(
     batch of the first seed. `bos` says whether sequences begin with BOS: "auto" as the tokenizer or a GGUF header wants
     it, "yes" or "no".
     """
-    refuse_unknown_bos(bos)
     chosen = _variants(variants, mlp_skip)
     if norm not in YARDSTICKS:
         raise RefusalError(f"There is no norm '{norm}': choose one of {', '.join(YARDSTICKS)}.")
     seeds = numbered_seeds(seeds, "a model that is built and measured")
-    drawn = random_init or (callable(model) and not isinstance(model, nn.Module))
+    drawn = loading.random_init or (callable(model) and not isinstance(model, nn.Module))
     _check_seeds(seeds, drawn)
-    loading = Loading(
-        dtype=dtype,
-        device=device,
-        random_init=random_init,
-        allow_pickle=allow_pickle,
-        trust_remote_code=trust_remote_code,
-    )
-    sampling = Sampling(samples, max_tokens, batch_size, seed=seeds[0], field=field, bos=bos)
+    sampling = replace(sampling, seed=seeds[0])
     text = text_of(corpus, sampling)
     prepared: Batches | None = None
     runs: list[Measured] = []
     beside: Bounded | None = None
     for number, seed in enumerate(seeds):
         progress("loading", 0, 0)
-        loaded = loaded_for(model, tokenizer, replace(loading, seed=seed))
+        loaded = load(model, loading=replace(loading, seed=seed), tokenizer=tokenizer)
         if prepared is None:
-            reader = loaded if max_tokens is not None else replace(loaded, positions=_room(loaded))
+            reader = loaded if sampling.max_tokens is not None else replace(loaded, positions=_room(loaded))
             prepared = batches_for(reader, text, sampling)
         refuse_broken_weights(loaded)
-        reason = _why_not_in_float64(loaded, prepared) if dtype == "float64" else None
+        reason = _why_not_in_float64(loaded, prepared) if loading.dtype == "float64" else None
         if reason is not None:
-            loaded = loaded_for(model, tokenizer, replace(loading, seed=seed, dtype="float32"))
+            loaded = load(model, loading=replace(loading, seed=seed, dtype="float32"), tokenizer=tokenizer)
             loaded = replace(loaded, provenance={**loaded.provenance, "float64": f"does not run ({reason})"})
         with looking_at(loaded.model), keeping_its_modules(loaded.model):
             precision, place = precision_and_place(loaded.model)

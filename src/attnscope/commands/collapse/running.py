@@ -21,12 +21,7 @@ from attnscope.hf.anatomy.anatomy import Anatomy, Stack
 from attnscope.hf.anatomy.perceptron import Perceptron, perceptrons
 from attnscope.hf.editing.surgery import VARIANTS, Variant, cut
 from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import (
-    forward_options,
-    out_of_memory,
-    precision_and_place,
-    refusing_what_does_not_run,
-)
+from attnscope.hf.loading.running import forward_options, out_of_memory, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.seeing.restoring import evaluating
 from attnscope.hf.tapping.padding import attention_inputs, first_writes
 from attnscope.hf.tapping.tap import Frame, tap

@@ -125,7 +125,7 @@ class Compiled(Record):
 
     @cached_property
     def pattern(self) -> Pattern:
-        """What the head should attend to, as `attnscope.queries_for` and `certify` take it."""
+        """What the head should attend to, as `queries_for` and `certify` take it."""
         made: Pattern = import_module("attnscope.heads.pattern").Pattern.from_entries(self.target)
         return made
 

@@ -29,9 +29,9 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.batches import Batches
 from attnscope.data.corpus import Corpus
 from attnscope.data.prompts import Class, labelled
+from attnscope.hf.loading.batches import Ready, Text
 from attnscope.hf.loading.feed import feed
 from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import Ready, Text
 from attnscope.hf.loading.options import Sampling
 
 # Tokens that are kept in part, in proportion to their importance, and as much in all for every method.

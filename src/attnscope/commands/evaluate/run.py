@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -39,21 +39,21 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.explanation import Method
 from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import chosen_methods, method_names
-from attnscope.core.stamp import Stamp, refuse_unusable_seed
 from attnscope.core.words import count
 from attnscope.data.batches import Batches
 from attnscope.data.corpus import Corpus
 from attnscope.data.prompts import Class
 from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import Anatomy
+from attnscope.hf.loading.batches import Ready, Text, batches_for
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import Ready, Text, batches_for, loaded_for, precision_and_place
+from attnscope.hf.loading.load import Loaded, load
 from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.one_text import Reading
-from attnscope.hf.loading.options import Loading, Sampling
+from attnscope.hf.loading.options import EvaluateOptions, Loading, Sampling, with_options
 from attnscope.hf.loading.outputs import entries, fills_masks, mask_token_of, word
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.running import precision_and_place
 from attnscope.hf.seeing.restoring import looking_at, with_gradients
 from attnscope.hf.tapping.capture import asked_with
 from attnscope.hf.tapping.entrances import Entrance
@@ -63,6 +63,7 @@ FAR = 1_000_003  # seeds of other texts are near
 FLOORS = 4  # random orders of each text: the floor is to be known better than what is compared with it
 
 
+@with_options(EvaluateOptions)
 @with_gradients()
 def evaluate(
     model: str | Path | nn.Module | Loaded,
@@ -70,17 +71,11 @@ def evaluate(
     *,
     methods: str | Iterable[str] = "default",
     labels: str | Sequence[Class] | None = None,
-    samples: int = 16,
-    max_tokens: int = 48,
-    dtype: str = "float32",
-    device: str = "cpu",
-    bos: str = "auto",
-    random_init: bool = False,
-    seed: int = 0,
+    loading: Loading = Loading(),
+    sampling: Sampling = Sampling(samples=16, max_tokens=48),
     tokenizer: Tokenizer | None = None,
-    allow_pickle: bool = False,
-    trust_remote_code: bool = False,
     progress: Advance = silent,
+    **kwargs: Unpack[EvaluateOptions],
 ) -> Faithfulness:
     """Judge explanations on `samples` texts of a corpus (the embedded one where none is given). Occlusion and random
     numbers are judged beside whatever is named: the slow obvious way, and the floor.
@@ -90,13 +85,12 @@ def evaluate(
     `labels` is the field of a .jsonl corpus that holds the true class of each text (for a list of texts, the classes
     themselves): then its probability is followed, of the beginning of every document.
     """
-    refuse_unusable_seed(seed)
+    seed, sampling = loading.seed, replace(sampling, batch_size=1, short=True)
     words = method_names(methods)
     chosen = chosen_methods([*words, *ALWAYS])
     progress("loading", 0, 0)
-    loaded = loaded_for(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
+    loaded = load(model, loading=loading, tokenizer=tokenizer)
     refuse_broken_weights(loaded)
-    sampling = Sampling(samples=samples, max_tokens=max_tokens, batch_size=1, seed=seed, bos=bos, short=True)
     truths: tuple[Class | None, ...]
     if labels is None:
         ready = batches_for(loaded, corpus, sampling)
@@ -151,12 +145,7 @@ def evaluate(
         documents=documents,
         accuracy=None if labels is None else Estimate.of(tuple(right[n] for n in counted), drawn_together(documents)),
         notes=tuple(notes),
-        provenance={
-            "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
-            "corpus": {"name": ready.name, "sha256": ready.sha256},
-            "seed": seed,
-            **Stamp.now().to_json(),
-        },
+        provenance=loaded.stamped(corpus={"name": ready.name, "sha256": ready.sha256}, seed=seed),
     )
 
 

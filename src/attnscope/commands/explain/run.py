@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor, nn
 
@@ -29,18 +29,17 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.explanation import Method
 from attnscope.core.progress import Advance, silent
 from attnscope.core.registry import METHOD_SETS, chosen_methods, method_names
-from attnscope.core.stamp import Stamp, refuse_unusable_seed
 from attnscope.data.medium import readable
 from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.anatomy.example import run
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import loaded_for, out_of_memory, precision_and_place, refusing_what_does_not_run
+from attnscope.hf.loading.load import Loaded, load
 from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.one_text import Reading
-from attnscope.hf.loading.options import Loading, refuse_unknown_bos
+from attnscope.hf.loading.options import Loading, Sampling, TextOptions, with_options
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.running import out_of_memory, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.seeing.restoring import evaluating, looking_at, with_gradients, without_cache, without_gradients
 from attnscope.hf.tapping.capture import capture, first_output
 from attnscope.hf.tapping.entrances import Entrance, entrances
@@ -48,6 +47,7 @@ from attnscope.hf.tapping.entrances import Entrance, entrances
 LENGTHS_OF = "path_contribution"
 
 
+@with_options(TextOptions)
 @with_gradients()
 def explain(
     model: str | Path | nn.Module | Loaded,
@@ -60,16 +60,12 @@ def explain(
     generate: int | None = None,
     head: Any | None = None,
     methods: str | Iterable[str] = "default",
-    dtype: str = "float32",
-    device: str = "cpu",
-    bos: str = "auto",
-    random_init: bool = False,
-    seed: int = 0,
+    loading: Loading = Loading(),
+    sampling: Sampling = Sampling(),
     tokenizer: Tokenizer | None = None,
     processor: Any | None = None,
-    allow_pickle: bool = False,
-    trust_remote_code: bool = False,
     progress: Advance = silent,
+    **kwargs: Unpack[TextOptions],
 ) -> Explanation:
     """Explain one number that `model` says about `text`: a text (a string, or the Path of a file of one), a picture (a
     file, a PIL image, an array of rows, columns and colours), a sound (a WAV file, an array of samples), or a ready
@@ -88,18 +84,15 @@ def explain(
     `methods` are names of explanations or of sets: default, slow, all. `processor` makes pixels and features of
     pictures and sounds; without it the one in the model's folder does.
     """
-    refuse_unknown_bos(bos)
-    refuse_unusable_seed(seed)
     words = method_names(methods)
     chosen = Chosen(chosen_methods(words), frozenset(words) - frozenset(METHOD_SETS))
-    question = Question(target, against, position, bos, head, processor, generate)
+    question = Question(target, against, position, sampling.bos, head, processor, generate)
     refuse_unusable(question)
     given = readable(text if beside is None else (text, beside))
     progress("loading", 0, 0)
-    loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
-    loaded = loaded_for(model, tokenizer, loading)
+    loaded = load(model, loading=loading, tokenizer=tokenizer)
     refuse_broken_weights(loaded)
-    one = partial(_explained, loaded, chosen=chosen, seed=seed, progress=progress)
+    one = partial(_explained, loaded, chosen=chosen, seed=loading.seed, progress=progress)
     if isinstance(given, tuple) and two_to_compare(loaded, given):
         return of_both(loaded, given, question, one)
     return one(given, question)
@@ -142,13 +135,9 @@ def _explained(
         steps=steps,
         lengths=lengths,
         notes=(*goal.notes, *left_out, *_notes(found, read), *_unfollowed(one, chosen.methods), *read.notes),
-        provenance={
-            "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
-            "tokens": sum(len(vectors) for vectors in captured.embedding.values()),
-            **({} if read.beginning is None else {"bos": read.beginning.to_json()}),
-            "seed": seed,
-            **Stamp.now().to_json(),
-        },
+        provenance=loaded.stamped(
+            tokens=sum(len(vectors) for vectors in captured.embedding.values()), **read.bos_note(), seed=seed
+        ),
     )
 
 

@@ -29,16 +29,11 @@ from attnscope.data.frame import AttentionFrame
 from attnscope.heads.accuracy import checked_accuracy
 from attnscope.heads.pattern import Pattern
 from attnscope.hf.anatomy.anatomy import anatomy
-from attnscope.hf.loading.material import (
-    Given,
-    batches_for,
-    forward_options,
-    loaded_for,
-    precision_and_place,
-    refusing_what_does_not_run,
-)
-from attnscope.hf.loading.options import Loading, Sampling
+from attnscope.hf.loading.batches import batches_for
+from attnscope.hf.loading.load import Given, load
+from attnscope.hf.loading.options import Sampling
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.running import forward_options, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
 from attnscope.hf.seeing.restoring import evaluating, without_gradients
 from attnscope.hf.tapping.tap import Frame, tap
@@ -117,7 +112,7 @@ def _patterns(
     model: Given, corpus: Any, k: int, texts: int, max_tokens: int, seed: int
 ) -> tuple[str, tuple[int, ...], list[dict[Place, _Seen]]]:
     """What every self-attention head attends to, text by text."""
-    loaded = loaded_for(model, None, Loading())
+    loaded = load(model)
     prepared = batches_for(loaded, corpus, Sampling(texts, max_tokens, batch_size=1, seed=seed))
     place = precision_and_place(loaded.model)[1]
     with refusing_what_does_not_run(loaded), without_gradients(), quiet():

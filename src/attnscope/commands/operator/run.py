@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -21,43 +21,34 @@ from attnscope.commands.operator.operator import About, Operator
 from attnscope.commands.paths.reading import PathSizes, fitting, refuse_too_many_tokens, refusing_what_is_not_followed
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
-from attnscope.core.stamp import Stamp
 from attnscope.data.medium import medium, readable
 from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import (
-    loaded_for,
-    precision_and_place,
-    refusing_what_does_not_run,
-    why_it_does_not_run,
-)
+from attnscope.hf.loading.load import Loaded, load
 from attnscope.hf.loading.one_text import reading
-from attnscope.hf.loading.options import Loading, refuse_unknown_bos
+from attnscope.hf.loading.options import Loading, Sampling, TextOptions, with_options
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.running import precision_and_place, refusing_what_does_not_run, why_it_does_not_run
 from attnscope.hf.seeing.restoring import looking_at, with_gradients
 from attnscope.pathways.affine import Affine
 
 PRECISIONS = ("float64", "float32")
 
 
+@with_options(TextOptions)
 @with_gradients()
 def operator(
     model: str | Path | nn.Module | Loaded,
     text: str | tuple[str, str] | Mapping[str, Any],
     *,
-    dtype: str = "float64",
-    device: str = "cpu",
     stack: str | None = None,
-    bos: str = "auto",
-    random_init: bool = False,
-    seed: int = 0,
+    loading: Loading = Loading(dtype="float64"),
+    sampling: Sampling = Sampling(),
     tokenizer: Tokenizer | None = None,
-    allow_pickle: bool = False,
-    trust_remote_code: bool = False,
     progress: Advance = silent,
+    **kwargs: Unpack[TextOptions],
 ) -> Operator:
     """What `model` does to `text` (or to a ready batch of one sequence, such as {"pixel_values": image}) as one
     operator. An encoder-decoder takes a pair of source and target too; its operator is that of one `stack`, the last
@@ -66,23 +57,23 @@ def operator(
     A model in memory is copied into `dtype` and stays as it is. The operator runs the model's own code whenever it is
     asked for something: it holds the model, and what each block was called with.
     """
-    refuse_unknown_bos(bos)
-    if dtype not in PRECISIONS:
-        raise RefusalError(f"An operator is exact in float64 or float32, not in '{dtype}': choose one of these.")
+    if loading.dtype not in PRECISIONS:
+        raise RefusalError(
+            f"An operator is exact in float64 or float32, not in '{loading.dtype}': choose one of these."
+        )
     text = readable(text)
     if any(medium(side) is not None for side in (text if isinstance(text, tuple) else (text,))):
         raise RefusalError(
             "Operators are of texts, and of batches that are ready: give {'pixel_values': ...} of a picture."
         )
     progress("loading", 0, 0)
-    loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
-    loaded = loaded_for(model, tokenizer, loading)
+    loaded = load(model, loading=loading, tokenizer=tokenizer)
     refuse_broken_weights(loaded)
-    read = reading(loaded, text, bos, what="Operators")
-    narrow = why_it_does_not_run(loaded, read.batch) if dtype == "float64" else None
+    read = reading(loaded, text, sampling.bos, what="Operators")
+    narrow = why_it_does_not_run(loaded, read.batch) if loading.dtype == "float64" else None
     if narrow is not None:
-        loaded = loaded_for(model, tokenizer, replace(loading, dtype="float32"))
-        read = reading(loaded, text, bos, what="Operators")
+        loaded = load(model, loading=replace(loading, dtype="float32"), tokenizer=tokenizer)
+        read = reading(loaded, text, sampling.bos, what="Operators")
     with looking_at(loaded.model), quiet(), fitting(len(read.words)):
         progress("freezing", 0, 0)
         with refusing_what_does_not_run(loaded), torch.no_grad():
@@ -106,10 +97,6 @@ def operator(
         stack=name,
         words=read.words,
         notes=(*said, *read.notes),
-        provenance={
-            "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
-            **({} if read.beginning is None else {"bos": read.beginning.to_json()}),
-            **Stamp.now().to_json(),
-        },
+        provenance=loaded.stamped(**read.bos_note()),
     )
     return Operator(Affine(network, 0, network.layers, True), about)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from jaxtyping import Float
@@ -37,21 +37,15 @@ from attnscope.commands.paths.removals import Predicting, predictions
 from attnscope.core.decoding import Count
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.progress import Advance, silent
-from attnscope.core.stamp import Stamp, refuse_unusable_seed
 from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import (
-    loaded_for,
-    precision_and_place,
-    refusing_what_does_not_run,
-    why_it_does_not_run,
-)
+from attnscope.hf.loading.load import Loaded, load
 from attnscope.hf.loading.one_text import Reading, reading
-from attnscope.hf.loading.options import Loading, refuse_unknown_bos
+from attnscope.hf.loading.options import Loading, Sampling, TextOptions, with_options
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.running import precision_and_place, refusing_what_does_not_run, why_it_does_not_run
 from attnscope.hf.seeing.restoring import looking_at, with_gradients
 from attnscope.pathways.energy import Energy, outer_routes, path_energy
 from attnscope.pathways.heads import head_table
@@ -69,6 +63,7 @@ MOST_PATHS = 10_000
 WIDEST_SEARCH = 32  # suffixes that the search for single paths keeps
 
 
+@with_options(TextOptions)
 @with_gradients()
 def paths(
     model: str | Path | nn.Module | Loaded,
@@ -80,16 +75,12 @@ def paths(
     top: int = 10,
     mlp: bool = True,
     draws: int = 16,
-    dtype: str = "float64",
-    device: str = "cpu",
     stack: str | None = None,
-    bos: str = "auto",
-    random_init: bool = False,
-    seed: int = 0,
+    loading: Loading = Loading(dtype="float64"),
+    sampling: Sampling = Sampling(),
     tokenizer: Tokenizer | None = None,
-    allow_pickle: bool = False,
-    trust_remote_code: bool = False,
     progress: Advance = silent,
+    **kwargs: Unpack[TextOptions],
 ) -> PathReport:
     """Decompose one number that `model` says about `text` (or about a ready batch of one sequence). An encoder-decoder
     takes a pair of source and target too; given the source alone, it writes the target itself.
@@ -101,17 +92,15 @@ def paths(
     leaves them out. A model in memory is copied into `dtype`. `bos` says whether the text begins with BOS: "auto" as
     the tokenizer or a GGUF header wants it, "yes" or "no".
     """
-    refuse_unknown_bos(bos)
-    _check(top, draws, dtype)
-    refuse_unusable_seed(seed)
+    _check(top, draws, loading.dtype)
+    seed, bos = loading.seed, sampling.bos
     progress("loading", 0, 0)
-    loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
-    loaded = loaded_for(model, tokenizer, loading)
+    loaded = load(model, loading=loading, tokenizer=tokenizer)
     refuse_broken_weights(loaded)
     read = reading(loaded, text, bos)
-    narrow = why_it_does_not_run(loaded, read.batch) if dtype == "float64" else None
+    narrow = why_it_does_not_run(loaded, read.batch) if loading.dtype == "float64" else None
     if narrow is not None:
-        loaded = loaded_for(model, tokenizer, replace(loading, dtype="float32"))
+        loaded = load(model, loading=replace(loading, dtype="float32"), tokenizer=tokenizer)
         read = reading(loaded, text, bos)
     with looking_at(loaded.model), quiet(), fitting(len(read.words)):
         progress("freezing", 0, 0)
@@ -163,7 +152,9 @@ def paths(
         top_missed=chains.missed,
         draws=draws,
         notes=(*goal.notes, *_notes(found, read, stack, narrow)),
-        provenance=_provenance(loaded, read, seed if random_init else None),
+        provenance=loaded.stamped(
+            tokens=len(read.words), **read.bos_note(), **({"seed": seed} if loading.random_init else {})
+        ),
         goal=goal.goal,
     )
 
@@ -261,16 +252,6 @@ def _notes(found: Anatomy, read: Reading, stack: str | None, narrow: str | None)
             f"another stack ({others}) by name."
         )
     return (*notes, *read.notes)
-
-
-def _provenance(loaded: Loaded, read: Reading, seed: int | None) -> dict[str, Any]:
-    return {
-        "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
-        "tokens": len(read.words),
-        **({} if read.beginning is None else {"bos": read.beginning.to_json()}),
-        **({} if seed is None else {"seed": seed}),
-        **Stamp.now().to_json(),
-    }
 
 
 def _nested(tensor: Tensor) -> Any:

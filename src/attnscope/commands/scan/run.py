@@ -1,19 +1,20 @@
-"""scan(model, corpus) -> Survey: measure every layer and head of a model over a corpus.
+"""scan(model, corpus) -> Survey: measure every block and head of a model over a corpus.
 
     survey = attnscope.scan("pocket")
     survey = attnscope.scan(my_model, ["a text", "another"], tokenizer=my_tokenizer, measures=["default", "deep"])
     survey = attnscope.scan(vision_model, [{"pixel_values": images}])
 
-The model runs its own forward pass with its own fused attention; a tap hands out frames as layers finish, measures turn
-frames into numbers, and nothing larger than one layer of one batch is ever kept.
+The model runs its own forward pass with its own fused attention. A tap hands out frames as blocks finish, measures turn
+frames into numbers, and nothing larger than one block of one batch is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 import torch
 from torch import nn
@@ -32,49 +33,30 @@ from attnscope.core.files import named_path
 from attnscope.core.measure import Measure
 from attnscope.core.progress import AdvanceReading, silent, uninterrupted
 from attnscope.core.registry import choose
-from attnscope.core.stamp import refuse_unusable_seed
 from attnscope.data.batches import Batches
 from attnscope.data.corpus import Corpus
+from attnscope.data.shards import Cut
 from attnscope.data.windows import Tokenizer
 from attnscope.engine.crew import Hands, part
 from attnscope.hf.exchanging.call import gated
-from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import (
-    Ready,
-    Text,
-    cut_for,
-    files_of,
-    forward_options,
-    loaded_model,
-    precision_and_place,
-    refusing_what_does_not_run,
-    text_or_stream,
-)
-from attnscope.hf.loading.options import DeviceMap, Loading, Sampling, refuse_unknown_bos
+from attnscope.hf.loading.batches import Ready, Text, cut_for, files_of, text_or_stream
+from attnscope.hf.loading.load import Loaded, load
+from attnscope.hf.loading.options import Loading, Sampling, ScanOptions, with_options
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.running import forward_options, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.loading.targets import holds_placeholders
 from attnscope.hf.seeing.restoring import keeping_its_modules, looking_at, without_gradients
 
 
+@with_options(ScanOptions)
 def scan(
     model: str | Path | nn.Module | Loaded,
     corpus: Text | Ready | None = None,
     *,
     tokenizer: Tokenizer | None = None,
     measures: str | Iterable[str] = "default",
-    samples: int = 64,
-    max_tokens: int | None = None,
-    batch_size: int = 8,
-    seed: int = 0,
-    dtype: str = "float32",
-    device: str = "cpu",
-    device_map: DeviceMap | None = None,
-    stream_weights: bool = False,
-    field: str = "text",
-    bos: str = "auto",
-    random_init: bool = False,
-    allow_pickle: bool = False,
-    trust_remote_code: bool = False,
+    loading: Loading = Loading(),
+    sampling: Sampling = Sampling(samples=64),
     accumulate: torch.dtype | None = torch.float32,
     checkpoint: str | Path | None = None,
     resume: bool = False,
@@ -87,33 +69,28 @@ def scan(
     address: str | None = None,
     gpus_per_worker: float = 0.0,
     progress: AdvanceReading | None = None,
+    **kwargs: Unpack[ScanOptions],
 ) -> Survey:
-    """Measure `model` over `corpus`; see `attnscope scan --help` for the words.
+    """Measure `model` over `corpus`; see `attnscope scan --help` for the options.
 
-    `bos` says whether sequences begin with BOS: "auto" as the tokenizer or a GGUF header wants it, "yes" or "no".
-    `dtype`, `device` and `random_init` are for models loaded by name; one in memory is scanned as it is. So is
-    `device_map`: "auto", a JSON file or a mapping from parts of the model to devices, "cpu" and "disk". With
-    `stream_weights` all sequences go through one block after the other, whose weights alone are in memory. `accumulate`
-    is the precision of attention statistics: float32 rounds as the model's own attention does; None takes float64
-    wherever logits are so large that float32 would show. With `checkpoint`, what is done is kept there when the scan is
-    interrupted, and `resume` goes on with it. `keep_text` puts the texts of the few sequences that findings point at
-    into the survey, so that the report can show them. `each(key, values, samples)` is told of the numbers of every
-    sequence, which a survey only sums (not of those that a resumed scan had already read). `progress(stage, done,
-    total, tokens)` is told of sequences and tokens.
+    `bos` says whether sequences begin with BOS: "auto" (as the tokenizer or a GGUF header wants it), "yes" or "no".
+    Options of loading are for models loaded by name; a model in memory is scanned as it is. `device_map` is "auto", a
+    JSON file, or a mapping from parts of the model to devices, "cpu" and "disk". With `stream_weights` all sequences go
+    through one block after the other, and only the weights of that block are in memory. `accumulate` is the precision
+    of attention statistics: float32 rounds as the model's own attention does; None takes float64 wherever logits are so
+    large that float32 would show. With `checkpoint`, an interrupted scan is kept in that file, and `resume` continues
+    it. `keep_text` stores the texts of the few sequences that findings point at, so that the report can show them.
+    `each(key, values, samples)` receives the numbers of every sequence, which a survey only sums (not of sequences that
+    a resumed scan had already read). `progress(stage, done, total, tokens)` receives sequences and tokens.
 
-    `workers` processes, or the workers of a Ray cluster (`engine="ray"`, at `address`), share the shards of the corpus;
-    finished shards gather in `store`, where a scan of the same plan finds them again. `shard="3/64"` does the third of
-    64 parts of them and gives the survey of that part, which is empty where there are fewer shards than parts;
-    `attnscope.merge(store)` makes the whole.
+    `workers` processes, or the workers of a Ray cluster (`engine="ray"`, at `address`), share the shards of the corpus.
+    Finished shards are kept in `store`, where a scan of the same plan finds them again. `shard="3/64"` does the third
+    of 64 parts and returns the survey of that part, which is empty if there are fewer shards than parts;
+    `attnscope.merge(store)` makes the whole survey.
     """
     tell = progress or silent
     words = _names_of(measures)
     choose(words)
-    refuse_unusable_seed(seed)
-    refuse_unknown_bos(bos)
-    loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
-    loading = replace(loading, device_map=device_map, stream_weights=stream_weights)
-    sampling = Sampling(samples, max_tokens, batch_size, seed, field, bos)
     request = Request(model, corpus, tokenizer, tuple(words), loading, sampling, accumulate)
     path = None if checkpoint is None else named_path(checkpoint, "checkpoint")
     hands = Hands(workers, engine, address, gpus_per_worker)
@@ -125,108 +102,104 @@ def scan(
         if each is not None:
             raise RefusalError("Workers do not hand out the numbers of every sequence: leave workers= or each= out.")
         return spread(request, hands, store, path, resume=resume, keep_text=keep_text, tell=tell)
-    return _alone(request, store, shard, path, resume=resume, keep_text=keep_text, each=each, tell=tell)
-
-
-def _alone(
-    request: Request,
-    store: str | Path | None,
-    shard: str | None,
-    checkpoint: Path | None,
-    *,
-    resume: bool,
-    keep_text: bool,
-    each: Each | None,
-    tell: AdvanceReading,
-) -> Survey:
-    """In this process, from the first shard to the last; with a store or a checkpoint, each is kept when it is done."""
     mine = None if shard is None else part(shard)
     if mine is not None and store is None:
         raise RefusalError("The parts of a job array meet in a store: name its folder with --store.")
-    keeper: Checkpoint | None = None
-    before: Survey | None = None
-    kept: Store | None = None
-
-    def planned(plan: Plan) -> None:  # what does not fit is refused before any work is done
-        nonlocal keeper, before, kept
-        keeper = Checkpoint(checkpoint if store is None else None, plan)
+    with drafted(request, tell) as draft:
+        plan = draft.plan
+        keeper = Checkpoint(path if store is None else None, plan)
         before = keeper.restore() if resume else None
         if before is None and not (resume and keeper.shards is not None and keeper.shards.exists()):
             keeper.clear()
         where = keeper.shards if store is None else store
-        # Streamed weights are read once for as many sequences as there is room for, not once a shard.
-        apart = plan.shards > 1 and not request.loading.stream_weights
+        # Streamed weights are read once for as many sequences as fit, not once a shard.
+        apart = plan.shards > 1 and not loading.stream_weights
+        shards = None
         if where is not None and (store is not None or apart):
-            kept = Store.open(where, plan.to_json(), plan.digest, plan.shards)
-
-    with opened(request, tell, planned) as place:
-        assert keeper is not None
-        if kept is None:
+            shards = Store.open(where, plan.to_json(), plan.digest, plan.shards)
+        place = probed(draft, tell)
+        if shards is None:
             survey = _in_one(place, keeper, before, each, tell)
         else:
-            numbers = range(place.plan.shards) if mine is None else mine.shards(place.plan.shards)
-            one_by_one(place, kept, numbers, keeper, before, each, tell)
-            files = [(kept.place, shard_name(kept.digest, number)) for number in numbers]
+            numbers = range(plan.shards) if mine is None else mine.shards(plan.shards)
+            one_by_one(place, shards, numbers, keeper, before, each, tell)
+            files = [(shards.place, shard_name(shards.digest, number)) for number in numbers]
             if files:
                 survey = folded(files, partial=mine is not None)
-            else:  # more parts than shards, which is no failure: torchrun would end all for it
-                cards = {measure.card.name: measure.card for measure in place.plan.chosen}
+            else:  # more parts than shards is not a failure: torchrun would stop all parts for it
+                cards = {measure.card.name: measure.card for measure in plan.chosen}
                 survey = Survey.empty(counted(place.origin, 0, 0, {}), cards)
         with uninterrupted():
             if keep_text and mine is None:
                 survey = with_excerpts(survey, place.cut, place.loaded.tokenizer)
-            if kept is None:
-                keeper.save(survey)  # until the caller has put the survey where it belongs
+            if shards is None:
+                keeper.save(survey)  # until the caller has saved the survey
         return survey
 
 
 def _in_one(
     place: Workplace, keeper: Checkpoint, before: Survey | None, each: Each | None, tell: AdvanceReading
 ) -> Survey:
-    """All shards as one, where nothing is kept of each for itself."""
+    """Scan all shards as one, without keeping each."""
     shard = Shard(place.plan, place.subject, place.origin, before, each)
-    every = (batch for number in range(place.plan.shards) for batch in place.cut.shard(number))
-    observe(
-        shard,
-        every,
-        keeper,
-        0,
-        lambda: tell("scanning", shard.sequences, place.plan.samples, shard.tokens),
-        place.by_block(tell),
-    )
+    batches = (batch for number in range(place.plan.shards) for batch in place.cut.shard(number))
+
+    def told() -> None:
+        tell("scanning", shard.sequences, place.plan.samples, shard.tokens)
+
+    observe(shard, batches, keeper, 0, told, place.by_block(tell))
     with uninterrupted():
         return shard.finished()
 
 
+@dataclass(frozen=True)
+class Draft:
+    """A scan that is planned, before the model has run."""
+
+    request: Request
+    loaded: Loaded
+    text: object
+    cut: Cut
+    plan: Plan
+
+
 @contextmanager
-def opened(
-    request: Request, tell: AdvanceReading = silent, planned: Callable[[Plan], None] = lambda _: None
-) -> Iterator[Workplace]:
-    """Load, cut, plan, and find out where things are in the model; `planned` hears of the plan before the last."""
+def drafted(request: Request, tell: AdvanceReading = silent) -> Iterator[Draft]:
+    """Load the model, cut the corpus and make the plan."""
     tell("loading", 0, 0, 0)
-    chosen = choose(request.measures)
-    loaded = loaded_model(request.model, request.tokenizer, request.loading)
+    loaded = load(request.model, loading=request.loading, tokenizer=request.tokenizer, cast=False)
     with looking_at(loaded.model), keeping_its_modules(loaded.model):
         text = text_or_stream(request.corpus, request.sampling)
         cut = cut_for(loaded, text, request.sampling)
-        prepared = cut.head
-        chosen = _with_a_place(chosen, request.measures, loaded, prepared)
+        chosen = _measurable(choose(request.measures), request.measures, loaded, cut.head)
         chosen = _with_what_is_looked_for(chosen, loaded, text)
-        plan = Plan.of(loaded, cut, chosen, request.sampling, request.accumulate)
-        planned(plan)
-        tell("probing", 0, plan.samples, 0)
-        with refusing_what_does_not_run(loaded), without_gradients(), quiet():
-            first = prepared.batches[0].to(precision_and_place(loaded.model)[1])
-            subject = Subject.of(loaded.model, first.inputs, forward_options(loaded))
-            origin = provenance(loaded, prepared, subject.anatomy, verified(subject, prepared), plan)
-            if request.loading.stream_weights:
-                refuse_without_chain(subject, prepared.batches[0])
-        origin["corpus"] |= files_of(text)
-        yield Workplace(loaded, cut, plan, subject, origin, request.loading.stream_weights)
+        yield Draft(request, loaded, text, cut, Plan.of(loaded, cut, chosen, request.sampling, request.accumulate))
+
+
+def probed(draft: Draft, tell: AdvanceReading = silent) -> Workplace:
+    """Run the model on the first batch: find where things are in it, and verify what will be measured."""
+    loaded, plan, prepared = draft.loaded, draft.plan, draft.cut.head
+    streamed = draft.request.loading.stream_weights
+    tell("probing", 0, plan.samples, 0)
+    with refusing_what_does_not_run(loaded), without_gradients(), quiet():
+        first = prepared.batches[0].to(precision_and_place(loaded.model)[1])
+        subject = Subject.of(loaded.model, first.inputs, forward_options(loaded))
+        origin = provenance(loaded, prepared, subject.anatomy, verified(subject, prepared), plan)
+        if streamed:
+            refuse_without_chain(subject, prepared.batches[0])
+    origin["corpus"] |= files_of(draft.text)
+    return Workplace(loaded, draft.cut, plan, subject, origin, streamed)
+
+
+@contextmanager
+def opened(request: Request) -> Iterator[Workplace]:
+    """Open a request in a worker."""
+    with drafted(request) as draft:
+        yield probed(draft)
 
 
 def _with_what_is_looked_for(chosen: tuple[Measure, ...], loaded: Loaded, text: object) -> tuple[Measure, ...]:
-    """Also what random weights and repeated tokens are looked at for."""
+    """Add the measures that random weights and repeated tokens call for."""
     wanted = {measure.card.name for measure in chosen}
     if isinstance(text, Corpus) and text.drawn:
         wanted.add("induction")
@@ -235,16 +208,15 @@ def _with_what_is_looked_for(chosen: tuple[Measure, ...], loaded: Loaded, text: 
     return choose(sorted(wanted))
 
 
-def _with_a_place(
+def _measurable(
     chosen: tuple[Measure, ...], words: Iterable[str], loaded: Loaded, prepared: Batches
 ) -> tuple[Measure, ...]:
-    """Without measures of pictures among words and of gates where there are none, unless asked for by name."""
+    """Drop measures of pictures among words, and of gates, where a model has none, unless they were named."""
     absent = set() if holds_placeholders(loaded.model, (batch.inputs for batch in prepared)) else {"media"}
     absent |= set() if gated(loaded.model) else {"gate"}
     return tuple(m for m in chosen if absent.isdisjoint(m.reads) or m.card.name in words)
 
 
 def _names_of(measures: str | Iterable[str]) -> list[str]:
-    """Measure words from a list or a comma-separated string."""
     words = measures.split(",") if isinstance(measures, str) else list(measures)
     return [word.strip() for word in words if word.strip()]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,6 @@ from attnscope.commands.task_paths.ledger import Ledger
 from attnscope.commands.task_paths.record import PromptRow, TaskPaths, Values
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.progress import Advance, silent
-from attnscope.core.stamp import Stamp
 from attnscope.data.prompts import Prompt, Prompts
 from attnscope.data.prompts import prompts as read_prompts
 from attnscope.data.windows import Tokenizer
@@ -33,12 +32,12 @@ from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
 from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.editing.surgery import prunable
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import loaded_for, precision_and_place, refusing_what_does_not_run
+from attnscope.hf.loading.load import Loaded, load
 from attnscope.hf.loading.one_text import Reading, reading
-from attnscope.hf.loading.options import Loading, refuse_unknown_bos
+from attnscope.hf.loading.options import Loading, Sampling, TextOptions, with_options
 from attnscope.hf.loading.outputs import Entries, entries
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.running import precision_and_place, refusing_what_does_not_run
 from attnscope.hf.seeing.owners import every_tensor
 from attnscope.hf.seeing.restoring import looking_at, with_gradients
 from attnscope.pathways.heads import head_table
@@ -47,24 +46,21 @@ PRECISIONS = ("float64", "float32")
 REMOVALS = ("zero", "mean", "none")
 
 
+@with_options(TextOptions)
 @with_gradients()
 def task_paths(
     model: str | Path | nn.Module | Loaded,
     prompts: str | Path | Prompts | Iterable[Any],
     *,
     removal: str = "zero",
-    dtype: str = "float64",
-    device: str = "cpu",
     stack: str | None = None,
-    bos: str = "auto",
+    loading: Loading = Loading(dtype="float64"),
+    sampling: Sampling = Sampling(),
     tokenizer: Tokenizer | None = None,
-    random_init: bool = False,
-    seed: int = 0,
-    allow_pickle: bool = False,
-    trust_remote_code: bool = False,
     checkpoint: Path | None = None,
     resume: bool = False,
     progress: Advance = silent,
+    **kwargs: Unpack[TextOptions],
 ) -> TaskPaths:
     """Values of all heads on every prompt: a file of JSON lines, or mappings with `text`, `target` and maybe `against`.
 
@@ -72,21 +68,21 @@ def task_paths(
     or "none" to leave this check out (it runs the model once for every block). With a `checkpoint` every finished
     prompt is kept in that file, and `resume` goes on from it.
     """
-    _check(removal, dtype)
-    refuse_unknown_bos(bos)
+    _check(removal, loading.dtype)
+    drawn = {"seed": loading.seed} if loading.random_init else {}
     task = read_prompts(prompts)
     progress("loading", 0, 0)
-    loaded = loaded_for(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
+    loaded = load(model, loading=loading, tokenizer=tokenizer)
     refuse_broken_weights(loaded)
-    work = _Work(loaded, task, removal, stack, bos)
+    work = _Work(loaded, task, removal, stack, sampling.bos)
     settings = {
         "model": loaded.sha256 or loaded.name,
         "prompts": task.sha256,
-        "dtype": dtype,
+        "dtype": loading.dtype,
         "stack": stack,
-        "bos": bos,
+        "bos": sampling.bos,
         "removal": removal,
-        **({"seed": seed} if random_init else {}),
+        **drawn,
     }
     ledger = Ledger(checkpoint, settings)
     with looking_at(loaded.model), quiet():
@@ -106,12 +102,7 @@ def task_paths(
         removal=None if not work.sites else "zero" if removal == "zero" else "mean",
         prompts=tuple(ledger.rows),
         notes=tuple(work.notes),
-        provenance={
-            "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
-            "prompts": {"name": task.name, "count": len(task), "sha256": task.sha256},
-            **({"seed": seed} if random_init else {}),
-            **Stamp.now().to_json(),
-        },
+        provenance=loaded.stamped(prompts={"name": task.name, "count": len(task), "sha256": task.sha256}, **drawn),
     )
 
 

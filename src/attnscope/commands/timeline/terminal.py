@@ -84,7 +84,7 @@ def _about(timeline: Timeline) -> list[str]:
 
 # A run while it is written, as one screen: alarms, the loss, every measure as a line of blocks, tokens a second.
 #
-# `frame` is a picture of a moment and knows nothing of terminals; `attnscope watch RUN` draws it again and again.
+# `frame` is a picture of a moment and knows nothing of terminals; `attnscope timeline RUN --live` draws it again and again.
 
 ALARMS = 5
 

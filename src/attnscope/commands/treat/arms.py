@@ -25,7 +25,7 @@ from attnscope.core.progress import Advance, Stepwise
 from attnscope.core.words import count
 from attnscope.data.batches import Batch, Batches
 from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import precision_and_place
+from attnscope.hf.loading.running import precision_and_place
 from attnscope.hf.seeing.restoring import evaluating, with_gradients, without_gradients
 
 FEWEST_TIMED = 10  # steps: the time of fewer says more of the machine than of the model

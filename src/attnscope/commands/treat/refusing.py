@@ -108,7 +108,7 @@ def _refuse_what_nobody_reads(asked: Asked) -> None:
                 "prune."
             )
     if asked.layers is not None and name in (PRUNE, BOS):
-        raise RefusalError(f"{name} does not go into blocks, so --layers says nothing to it: leave it out.")
+        raise RefusalError(f"{name} does not go into blocks, so --blocks says nothing to it: leave it out.")
     if asked.settings and name in (AUTO, BOS):
         which = "A remedy that is yet to be chosen" if name == AUTO else name
         raise RefusalError(f"{which} has no setting '{next(iter(asked.settings))}': leave --set out, or name a remedy.")

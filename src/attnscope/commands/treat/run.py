@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from torch import nn
 
@@ -32,14 +32,13 @@ from attnscope.commands.treat.trial import Trial
 from attnscope.core.files import named_path
 from attnscope.core.finding import AUTO, BOS, PRUNE, refuse_unknown_remedy
 from attnscope.core.progress import Advance, silent
-from attnscope.core.stamp import Stamp, refuse_unusable_seed
 from attnscope.data.windows import Tokenizer
 from attnscope.hf.exchanging.exchange import refuse_installed
 from attnscope.hf.installed import refuse_taken
+from attnscope.hf.loading.batches import Ready, Text
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import Ready, Text, loaded_for
-from attnscope.hf.loading.options import Loading, Sampling, refuse_unknown_bos
+from attnscope.hf.loading.load import Loaded, load
+from attnscope.hf.loading.options import Loading, Sampling, SeededCorpusOptions, with_options
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.seeing.restoring import looking_at
 
@@ -49,6 +48,7 @@ RATE = 1e-4
 SEQUENCES = 64  # of training text, for remedies that train nothing and have something to choose
 
 
+@with_options(SeededCorpusOptions)
 def treat(
     model: str | Path | nn.Module | Loaded,
     corpus: Text | Ready | None = None,
@@ -58,28 +58,20 @@ def treat(
     rate: float | None = None,
     training: bool = True,
     train: Literal["added", "all"] | None = None,
-    layers: Sequence[int] | None = None,
+    blocks: Sequence[int] | None = None,
     heads: int | None = None,
     keep_loss: float | None = None,
     settings: Mapping[str, Any] | None = None,
-    samples: int = 32,
-    max_tokens: int | None = None,
-    batch_size: int = 4,
-    seed: int = 0,
-    dtype: str = "float32",
-    device: str = "cpu",
-    field: str = "text",
-    bos: str = "auto",
+    loading: Loading = Loading(),
+    sampling: Sampling = Sampling(samples=32, batch_size=4),
     loss: GivenLoss | None = None,
     thresholds: Thresholds | None = None,
     tokenizer: Tokenizer | None = None,
     save: str | Path | None = None,
     checkpoint: str | Path | None = None,
     resume: bool = False,
-    random_init: bool = False,
-    allow_pickle: bool = False,
-    trust_remote_code: bool = False,
     progress: Advance = silent,
+    **kwargs: Unpack[SeededCorpusOptions],
 ) -> Treatment:
     """Try `remedy` on `model` and say what it did to findings and to held-out loss.
 
@@ -93,8 +85,6 @@ def treat(
     one for unfinished training, which `resume` goes on with.
     """
     refuse_unknown_remedy(remedy)
-    refuse_unusable_seed(seed)
-    refuse_unknown_bos(bos)
     asked = Asked(
         remedy=remedy,
         training=training,
@@ -102,7 +92,7 @@ def treat(
         rate=rate,
         train=train,
         resume=resume,
-        layers=None if layers is None else tuple(layers),
+        layers=None if blocks is None else tuple(blocks),
         heads=heads,
         keep_loss=keep_loss,
         settings=dict(settings or {}),
@@ -111,19 +101,18 @@ def treat(
     if save is not None:
         refuse_taken(named_path(save))
     progress("loading", 0, 0)
-    loading = Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code)
-    loaded = loaded_for(model, tokenizer, loading)
+    loaded = load(model, loading=loading, tokenizer=tokenizer)
     refuse_broken_weights(loaded)
     if remedy not in (AUTO, PRUNE, BOS):
         refuse_installed(loaded.model)
-    sampling = Sampling(samples, max_tokens or _room(loaded), batch_size, seed, field, bos)
+    sampling = replace(sampling, max_tokens=sampling.max_tokens or _room(loaded))
     limits = thresholds or Thresholds()
     recipe = Recipe(steps=STEPS if steps is None else steps, rate=RATE if rate is None else rate)
     trains = training and (remedy == AUTO or needs_training(remedy))
     with looking_at(loaded.model), quiet():
         refuse_what_does_not_fit(asked, loaded, loss)
-        text = halves(loaded, corpus, sampling, training=recipe.steps * batch_size if trains else SEQUENCES)
-        losing = Losing(loaded, seed, loss)
+        text = halves(loaded, corpus, sampling, training=recipe.steps * sampling.batch_size if trains else SEQUENCES)
+        losing = Losing(loaded, loading.seed, loss)
         before = looked_at(losing, text.held_out, "the model as it is", progress)
         chosen = chosen_for(remedy, diagnose(before.survey, limits), training)
         chosen = replace(chosen, settings=dict(asked.settings), layers=asked.layers or ())
@@ -158,18 +147,16 @@ def treat(
             *(text.of_training if result.training else unused(asked, chosen.name)),
             *result.notes,
         ),
-        provenance={
-            "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
-            "corpus": {
+        provenance=loaded.stamped(
+            corpus={
                 "name": text.name,
                 "hash": text.sha256,
                 "training_sequences": text.training.samples,
                 "held_out_sequences": text.held_out.samples,
                 "window": sampling.max_tokens,
             },
-            "seed": seed,
-            **Stamp.now().to_json(),
-        },
+            seed=loading.seed,
+        ),
     )
 
 

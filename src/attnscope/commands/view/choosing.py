@@ -1,7 +1,7 @@
-"""Which layers and heads are meant: one number opens the page there, several are all that is written.
+"""Which blocks and heads are meant: one number opens the page there, several are all that is written.
 
-chosen("3", range(12), "layer")        Choice(opens=3, kept=(0, ..., 11))
-chosen("0-3,7", range(12), "layer")    Choice(opens=0, kept=(0, 1, 2, 3, 7))
+chosen("3", range(12), "block")        Choice(opens=3, kept=(0, ..., 11))
+chosen("0-3,7", range(12), "block")    Choice(opens=0, kept=(0, 1, 2, 3, 7))
 """
 
 from __future__ import annotations

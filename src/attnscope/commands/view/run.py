@@ -4,7 +4,7 @@
     view.save("view.html"); view.attention(layer=3, head=1)
     attnscope.view("pocket", survey="attnscope-pocket", sample=6)      the sequence behind a finding, token by token
 
-The model runs once with its fused attention on. Layer by layer its maps are made in row blocks from queries and keys,
+The model runs once with its fused attention on. Block by block its maps are made in row blocks from queries and keys,
 compared with what the model mixed, and kept in eight bits a weight: floating-point maps never live longer than a block.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -25,19 +25,18 @@ from attnscope.commands.view.maps import Gathered, inputs_of, parts_of
 from attnscope.commands.view.record import Opened, Part, View
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
-from attnscope.core.stamp import Stamp, refuse_unusable_seed
 from attnscope.core.words import ranges
 from attnscope.data.medium import readable
 from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.anatomy.example import cut_down, run
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import loaded_model, out_of_memory, precision_and_place, refusing_what_does_not_run
+from attnscope.hf.loading.load import Loaded, load
 from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.one_text import Reading
-from attnscope.hf.loading.options import Loading, refuse_unknown_bos
+from attnscope.hf.loading.options import Loading, Sampling, TextOptions, with_options
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.running import out_of_memory, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.seeing.restoring import (
     ExchangedModulesError,
     evaluating,
@@ -54,53 +53,48 @@ VERIFIED_TOKENS = 256  # the verifier is dense in float64; of a longer text it i
 Text = str | Path | tuple[Any, Any] | Mapping[str, Any]
 
 
+@with_options(TextOptions)
 def view(
     model: str | Path | nn.Module | Loaded,
     text: Text | None = None,
     *,
-    layer: Words = None,
+    block: Words = None,
     head: Words = None,
     survey: Survey | str | Path | None = None,
     sample: int | None = None,
     max_mb: float = 64.0,
-    dtype: str = "float32",
-    device: str = "cpu",
-    bos: str = "auto",
-    random_init: bool = False,
-    seed: int = 0,
+    loading: Loading = Loading(),
+    sampling: Sampling = Sampling(),
     tokenizer: Tokenizer | None = None,
     processor: Any | None = None,
-    allow_pickle: bool = False,
-    trust_remote_code: bool = False,
     progress: Advance = silent,
+    **kwargs: Unpack[TextOptions],
 ) -> View:
     """The attention of `model` on `text` (or on a ready batch of one sequence, a picture or a sound, as `explain` reads
     them, also as one of a pair with a text). An encoder-decoder takes a pair of
     source and target too; given the source alone, it writes the target itself.
 
-    A single `layer` or `head` is where the page opens; several (`"0-3"`, `[0, 5]`) are all that is kept. Instead of a
+    A single `block` or `head` is where the page opens; several (`"0-3"`, `[0, 5]`) are all that is kept. Instead of a
     text, `survey` and `sample` name a sequence that a finding of a survey points at. Pages above `max_mb` are refused
     before they are made.
     """
-    refuse_unknown_bos(bos)
-    refuse_unusable_seed(seed)
     _refuse_no_size(max_mb)
     given, behind = _asked(readable(text), survey, sample)
-    if behind is not None and layer is None and head is None:
-        layer, head = behind.layer, behind.head
+    if behind is not None and block is None and head is None:
+        block, head = behind.layer, behind.head
     progress("loading", 0, 0)
-    loaded = loaded_model(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
+    loaded = load(model, loading=loading, tokenizer=tokenizer, cast=False)
     refuse_broken_weights(loaded)
-    read = reading_of(loaded, given, bos, processor=processor, what="Views")
+    read = reading_of(loaded, given, sampling.bos, processor=processor, what="Views")
     _refuse_single(read)
     with looking_at(loaded.model), quiet(), _fitting(len(read.words)), without_gradients():
         progress("probing", 0, 0)
         with refusing_what_does_not_run(loaded, "this text"):
             found = anatomy(loaded.model, read.batch)
             check = _verified(loaded, found, read)
-        layers = chosen(layer, (site.layer for site in found.sites), "layer")
+        blocks = chosen(block, (site.layer for site in found.sites), "block")
         heads = chosen(head, (number for site in found.sites for number in range(site.heads)), "head")
-        gathered = Gathered(found, layers.kept, heads.kept, max_mb, progress)
+        gathered = Gathered(found, blocks.kept, heads.kept, max_mb, progress)
         with (
             evaluating(loaded.model),
             without_cache(loaded.model),
@@ -109,7 +103,7 @@ def view(
         ):
             run(loaded.model, read.batch)
     parts = parts_of(gathered, found)
-    notes = [*read.notes, *found.notes, *_left_out(layers, heads, layer, head)]
+    notes = [*read.notes, *found.notes, *_left_out(blocks, heads, block, head)]
     if survey is not None:
         notes += _notes_on_survey(opened(survey, Survey), loaded, behind)
     return View(
@@ -119,17 +113,15 @@ def view(
         dtype=str(precision_and_place(loaded.model)[0]).removeprefix("torch."),
         inputs=inputs_of(gathered, loaded, read),
         parts=parts,
-        opened=_opened(parts, layers, heads),
+        opened=_opened(parts, blocks, heads),
         checked=_checked(check, gathered.disagreement, len(read.words)),
         notes=tuple(notes),
-        provenance={
-            "model": {**loaded.provenance, "name": loaded.name, "hash": loaded.sha256},
+        provenance=loaded.stamped(
             **_begun(read, survey),
             **({} if behind is None else {"sample": behind.sample}),
-            "routes": list(found.routes),
-            "seed": seed,
-            **Stamp.now().to_json(),
-        },
+            routes=list(found.routes),
+            seed=loading.seed,
+        ),
     )
 
 
@@ -158,7 +150,7 @@ def _begun(read: Reading, survey: Survey | str | Path | None) -> dict[str, Any]:
     told = None if survey is None else opened(survey, Survey).provenance.get("bos")
     if told is not None:
         return {"bos": told}
-    return {} if read.beginning is None else {"bos": read.beginning.to_json()}
+    return read.bos_note()
 
 
 def _said(given: Any, read: Reading) -> str:
@@ -193,14 +185,14 @@ def _verified(loaded: Loaded, found: Anatomy, read: Reading) -> Verification:
 def _checked(check: Verification, disagreement: float, tokens: int) -> str:
     where = "" if tokens <= VERIFIED_TOKENS else " (asked of the beginning of the text)"
     return (
-        f"Weights times values agree with what the model mixed to {disagreement:.1e} of the largest in every layer "
+        f"Weights times values agree with what the model mixed to {disagreement:.1e} of the largest in every block "
         f"shown, on this text. The verifier{where}: {check.sentence}"
     )
 
 
-def _left_out(layers: Choice, heads: Choice, layer: Words, head: Words) -> list[str]:
+def _left_out(blocks: Choice, heads: Choice, block: Words, head: Words) -> list[str]:
     said = []
-    for choice, words, what in ((layers, layer, "layers"), (heads, head, "heads")):
+    for choice, words, what in ((blocks, block, "blocks"), (heads, head, "heads")):
         if words is not None and not isinstance(words, int) and not str(words).strip().isdecimal():
             said.append(f"Only {what} {ranges(choice.kept)} are here.")
     return said
@@ -214,14 +206,14 @@ def _notes_on_survey(survey: Survey, loaded: Loaded, behind: Behind | None) -> l
     return said
 
 
-def _opened(parts: tuple[Part, ...], layers: Choice, heads: Choice) -> Opened:
-    """The first part, layer and head that fit what was asked for."""
+def _opened(parts: tuple[Part, ...], blocks: Choice, heads: Choice) -> Opened:
+    """Return the first part, block and head that fit what was asked for."""
     for part in parts:
-        layer = part.layers[0] if layers.opens is None else layers.opens
+        layer = part.layers[0] if blocks.opens is None else blocks.opens
         there = [one.head for one in part.heads if one.layer == layer]
         if there and (heads.opens is None or heads.opens in there):
             return Opened(part.name, layer, there[0] if heads.opens is None else heads.opens)
-    raise RefusalError(f"Layer {layers.opens} has no head {heads.opens}: choose with --layer and --head.")
+    raise RefusalError(f"Block {blocks.opens} has no head {heads.opens}: choose with --block and --head.")
 
 
 @contextmanager
@@ -234,5 +226,5 @@ def _fitting(tokens: int) -> Iterator[None]:
             raise
         raise RefusalError(
             f"A view of {tokens} tokens does not fit into memory: give one of {max(tokens // 2, 2)} tokens, or fewer "
-            "layers with --layer 0-3."
+            "blocks with --block 0-3."
         ) from error

@@ -111,7 +111,7 @@ def _largest_logits(plan: Plan) -> dict[int, Tensor]:
     if given is None:
         raise RefusalError(
             "qk_clip needs max_logit, the largest logit of every head, as a table of blocks and heads: "
-            "attnscope.largest_logits(model, batches) measures it."
+            "attnscope.hf.installed.largest_logits(model, batches) measures it."
         )
     rows = dict(given) if isinstance(given, Mapping) else dict(zip(plan.recipe.layers, given, strict=False))
     found: dict[int, Tensor] = {}

@@ -22,7 +22,7 @@ from attnscope.data.sequences import pair_windows, repeated_windows
 from attnscope.data.shards import MOST_SHARDS, SHARD_TOKENS
 from attnscope.data.stream import Stream
 from attnscope.data.windows import random_windows, window_length, windows
-from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.loaded import Loaded
 from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.options import Sampling
 from attnscope.hf.loading.targets import beginning_of, with_targets

@@ -12,7 +12,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.exchanging.call import recipe_of
 from attnscope.hf.loading import classes
 from attnscope.hf.loading.hashing import described, hash_of_json
-from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.loaded import Loaded
 from attnscope.hf.seeing.unwrapped import in_reach, note_on, uncompiled
 
 # Whether weights are numbers at all: not NaN, not infinite.

@@ -19,7 +19,7 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.data.formats import refuse_half_characters
 from attnscope.data.medium import Medium, Picture, Sound, medium
-from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.loaded import Loaded
 from attnscope.hf.loading.one_text import Reading, Scene, on_its_device, reading
 from attnscope.hf.loading.outputs import word
 from attnscope.hf.loading.processing import HEARD, PIXELS, grid_of, picture_batch, sound_batch

@@ -23,7 +23,7 @@ from attnscope.data.formats import refuse_half_characters
 from attnscope.data.sequences import target_ids
 from attnscope.data.windows import Beginning, Window, Windows
 from attnscope.hf.anatomy.anatomy import marks_padding
-from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.loaded import Loaded
 from attnscope.hf.loading.outputs import Entries, also_with_space, mask_token_of, word
 from attnscope.hf.loading.targets import LONGEST, beginning_of, beginning_of_ready, with_targets
 from attnscope.hf.seeing.restoring import outside_inference
@@ -41,6 +41,10 @@ class Reading:
     scenes: tuple[Scene, ...] = ()  # pictures and sounds among what is read
     continued: tuple[int, ...] = ()  # tokens that follow, all but the last of them read too
     opening: int = 1  # tokens of a decoder before the first that it wrote
+
+    def bos_note(self) -> dict[str, Any]:
+        """Return a note for the provenance: whether the sequence begins with BOS, and why."""
+        return {} if self.beginning is None else {"bos": self.beginning.to_json()}
 
     def blank(self) -> dict[str, Any]:
         """The same batch with pictures and sounds that say nothing: the mean colour, and the quietest that this sound

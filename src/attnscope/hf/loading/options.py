@@ -1,24 +1,21 @@
-"""How a model is loaded and how a corpus is cut for it: options as values, handed down whole.
+"""How a model is loaded and how a corpus is cut: two dataclasses, `Loading` and `Sampling`, that are passed on whole.
 
-Commands and Python functions spell these out as arguments of their own and build the values once.
+Twins take them as `loading=` and `sampling=`, and their fields as keywords: `scan("pocket", dtype="float64")`.
+Nothing here imports torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypedDict, TypeVar, get_type_hints
 
 from attnscope.core.errors import RefusalError, meant, nearest
 from attnscope.core.files import named_path, read_document
-
-# Where every part of a model shall lie, as a person says it: `auto`, a JSON file, or a mapping.
-#
-#     {"": "cpu", "model.layers.20": "disk", "model.layers.21": "disk"}       the rest of the model, and two blocks
-#
-# A name stands for all that is below it, and the longest that fits counts. Nothing here needs torch, so that a file is
-# read and refused before anything is loaded.
+from attnscope.core.stamp import refuse_unusable_seed
 
 AUTO = "auto"
 DISK = "disk"
@@ -28,7 +25,11 @@ _WANTED = 'a JSON file like {"": "cpu", "model.layers.20": "disk"}, or auto'
 
 
 def read_device_map(given: DeviceMap) -> Mapping[str, str | int] | None:
-    """What is asked for, by name; None for `auto`."""
+    """Return the device of each part of a model, or None for `auto`.
+
+    `{"": "cpu", "model.layers.20": "disk"}` puts block 20 on disk and the rest on the CPU: a name stands for
+    everything below it, and the longest match counts.
+    """
     if isinstance(given, str) and given == AUTO:
         return None
     where = "The device map" if isinstance(given, Mapping) else f"The device map {given}"
@@ -46,9 +47,9 @@ def read_device_map(given: DeviceMap) -> Mapping[str, str | int] | None:
 
 
 def spread(asked: Mapping[str, str | int], tree: Mapping[str, Iterable[str]], name: str) -> dict[str, str | int]:
-    """The same, said of parts that do not overlap, as accelerate wants it.
+    """Return the same map for parts that do not overlap, as accelerate wants it.
 
-    `tree` has what is right below every module: modules, and parameters of its own.
+    `tree` maps every module to what is directly below it: modules, and parameters of its own.
     """
     below = {part for parts in tree.values() for part in parts}
     for part in asked:
@@ -58,29 +59,23 @@ def spread(asked: Mapping[str, str | int], tree: Mapping[str, Iterable[str]], na
                 f"{nearest(part, (path for path in tree if path))}"
             )
     out: dict[str, str | int] = {}
-    _spread("", None, asked, tree, out)
-    if left := [part for part in out if out[part] == ""]:
+
+    def place(path: str, device_above: str | int | None) -> None:
+        device = asked.get(path, device_above)
+        inside = f"{path}." if path else ""
+        if any(part.startswith(inside) for part in asked if part != path):
+            for part in tree.get(path, ()):
+                place(part, device)
+        else:
+            out[path] = "" if device is None else device
+
+    place("", None)
+    if missing := [part for part in out if out[part] == ""]:
         raise RefusalError(
-            f"The device map says nothing of '{left[0]}' of {name}: name it, or all the rest with "
+            f"The device map says nothing of '{missing[0]}' of {name}: name it, or all the rest with "
             '"" (such as "": "cpu").'
         )
     return out
-
-
-def _spread(
-    path: str,
-    above: str | int | None,
-    asked: Mapping[str, str | int],
-    tree: Mapping[str, Iterable[str]],
-    out: dict[str, str | int],
-) -> None:
-    mine = asked.get(path, above)
-    inside = f"{path}." if path else ""
-    if any(part.startswith(inside) for part in asked if part != path):
-        for part in tree.get(path, ()):
-            _spread(part, mine, asked, tree, out)
-    else:
-        out[path] = "" if mine is None else mine
 
 
 BOS = ("auto", "yes", "no")
@@ -89,7 +84,7 @@ DTYPES = ("float32", "float64", "bfloat16", "float16", "auto")
 
 @dataclass(frozen=True)
 class Loading:
-    """How a model that is named becomes one in memory, and what its files may do on the way; see `load`."""
+    """How a model is loaded, and what its files may do on the way."""
 
     dtype: str = "float32"
     device: str = "cpu"
@@ -99,28 +94,136 @@ class Loading:
     trust_remote_code: bool = False
     revision: str | None = None
     device_map: DeviceMap | None = None  # parts of a model on several devices, in memory and on disk
-    stream_weights: bool = False  # every block on disk, read when its turn comes
+    stream_weights: bool = False  # every block stays on disk until its turn comes
+
+    def __post_init__(self) -> None:
+        refuse_unusable_seed(self.seed)
+        refuse_unknown_dtype(self.dtype)
 
 
 @dataclass(frozen=True)
 class Sampling:
     """Which sequences of a corpus are read, and how many at a time."""
 
-    samples: int | None = None  # at most; None: all of a corpus
+    samples: int | None = None  # at most; None: the whole corpus
     max_tokens: int | None = None  # of one sequence; None: 256, or what the model takes
     batch_size: int = 8
     seed: int = 0  # of the choice of sequences, and of random tokens
     field: str = "text"  # of .jsonl and .parquet files
     bos: str = "auto"  # whether sequences begin with BOS: as the model wants it, yes, or no
-    short: bool = False  # whether a corpus shorter than one sequence is read as it is, and not refused
+    short: bool = False  # read a corpus shorter than one sequence as it is instead of refusing it
+
+    def __post_init__(self) -> None:
+        refuse_unusable_seed(self.seed)
+        refuse_unknown_bos(self.bos)
 
 
 def refuse_unknown_dtype(name: str) -> None:
     if name not in DTYPES:
-        near = meant(str(name), DTYPES)  # torch.float64 is no name, and is near one
+        near = meant(str(name), DTYPES)  # torch.float64 is not a name, but it is near one
         raise RefusalError(f"There is no dtype '{name}': choose one of {', '.join(DTYPES)}.{near}")
 
 
-def refuse_unknown_bos(asked: str) -> None:
-    if asked not in BOS:
-        raise RefusalError(f"BOS cannot be '{asked}': choose one of {', '.join(BOS)}.{meant(asked, BOS)}")
+def refuse_unknown_bos(bos: str) -> None:
+    if bos not in BOS:
+        raise RefusalError(f"BOS cannot be '{bos}': choose one of {', '.join(BOS)}.{meant(bos, BOS)}")
+
+
+# Keywords that twins accept in place of `loading=Loading(...)` and `sampling=Sampling(...)`.
+
+
+class LoadingOptions(TypedDict, total=False):
+    dtype: str
+    device: str
+    random_init: bool
+    allow_pickle: bool
+    trust_remote_code: bool
+
+
+class TextOptions(LoadingOptions, total=False):
+    seed: int
+    bos: str
+
+
+class EvaluateOptions(TextOptions, total=False):
+    samples: int
+    max_tokens: int
+
+
+class CorpusOptions(LoadingOptions, total=False):
+    samples: int
+    max_tokens: int | None
+    batch_size: int
+    field: str
+    bos: str
+
+
+class SeededCorpusOptions(CorpusOptions, total=False):
+    seed: int
+
+
+class ScanOptions(SeededCorpusOptions, total=False):
+    device_map: DeviceMap | None
+    stream_weights: bool
+
+
+class LoadOptions(LoadingOptions, total=False):
+    seed: int
+    revision: str | None
+    device_map: DeviceMap | None
+    stream_weights: bool
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def with_options(options: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a function whose parameters include `loading` or `sampling` take their fields as keywords too.
+
+    `options` is the TypedDict of the keywords. A keyword changes one field of the request that was passed, or of its
+    default. The signature that `inspect` shows lists the keywords with their types and defaults.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        return expanded(function, get_type_hints(options), signature(function))
+
+    return decorate
+
+
+def expanded(
+    function: Callable[P, R], keywords: Mapping[str, Any], shape: Signature, *, hidden: bool = False
+) -> Callable[P, R]:
+    """Return `function` with fields of its requests as keywords; `keywords` maps each to its annotation.
+
+    A request is a parameter whose default is a dataclass. With `hidden`, requests can only be given by keywords.
+    """
+    requests = {name: one.default for name, one in shape.parameters.items() if _is_request(one.default)}
+    shared = {name: [one.name for one in fields(request) if one.name in keywords] for name, request in requests.items()}
+    parameters: dict[str, Parameter] = {}
+    for name, parameter in shape.parameters.items():
+        for keyword in shared.get(name, ()):
+            default, annotation = getattr(parameter.default, keyword), keywords[keyword]
+            parameters.setdefault(keyword, Parameter(keyword, parameter.kind, default=default, annotation=annotation))
+        if parameter.kind is not Parameter.VAR_KEYWORD and not (hidden and name in requests):
+            parameters[name] = parameter
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for unknown in kwargs.keys() - parameters.keys():
+            raise RefusalError(f"{function.__name__}() has no parameter '{unknown}'.{nearest(unknown, parameters)}")
+        given: dict[str, Any] = {name: value for name, value in kwargs.items() if name not in keywords}
+        for name, default in requests.items():
+            request = given.get(name, default)
+            if not isinstance(request, type(default)):
+                raise RefusalError(f"{name}= takes a {type(default).__name__}, not a {type(request).__name__}.")
+            given[name] = replace(request, **{word: kwargs[word] for word in shared[name] if word in kwargs})
+        return function(*args, **given)
+
+    call.__signature__ = shape.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
+    call.__annotations__ = {name: one.annotation for name, one in parameters.items()}
+    return call
+
+
+def _is_request(default: object) -> bool:
+    return is_dataclass(default) and not isinstance(default, type)

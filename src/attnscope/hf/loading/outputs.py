@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.data.formats import refuse_half_characters
-from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.loaded import Loaded
 
 Output = Literal["tokens", "classes", "states"]
 _SPACES = ("▁", "Ġ")  # how SentencePiece and byte-level tokenizers write a space in their vocabularies

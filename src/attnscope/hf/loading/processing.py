@@ -22,7 +22,7 @@ from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPI
 
 from attnscope.core.errors import RefusalError
 from attnscope.data.medium import Picture, Sound
-from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.loaded import Loaded
 from attnscope.hf.loading.one_text import Scene
 from attnscope.hf.loading.permission import pretrained
 from attnscope.hf.loading.quiet import quiet

@@ -11,7 +11,7 @@ import transformers
 
 from attnscope.hf.loading.devices import device_named, dtype_named
 from attnscope.hf.loading.in_memory import in_memory
-from attnscope.hf.loading.load import Loaded
+from attnscope.hf.loading.loaded import Loaded
 from attnscope.hf.loading.quiet import quiet
 
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {

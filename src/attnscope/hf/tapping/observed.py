@@ -25,9 +25,7 @@ from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.anatomy.example import run
 from attnscope.hf.anatomy.places import self_attention_site
 from attnscope.hf.loading.in_memory import refuse_broken_weights
-from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import loaded_model
-from attnscope.hf.loading.options import Loading
+from attnscope.hf.loading.load import Loaded, load
 from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
 from attnscope.hf.seeing.restoring import evaluating, looking_at, without_gradients
 from attnscope.hf.tapping.tap import Frame, tap
@@ -45,7 +43,7 @@ def observed_pattern(
     stack: str | None = None,
 ) -> Pattern:
     """The top `k` of head `head` in layer `layer` on `text`, or on a ready batch of one sequence."""
-    loaded = loaded_model(model, tokenizer, Loading())
+    loaded = load(model, tokenizer=tokenizer, cast=False)
     refuse_broken_weights(loaded)
     batch = _batch(loaded, text) if isinstance(text, str) else dict(text)
     if k < 1:

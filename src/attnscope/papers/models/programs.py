@@ -8,7 +8,7 @@
 
 A compiler of programs into weights (arXiv:2301.05062) holds every variable as a one-hot vector and gives a head one
 coordinate for each value that its keys can have. Here variables are numbers in one channel each, and a head compares
-*codes*: row v of W_Q and row w of W_K of a factorised selector (`attnscope.compress`), in which the selected keys of
+*codes*: row v of W_Q and row w of W_K of a factorised selector (`commands.compile.compress`), in which the selected keys of
 every query lie `margin` above all others. So all other keys of n have n e^-margin of the weight at most.
 
 Four moves are enough:

@@ -26,16 +26,11 @@ from attnscope.commands.treat.train import Recipe, train
 from attnscope.core.experiment import Session
 from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import anatomy
-from attnscope.hf.loading.material import (
-    Given,
-    batches_for,
-    forward_options,
-    loaded_for,
-    precision_and_place,
-    refusing_what_does_not_run,
-)
-from attnscope.hf.loading.options import Loading, Sampling
+from attnscope.hf.loading.batches import batches_for
+from attnscope.hf.loading.load import Given, load
+from attnscope.hf.loading.options import Sampling
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.running import forward_options, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
 from attnscope.hf.seeing.restoring import evaluating, without_gradients
 from attnscope.hf.tapping.tap import Frame, tap
@@ -81,7 +76,7 @@ def model_streams(
 def _layers(
     model: Given, kept: Callable[[Frame], Kept | None], samples: int, max_tokens: int, seed: int
 ) -> Iterator[Tensor]:
-    loaded = loaded_for(model, None, Loading("float64", "cpu", False, seed))
+    loaded = load(model, dtype="float64", seed=seed)
     prepared = batches_for(loaded, None, Sampling(samples, max_tokens, batch_size=1, seed=seed))
     place = precision_and_place(loaded.model)[1]
     with refusing_what_does_not_run(loaded), without_gradients(), quiet():

@@ -28,10 +28,10 @@ from attnscope.commands.treat.train import Recipe, train
 from attnscope.core.experiment import Session
 from attnscope.core.registry import explanations
 from attnscope.hf.editing.freeze import freeze
-from attnscope.hf.loading.load import Loaded
-from attnscope.hf.loading.material import batches_for, loaded_for
+from attnscope.hf.loading.batches import batches_for
+from attnscope.hf.loading.load import Loaded, load
 from attnscope.hf.loading.one_text import reading
-from attnscope.hf.loading.options import Loading, Sampling
+from attnscope.hf.loading.options import Sampling
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.tapping.capture import asked_with, capture
 from attnscope.papers.models.nano import Config, Nano
@@ -140,7 +140,7 @@ def judged(run: Run) -> dict[str, float]:
 
 def classifier_runs(model: Nano, words: Words, texts: int, seed: int) -> Iterator[Run]:
     """One text after the other; what is followed is the class that the model itself gives."""
-    loaded = loaded_for(model, None, Loading("float32", "cpu", False, seed, False, False))
+    loaded = load(model, seed=seed)
     ids, _ = word_texts(words, texts, torch.Generator().manual_seed(20_000 + seed))
     for number, row in enumerate(ids):
         with torch.no_grad():
@@ -149,7 +149,7 @@ def classifier_runs(model: Nano, words: Words, texts: int, seed: int) -> Iterato
 
 
 def language_runs(model: str, texts: int, tokens: int, seed: int) -> Iterator[Run]:
-    loaded = loaded_for(model, None, Loading("float32", "cpu", False, seed, False, False))
+    loaded = load(model, seed=seed)
     sampling = Sampling(samples=texts, max_tokens=tokens, batch_size=1, seed=seed, bos="auto")
     for number, batch in enumerate(batches_for(loaded, None, sampling)):
         yield _run(loaded, batch.inputs, seed + number, None)
@@ -187,7 +187,7 @@ def checked(run: Run, probes: int, seed: int) -> dict[str, float]:
     That `float64` and `float32` are small is what `freeze` makes sure of, or refuses. `untouched` is the test: T x + b
     beside a run of the model as it is, with its own fused attention and nothing hooked in.
     """
-    wide = loaded_for(run.loaded, None, Loading("float64", "cpu", False, seed, False, False))
+    wide = load(run.loaded, dtype="float64", seed=seed)
     exact, narrow = (_whole(freeze(one.model, run.read.batch, run.found)) for one in (wide, run.loaded))
     made = exact.times(exact.enters[None])[0]
     apart = beside_jacobian(exact, probes, seed)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import comb
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -20,18 +20,11 @@ from attnscope.core.progress import Advance, silent
 from attnscope.data.frame import AttentionFrame
 from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import anatomy
-from attnscope.hf.loading.material import (
-    Given,
-    Ready,
-    Text,
-    batches_for,
-    forward_options,
-    loaded_for,
-    precision_and_place,
-    refusing_what_does_not_run,
-)
-from attnscope.hf.loading.options import Loading, Sampling
+from attnscope.hf.loading.batches import Ready, Text, batches_for
+from attnscope.hf.loading.load import Given, load
+from attnscope.hf.loading.options import EvaluateOptions, Loading, Sampling, with_options
 from attnscope.hf.loading.quiet import quiet
+from attnscope.hf.loading.running import forward_options, precision_and_place, refusing_what_does_not_run
 from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
 from attnscope.hf.seeing.restoring import evaluating, without_gradients
 from attnscope.hf.tapping.tap import Frame, tap
@@ -133,25 +126,21 @@ def chained_residuals(patterns: Patterns, *, paths: int, seed: int = 0) -> dict[
     return answer
 
 
+@with_options(EvaluateOptions)
 def chains(
     model: Given,
     corpus: Text | Ready | None = None,
     *,
     paths: int = 100,
-    samples: int = 8,
-    max_tokens: int | None = 128,
-    random_init: bool = False,
-    seed: int = 0,
-    dtype: str = "float64",
-    device: str = "cpu",
+    loading: Loading = Loading(dtype="float64"),
+    sampling: Sampling = Sampling(samples=8, max_tokens=128),
     tokenizer: Tokenizer | None = None,
-    allow_pickle: bool = False,
-    trust_remote_code: bool = False,
     progress: Advance = silent,
+    **kwargs: Unpack[EvaluateOptions],
 ) -> Chains:
     """Draw `paths` paths of every length for each of `samples` sequences, in the model's own patterns."""
-    loaded = loaded_for(model, tokenizer, Loading(dtype, device, random_init, seed, allow_pickle, trust_remote_code))
-    prepared = batches_for(loaded, corpus, Sampling(samples, max_tokens, batch_size=1, seed=seed))
+    loaded = load(model, loading=loading, tokenizer=tokenizer)
+    prepared = batches_for(loaded, corpus, replace(sampling, batch_size=1))
     place = precision_and_place(loaded.model)[1]
     with refusing_what_does_not_run(loaded), without_gradients(), quiet():
         found = anatomy(loaded.model, prepared.batches[0].to(place).inputs)
@@ -172,7 +161,7 @@ def chains(
         for index in range(len(batch)):
             patterns = torch.stack([p for (row, _), p in sorted(seen.items(), key=lambda i: i[0]) if row == index])
             if patterns.shape[-1] > 1:
-                for length, values in chained_residuals(patterns, paths=paths, seed=seed + done).items():
+                for length, values in chained_residuals(patterns, paths=paths, seed=loading.seed + done).items():
                     gathered.setdefault(length, []).extend(values)
             done += 1
         seen.clear()

@@ -1,0 +1,153 @@
+"""What every command that finds something does around its twin: folder, progress, Ctrl-C, files, and what it prints.
+
+with running(output, folder, "the view") as run:
+    found = view(model, text, progress=run.progress)
+    run.keep(found, "view.json", "view.html")
+run.tell(found)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from attnscope.cli.output import output_folder, print_json, say
+from attnscope.cli.progress import showing
+from attnscope.core.errors import RefusalError
+from attnscope.core.progress import Listener, silent, uninterrupted
+
+if TYPE_CHECKING:
+    from attnscope.reports.record import Record
+
+INTERRUPTED = 130
+Printed = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a command writes, and how it prints."""
+
+    out: Path | None = None
+    save: Path | None = None  # a copy of the record
+    chart: Path | None = None
+    verbose: bool = False
+    as_json: bool = False
+
+    def __post_init__(self) -> None:
+        from attnscope.cli.files import checked_file
+
+        if self.chart is not None:
+            checked_file(self.chart, "--chart", (".html", ".json", ".png", ".svg"))
+        if self.save is not None:
+            checked_file(self.save, "--save", (".json",))
+
+
+@contextmanager
+def interruptible(kept: Callable[[], str]) -> Iterator[None]:
+    """After Ctrl-C or SIGTERM, say what was kept and exit."""
+    try:
+        yield
+    except KeyboardInterrupt:  # the progress bar is closed by now
+        say(f"{kept()}.")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@dataclass
+class Run:
+    """One run of a command."""
+
+    output: Output
+    stack: ExitStack
+    folder: Path = Path()
+    progress: Listener = silent
+    files: dict[str, Path | None] = field(default_factory=dict)
+
+    def enter(self, folder: Path) -> Path:
+        """Make the output folder; if it is still empty at the end, it is removed again."""
+        self.folder = self.stack.enter_context(output_folder(folder))
+        return self.folder
+
+    def keep(self, record: Record, data: str, page: str, label: str = "Record", **options: Any) -> None:
+        """Save the record, then draw its page: a drawing can fail, and can be made again."""
+        with uninterrupted():
+            saved = record.save(self.folder / data)
+            self.files = {"Page": None, label: saved}
+        self.progress("drawing the page", 0, 0)
+        self.files["Page"] = record.write_page(self.folder / page, **options)
+
+    def tell(
+        self,
+        record: Record,
+        *,
+        printed: Callable[[dict[str, str | None]], Printed] | None = None,
+        chart: Mapping[str, Any] | None = None,
+        **shown: Any,
+    ) -> None:
+        """Save the copy and the chart, then print what was found and where it is.
+
+        `printed` makes the JSON from the names of the files, `chart` are options of the chart, and `shown` of the
+        screen. A chart that is refused is refused after the answer was printed.
+        """
+        output, refusal = self.output, None
+        if output.save is not None:
+            self.files["Copy"] = record.save(output.save)
+        self.files["Chart"] = output.chart
+        if output.chart is not None:
+            from attnscope.reports.export import save
+
+            try:
+                save(record.chart(**(chart or {})), output.chart)
+            except RefusalError as error:
+                self.files["Chart"], refusal = None, error
+        if output.as_json:
+            names = {label.lower(): None if path is None else str(path) for label, path in self.files.items()}
+            print_json((printed or _standard(record))(names))
+        else:
+            from attnscope.reports.terminal import print_record
+
+            print_record(record, files=self.files, verbose=output.verbose, **shown)
+        if refusal is not None:
+            raise refusal
+
+
+def _standard(record: Record) -> Callable[[dict[str, str | None]], Printed]:
+    def printed(names: dict[str, str | None]) -> Printed:
+        names["data"] = names.pop("record", None)
+        return {**record.to_json(), "sentences": list(record.sentences()), "files": names}
+
+    return printed
+
+
+@contextmanager
+def running(
+    output: Output,
+    folder: Path | None = None,
+    doing: str = "it",
+    *,
+    counted: str = "",
+    kept: Callable[[], str] | None = None,
+) -> Iterator[Run]:
+    """Open the output folder and show progress; after Ctrl-C say what was kept, and exit with code 130.
+
+    `doing` names what was not done when a run was interrupted early, `counted` what progress counts. `kept` makes the
+    sentence after Ctrl-C where a command keeps more than its record.
+    """
+    run = Run(output, ExitStack())
+
+    def written() -> str:
+        saved = [path for label, path in run.files.items() if label != "Page" and path is not None]
+        if not saved:
+            return f"interrupted before {doing} was done; nothing is written"
+        return f"interrupted; {saved[0]} is written, the page is not"
+
+    with interruptible(kept or written), run.stack:
+        if folder is not None:
+            run.enter(folder)
+        run.progress = run.stack.enter_context(showing(counted))
+        run.progress("loading", 0, 0)  # importing torch and transformers takes seconds: say so first
+        yield run
