@@ -17,9 +17,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from attnscope.commands.compile.chart import attention
-from attnscope.commands.compile.page import render
 from attnscope.commands.compile.record import Compiled, Try
-from attnscope.commands.compile.words import certificate_lines, sentences, title_words, verdict
+from attnscope.commands.compile.words import certificate_lines, title_words, verdict
 from attnscope.commands.load import load
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import DTYPES, Accuracy
@@ -28,6 +27,7 @@ from attnscope.heads.certificate import certify
 from attnscope.heads.generate import window
 from attnscope.heads.head import Head
 from attnscope.heads.pattern import Pattern
+from attnscope.reports.record import ask
 
 
 def made(dtype: str = "float32", *, sharp: float = 12.0, causal: bool = True, n: int = 12, keys: int = 12) -> Compiled:
@@ -217,25 +217,24 @@ def test_overflow_is_drawn_as_the_largest_error() -> None:
 
 def test_words() -> None:
     compiled, leaking = made(), made(sharp=0.5)
-    assert sentences(compiled)[0].startswith("A head of width 12 realises causal window, n=12, k=2 in float32 (")
-    said = sentences(leaking)[0]
+    assert compiled.sentences()[0].startswith("A head of width 12 realises causal window, n=12, k=2 in float32 (")
+    said = leaking.sentences()[0]
     assert f"misses the accuracy in {leaking.certificate.failing} of 12 rows: in the worst of them its leak is " in said
     assert "where 0.01 was asked for" in said
     assert "ratio error" not in said  # which is as asked
     assert (verdict(compiled).level, verdict(leaking).level) == ("calm", "critical")
     assert "TOO LARGE" in {label: note for label, _, note in certificate_lines(leaking)}["leak"]
     assert title_words(made(n=6, keys=9)) == "<b>[red]x</b>: 6 × 9, k = 1, float32"
-    assert compiled.sentences() == sentences(compiled)
     assert repr(compiled) == f"<Compiled: {title_words(compiled)}, {compiled.verdict}>"
 
 
 def test_the_page_escapes_and_shows_everything() -> None:
     compiled = made(n=6, keys=9)
-    page = render(compiled)
+    page = ask(compiled, "render")
     assert "<b>[red]x</b>" not in page
     assert "&lt;b&gt;[red]x&lt;/b&gt;" in page
     for words in (
-        *sentences(compiled)[2:],
+        *compiled.sentences()[2:],
         "It is too narrow.",
         "What no head can go below",
         "data:image/png",
@@ -244,7 +243,7 @@ def test_the_page_escapes_and_shows_everything() -> None:
         assert words in page
     assert page.count("<script") == 2  # specifications as data, and the page's own
     assert page.count('class="for-dark"') == page.count('class="for-light"') == 1
-    assert page == render(compiled)
+    assert page == ask(compiled, "render")
     assert "<b>[red]" not in compiled._repr_html_()
 
 
@@ -263,5 +262,5 @@ assert "torch" not in sys.modules, "torch"
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "causal window, n=12, k=2, bfloat16" in done.stdout
+    assert "A head of width 12 realises causal window, n=12, k=2 in bfloat16" in done.stdout
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from attnscope.commands.reproduce.page import render
 from attnscope.commands.reproduce.record import Reproduction
 from attnscope.core import registry
 from attnscope.core.errors import RefusalError
 from attnscope.core.experiment import Figure, Point
 from attnscope.papers import run as driver
 from attnscope.papers.run import reproduce
+from attnscope.reports.record import ask
 from tests.papers.stand_in import NASTY, stand_in
 from tests.reports.test_html import outline
 
@@ -68,7 +68,7 @@ def test_what_was_written_is_read_back_equal(tmp_path: Path) -> None:
     read = Reproduction.load(tmp_path)
     assert read.to_json() == done.to_json()
     assert read.claims == done.claims
-    assert render(read) == render(done) == (tmp_path / "page.html").read_text()
+    assert ask(read, "render") == ask(done, "render") == (tmp_path / "page.html").read_text()
 
 
 def test_equal_seeds_give_equal_numbers_and_others_do_not() -> None:
@@ -139,7 +139,7 @@ def test_it_runs_outside_the_main_thread() -> None:
 
 
 def test_the_page_is_whole_and_nothing_in_it_runs_but_its_own_script() -> None:
-    page = render(reproduce("stand_in", seeds=2))
+    page = ask(reproduce("stand_in", seeds=2), "render")
     parsed = outline(page)
     assert NASTY not in page
     assert NASTY in parsed.words()

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import attnscope
-from attnscope.commands.evaluate.page import curves
-from attnscope.commands.evaluate.words import lines
+from attnscope.commands.evaluate.chart import curves
+from attnscope.commands.evaluate.words import method_rows
 from attnscope.commands.paths.record import PathReport
 from attnscope.core.files import write_atomically
 from attnscope.core.words import numeral
@@ -58,7 +58,7 @@ def explain() -> str:
     save(found.chart(), DOCS / "explain_faithful.png")
     save(curves(found), DOCS / "explain_curves.png")
     columns = ("method", "rank", "gap", "soft gap")
-    return "\n\n".join([_table(columns, lines(found, columns)), *found.sentences()])
+    return "\n\n".join([_table(columns, method_rows(found, columns)), *found.sentences()])
 
 
 def paths() -> str:

@@ -97,13 +97,17 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """The verdict comes first. `about` lines say what was measured, `provenance` rows where the numbers come from."""
+    """The verdict comes first. `about` lines say what was measured, `provenance` rows where the numbers come from.
+
+    A page names the `command` that made the record; by default that of the record's class.
+    """
 
     verdict: Verdict
     title: str
     about: tuple[str, ...] = ()
     sections: tuple[Section, ...] = ()
     provenance: Sequence[tuple[str, str]] = ()
+    command: str = ""
 
     @property
     def sentences(self) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ LONG = 28  # characters; columns with longer text get room to wrap
 
 
 def document_page(document: Document, command: str) -> str:
-    """Return the page of a document; `command` stands beside the name of the program. Equal documents, equal pages."""
+    """Return the page of a document. Equal documents give equal pages."""
     drawn = [_drawn(section) for section in document.sections]
     sections = [(section, figures, _address(section)) for section, figures in drawn]
     return page(
@@ -41,7 +41,7 @@ def document_page(document: Document, command: str) -> str:
         figures=[figure for _, figures, _ in sections for figure in figures],
         document=document,
         sections=sections,
-        command=command,
+        command=document.command or command,
         long=LONG,
         provenance=document.provenance,
     )

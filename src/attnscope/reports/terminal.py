@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
@@ -24,7 +25,7 @@ if TYPE_CHECKING:  # lists are printed from here too, and need no records
 LEVELS: dict[str, str] = {"calm": "bold green", "note": "bold", "warning": "bold yellow", "critical": "bold red"}
 OUTCOMES = {"reproduced": "green", "not reproduced": "yellow", "contradicted": "red", "not run": "dim"}  # of claims
 MOST_NOTES = 2  # of a section, without --verbose
-SHORT = 30  # characters of a first column that never wraps
+MOST_NAME, MOST_HEADING = 30, 12  # characters of a first column, and of a heading, that do not wrap
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII = str.maketrans(BLOCKS + "→×·–−�", "_.-=+*%#>x---?")
 
@@ -99,18 +100,18 @@ def _cards(cards: Sequence[document.Card], verbose: bool) -> Table:
 
 
 def grid(table: document.Table, verbose: bool = True) -> Table:
-    """Return a table for a console; numbers are never broken, and long text wraps."""
+    """Return a table for a console: numbers and short names are never broken, long text and long headings wrap."""
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(table.heading), header_style="dim")
     rows = table.rows if verbose else table.rows[: table.brief]
     headings = table.heading or ("",) * len(table.alignment)
     for place, (heading, side) in enumerate(zip(headings, table.alignment, strict=True)):
         longest = max((len(row[place]) for row in rows), default=0)
-        right = side == "r"
+        number = side == "r"
         made.add_column(
-            Text(clean(heading)),
-            justify="right" if right else "left",
+            Text("\n".join(wrap(clean(heading), max(longest, MOST_HEADING), break_long_words=False))),
+            justify="right" if number else "left",
             style="" if place else "bold",
-            min_width=longest if right or (place == 0 and longest <= SHORT) else None,
+            no_wrap=number or (place == 0 and longest <= MOST_NAME),
             overflow="fold",
         )
     for row in rows:

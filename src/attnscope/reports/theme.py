@@ -99,6 +99,11 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
+def fit(chart: Any, width: int) -> Any:
+    """Return a chart that is `width` pixels wide with its axes and legends."""
+    return chart.properties(width=width, autosize={"type": "fit-x", "contains": "padding"})
+
+
 FONT = '-apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 WITHOUT_A_PAGE = ("light", "dark")
 THEMES = (*WITHOUT_A_PAGE, "page")  # the last is made of variables that only our pages know

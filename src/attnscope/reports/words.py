@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -29,6 +29,11 @@ class Words(NamedTuple):
 
     text: str
     address: str | None = None
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return `a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def citation(text: str) -> tuple[Words, ...]:

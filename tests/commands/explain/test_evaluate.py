@@ -20,7 +20,7 @@ import attnscope
 from attnscope.commands.evaluate.perturbing import AWAY, BINS, SHARES, STEPS, perturbed, places, retention, soft_masks
 from attnscope.commands.evaluate.record import Estimate
 from attnscope.commands.evaluate.run import FAR, FLOORS
-from attnscope.commands.evaluate.words import difference_lines, lines, sentences, verdict
+from attnscope.commands.evaluate.words import difference_rows, method_rows, verdict
 from attnscope.explanations.random import random
 from attnscope.reports.terminal import print_record
 from tests.command import attnscope as command
@@ -154,20 +154,20 @@ def test_words_say_who_cannot_be_told_apart() -> None:
     found = sample_faithfulness()
     assert verdict(found).sentence.startswith("Occlusion is the most faithful here (gap 0.6")
     assert verdict(found).sentence.endswith("; Relevance cannot be told from it.")
-    assert "Not surely better than random numbers here: Rollout." in sentences(found)
-    assert any(one.startswith("4 of 6 differences between methods are real") for one in sentences(found))
-    assert [line[1] for line in lines(found)] == ["1-2", "1-2", "3-4", "3-4"]
-    assert {line[:2] for line in difference_lines(found)} == {
+    assert "Not surely better than random numbers here: Rollout." in found.sentences()
+    assert any(one.startswith("4 of 6 differences between methods are real") for one in found.sentences())
+    assert [line[1] for line in method_rows(found)] == ["1-2", "1-2", "3-4", "3-4"]
+    assert {line[:2] for line in difference_rows(found)} == {
         (better, worse) for better in ("Occlusion", "Relevance") for worse in ("Rollout", "Random")
     }
-    assert "12 texts" in " ".join(sentences(found))
+    assert "12 texts" in " ".join(found.sentences())
     few = sample_faithfulness(texts=4)
-    assert "4 texts are few" in " ".join(sentences(few))
-    assert "From 4 texts no difference can be told from chance" in " ".join(sentences(few))
-    assert difference_lines(few) == []
+    assert "4 texts are few" in " ".join(few.sentences())
+    assert "From 4 texts no difference can be told from chance" in " ".join(few.sentences())
+    assert difference_rows(few) == []
     cut = replace(found, documents=(0,) * 12, accuracy=Estimate(0.75, 0.5, 1.0))
-    assert "All texts are cut from one document: what is said here is of other stretches" in " ".join(sentences(cut))
-    assert "The model names the true class of 75% (50% to 100%) of these texts." in sentences(cut)
+    assert "All texts are cut from one document: what is said here is of other stretches" in " ".join(cut.sentences())
+    assert "The model names the true class of 75% (50% to 100%) of these texts." in cut.sentences()
     lost = replace(found, methods=found.methods[2:])
     assert verdict(lost).level == "warning"
 
@@ -192,7 +192,7 @@ def test_a_few_documents_tell_nothing(several: int) -> None:
     assert found.difference("occlusion", "random").sure is (several == 6)
     said = f"From 12 texts of {several} documents no difference can be told from chance"
     assert verdict(found).sentence.startswith(said) is (several < 6)
-    assert sum(said in one for one in sentences(found)) == (several < 6)
+    assert sum(said in one for one in found.sentences()) == (several < 6)
 
 
 def test_documents_that_are_alike_inside_are_seldom_called_different() -> None:

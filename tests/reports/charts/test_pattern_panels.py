@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skimage.io import imread
 
-from attnscope.commands.compile.chart import COLOURS, LARGEST_SIDE, error_rows, pattern_panels, pooled, pooling_words
+from attnscope.commands.compile.chart import COLOURS, error_rows, pattern_panels, pooled
+from attnscope.commands.compile.words import LARGEST_SIDE, pooling_words
 from attnscope.reports.colours import sequential
 from attnscope.reports.export import save
 from attnscope.reports.theme import specification

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from attnscope.commands.capacity.record import Capacity, Need
 from attnscope.core.words import numeral
 from attnscope.reports.document import Document, Figure, Section, Table, drawn_by, rows
-from attnscope.reports.words import Verdict
+from attnscope.reports.words import Verdict, listed
 
 FROM_TABLE = (
     "The widths come from the table that ships with attnscope, and nothing was searched for: --budget SECONDS searches "
@@ -81,8 +81,7 @@ def _sentences(found: Capacity) -> tuple[str, ...]:
     sentences = [f"The theorem of arXiv:2106.03764 asks for {found.theorem_width:,}, by formula{far}."]
     missing = [need.method for need in found.needs if not need.measured]
     if missing and len(missing) < len(found.needs):
-        names = missing[0] if len(missing) == 1 else f"{', '.join(missing[:-1])} and {missing[-1]}"
-        sentences.append(f"Not measured{'' if found.shipped else ' in the time given'}: {names}.")
+        sentences.append(f"Not measured{'' if found.shipped else ' in the time given'}: {listed(missing)}.")
     return (*sentences, FROM_TABLE) if found.shipped else tuple(sentences)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from attnscope.commands.compile.record import Compiled
+from attnscope.commands.compile.words import LARGEST_SIDE, pooling_words
 from attnscope.core.words import numeral
 from attnscope.reports.colours import sequential
 
@@ -24,7 +25,6 @@ from attnscope.reports.colours import sequential
 # block by block, each cell the largest of its block, because a pattern of single entries would vanish in a mean. The
 # error has a logarithmic colour, so that a leak of a thousandth is seen beside one of a half.
 
-LARGEST_SIDE = 256
 PIXELS = 512
 """Of the longer side of a picture, at least."""
 
@@ -101,14 +101,6 @@ def error_rows(error: Float[np.ndarray, "cell_row cell_key"], size: tuple[int, i
         said = f"{numeral(largest)} at {key}" if np.isfinite(largest) else f"not finite, at {key}"
         rows.append({"from": low, "to": high, "left": 0, "right": size[1], "label": f"{query}: largest error {said}"})
     return rows
-
-
-def pooling_words(size: tuple[int, int], side: int = LARGEST_SIDE) -> str:
-    """What a cell of a map stands for; nothing where it is one entry."""
-    if max(size) <= side:
-        return ""
-    rows, keys = (-(-entries // min(entries, side)) for entries in size)
-    return f"a cell is the largest of {rows} × {keys} entries"
 
 
 def _shade(

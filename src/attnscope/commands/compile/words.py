@@ -1,53 +1,153 @@
-"""A compiled head in words: sentences, and lines of (label, value, note), the same wherever they are read."""
+"""A compiled head in words."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
+from functools import cache
+from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from attnscope.commands.compile.record import Compiled, Try
-from attnscope.core.words import clean, count, numeral
+from attnscope.commands.compile.record import Compiled
+from attnscope.core.words import count, numeral
 from attnscope.heads.facts import Universality
-from attnscope.reports.terminal import opening, section
+from attnscope.reports.document import Document, Figure, Section, Table, rows
 from attnscope.reports.words import Verdict
 
 Line = tuple[str, str, str]
 NAMED_ROWS = 8
-TOO_LARGE = "TOO LARGE"
+LARGEST_SIDE = 256  # cells along a side of a map
 
 
-def sentences(compiled: Compiled) -> tuple[str, ...]:
-    """Whether it was reached and how narrow it is, what the worst row does, and why this construction."""
+BACKGROUND = (
+    "A pattern says what each query should attend to. A head realises it with queries and keys of some width if the "
+    "softmax of their products is close to it, in two numbers for the worst row. The ratio error says how far the "
+    "proportions inside a row may be off: 0.1 keeps them within a factor 1.1. The leak is the share of a row's "
+    "attention that falls on zeros of the pattern. Any sparse pattern has a narrow head (arXiv:2106.03764)."
+)
+CERTIFICATE = (
+    "What the head reaches, against what was asked. It is computed from the rounded tensors of the head alone, and "
+    "anyone can check it with the file, which holds its tensors and its pattern: softmax of "
+    "`(X @ W_Q) @ (X @ W_K).T / sqrt(width)` is what it attends to, and ten lines of numpy give both numbers again."
+)
+
+
+def document(compiled: Compiled) -> Document:
+    certificate = compiled.certificate
+    kind = f"{certificate.dtype}{_keys(compiled)}"
+    floor = number(compiled.bounds.logit_floor)
+    tried = Table(
+        ("width", "construction", "seed", "ratio error", "leak", "seconds", "outcome"),
+        _try_rows(compiled),
+        align="rlrrrrl",
+    )
+    return Document(
+        verdict(compiled),
+        f"A head for {compiled.target.name}",
+        about=(f"{size_words(compiled)} · width {certificate.d:,} in {kind} · {compiled.verdict}",),
+        sections=(
+            Section("What it means", background=(BACKGROUND,), sentences=_sentences(compiled)),
+            Section("Pattern and head", figures=(_picture(compiled),)),
+            Section(
+                "Certificate",
+                background=(CERTIFICATE,),
+                tables=(Table((), tuple(certificate_lines(compiled)), align="lrl", brief=0),),
+            ),
+            Section(
+                "What no head can go below",
+                background=(
+                    "A bound proves if every head of the asked accuracy for this very pattern obeys it. Whatever the "
+                    f"width, the longest query times the longest key is at least {floor} (as logits see them).",
+                ),
+                tables=(Table(("bound", "width", "proves", "why", "source"), _bound_rows(compiled), align="lrlll"),),
+                link="Bounds",
+                detail=True,
+            ),
+            *(
+                [Section("Tried", ("Every head that was built, in order.",), tables=(tried,), detail=True)]
+                if compiled.tried
+                else []
+            ),
+        ),
+        provenance=rows(
+            {
+                "pattern": compiled.target.name,
+                "construction": compiled.method,
+                "seed": compiled.seed,
+                "seconds": compiled.seconds,
+                "notes": compiled.notes,
+                "attnscope": compiled.attnscope,
+            }
+        ),
+    )
+
+
+def _picture(compiled: Compiled) -> Figure:
+    size = (compiled.target.n, compiled.target.n_keys)
+
+    @cache
+    def maps() -> Any:
+        from attnscope.commands.compile.chart import maps
+
+        return maps(compiled)
+
+    def draw(width: int, theme: str) -> Any:
+        from attnscope.commands.compile.chart import pattern_panels
+
+        return pattern_panels(*maps(), size=size, title="", theme=theme, width=width)
+
+    cell = pooling_words(size)
+    pooled = f" {cell[0].upper()}{cell[1:]}." if cell else ""
+    return Figure(
+        "pattern",
+        "Target, realised pattern, and their difference",
+        draw,
+        caption="Rows are queries, columns are keys. The error has a logarithmic colour: a leak of a thousandth is "
+        f"seen beside one of a half.{pooled}",
+        themed=True,
+    )
+
+
+def pooling_words(size: tuple[int, int], side: int = LARGEST_SIDE) -> str:
+    """Say what a cell of a map stands for; nothing where it is one entry."""
+    if max(size) <= side:
+        return ""
+    down, across = (-(-entries // min(entries, side)) for entries in size)
+    return f"a cell is the largest of {down} × {across} entries"
+
+
+def verdict(compiled: Compiled) -> Verdict:
+    """Say whether the head does what was asked, and whether a narrower one could."""
     certificate, lowest = compiled.certificate, compiled.bounds.best
     subject = f"{compiled.target.name} in {certificate.dtype}"
     if not compiled.reached:
         missed = f"{certificate.failing:,} of {count(certificate.n, 'row')}"
         best = f"The best head of width {certificate.d:,} for {subject}"
-        first = f"{best} misses the accuracy in {missed}: {_worst(compiled)}."
-    elif compiled.proved_minimal:
+        return Verdict("critical", f"{best} misses the accuracy in {missed}: {_worst(compiled)}.")
+    if compiled.proved_minimal:
         proof = lowest.statement[:1].lower() + lowest.statement[1:]
         which = "no narrower keys serve all patterns" if compiled.universal else "no narrower one can"
-        first = f"A head of width {certificate.d:,} realises {subject}, and {which}: {proof}"
-    else:
-        whose = " for keys that serve all patterns" * compiled.universal
-        below = (
-            f"widths below {lowest.width:,} are proved impossible{whose}"
-            if lowest.width > 1
-            else "whether a narrower one exists is not proved either way"
-        )
-        first = f"A head of width {certificate.d:,} realises {subject} ({compiled.verdict}); {below}."
+        return Verdict("calm", f"A head of width {certificate.d:,} realises {subject}, and {which}: {proof}")
+    whose = " for keys that serve all patterns" * compiled.universal
+    below = (
+        f"widths below {lowest.width:,} are proved impossible{whose}"
+        if lowest.width > 1
+        else "whether a narrower one exists is not proved either way"
+    )
+    return Verdict("calm", f"A head of width {certificate.d:,} realises {subject} ({compiled.verdict}); {below}.")
+
+
+def _sentences(compiled: Compiled) -> tuple[str, ...]:
+    """Say what the keys serve, what the worst row does, why this construction, and which rows fail."""
+    certificate = compiled.certificate
     worst = (
         f"In the worst row the leak is {number(certificate.leak)} (at most {numeral(certificate.asked_leak)} was asked "
         f"for) and the ratio error {number(certificate.ratio_error)} (at most "
         f"{numeral(certificate.asked_ratio_error)})."
     )
     served = (_served(compiled),) if compiled.proved_universal or compiled.served_of else ()
-    return first, *served, worst, f"Construction: {compiled.why}"
+    failed = row_words(certificate.failing_rows, certificate.failing)
+    failing = f"The head is marked as failing: it misses the accuracy in rows {failed}."
+    return *served, worst, f"Construction: {compiled.why}", *(() if compiled.reached else (failing,))
 
 
 def _served(compiled: Compiled) -> str:
@@ -124,8 +224,11 @@ def title_words(compiled: Compiled) -> str:
     """Generated patterns have their size in their name; files do not."""
     name = compiled.target.name
     size = "" if "n=" in name else f": {size_words(compiled)}"
-    keys = ", universal keys" if compiled.proved_universal else ", keys fixed beforehand" * compiled.universal
-    return f"{name}{size}{keys}, {compiled.certificate.dtype}"
+    return f"{name}{size}{_keys(compiled)}, {compiled.certificate.dtype}"
+
+
+def _keys(compiled: Compiled) -> str:
+    return ", universal keys" if compiled.proved_universal else ", keys fixed beforehand" * compiled.universal
 
 
 def size_words(compiled: Compiled) -> str:
@@ -140,24 +243,17 @@ def row_words(rows: Sequence[int], failing: int) -> str:
     return named if failing <= shown else f"{named} and {failing - shown:,} more"
 
 
-BOUND_HEADING = ("bound", "width", "proves", "why", "source")
-
-
-def bound_lines(compiled: Compiled) -> list[tuple[str, ...]]:
-    """The largest first, those that are no proof for this pattern last."""
+def _bound_rows(compiled: Compiled) -> tuple[tuple[str, ...], ...]:
+    """The largest first; bounds that are no proof for this pattern last."""
     ordered = sorted(compiled.bounds.bounds, key=lambda bound: (not bound.proves, -bound.width))
-    return [
+    return tuple(
         (bound.name, f"{bound.width:,}", "yes" if bound.proves else "no", bound.statement, bound.citation)
         for bound in ordered
-    ]
+    )
 
 
-TRY_HEADING = ("width", "construction", "seed", "ratio error", "leak", "seconds", "outcome")
-
-
-def try_lines(compiled: Compiled) -> list[tuple[str, ...]]:
-    """Every head that was tried, in order."""
-    return [
+def _try_rows(compiled: Compiled) -> tuple[tuple[str, ...], ...]:
+    return tuple(
         (
             f"{one.width:,}",
             one.method or "–",
@@ -165,61 +261,16 @@ def try_lines(compiled: Compiled) -> list[tuple[str, ...]]:
             number(one.ratio_error),
             number(one.leak),
             f"{one.seconds:.2f}",
-            _outcome(one),
+            one.refused or ("reached" if one.reached else "missed"),
         )
         for one in compiled.tried
-    ]
+    )
 
 
 def number(value: float) -> str:
     return numeral(value) if math.isfinite(value) else "not finite"
 
 
-def _outcome(one: Try) -> str:
-    return one.refused or ("reached" if one.reached else "missed")
-
-
 def _asked(worst: float, asked: float, mean: float) -> str:
     words = f"worst row, at most {numeral(asked)} was asked for; mean {number(mean)}"
-    return words if worst <= asked else f"{TOO_LARGE}: {words}"
-
-
-def verdict(compiled: Compiled) -> Verdict:
-    """Whether the head does what was asked, and whether a narrower one could."""
-    return Verdict("calm" if compiled.reached else "critical", sentences(compiled)[0])
-
-
-# A compiled head in a terminal: what it does, in sentences; with `verbose` also its certificate.
-
-
-def show(compiled: Compiled, *, verbose: bool = False) -> RenderableType:
-    """What a console prints; a head that misses the accuracy is said to be failing."""
-    parts = opening(verdict(compiled), title_words(compiled))
-    parts += [Text(""), *(Text(clean(sentence)) for sentence in sentences(compiled)[1:])]
-    if not compiled.reached:
-        rows = row_words(compiled.certificate.failing_rows, compiled.certificate.failing)
-        parts.append(Text(f"The head is marked as failing: it misses the accuracy in rows {rows}."))
-    if verbose:
-        parts += [section("Certificate"), _certificate(compiled)]
-    return Group(*parts)
-
-
-def _certificate(compiled: Compiled) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(justify="right", style="bold", no_wrap=True)
-    table.add_column()
-    for label, value, note in certificate_lines(compiled):
-        table.add_row(label, Text(clean(value)), Text(clean(note), style="red" if note.startswith(TOO_LARGE) else ""))
-    return table
-
-
-# A compiled head in a notebook: the lines of its certificate.
-
-
-def html(compiled: Compiled) -> str:
-    rows = "".join(
-        f"<tr><th>{escape(label)}</th><td>{escape(value)}</td><td>{escape(note)}</td></tr>"
-        for label, value, note in certificate_lines(compiled)
-    )
-    return f"<p>{escape(title_words(compiled))}</p><table><tbody>{rows}</tbody></table>"
+    return words if worst <= asked else f"TOO LARGE: {words}"

@@ -4,19 +4,78 @@ from __future__ import annotations
 
 import math
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from attnscope.commands.evaluate.record import By, Estimate, Faithfulness, Judged
-from attnscope.core.words import clean, count, numeral, percent
-from attnscope.reports.terminal import opening, section
-from attnscope.reports.words import Verdict
+from attnscope.core.words import count, numeral, percent
+from attnscope.reports.document import Document, Figure, Section, Table, drawn_by, rows
+from attnscope.reports.words import Verdict, listed
 
-# Columns of two tables: all in one is wider than paper.
-FIRST = ("method", "rank", "gap", "soft gap", "seconds")
-SECOND = ("method", "positive", "negative", "comprehensive", "sufficient", "soft comprehensive", "soft sufficient")
+# Columns of three tables: all in one is wider than paper.
+RANKS = ("method", "rank", "gap", "soft gap", "seconds")
+AREAS = ("method", "positive", "negative")
+LOSSES = ("method", "comprehensive", "sufficient", "soft comprehensive", "soft sufficient")
 FEW_TEXTS = 10
+GAPS = (
+    "Tokens are taken away in the order that a method gives. With the most important first the answer should fall at "
+    "once (a small positive area), with the least important first it should stay (a large negative area). The soft gap "
+    "keeps tokens in part, in proportion to their numbers and as much in all for every method, which is fairer to "
+    "decoders. Texts with holes are texts that the model never saw: such a test tells methods apart on one model, and "
+    "does not say how well any of them explains it."
+)
+
+
+def document(found: Faithfulness) -> Document:
+    gaps = Figure(
+        "gaps",
+        "How far the two areas are apart",
+        drawn_by("attnscope.commands.evaluate.chart:chart", found),
+        caption="Lines: 95% of means over texts drawn again. Dashed: what a method that knows nothing has.",
+        summary="Gap of every method with its interval, with whole tokens and with tokens kept in part.",
+    )
+    curves = Figure(
+        "curves",
+        "The answer while tokens go",
+        drawn_by("attnscope.commands.evaluate.chart:curves", found),
+        caption="As a share of the whole answer, over the share of tokens that are gone. The area between is the gap.",
+        summary="Two curves for every method: the most important tokens first, and the least important first.",
+    )
+    losses = "What is lost without the most important tokens (comprehensive), and with them alone (sufficient)"
+    return Document(
+        verdict(found),
+        f"Which explanation is true to {found.model}?",
+        about=(f"{found.model}, {found.class_name} · {found.corpus} · {found.dtype}",),
+        sections=(
+            Section("Findings", sentences=_sentences(found), notes=found.notes),
+            Section("Gaps", background=(GAPS,), figures=(gaps,)),
+            Section("Curves", figures=(curves,)),
+            Section(
+                "Methods, the most faithful first (95% intervals)",
+                tables=(Table(RANKS, method_rows(found)),),
+                link="Ranks",
+            ),
+            _differences(found),
+            Section(
+                "Areas",
+                tables=(
+                    Table(AREAS, method_rows(found, AREAS), "Areas under the answer"),
+                    Table(LOSSES, method_rows(found, LOSSES), losses),
+                ),
+                detail=True,
+            ),
+        ),
+        provenance=rows(found.provenance),
+    )
+
+
+def _differences(found: Faithfulness) -> Section:
+    together = (
+        "Taken text by text; the intervals of all pairs hold together with 95% certainty. Pairs that are not here "
+        "cannot be told apart."
+    )
+    lines = tuple(difference_rows(found))
+    background = together if lines else "None: with these texts every difference may be chance."
+    table = Table(("more faithful", "than", "by (gap)"), lines, align="llr", brief=0)
+    tables = (table,) if lines else ()
+    return Section("Real differences", background=(background,), tables=tables, link="Differences")
 
 
 def verdict(found: Faithfulness) -> Verdict:
@@ -29,7 +88,7 @@ def verdict(found: Faithfulness) -> Verdict:
     if not (first.gap.sure and first.gap.mean > 0 if floor is None else found.real(first.name, floor.name)):
         return Verdict("warning", f"No method is better than chance on {count(found.texts, 'text')} of this model.")
     as_good = equals(found, first)
-    also = f"; {_listed(as_good)} cannot be told from it" if as_good else ""
+    also = f"; {listed(as_good)} cannot be told from it" if as_good else ""
     return Verdict("note", f"{first.title} is the most faithful here (gap {near(first.gap)}){also}.")
 
 
@@ -39,16 +98,16 @@ def equals(found: Faithfulness, first: Judged) -> list[str]:
     return [one.title for one in others if not found.real(first.name, one.name)]
 
 
-def sentences(found: Faithfulness) -> tuple[str, ...]:
-    """The verdict; who is no better than chance; which differences are real; what holds with tokens kept in part; and
+def _sentences(found: Faithfulness) -> tuple[str, ...]:
+    """Say which methods are no better than chance, which differences are real, what holds with tokens kept in part, and
     what limits such a test."""
-    said = [verdict(found).sentence]
+    said = []
     floor = next((one for one in found.methods if one.group == "floor"), None)
     knowing = [one for one in found.methods if one.group != "floor"]
     if floor is not None:
         lost = [one.title for one in knowing if not found.real(one.name, floor.name)]
         if lost:
-            said.append(f"Not surely better than random numbers here: {_listed(lost)}.")
+            said.append(f"Not surely better than random numbers here: {listed(lost)}.")
     said += [_real(found), _soft(found), _judged_on(found)]
     if found.accuracy is not None:
         said.append(f"The model names the true class of {_percent(found.accuracy)} of these texts.")
@@ -124,8 +183,8 @@ def rank(found: Faithfulness, one: Judged, by: By = "gap") -> str:
     return str(best) if best == worst else f"{best}-{worst}"
 
 
-def lines(found: Faithfulness, columns: tuple[str, ...] = FIRST) -> list[tuple[str, ...]]:
-    """One line for each method, the most faithful first: what FIRST or SECOND names."""
+def method_rows(found: Faithfulness, columns: tuple[str, ...] = RANKS) -> tuple[tuple[str, ...], ...]:
+    """One row for each method, the most faithful first."""
 
     def mean(estimate: Estimate) -> str:
         return numeral(round(estimate.mean, 2) + 0.0, 3)
@@ -146,10 +205,10 @@ def lines(found: Faithfulness, columns: tuple[str, ...] = FIRST) -> list[tuple[s
         }
         for one in found.methods
     ]
-    return [tuple(row[name] for name in columns) for row in made]
+    return tuple(tuple(row[name] for name in columns) for row in made)
 
 
-def difference_lines(found: Faithfulness) -> list[tuple[str, str, str]]:
+def difference_rows(found: Faithfulness) -> list[tuple[str, str, str]]:
     """Pairs that are really different, the widest first: better, worse, by how much."""
     titles = {one.name: one.title for one in found.methods}
     sure = sorted((each for each in found.comparisons() if each.real), key=lambda each: -each.mean)
@@ -158,52 +217,3 @@ def difference_lines(found: Faithfulness) -> list[tuple[str, str, str]]:
 
 def _inside(title: str) -> str:
     return title[:1].lower() + title[1:]
-
-
-def _listed(words: list[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
-# How faithful explanations are, in a terminal: the verdict and a table of methods.
-
-SHORT = {
-    **{"positive": "pos", "negative": "neg", "comprehensive": "compr", "sufficient": "suff"},
-    **{"soft comprehensive": "soft compr", "soft sufficient": "soft suff"},
-}  # 80 columns are few
-MOST_DIFFERENCES = 40
-
-
-def show(found: Faithfulness, *, verbose: bool = False) -> RenderableType:
-    said = sentences(found)[1:]
-    parts: list[RenderableType] = [
-        *opening(verdict(found), f"{found.model}, {found.class_name}, {found.dtype}"),
-        Text(""),
-        *(Text(clean(sentence)) for sentence in said),
-        *(Text(clean(note), style="dim") for note in (found.notes if verbose else found.notes[:2])),
-        section("Methods, the most faithful first (95% intervals)"),
-        _table(found, FIRST),
-    ]
-    if verbose:
-        parts += [section("Areas, and what is lost without and with the most important"), _table(found, SECOND)]
-        apart = difference_lines(found)[:MOST_DIFFERENCES]
-        if apart:
-            table = _grid(3)
-            for one, other, how in apart:
-                table.add_row(Text(clean(one), style="bold"), Text(clean(f"over {other}")), Text(how))
-            parts += [section("Differences that are real (intervals hold together)"), table]
-    return Group(*parts)
-
-
-def _table(found: Faithfulness, columns: tuple[str, ...]) -> Table:
-    table = _grid(len(columns))
-    table.add_row(*(Text(SHORT.get(name, name), style="dim") for name in columns))
-    for cells in lines(found, columns):
-        table.add_row(*(Text(clean(cell), style="bold" if n == 0 else "") for n, cell in enumerate(cells)))
-    return table
-
-
-def _grid(columns: int) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for place in range(columns):
-        table.add_column(no_wrap=place > 0, overflow="fold")
-    return table

@@ -1,49 +1,99 @@
-"""What a reproduction says, in plain words: the terminal, the page and the notebook print the same ones."""
+"""What a reproduction says, in plain words."""
 
 from __future__ import annotations
 
 import math
-from html import escape
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from attnscope.commands.reproduce.record import Reproduction
 from attnscope.core.experiment import Claim, Number, median
-from attnscope.core.words import clean, count, numeral
-from attnscope.reports.terminal import OUTCOMES, opening
+from attnscope.core.words import count, numeral
+from attnscope.reports.document import Card, Document, Figure, Section, drawn_by, rows
 from attnscope.reports.words import Level, Verdict
 
+LEVELS: dict[str, Level] = {
+    "reproduced": "calm",
+    "not reproduced": "warning",
+    "contradicted": "critical",
+    "not run": "note",
+}
 NAMED_CLAIMS = 3  # in the verdict
 
 
+def document(found: Reproduction) -> Document:
+    seconds = f"{found.seconds:.0f} s" if found.seconds < 120 else f"{found.seconds / 60:.0f} min"
+    run = f"arXiv:{found.paper} · preset {found.preset} · {count(len(found.seeds), 'seed')} · {seconds}"
+    figures = tuple(
+        # Named by number: the name of a figure comes from a file, and would be an attribute of the page.
+        Figure(
+            f"figure-{place}",
+            figure.title,
+            drawn_by("attnscope.reports.experiment_figure:experiment_figure", figure, title=False),
+            caption=figure.caption,
+        )
+        for place, figure in enumerate(found.figures)
+    )
+    sections = (
+        Section("Claims", cards=tuple(_card(claim, found.paper) for claim in found.claims)),
+        Section("Figures", figures=figures),
+        Section("What to do with it", sentences=(found.advice,) if found.advice else (), link="What to do"),
+        Section("Remarks", items=found.remarks, detail=True),
+    )
+    return Document(
+        verdict(found),
+        found.title,
+        about=(found.summary, run),
+        sections=tuple(part for part in sections if part.cards or part.figures or part.sentences or part.items),
+        provenance=[("seeds", ", ".join(map(str, found.seeds))), *sorted(rows(found.params))],
+        command=f"reproduce {found.experiment}",
+    )
+
+
+def _card(claim: Claim, paper: str) -> Card:
+    contradicted = f"; contradicted if {_all(claim.fails)}" if claim.fails else ""
+    given = f"; judged only if {_all(claim.given)}" if claim.given else ""
+    return Card(
+        LEVELS[claim.verdict],
+        claim.verdict,
+        f"{claim.statement} ({_not_judged(claim)})" if claim.missing else claim.statement,
+        facts=(
+            ("Expected", (claim.expected,)),
+            ("Measured", _spreads(claim) or ("nothing",)),
+            ("Rule", (f"reproduced if {_all(claim.holds)}{contradicted}{given} (median over seeds)",)),
+        ),
+        about=claim.name if claim.paper == paper else f"{claim.name} · arXiv:{claim.paper}",
+    )
+
+
+def _all(bounds: tuple[object, ...]) -> str:
+    return " and ".join(map(str, bounds))
+
+
 def sentences(found: Reproduction) -> tuple[str, ...]:
-    """One on all claims together, one on each, and what the experiment remarked."""
+    """One on all claims together, one on each, and the remarks of the experiment."""
     verdicts = ", ".join(f"{number} {verdict}" for verdict, number in found.counts.items() if number)
     return (
         f"Of {count(len(found.claims), 'claim')}: {verdicts}.",
-        *(_claim(claim) for claim in found.claims),
+        *(
+            f"{claim.verdict.capitalize()}: {claim.statement.rstrip('.')} "
+            f"({claim.expected}: {'; '.join(measured_words(claim)) or 'nothing was measured'})."
+            for claim in found.claims
+        ),
         *found.remarks,
     )
 
 
-def _claim(claim: Claim) -> str:
-    measured = "; ".join(measured_words(claim)) or "nothing was measured"
-    return f"{claim.verdict.capitalize()}: {claim.statement.rstrip('.')} ({claim.expected}: {measured})."
-
-
 def measured_words(claim: Claim) -> tuple[str, ...]:
-    """A line for each quantity of a claim, `sort accuracy 0.98 (0.97 to 0.99 over 5 seeds)`; last why not judged."""
-    measured = tuple(_spread(name, values) for name, values in claim.measured.items())
-    return (*measured, not_judged(claim)) if claim.missing else measured
+    """One text for each quantity, `sort accuracy 0.98 (0.97 to 0.99 over 5 seeds)`; last why a claim is not judged."""
+    return (*_spreads(claim), _not_judged(claim)) if claim.missing else _spreads(claim)
 
 
-def not_judged(claim: Claim) -> str:
-    """`not judged, because that needs sink rate of pre norm >= 0.2`; empty where a claim is judged."""
+def _not_judged(claim: Claim) -> str:
     needs = " and ".join(str(bound).replace("_", " ") for bound in claim.missing)
-    return f"not judged, because that needs {needs}" if needs else ""
+    return f"not judged, because that needs {needs}"
+
+
+def _spreads(claim: Claim) -> tuple[str, ...]:
+    return tuple(_spread(name, values) for name, values in claim.measured.items())
 
 
 def _spread(name: str, values: tuple[Number, ...]) -> str:
@@ -53,11 +103,6 @@ def _spread(name: str, values: tuple[Number, ...]) -> str:
     if alike or not numbers:
         return words
     return f"{words} ({numeral(min(numbers))} to {numeral(max(numbers))} over {len(values)} seeds)"
-
-
-def run_words(found: Reproduction) -> str:
-    """`arXiv:2103.03404, preset quick, 2 seeds, 40 s`."""
-    return f"arXiv:{found.paper}, preset {found.preset}, {count(len(found.seeds), 'seed')}, {found.seconds:.0f} s"
 
 
 def verdict(found: Reproduction) -> Verdict:
@@ -84,54 +129,3 @@ def _named(found: Reproduction, verdict: str) -> str:
     names = [claim.name.replace("_", " ") for claim in found.claims if claim.verdict == verdict]
     more = len(names) - NAMED_CLAIMS
     return ", ".join(names[:NAMED_CLAIMS]) + (f" and {more} more" if more > 0 else "")
-
-
-# A reproduction in a terminal: one row for each claim; with `verbose` also what was measured and remarked.
-
-
-def show(found: Reproduction, *, verbose: bool = False) -> RenderableType:
-    """What a console prints."""
-    first = opening(verdict(found), f"{found.title}, {run_words(found)}")
-    last = [Text(f"\nWhat to do with it: {clean(found.advice)}")] if found.advice else []
-    if not verbose:
-        return Group(*first, Text(""), _claims(found), *last)
-    remarks = (Text(f"· {clean(remark)}") for remark in found.remarks)
-    return Group(*first, _numbers(found), *remarks, *last)
-
-
-def _claims(found: Reproduction) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column()
-    for claim in found.claims:
-        why = f" ({not_judged(claim)})" if claim.missing else ""
-        table.add_row(Text(claim.verdict, style=OUTCOMES[claim.verdict]), Text(clean(claim.statement + why)))
-    return table
-
-
-def _numbers(found: Reproduction) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("verdict", "claim", "expected", "measured"):
-        table.add_column(heading, no_wrap=heading == "verdict")
-    for claim in found.claims:
-        table.add_row(
-            Text(claim.verdict, style=OUTCOMES[claim.verdict]),
-            Text(clean(claim.statement)),
-            Text(clean(claim.expected)),
-            Text("\n".join(map(clean, measured_words(claim))) or "nothing"),
-        )
-    return table
-
-
-# A reproduction in a notebook: the claims as a table. All text is escaped.
-
-
-def html(found: Reproduction) -> str:
-    rows = "".join(
-        f"<tr><th>{escape(claim.verdict)}</th><td>{escape(claim.statement)}</td><td>{escape(claim.expected)}</td>"
-        f"<td>{'<br>'.join(map(escape, measured_words(claim)))}</td></tr>"
-        for claim in found.claims
-    )
-    said = "".join(f"<p>{escape(remark)}</p>" for remark in found.remarks)
-    title = f"<p><b>{escape(found.title)}</b>, preset {escape(found.preset)}</p>"
-    return f"{title}<table>{rows}</table>{said}"

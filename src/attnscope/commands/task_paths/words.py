@@ -2,25 +2,95 @@
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from attnscope.commands.paths.chart_rows import head_name, signed
 from attnscope.commands.task_paths.record import Agreement, TaskHead, TaskPaths
-from attnscope.core.words import clean, count, numeral
-from attnscope.reports.terminal import opening, section
-from attnscope.reports.words import Verdict
+from attnscope.core.words import count, numeral
+from attnscope.reports.document import Document, Figure, Section, Table, drawn_by, rows
+from attnscope.reports.words import Verdict, listed
 from attnscope.stats.spread import Correlation
 
-HEADING = ("head", "value", "standard error", "95% interval", "sure", "lost when removed")
+HEADING = ("head", "value", "error", "95% interval", "sure", "lost when removed")
 FEW_PROMPTS = 10
 FEWEST_FOR_SIGNS = 6  # of five, all speak for one sign in more than 5 of 100 draws
 NAMED = 4  # heads that a sentence can name
-SHOWN = 24  # heads that a chart and a table show
+SHOWN, BRIEF = 24, 10  # heads in charts, and in a terminal without --verbose
 OF = {"values": "Shapley values", "paths": "all paths through a head"}
 AGAINST = {"target": "the change of the target", "loss": "the growth of the loss"}
 REPLACED = {"zero": "its output replaced by zero", "mean": "its output replaced by its mean over the prompt's tokens"}
+
+
+CHARTS = "attnscope.commands.task_paths.chart"
+
+
+def document(task: TaskPaths) -> Document:
+    bars = Figure(
+        "heads",
+        "The heads that are worth most",
+        drawn_by(f"{CHARTS}:head_bars", task),
+        caption="Points: mean Shapley value over prompts. Lines: 95% interval of each head over prompts drawn again. "
+        "Faint: zero cannot be excluded once all heads are looked at.",
+        summary="Mean value of the largest heads with their intervals.",
+    )
+    values = Figure(
+        "values",
+        "All heads",
+        drawn_by(f"{CHARTS}:head_map", task),
+        caption="Mean value of every head; orange adds, blue takes away.",
+    )
+    background = (
+        "On every prompt a path through k heads is shared equally among them: that is a head's Shapley value, exactly. "
+        "Values of single prompts are averaged, and prompts are drawn again and again to learn how far the average can "
+        "be trusted."
+    )
+    columns = len(HEADING) - (task.removal is None)
+    prompts = (
+        (row.text, row.target, row.against or "", numeral(row.value), "" if row.loss is None else numeral(row.loss))
+        for row in task.prompts
+    )
+    return Document(
+        verdict(task),
+        f"Which heads carry {task.task}?",
+        about=(f"{task.model} · {task.class_name} · {task.dtype} · {count(len(task.prompts), 'prompt')}",),
+        sections=(
+            Section("Findings", sentences=_sentences(task), notes=task.notes),
+            Section("Heads", background=(background,), figures=(bars, values)),
+            *_removal(task),
+            Section(
+                "Heads, the largest mean value first",
+                tables=(Table(HEADING[:columns], tuple(row[:columns] for row in head_rows(task)), brief=BRIEF),),
+                link="Numbers",
+            ),
+            Section(
+                "Prompts",
+                tables=(Table(("prompt", "target", "against", "value", "loss"), tuple(prompts), align="lllrr"),),
+                detail=True,
+            ),
+        ),
+        provenance=rows(task.provenance),
+        command="paths",
+    )
+
+
+def _removal(task: TaskPaths) -> tuple[Section, ...]:
+    """Return values beside what happens when heads are removed, or nothing where none was."""
+    if task.removal is None:
+        return ()
+    replaced = REPLACED[task.removal]
+    scatter = Figure(
+        "removal",
+        "Values beside real removal",
+        drawn_by(f"{CHARTS}:removal_scatter", task),
+        caption=f"Every head; removed means {replaced}, and everything behind it recomputes. On the dashed line both "
+        "numbers are the same.",
+        summary="Mean value of every head and what the target loses without it.",
+    )
+    agreement = Table(("of every head", "with", "Spearman", "Pearson"), agreement_rows(task), align="llrr", brief=0)
+    background = (
+        "A value says what a head carries while everything else stays where this text put it. When the head is really "
+        f"removed ({replaced}), patterns, norms and gates behind it move: where that matters, the two numbers part. "
+        "Intervals are 95% over prompts."
+    )
+    return (Section("Removal", background=(background,), figures=(scatter,), tables=(agreement,)),)
 
 
 def verdict(task: TaskPaths) -> Verdict:
@@ -48,16 +118,15 @@ def _speak(heads: list[TaskHead]) -> str:
 def _named(heads: list[TaskHead]) -> str:
     rest = len(heads) - NAMED
     words = [f"{head_name(one.block, one.head)} ({signed(one.value)} ± {numeral(one.error, 2)})" for one in heads]
-    words = [*words[:NAMED], *([f"{count(rest, 'other')}"] if rest > 0 else [])]
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+    return listed([*words[:NAMED], *([f"{count(rest, 'other')}"] if rest > 0 else [])])
 
 
 def target_words(task: TaskPaths) -> str:
     return "the logit of the right token" if task.kind == "logit" else "the right token's logit less the wrong one's"
 
 
-def sentences(task: TaskPaths) -> tuple[str, ...]:
-    said = [verdict(task).sentence]
+def _sentences(task: TaskPaths) -> tuple[str, ...]:
+    said = []
     value, alone = (sum(getattr(one, name) for one in task.prompts) / len(task.prompts) for name in ("value", "alone"))
     said.append(
         f"On average over prompts the target is {numeral(value)}; paths through no head give {signed(alone)}, and the "
@@ -117,55 +186,23 @@ def interval(one: TaskHead) -> str:
     return f"{signed(one.low)} to {signed(one.high)}"
 
 
-def lines(task: TaskPaths, most: int = SHOWN) -> list[tuple[str, ...]]:
-    """One line for each head, the largest first."""
-    made: list[tuple[str, ...]] = []
-    for one in task.heads[:most]:
-        error = "unknown" if one.error == float("inf") else numeral(one.error, 2)
-        gone = "" if one.removed is None else signed(one.removed)
-        made.append(
-            (head_name(one.block, one.head), signed(one.value), error, interval(one), "yes" if one.sure else "no", gone)
+def head_rows(task: TaskPaths) -> tuple[tuple[str, ...], ...]:
+    """One row for each head, the largest first."""
+    return tuple(
+        (
+            head_name(head.block, head.head),
+            signed(head.value),
+            "unknown" if head.error == float("inf") else numeral(head.error, 2),
+            interval(head),
+            "yes" if head.sure else "no",
+            "" if head.removed is None else signed(head.removed),
         )
-    return made
+        for head in task.heads
+    )
 
 
-def agreement_lines(task: TaskPaths) -> list[tuple[str, ...]]:
-    return [
+def agreement_rows(task: TaskPaths) -> tuple[tuple[str, ...], ...]:
+    return tuple(
         (OF[one.of], AGAINST[one.against], *("" if c is None else _near(c) for c in (one.spearman, one.pearson)))
         for one in task.agreement
-    ]
-
-
-# Which heads carry a task, in a terminal: the verdict, heads with their errors, and the check by removal.
-
-BRIEF = 10  # heads without --verbose
-SHORT = {"standard error": "error"}
-
-
-def show(task: TaskPaths, *, verbose: bool = False) -> RenderableType:
-    some = lines(task, len(task.heads) if verbose else BRIEF)
-    columns = len(HEADING) - (task.removal is None)
-    parts: list[RenderableType] = [
-        *opening(verdict(task), f"{task.model}, {task.class_name}, {task.dtype}"),
-        Text(""),
-        *(Text(clean(sentence)) for sentence in sentences(task)[1:]),
-        *(Text(clean(note), style="dim") for note in (task.notes if verbose else task.notes[:2])),
-        section("Heads, the largest mean value first"),
-        _table(tuple(SHORT.get(word, word) for word in HEADING[:columns]), [line[:columns] for line in some]),
-    ]
-    if task.agreement and verbose:
-        parts += [
-            section("Values beside real removal (95% intervals over prompts)"),
-            _table(("of every head", "with", "Spearman", "Pearson"), agreement_lines(task)),
-        ]
-    return Group(*parts)
-
-
-def _table(heading: tuple[str, ...], body: list[tuple[str, ...]]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for place in range(len(heading)):
-        table.add_column(justify="right" if place else "left", no_wrap=place > 0, overflow="fold")
-    table.add_row(*(Text(word, style="dim") for word in heading))
-    for line in body:
-        table.add_row(*(Text(clean(cell), style="" if n else "bold") for n, cell in enumerate(line)))
-    return table
+    )

@@ -1,4 +1,4 @@
-"""The page of how faithful explanations are: the verdict, gaps with their intervals, and all numbers."""
+"""Gaps of methods with their intervals, the most faithful on top, and the answer while tokens are removed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ import altair as alt
 import pandas as pd
 
 from attnscope.commands.evaluate.record import Estimate, Faithfulness
-from attnscope.commands.evaluate.words import FIRST, SECOND, difference_lines, lines, near, sentences, verdict
+from attnscope.commands.evaluate.words import near
 from attnscope.core.words import numeral
-from attnscope.reports.document import rows
-from attnscope.reports.export import drawn_to_fit
-from attnscope.reports.page import page
-
-# Gaps of methods with their intervals, the most faithful on top, and the answer while tokens go.
+from attnscope.reports.theme import fit
 
 TESTS = {"gap": "whole tokens", "soft_gap": "tokens in part"}
 ORDERS = {"staying": "least important first", "falling": "most important first"}
@@ -23,7 +19,7 @@ NARROWEST, AXIS, SPACING = 150, 46, 18  # pixels of one panel of curves, of its 
 
 
 def chart(found: Faithfulness, *, width: int | None = None) -> Any:
-    """Two points for each method and a line for the interval of each; zero is what chance gives."""
+    """Draw two points for each method and a line for the interval of each; zero is what chance gives."""
     rows = pd.DataFrame(
         [
             {
@@ -59,12 +55,12 @@ def chart(found: Faithfulness, *, width: int | None = None) -> Any:
         ),
     ).properties(height=ROW * len(found.methods))
     if width is not None:
-        return layered.properties(width=width, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+        return fit(layered, width)
     return layered.properties(width=420, title=alt.TitleParams(f"Which explanation is true to {found.model}?"))
 
 
 def curves(found: Faithfulness, *, width: int = 720) -> Any:
-    """One panel for each method: what is left of the answer, tokens taken away in its order and against it."""
+    """Draw one panel for each method: what is left of the answer while tokens go in its order, and against it."""
     columns = max(1, min(len(found.methods), (width + SPACING) // (NARROWEST + AXIS + SPACING)))
     side = (width - SPACING * (columns - 1)) // columns - AXIS
     panels = []
@@ -102,33 +98,3 @@ def curves(found: Faithfulness, *, width: int = 720) -> Any:
 def _estimate(one: Any, by: str) -> Estimate:
     found: Estimate = getattr(one, by)
     return found
-
-
-def render(found: Faithfulness) -> str:
-    """The page as text. Equal records give equal pages."""
-    gaps = drawn_to_fit(
-        lambda width: chart(found, width=width),
-        "gaps",
-        title="How far the two areas are apart",
-        caption="Lines: 95% of means over texts drawn again. Dashed: what a method that knows nothing has.",
-        summary="Gap of every method with its interval, with whole tokens and with tokens kept in part.",
-    )
-    falling = drawn_to_fit(
-        lambda width: curves(found, width=width),
-        "curves",
-        title="The answer while tokens go",
-        caption="As a share of the whole answer, over the share of tokens that are gone. The area between is the gap.",
-        summary="Two curves for every method: the most important tokens first, and the least important first.",
-    )
-    return page(
-        "faithfulness.html",
-        verdict=verdict(found),
-        figures=[gaps, falling],
-        data=found,
-        findings=sentences(found)[1:],
-        gaps=gaps,
-        falling=falling,
-        differences=difference_lines(found),
-        tables=[("ranks", "Ranks", FIRST, lines(found)), ("areas", "Areas", SECOND, lines(found, SECOND))],
-        provenance=rows(found.provenance),
-    )

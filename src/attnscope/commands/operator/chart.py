@@ -1,4 +1,8 @@
-"""The page of an operator's map: the verdict, the map, and what is most to the last row."""
+"""An operator's map as a picture: rows of the output from top to bottom, tokens that were read from left to right.
+
+Rows differ in size by orders of magnitude, so each is divided by its own largest number; tooltips show the numbers
+themselves. Where there are many tokens, neighbours share a cell, which shows their mean.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +14,11 @@ import altair as alt
 import pandas as pd
 
 from attnscope.commands.operator.record import OperatorMap
-from attnscope.commands.operator.words import last_row, lines, sentences, verdict
+from attnscope.commands.operator.words import MOST_SIDE, map_words
 from attnscope.commands.paths.chart_rows import signed, visible
 from attnscope.core.errors import RefusalError
-from attnscope.reports.document import rows
-from attnscope.reports.export import drawn_to_fit
-from attnscope.reports.page import page
-from attnscope.reports.words import beginning_words
+from attnscope.reports.theme import fit
 
-# An operator's map as a picture: rows of the output from top to bottom, tokens that were read from left to right.
-#
-# Rows differ in size by orders of magnitude, so each is divided by its own largest number; the numbers themselves are
-# under the pointer. Of many tokens, neighbours share a cell, which shows their mean.
-
-MOST_SIDE = 40  # cells along a side
 LARGEST_CELL, SMALLEST_CELL, SIDE = 24, 11, 460  # pixels
 LONGEST_WORD = 12
 
@@ -49,7 +44,8 @@ def cell_rows(found: OperatorMap) -> list[dict[str, Any]]:
     return cells
 
 
-def operator_map(found: OperatorMap, *, width: int | None = None) -> alt.Chart:
+def chart(found: OperatorMap, *, width: int | None = None) -> alt.Chart:
+    """Draw rows of the output by tokens, as shares of each row's largest number."""
     rows = pd.DataFrame(cell_rows(found))
     if rows["share"].isna().all():
         raise RefusalError("No number of this map is finite: there is nothing to draw.")
@@ -60,7 +56,7 @@ def operator_map(found: OperatorMap, *, width: int | None = None) -> alt.Chart:
     bare: dict[str, Any] = {"ticks": False, "domain": False, "grid": False, "labelLimit": 110}
     cell = max(SMALLEST_CELL, min(LARGEST_CELL, SIDE // len(across)))
     legend = alt.Legend(orient="bottom", gradientLength=150, gradientThickness=8, tickCount=3)
-    chart = (
+    picture = (
         alt.Chart(rows)
         .mark_rect()
         .encode(
@@ -73,14 +69,9 @@ def operator_map(found: OperatorMap, *, width: int | None = None) -> alt.Chart:
         .properties(height=alt.Step(cell))
     )
     if width is not None:
-        return chart.properties(width=width, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
-    heading = alt.TitleParams(f"{visible(found.model)}, {found.part}", subtitle=[subtitle(found)])
-    return chart.properties(width=alt.Step(cell), title=heading)
-
-
-def subtitle(found: OperatorMap) -> str:
-    how = "" if found.probes is None else f", from {found.probes} probes"
-    return f"map by {found.map}: {found.title}{how}"
+        return fit(picture, width)
+    heading = alt.TitleParams(f"{visible(found.model)}, {found.part}", subtitle=[map_words(found)])
+    return picture.properties(width=alt.Step(cell), title=heading)
 
 
 def _groups(count: int) -> list[range]:
@@ -103,36 +94,3 @@ def _name(words: Sequence[str], places: range) -> str:
 def _error(found: OperatorMap, i: int, j: int) -> str:
     assert found.errors is not None
     return f", standard error {signed(found.errors[i][j]).removeprefix('+')}"
-
-
-# The picture of an operator's map.
-
-
-def chart(found: OperatorMap) -> Any:
-    """Rows of the output by tokens, as shares of each row's largest number."""
-    return operator_map(found)
-
-
-def render(found: OperatorMap) -> str:
-    """The page as text. Equal records give equal pages."""
-    several = max(len(found.rows), len(found.tokens)) > MOST_SIDE
-    shared = " Neighbours share a cell, which shows their mean." if several else ""
-    picture = drawn_to_fit(
-        lambda width: operator_map(found, width=width),
-        "map",
-        title="Rows of the output by tokens",
-        caption=f"{subtitle(found).capitalize()}. Every row is divided by its largest number.{shared}",
-        summary="What every token is to every row of the output.",
-    )
-    return page(
-        "operator_map.html",
-        verdict=verdict(found),
-        figures=[picture],
-        data=found,
-        findings=sentences(found)[1:],
-        picture=picture,
-        last=last_row(found),
-        lines=lines(found),
-        begun=beginning_words(found.provenance),
-        provenance=rows(found.provenance),
-    )
