@@ -14,7 +14,7 @@ from attnscope.heads.certificate import certify
 from attnscope.heads.generate import sink_window, union_of_permutations, window
 from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import rounded
-from attnscope.heads.solvers.both_sides import interpolated, interpolation
+from attnscope.heads.solvers.interpolation import interpolated, interpolation
 from attnscope.heads.solvers.keys import make_keys
 
 

@@ -18,7 +18,7 @@ from attnscope.heads.facts import Certificate
 from attnscope.heads.generate import generate, union_of_permutations, window
 from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import rounded
-from attnscope.heads.solvers.theorem import curve
+from attnscope.heads.solvers.universality import curve
 
 
 def certified(pattern: Pattern, dtype: Dtype = "float64", width: int | None = None) -> Certificate:

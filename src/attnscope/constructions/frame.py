@@ -8,7 +8,7 @@ from attnscope.core.construction import construction
 from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy, Factors, refuse_too_narrow
 from attnscope.heads.pattern import Pattern
-from attnscope.heads.solvers.both_sides import interpolated
+from attnscope.heads.solvers.interpolation import interpolated
 from attnscope.heads.solvers.keys import make_keys
 
 

@@ -25,8 +25,7 @@ from attnscope.heads.accuracy import Accuracy, Factors
 from attnscope.heads.certificate import rounding_of_one
 from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import certified
-from attnscope.heads.solvers.both_sides import TwoSides
-from attnscope.heads.solvers.descent import Adam, Target, onto_ratios, slopes
+from attnscope.heads.solvers.descent import Adam, Target, TwoSides, onto_ratios, slopes
 
 RATE = 0.3
 STIFFNESS = 0.1  # at 256 x 4, width 8, from random keys: 0.1 took 400 steps, 1 took 700

@@ -46,8 +46,7 @@ from attnscope.heads.certificate import rounding_of_one
 from attnscope.heads.generate import union_of_permutations
 from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import certified
-from attnscope.heads.solvers.theorem import curve
-from attnscope.heads.solvers.universality import universality
+from attnscope.heads.solvers.universality import curve, universality
 
 ROOM_FOR_ROUNDING = 0.5  # the share of the asked leak that is aimed at
 BLOCK_ELEMENTS = 2**22

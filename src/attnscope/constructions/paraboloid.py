@@ -25,7 +25,7 @@ exp(-30) for b >= 4. Keys are halves and quarters of whole numbers, and b sqrt(w
 multiple of a half: only the tilt towards the stronger key is no short number, and `heads.rounding` makes it one where
 logits are so large that sums would round (n = 16,384 in float32).
 
-Why no width 2: heads/cycles.py.
+Why no width 2: heads/bounds.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What counts as realising a pattern: two errors of the worst row, and the precision the head will run in."""
+"""Accuracy: what counts as realising a pattern. Factors: the queries and keys of a construction, before rounding."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from attnscope.heads.pattern import Pattern
 
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+QueryArray = Float[np.ndarray, "row width"]
+KeyArray = Float[np.ndarray, "key width"]
+_ROWS_AT_ONCE = 4096
 
 
 def precision(name: str) -> Dtype:
-    """The precision of this name, as people give it."""
+    """Return the precision of this name, or refuse an unknown one."""
     for known in DTYPES:
         if name == known:
             return known
@@ -28,7 +31,7 @@ def precision(name: str) -> Dtype:
 class Accuracy:
     """`ratio_error`: e1 of arXiv:2106.03764, ratios inside a row's support are kept within a factor 1 + e1.
 
-    `leak`: the share of a row's attention that falls on zeros of the pattern, at most.
+    `leak`: the largest share of a row's attention that may fall on zeros of the pattern.
     """
 
     ratio_error: float = 0.1
@@ -37,34 +40,27 @@ class Accuracy:
 
     def __post_init__(self) -> None:
         if not 0 < self.ratio_error < 100:
-            raise RefusalError(
-                f"A ratio error of {self.ratio_error:g} cannot be asked for: choose a number above 0, like 0.1."
-            )
+            raise RefusalError(f"A ratio error of {self.ratio_error:g} is impossible: choose a number above 0, as 0.1.")
         if not 0 < self.leak < 1:
-            raise RefusalError(
-                f"A leak of {self.leak:g} cannot be asked for: choose a share between 0 and 1, like 0.01."
-            )
+            raise RefusalError(f"A leak of {self.leak:g} is impossible: choose a share between 0 and 1, like 0.01.")
         precision(self.dtype)
 
 
 def checked_accuracy(ratio_error: float, leak: float, dtype: str) -> Accuracy:
-    """An accuracy as people ask for it: the name of the precision may be wrong."""
+    """Return the accuracy that a user asks for. The name of the precision may be wrong."""
     return Accuracy(ratio_error, leak, precision(dtype))
-
-
-# Factors: the queries and keys a construction found, in float64, before they are rounded and certified.
 
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """Logits are `queries @ keys.T`: no scale, no mask. `notes` is what the construction has to say about itself.
+    """Queries and keys in float64. Logits are `queries @ keys.T`: no scale, no mask.
 
-    `as_found`: ratios are within what is asked, by the keys as much as by the queries, so that rounding leaves queries
-    as they are. Else they get exact ratios on the rounded keys, which rows fuller than the width do not survive.
+    `notes` is what the construction says about itself. With `as_found`, the ratios already hold and rounding leaves the
+    queries alone. Otherwise queries get exact ratios on the rounded keys, which rows fuller than the width cannot have.
     """
 
-    queries: Float[np.ndarray, "row width"]
-    keys: Float[np.ndarray, "key width"]
+    queries: QueryArray
+    keys: KeyArray
     notes: Mapping[str, Any] = field(default_factory=dict)
     as_found: bool = False
 
@@ -73,21 +69,8 @@ class Factors:
         return int(self.queries.shape[1])
 
 
-# Exact ratios on the support: the smallest change of each query that gives its row the asked proportions.
-#
-# softmax gives row i of a pattern its proportions A_ij : A_ij' exactly when, for all j, j' in the support S,
-#
-#     q . k_j - ln A_ij  =  q . k_j' - ln A_ij'.
-#
-# With the first support key k_0 as reference these are |S| - 1 linear equations D q = r, D = (k_j - k_0)_j,
-# r = (ln A_ij - ln A_i0)_j. The solution nearest to a given q is q + D^T (D D^T)^+ (r - D q). It exists whenever the
-# support keys are affinely independent, which needs width >= |S| - 1.
-
-_ROWS_AT_ONCE = 4096
-
-
 def refuse_too_narrow(pattern: Pattern, width: int) -> None:
-    """For constructions whose queries are nothing without exact ratios."""
+    """Refuse widths without exact ratios, for constructions that need them."""
     if width < pattern.k - 1:
         raise RefusalError(
             f"Rows of {pattern.k} keys have no exact ratios in width {width}: ask for a width of {pattern.k - 1} "
@@ -95,10 +78,17 @@ def refuse_too_narrow(pattern: Pattern, width: int) -> None:
         )
 
 
-def with_exact_ratios(
-    queries: Float[np.ndarray, "row width"], keys: Float[np.ndarray, "key width"], pattern: Pattern
-) -> Float[np.ndarray, "row width"]:
-    """The nearest queries that keep every ratio of the pattern on `keys` (least squares where none can)."""
+def with_exact_ratios(queries: QueryArray, keys: KeyArray, pattern: Pattern) -> QueryArray:
+    """Return the nearest queries that keep every ratio of the pattern on `keys` (least squares where impossible).
+
+    softmax gives row i its proportions A_ij : A_ij' exactly when, for all j, j' in the support S,
+
+        q . k_j - ln A_ij  =  q . k_j' - ln A_ij'.
+
+    With the first support key k_0 as reference these are |S| - 1 linear equations D q = r, D = (k_j - k_0)_j,
+    r = (ln A_ij - ln A_i0)_j. The solution nearest to a given q is q + D^T (D D^T)^+ (r - D q). It exists whenever the
+    support keys are affinely independent, which needs width >= |S| - 1.
+    """
     support, weights, real = pattern.padded()
     answer = np.array(queries, dtype=np.float64)
     if pattern.k == 1:
@@ -108,12 +98,6 @@ def with_exact_ratios(
         chosen = keys[support[rows]].astype(np.float64)
         differences = (chosen[:, 1:] - chosen[:, :1]) * real[rows, 1:, None]
         wanted = (np.log(weights[rows, 1:]) - np.log(weights[rows, :1])) * real[rows, 1:]
-        answer[rows] += _smallest_solution(differences, wanted - np.einsum("rkd,rd->rk", differences, answer[rows]))
+        missing = wanted - np.einsum("rkd,rd->rk", differences, answer[rows])
+        answer[rows] += np.einsum("rdk,rk->rd", np.linalg.pinv(differences, rcond=1e-12), missing)
     return answer
-
-
-def _smallest_solution(
-    differences: Float[np.ndarray, "row equation width"], wanted: Float[np.ndarray, "row equation"]
-) -> Float[np.ndarray, "row width"]:
-    inverse = np.linalg.pinv(differences, rcond=1e-12)
-    return np.asarray(np.einsum("rdk,rk->rd", inverse, wanted))

@@ -1,21 +1,21 @@
 """Lower bounds on the width of a head, each with its proof: what no construction can go below.
 
-A bound *proves* when every head of the asked accuracy obeys it for the pattern at hand. Two kinds do not: bounds on
-keys that must serve all supports (unless that was asked), and bounds that hold for most patterns ("typical").
+A bound *proves* when every head of the required accuracy obeys it for this very pattern. Two kinds do not: bounds on
+keys that must serve all supports (unless that is required), and bounds that hold for most patterns ("typical").
 
-Separation. Write a for the smallest entry of a row with support S, e for the ratio error, L for the leak and Z for
-the sum of e^s over S. Ratios are kept within 1 + e, so e^s_j / A_j varies by that factor at most, and the smallest
-share on S is at least a / (a + (1 + e)(1 - a)) of Z (worst case: its own factor lowest, all others highest). A zero
-has at most L / (1 - L) of Z. Therefore
+Separation. Write a for the smallest entry of a row with support S, e for the ratio error, L for the leak and Z for the
+sum of e^s over S. Ratios are kept within 1 + e, so e^s_j / A_j varies by that factor at most, and the smallest share on
+S is at least a / (a + (1 + e)(1 - a)) of Z (worst case: its own factor lowest, all others highest). A zero has at most
+L / (1 - L) of Z. Therefore
 
     L / (1 - L) < a / (a + (1 + e)(1 - a))                                                                  (*)
 
 puts every support logit above every visible zero: a threshold tau_i separates q_i . k_j on the support from the rest, a
-half-space of key space cuts S out, and [s_ij - tau_i] is a matrix of rank d + 1 with the pattern's signs. Rows
-without (*) are left out of every bound that needs it; a bound for some rows is a bound for all.
+half-space of key space cuts S out, and [s_ij - tau_i] is a matrix of rank d + 1 with the pattern's signs. Bounds that
+need (*) ignore the rows without it; a bound for some rows is a bound for all.
 
 Causal masks hide entries, so signs above the diagonal are free. Rows i >= r see all keys j <= r: such rectangles are
-fully visible, and `line`, `cuts` and `signs` are proved on them. `ratios` looks at supports only, and needs no change.
+fully visible, and `line`, `cuts` and `signs` are proved on them. `ratios` reads supports only and needs no change.
 """
 
 from __future__ import annotations
@@ -28,65 +28,63 @@ from jaxtyping import Bool, Int
 
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy
-from attnscope.heads.cycles import cycle_and_row
 from attnscope.heads.facts import Bound, Bounds
 from attnscope.heads.pattern import Pattern
+from attnscope.heads.reduction import chains
 from attnscope.heads.signs import SignRank, logit_floor, sign_rank, typical_logit_floor
 
-if TYPE_CHECKING:  # the bounds that need no pattern do without
+if TYPE_CHECKING:  # bounds without a pattern need no scipy
     from scipy.sparse import csr_array
 
-RECTANGLES = 12  # how many fully visible rectangles of a causal pattern are looked at
+RECTANGLES = 12  # fully visible rectangles of a causal pattern to look at
 POINTS = (3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 62)  # how many keys or rows have their cuts counted
 MOST_SUPPORTS = 64
 LARGEST = 3  # how many rectangles have their norm taken
+SHORTEST_CYCLE = 5
 
 
 def lower_bounds(pattern: Pattern, accuracy: Accuracy, universal: bool = False) -> Bounds:
-    """Every bound for this pattern; `universal` says that its keys must serve all patterns of its size and k."""
+    """Return every bound for this pattern. `universal`: its keys must serve all patterns of its size and k."""
     kept = separated_rows(pattern, accuracy)
     rectangles = visible_rectangles(pattern, kept)
     least = min(pattern.k, int((pattern.visible - pattern.counts).max()))
-    found = [
+    bounds = (
         _one(),
         _line(rectangles),
         _cuts(rectangles),
         _signs(rectangles),
         _ratios(pattern, accuracy),
-        cycle_and_row(pattern, kept),
+        _cycle(pattern, kept),
         _radon(int(pattern.visible.max()), max(least, 0), accuracy, universal),
         _typical(pattern.visible[kept], pattern.counts[kept], pattern.n_keys),
-    ]
-    return Bounds(tuple(found), logit_floor(pattern, accuracy))
+    )
+    return Bounds(bounds, logit_floor(pattern, accuracy))
 
 
 def bounds_for(n: int, k: int, accuracy: Accuracy, universal: bool = True, causal: bool = False) -> Bounds:
-    """The bounds that need no pattern: n tokens, rows of k equal entries. `universal` as in `lower_bounds`."""
+    """Return the bounds that need no pattern: n tokens, rows of k equal entries. `universal` as in `lower_bounds`."""
     if not 1 <= k <= n:
         raise RefusalError(f"Rows of {k} entries do not fit {n} keys: choose k between 1 and n.")
     visible = np.arange(1, n + 1) if causal else np.full(n, n)
     counts = np.minimum(visible, k)
     kept = np.asarray(_separates(1 / counts, accuracy))
-    return Bounds(
-        (_one(), _radon(n, min(k, n - k), accuracy, universal), _typical(visible[kept], counts[kept], n)),
-        typical_logit_floor(n, k, accuracy),
-    )
+    bounds = (_one(), _radon(n, min(k, n - k), accuracy, universal), _typical(visible[kept], counts[kept], n))
+    return Bounds(bounds, typical_logit_floor(n, k, accuracy))
 
 
 def separated_rows(pattern: Pattern, accuracy: Accuracy) -> Bool[np.ndarray, " row"]:
-    """Rows for which (*) holds."""
-    lowest = np.minimum.reduceat(pattern.weights, pattern.starts[:-1])
-    return np.asarray(_separates(lowest, accuracy))
+    """Return which rows fulfil (*)."""
+    return np.asarray(_separates(np.minimum.reduceat(pattern.weights, pattern.starts[:-1]), accuracy))
 
 
 def _separates(lowest: Any, accuracy: Accuracy) -> Any:
     share = lowest / (lowest + (1 + accuracy.ratio_error) * (1 - lowest))
-    # a hair of room, so that a tie in floating point is never a proof
+    # The last factor makes sure that a tie in floating point is never a proof.
     return accuracy.leak / (1 - accuracy.leak) < share * (1 - 1e-9)
 
 
 def visible_rectangles(pattern: Pattern, kept: Bool[np.ndarray, " row"]) -> list[csr_array]:
-    """0/1 matrices of separated rows and of keys that all of them see: all of it, or cuts of a causal pattern."""
+    """Return 0/1 matrices of separated rows and keys that all of them see: one, or several of a causal pattern."""
     from scipy.sparse import csr_array
 
     ones = csr_array((np.ones(len(pattern.columns)), pattern.columns, pattern.starts), (pattern.n, pattern.n_keys))
@@ -127,7 +125,7 @@ def _three_incomparable(rectangle: csr_array) -> bool:
             if len(same) == 3:
                 return True
     few = [support for same in by_size.values() for support in same][:MOST_SUPPORTS]
-    excludes = [{b for b, other in enumerate(few) if not (one <= other or other <= one)} for one in few]
+    excludes = [{b for b, other in enumerate(few) if not (mine <= other or other <= mine)} for mine in few]
     return any(excludes[a] & excludes[b] for a in range(len(few)) for b in excludes[a])
 
 
@@ -173,7 +171,7 @@ def _ratios(pattern: Pattern, accuracy: Accuracy) -> Bound:
     Let R rows share S, and C be their ln A with row means removed. The logits on S, row means removed, are Q (K_S
     centred)^T: rank d. Row by row they differ from C by numbers of range at most w = ln(1 + e1) before centring, so
     by a vector of squared length at most |S| w^2 / 4 after it (Popoviciu). By Eckart and Young, the squares of the
-    singular values of C beyond the d-th sum to at most R |S| w^2 / 4. Only the asked ratio error enters: no (*).
+    singular values of C beyond the d-th sum to at most R |S| w^2 / 4. Only the ratio error enters: no (*).
     """
     shared: dict[bytes, list[int]] = {}
     for row in np.flatnonzero(pattern.counts > 1):
@@ -196,12 +194,57 @@ def _ratios(pattern: Pattern, accuracy: Accuracy) -> Bound:
     return Bound("ratios", width, True, statement, "C. Eckart, G. Young, Psychometrika 1 (1936) 211-218")
 
 
+def _cycle(pattern: Pattern, separated: Bool[np.ndarray, " row"]) -> Bound:
+    """A long cycle and one row beside it need width 3.
+
+    Rows with two keys are edges between keys. Suppose that they contain a cycle C of at least 5 keys, that some row
+    has a support S that shares no key with C, that all these rows are separated, and that the width is 2. Each support
+    is then cut off from all other keys by a line. Let V be the corners of the convex hull of all keys.
+
+    1. A half-plane that holds a key holds a corner. So each support has a corner in it, and of the two keys of an edge
+       at least one is a corner: of m keys of C at least m / 2, so at least 3, are corners.
+    2. Corners in a half-plane are neighbours along the hull. So an edge of two corners joins neighbours.
+    3. A key x of C that is no corner and shares an edge with the corner a lies in a half-plane with a alone of V, so
+       outside the hull of V without a: in the ear of a, the triangle of a and its neighbours without its base. On C it
+       shares edges with two corners a != a', so it lies in both ears. If a and a' were not neighbours, the ear of a'
+       would have three corners other than a, so it would lie in the hull of V without a, which the ear of a does not
+       meet. So a and a' are neighbours.
+    4. By 2 and 3 the corners on C, in the order of C, are each the neighbour of the next. There are at least 3, each is
+       met once, and the walk closes: it runs round the whole hull, and every corner is on C.
+    5. By 1 the support S has a corner in it, which is on C. Contradiction.
+
+    (Two keys at one point are not cut apart, and each key of C has a partner that the other lacks, so points differ.)
+    The union of two random permutations nearly always has such a cycle and row; `constructions.paraboloid` has width 3
+    for it. One cycle of all keys fits a circle, width 2. A causal mask hides what the proof needs.
+    """
+    needs = not pattern.causal and _has_cycle_and_row(pattern, separated)
+    statement = (
+        "A cycle of five keys or more runs round the whole hull in a plane, and another row lies beside it."
+        if needs
+        else "No cycle of pairs with a row beside it was looked for or found."
+    )
+    return Bound("cycle", 3 if needs else 1, True, statement, "convex position in the plane; this software")
+
+
+def _has_cycle_and_row(pattern: Pattern, separated: Bool[np.ndarray, " row"]) -> bool:
+    if not separated.any():
+        return False
+    rows = pattern.part(np.flatnonzero(separated), np.arange(pattern.n_keys))  # other rows prove nothing
+    for chain in chains(rows) or ():
+        if chain.closed and len(chain) >= SHORTEST_CYCLE:
+            on_cycle = np.zeros(pattern.n_keys, dtype=bool)
+            on_cycle[list(chain.keys)] = True
+            if not np.logical_or.reduceat(on_cycle[rows.columns], rows.starts[:-1]).all():
+                return True
+    return False
+
+
 def _radon(keys: int, k: int, accuracy: Accuracy, universal: bool) -> Bound:
     """Radon: any d + 2 points of R^d fall into two parts whose hulls meet, so no half-space cuts out the smaller part.
 
     With d + 2 <= min(2k + 1, keys) points that part has at most k keys: a support of at most k entries that no query
-    can separate, where (*) asks for it at equal weights. Keys for all supports of up to k entries need min(2k, keys -
-    1).
+    can separate, where (*) requires it at equal weights. Keys for all supports of up to k entries need
+    min(2k, keys - 1).
     """
     while k > 1 and not _separates(1 / k, accuracy):
         k -= 1
@@ -213,8 +256,7 @@ def _radon(keys: int, k: int, accuracy: Accuracy, universal: bool) -> Bound:
 
 
 def _log_supports(visible: Int[np.ndarray, " row"], counts: Int[np.ndarray, " row"]) -> float:
-    """ln prod_i C(visible_i, counts_i). Rows of one size, which most questions have, need nothing that takes long to
-    import."""
+    """ln prod_i C(visible_i, counts_i). Rows of one size, the usual case, avoid the slow import."""
     if rows := len(visible):
         v, c = int(visible[0]), int(counts[0])
         if (visible == v).all() and (counts == c).all():

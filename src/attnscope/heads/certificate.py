@@ -1,21 +1,40 @@
 """The certificate: how well a head realises a pattern, recomputed from its tensors alone, in blocks of rows.
 
-For row i with support S, logits s of the stored numbers (the mask applied), and r the bound on what rounding can do to
-each of them, in whatever order a machine sums (`heads.slack`):
+For row i with support S, logits s of the stored numbers (the mask applied), and r the bound on the rounding of each
+logit, in whatever order a machine sums:
 
     ratio error = max over j, j' in S of (e^s_j / A_ij) / (e^s_j' / A_ij') - 1, each s anywhere within its r
                <= exp(max (t + r) - min (t - r)) - 1,   t_j = s_j - ln A_ij          (0 for a row of one key)
     leak        = sum over j not in S of softmax(s)_j <= sigmoid(lse(s + r off S) - lse(s - r on S))
 
-So a head that is certified has the accuracy in exact arithmetic, which is what lower bounds speak of, and on every
-machine that sums products in the stated precision: none passes because two different logits fall on one rounded number.
-Both need no n x n array: blocks of rows keep memory at `BLOCK_ELEMENTS` numbers. A number that is not finite never
-passes.
+So a certified head has the accuracy in exact arithmetic, which is what lower bounds speak of, and on every machine that
+sums products in the stated precision. No head passes because two different logits fall on one rounded number. Memory is
+`BLOCK_ELEMENTS` numbers, never n x n. A number that is not finite never passes.
+
+The bound on rounding. Covered are products q_c k_c summed in any order (or fused) in numbers of unit roundoff u, the
+sum multiplied by the scale afterwards; u = 2^-24 for heads in float32 and in half precision, which is accumulated in
+float32, and 2^-53 for float64. The d products and d - 1 sums round d times at most on every way from a product to the
+result, the scale once more, so with gamma_m = m u / (1 - m u) (N. Higham, Accuracy and Stability of Numerical
+Algorithms, section 3.1)
+
+    |fl(s_j) - s_j|  <=  gamma_(d+1) scale sum_c |q_c k_c|.                                                     (1)
+
+Where nothing rounds. If all products of a row are whole multiples of one number g, a power of two, then so are all
+partial sums; while sum_c |q_c k_c| <= g / u they are numbers of at most as many bits as the format has, hence exact in
+every order, and only the scale rounds:
+
+    |fl(s_j) - s_j|  <=  u |s_j|.                                                                               (2)
+
+The scale 1 / sqrt(d) is itself rounded, by a factor 1 + delta that all logits share, |delta| <= u. softmax does not see
+the constant delta s_peak, so this costs u |s_j - s_peak|. A scale that is a power of two (d = 1, 4, 16, 64, ...) rounds
+nothing: gamma_d in (1), 0 in (2), and no delta. The logits here are computed too, in float64: (1) or (2) with u = 2^-53
+is added for them. Products of first order errors are paid by a millionth more.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -25,50 +44,29 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import Accuracy, Dtype, precision
 from attnscope.heads.facts import Certificate
-from attnscope.heads.head import Head
+from attnscope.heads.head import Head, KeyTensor, QueryTensor
 from attnscope.heads.pattern import Pattern
-
-# How far a logit may be off when a machine computes it: a bound on rounding for every order of summation.
-#
-# A head stores numbers; what attends is softmax of logits that some kernel computes from them in some order. A
-# certificate that looked at one evaluation would pass heads by luck: logits that differ, and fall on one rounded
-# number. So it takes the logits of the stored numbers and, around each, the whole interval in which an evaluation can
-# end.
-#
-# What is covered: products q_c k_c summed in any order (or fused) in numbers of unit roundoff u, the sum multiplied by
-# the scale afterwards; u = 2^-24 for heads in float32 and in half precision, which is accumulated in float32, and 2^-53
-# for float64. The d products and d - 1 sums round d times at most on every way from a product to the result, the scale
-# once more, so with gamma_m = m u / (1 - m u) (N. Higham, Accuracy and Stability of Numerical Algorithms, section 3.1)
-#
-#     |fl(s_j) - s_j|  <=  gamma_(d+1) scale sum_c |q_c k_c|.                                                     (1)
-#
-# Where nothing rounds. If all products of a row are whole multiples of one number g, a power of two, then so are all
-# partial sums; while sum_c |q_c k_c| <= g / u they are numbers of at most as many bits as the format has, hence exact
-# in every order, and only the scale rounds:
-#
-#     |fl(s_j) - s_j|  <=  u |s_j|.                                                                               (2)
-#
-# The scale 1 / sqrt(d) is itself rounded, by a factor 1 + delta that all logits share, |delta| <= u. softmax does not
-# see the constant delta s_peak, so this costs u |s_j - s_peak|. A scale that is a power of two (d = 1, 4, 16, 64,
-# ...) rounds nothing: gamma_d in (1), 0 in (2), and no delta. And the logits here are computed, in float64: (1) or
-# (2) with u = 2^-53 is added for them. Products of first order errors are paid by a millionth more.
 
 UNITS: dict[Dtype, float] = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-24, "float16": 2.0**-24}
 """Unit roundoff of the sums of products: half precision is accumulated in float32."""
 HERE = UNITS["float64"]
 MILLIONTH = 1 + 1e-6
+BLOCK_ELEMENTS = 2**22  # numbers of one block of logits: 32 MB in float64
+NAMED_ROWS = 20
 
 
 def gamma(roundings: int, unit: float) -> float:
-    """(1 + unit)^m - 1 and its kin are at most this."""
+    """Return gamma_m, which bounds (1 + unit)^m - 1 and its kin."""
     return roundings * unit / (1 - roundings * unit)
 
 
 def rounding_of_one(dtype: Dtype, width: int) -> float:
-    """What rounding can do to a logit with sum |q_c k_c| = 1, for constructions that leave room: (1), and the rounding
-    of the query. Not that of half precision's own numbers, which is larger than both and not of one sign."""
-    unit = UNITS[dtype]
-    return gamma(width + 2, unit) + gamma(width + 1, HERE)
+    """Bound the rounding of a logit with sum |q_c k_c| = 1, for constructions that leave room.
+
+    This is (1) and the rounding of the query. It ignores the rounding of half precision's own numbers, which is larger
+    than both and of either sign.
+    """
+    return gamma(width + 2, UNITS[dtype]) + gamma(width + 1, HERE)
 
 
 class Logits(NamedTuple):
@@ -78,10 +76,8 @@ class Logits(NamedTuple):
     slack: Float[Tensor, "row key"]
 
 
-def logits_and_slack(
-    queries: Float[Tensor, "row width"], keys: Float[Tensor, "key width"], scale: float, unit: float
-) -> Logits:
-    """(1), or (2) for rows it holds for; what the scale's own rounding costs depends on the peak (`of_the_scale`)."""
+def logits_and_slack(queries: QueryTensor, keys: KeyTensor, scale: float, unit: float) -> Logits:
+    """Return logits with the slack of (1), or of (2) for rows that fulfil it. `of_the_scale` is not included."""
     scaling = int(_rounds(scale))
     rounds = queries.shape[1] + scaling
     queries, keys = queries.double(), keys.double()
@@ -95,7 +91,7 @@ def logits_and_slack(
 
 
 def of_the_scale(below: Float[Tensor, "*entry"], scale: float, unit: float) -> Float[Tensor, "*entry"]:
-    """What the rounding of the scale can do to entries so far from the peak; hidden ones are infinitely far: free."""
+    """Bound what the rounding of the scale does to logits this far below the peak. Hidden ones (-inf) cost nothing."""
     if not _rounds(scale):
         return torch.zeros_like(below)
     return unit * MILLIONTH * below.abs().masked_fill(below == -torch.inf, 0)
@@ -105,24 +101,20 @@ def _rounds(scale: float) -> bool:
     return math.frexp(scale)[0] != 0.5
 
 
-def step_of(queries: Float[Tensor, "row width"], keys: Float[Tensor, "key width"]) -> Float[Tensor, " row"]:
-    """The largest power of two of which every product of a row is a whole multiple; infinite for a query of zeros."""
+def step_of(queries: QueryTensor, keys: KeyTensor) -> Float[Tensor, " row"]:
+    """Return the largest power of two that divides every product of a row; infinite for a query of zeros."""
     column = lowest_bit(keys).amin(0)
     steps = lowest_bit(queries) * torch.where(column.isinf(), 1.0, column)
-    # a column of zeros adds nothing, whatever the query has there
+    # A column of zeros adds nothing, whatever the query has there.
     return steps.masked_fill(column.isinf(), torch.inf).amin(1)
 
 
 def lowest_bit(values: Float[Tensor, "*entry"]) -> Float[Tensor, "*entry"]:
-    """The largest power of two that divides each number; infinite for 0 and for what is not finite."""
+    """Return the largest power of two that divides each number; infinite for 0, infinities and NaN."""
     mantissa, exponent = torch.frexp(values.double())
     whole = (mantissa * 2.0**53).to(torch.int64)
     power = torch.ldexp((whole & -whole).double(), exponent - 53)
     return torch.where((values == 0) | ~values.isfinite(), torch.inf, power)
-
-
-BLOCK_ELEMENTS = 2**22  # numbers of one block of logits: 32 MB in float64
-NAMED_ROWS = 20
 
 
 @torch.no_grad()
@@ -133,12 +125,8 @@ def certify(head: Head, pattern: Pattern, accuracy: Accuracy) -> Certificate:
             f"The head has {head.n} queries and {len(head.keys)} keys, the pattern {pattern.n} x {pattern.n_keys}: "
             "they do not belong together."
         )
-    ratio, leak, zero_ratio, max_logit, slack = (torch.empty(pattern.n, dtype=torch.float64) for _ in range(5))
-    step = max(1, BLOCK_ELEMENTS // pattern.n_keys)
-    for first in range(0, pattern.n, step):
-        rows = slice(first, min(first + step, pattern.n))
-        found = _block(head, pattern, rows.start, rows.stop)
-        ratio[rows], leak[rows], zero_ratio[rows], max_logit[rows], slack[rows] = found
+    columns = zip(*_blocks(head, pattern), strict=True)
+    ratio, leak, zero_ratio, max_logit, slack = (torch.cat(parts) for parts in columns)
     bad = ~_good(ratio, leak, accuracy)
     return Certificate(
         n=pattern.n,
@@ -163,35 +151,35 @@ def certify(head: Head, pattern: Pattern, accuracy: Accuracy) -> Certificate:
 
 
 @torch.no_grad()
-def certified_rows(head: Head, pattern: Pattern, accuracy: Accuracy) -> Bool[torch.Tensor, " row"]:
-    """Which rows are as accurate as asked; the head is certified where all of them are."""
-    step = max(1, BLOCK_ELEMENTS // pattern.n_keys)
-    good = [
-        _good(found[0], found[1], accuracy)
-        for first in range(0, pattern.n, step)
-        for found in [_block(head, pattern, first, min(first + step, pattern.n))]
-    ]
-    return torch.cat(good)
+def certified_rows(head: Head, pattern: Pattern, accuracy: Accuracy) -> Bool[Tensor, " row"]:
+    """Return which rows are accurate enough. The head is certified if all are."""
+    return torch.cat([_good(block[0], block[1], accuracy) for block in _blocks(head, pattern)])
 
 
-def _good(ratio: torch.Tensor, leak: torch.Tensor, accuracy: Accuracy) -> torch.Tensor:
+def _good(ratio: Tensor, leak: Tensor, accuracy: Accuracy) -> Tensor:
     return (ratio <= accuracy.ratio_error) & (leak <= accuracy.leak)  # NaN compares false, so it is bad
 
 
-def _block(head: Head, pattern: Pattern, first: int, last: int) -> tuple[torch.Tensor, ...]:
-    """Ratio error, leak, e2, largest logit and largest slack on the support, row by row."""
+def _blocks(head: Head, pattern: Pattern) -> Iterator[tuple[Tensor, ...]]:
+    step = max(1, BLOCK_ELEMENTS // pattern.n_keys)
+    for first in range(0, pattern.n, step):
+        yield _block(head, pattern, first, min(first + step, pattern.n))
+
+
+def _block(head: Head, pattern: Pattern, first: int, last: int) -> tuple[Tensor, ...]:
+    """Return ratio error, leak, e2, largest logit, and largest slack on the support, row by row."""
     unit = UNITS[precision(head.dtype)]
     logits, slack = logits_and_slack(head.queries[first:last], head.keys, head.scale, unit)
     size = last - first
-    hidden = torch.arange(len(head.keys)) > torch.arange(first, last)[:, None] if head.causal else None
     max_logit = logits.abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
-    if hidden is not None:
+    if head.causal:
+        hidden = torch.arange(len(head.keys)) > torch.arange(first, last)[:, None]
         max_logit.masked_fill_(hidden, 0)
         logits.masked_fill_(hidden, -torch.inf)
     entries = slice(int(pattern.starts[first]), int(pattern.starts[last]))
     rows, columns = torch.from_numpy(pattern.rows[entries] - first), torch.from_numpy(pattern.columns[entries])
 
-    def by_row(values: torch.Tensor, how: str) -> torch.Tensor:
+    def by_row(values: Tensor, how: str) -> Tensor:
         start = torch.full((size,), -torch.inf if how == "amax" else torch.inf, dtype=torch.float64)
         return start.scatter_reduce(0, rows, values, how, include_self=True)
 
@@ -202,8 +190,7 @@ def _block(head: Head, pattern: Pattern, first: int, last: int) -> tuple[torch.T
     ratio = torch.expm1(by_row(residual + on_slack, "amax") - by_row(residual - on_slack, "amin"))
     ratio[torch.from_numpy(pattern.counts[first:last] == 1) & ratio.isfinite()] = 0
     on_lse = torch.zeros(size, dtype=torch.float64).scatter_add(0, rows, (on - on_slack - peak[rows]).exp()).log()
-    # From here on relative to the peak, as softmax does it.
-    logits -= peak[:, None]
+    logits -= peak[:, None]  # from here on relative to the peak, as softmax does it
     slack += of_the_scale(logits, head.scale, unit)
     logits += slack
     logits[rows, columns] = -torch.inf
@@ -212,10 +199,10 @@ def _block(head: Head, pattern: Pattern, first: int, last: int) -> tuple[torch.T
     return ratio, torch.sigmoid(off_lse - on_lse), zero_ratio, max_logit.amax(-1), by_row(on_slack, "amax")
 
 
-def _worst(values: torch.Tensor) -> float:
+def _worst(values: Tensor) -> float:
     return float(_infinite(values).max())
 
 
-def _infinite(values: torch.Tensor) -> torch.Tensor:
+def _infinite(values: Tensor) -> Tensor:
     """NaN counts as infinitely bad: it must not vanish in a maximum or hide in a mean."""
     return values.nan_to_num(nan=torch.inf, posinf=torch.inf)

@@ -1,8 +1,4 @@
-"""What is known of a head, as plain data for files and pages: its pattern, certificate, bounds and universality.
-
-`heads.pattern` has the pattern that is worked with, `heads.certificate` computes a certificate, `heads.bounds` proves
-bounds, `heads.solvers.universality` derives what every pattern needs. No torch here.
-"""
+"""Facts about a head as plain data for files and pages: pattern, certificate, bounds, universality. No torch here."""
 
 from __future__ import annotations
 
@@ -14,14 +10,15 @@ from jaxtyping import Float, Int
 
 from attnscope.core.decoding import FieldError
 
-ROW_SUM_SLACK = 1e-4  # single-precision files hold rows that sum to 1 within this; they are made exact
+ROW_SUM_SLACK = 1e-4  # rows in single-precision files sum to 1 within this; they are made exact
+ROOM = 1 - 1e-9  # of the accuracy: computing the bounds themselves in float64 costs far less
 
 
 @dataclass(frozen=True, eq=False)
 class SparsePattern:
     """Entry `rows[e], columns[e]` is the share `weights[e]` of a query's attention, in order of rows, then columns.
 
-    `causal`: query i sees the keys 0 to i, and what lies above the diagonal does not matter.
+    `causal`: query i sees the keys 0 to i; entries above the diagonal do not matter.
     """
 
     name: str
@@ -38,21 +35,21 @@ class SparsePattern:
         return int(np.bincount(self.rows, minlength=self.n).max())
 
     def dense(self, first: int, last: int) -> Float[np.ndarray, "some_rows key"]:
-        """Rows first..last as a matrix."""
+        """Return rows first..last as a matrix."""
         start, stop = np.searchsorted(self.rows, (first, last))
         block = np.zeros((last - first, self.n_keys))
         block[self.rows[start:stop] - first, self.columns[start:stop]] = self.weights[start:stop]
         return block
 
     def check(self) -> None:
-        """Refuse, by the name of the tensor, arrays that are no pattern: files can hold anything."""
+        """Raise FieldError with the name of the tensor if the arrays are not a pattern: files can hold anything."""
         rows, columns, weights = self.rows, self.columns, self.weights
         if (rows < 0).any() or (rows >= self.n).any() or len(np.unique(rows)) < self.n:
             raise FieldError(f"pattern_rows: each of the {self.n} queries needs a key, and there are no others")
         if (columns < 0).any() or (columns >= self.n_keys).any():
-            raise FieldError(f"pattern_columns: a key lies outside the {self.n_keys} that there are")
+            raise FieldError(f"pattern_columns: a key lies outside the {self.n_keys} keys")
         if (np.diff(rows * self.n_keys + columns) <= 0).any():
-            raise FieldError("pattern_columns: entries are not in order, or one stands twice")
+            raise FieldError("pattern_columns: entries are not in order, or one appears twice")
         if self.causal and (columns > rows).any():
             raise FieldError("pattern_columns: a query looks into the future, which its causal mask hides")
         sums = np.bincount(rows, weights=weights, minlength=self.n)
@@ -62,9 +59,9 @@ class SparsePattern:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Worst and mean over rows, what rounding can do included. `zero_ratio` is e2 of the paper: largest zero over
-    smallest non-zero of one row. `rounding` is the most by which a support logit can be off on a machine that sums
-    in the stated precision, in whatever order; None where the file was written before certificates said so."""
+    """Worst and mean over rows, rounding included. `zero_ratio` is e2 of the paper: largest zero over smallest non-zero
+    of one row. `rounding` is the most by which a support logit can be off on a machine that sums in the stated
+    precision, in any order; None in files of older versions."""
 
     n: int
     k: int
@@ -113,7 +110,7 @@ class Bounds:
 
     @property
     def best(self) -> Bound:
-        """The largest bound that proves: a head of this width is proved minimal."""
+        """The largest bound that proves. A head of this width is proved minimal."""
         return max((bound for bound in self.bounds if bound.proves), key=lambda bound: bound.width)
 
     def __getitem__(self, name: str) -> Bound:
@@ -128,17 +125,14 @@ class Bounds:
         }
 
 
-ROOM = 1 - 1e-9  # of what was asked: what computing the bounds themselves in float64 can cost is far less
-
-
 @dataclass(frozen=True)
 class WorstSupport:
-    """What no row of `size` keys exceeds: no support, no weights within the spread, no order of summation."""
+    """Bounds for all rows of `size` keys: any support, any weights within the spread, any order of summation."""
 
     size: int
-    gap: float  # least |F| of a key beside the support
+    gap: float  # least |F| of a key off the support
     sharpness: float  # b, by which F is multiplied
-    amplitude: float  # most that the harmonics of a query add up to; no logit is larger, but for rounding
+    amplitude: float  # most that the harmonics of a query add up to; bounds every logit, but for rounding
     rounding: float  # most by which storing and summing move a logit
     ratio_error: float
     leak: float
@@ -161,20 +155,18 @@ class Universality:
     @property
     def proved(self) -> bool:
         """Whether every such row has a query that the certificate accepts. False says nothing: bounds are not tight."""
-        within = (
-            one.ratio_error <= self.asked_ratio_error * ROOM and one.leak <= self.asked_leak * ROOM
-            for one in self.sizes
-        )
+        ratio_error, leak = self.asked_ratio_error * ROOM, self.asked_leak * ROOM
+        within = (worst.ratio_error <= ratio_error and worst.leak <= leak for worst in self.sizes)
         return self.fits and bool(self.sizes) and all(within)
 
     @property
     def ratio_error(self) -> float:
-        return max(one.ratio_error for one in self.sizes)
+        return max(worst.ratio_error for worst in self.sizes)
 
     @property
     def leak(self) -> float:
-        return max(one.leak for one in self.sizes)
+        return max(worst.leak for worst in self.sizes)
 
     @property
     def max_logit(self) -> float:
-        return max(one.amplitude + one.rounding for one in self.sizes)
+        return max(worst.amplitude + worst.rounding for worst in self.sizes)

@@ -3,13 +3,14 @@
     window(256, 4)   sink_window(4096, 8, causal=True)   union_of_permutations(1024, 8, seed=1)
     induction("the cat saw the cat".split())   generate("strided", 256, 4, causal=True)
 
-Rows have k keys, or fewer where the shape has no more to give: the last block, the first rows under a causal mask
-(query 0 sees key 0 alone). `weights="uniform"` shares a row equally, `"random"` draws within a factor 4.
+Rows have k keys, or fewer where the shape has no more: the last block, the first rows under a causal mask (query 0 sees
+key 0 alone). `weights="uniform"` shares a row equally, `"random"` draws within a factor 4.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, get_args
 
@@ -21,28 +22,60 @@ from attnscope.core.stamp import refuse_unusable_seed
 from attnscope.heads.pattern import Pattern
 
 Weights = Literal["uniform", "random"]
+KeyTable = Int[np.ndarray, "query place"]
 MOST_ENTRIES = 2**27  # about 2 GB as rows, columns and weights
 SPREAD = 4.0
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """What makes a pattern of drawn or given keys."""
+
+    name: str
+    n: int
+    k: int
+    causal: bool
+    weights: Weights = "uniform"
+    seed: int = 0
+
+    def of_table(self, keys: KeyTable, seen: Bool[np.ndarray, "query place"]) -> Pattern:
+        rows, place = np.nonzero(seen)
+        return self.of_entries(rows, keys[rows, place])
+
+    def of_entries(self, rows: Sequence[int] | np.ndarray, columns: Sequence[int] | np.ndarray) -> Pattern:
+        if self.weights not in get_args(Weights):
+            raise RefusalError(
+                f"There are no weights called '{self.weights}'.{nearest(self.weights, get_args(Weights))}"
+            )
+        weights, drawn = np.ones(len(rows)), self.weights == "random" and self.k > 1
+        if drawn:
+            refuse_unusable_seed(self.seed, lowest=0)
+            # A stream of its own: a seed gives the same support with either kind of weights.
+            weights = np.random.default_rng([self.seed, 1]).uniform(1, SPREAD, len(rows))
+        name = f"{'causal ' * self.causal}{self.name.replace('_', ' ')}, n={self.n}, k={self.k}"
+        name = f"{name}, seed={self.seed}" if drawn or self.name in _DRAWN else name
+        entries = np.asarray(rows, dtype=np.int64), np.asarray(columns, dtype=np.int64), weights
+        return Pattern.of(*entries, n=self.n, causal=self.causal, normalise=True, name=name)
+
+
 def window(n: int, k: int, *, causal: bool = False, weights: Weights = "uniform", seed: int = 0) -> Pattern:
-    """The k keys nearest to each query, at the ends shifted inwards; causal: the last k, itself among them."""
+    """The k keys nearest to each query, shifted inwards at the ends; causal: the last k, itself among them."""
     _check(n, k)
     query, place = np.arange(n)[:, None], np.arange(k)
     keys = query - place if causal else np.clip(query - k // 2, 0, n - k) + place
-    return _pattern("window", keys, keys >= 0, n, k, causal, weights, seed)
+    return _Kind("window", n, k, causal, weights, seed).of_table(keys, keys >= 0)
 
 
 def strided(
     n: int, k: int, *, stride: int | None = None, causal: bool = False, weights: Weights = "uniform", seed: int = 0
 ) -> Pattern:
-    """Every stride-th key (n // k, so that k fit), starting from the query: backwards if causal, else around."""
+    """Every stride-th key (n // k by default), starting from the query: backwards if causal, else around."""
     _check(n, k)
     stride = n // k if stride is None else stride
     if stride < 1 or (k - 1) * stride >= n:
         raise RefusalError(f"{k} keys at a stride of {stride} do not fit into {n}: choose a stride from 1 to {n // k}.")
     steps = np.arange(n)[:, None] + np.arange(k) * (-stride if causal else stride)
-    return _pattern("strided", steps if causal else steps % n, steps >= 0, n, k, causal, weights, seed)
+    return _Kind("strided", n, k, causal, weights, seed).of_table(steps if causal else steps % n, steps >= 0)
 
 
 def sink_window(n: int, k: int, *, causal: bool = False, weights: Weights = "uniform", seed: int = 0) -> Pattern:
@@ -51,8 +84,8 @@ def sink_window(n: int, k: int, *, causal: bool = False, weights: Weights = "uni
     query, place = np.arange(n)[:, None], np.arange(k - 1)
     near = query - place if causal else np.clip(query - (k - 1) // 2, 1, n - k + 1) + place
     keys = np.concatenate([np.zeros((n, 1), dtype=np.int64), near], axis=1)
-    seen = np.concatenate([np.ones((n, 1), dtype=bool), near >= 1], axis=1)  # key 0 is there already
-    return _pattern("sink_window", keys, seen, n, k, causal, weights, seed)
+    seen = np.concatenate([np.ones((n, 1), dtype=bool), near >= 1], axis=1)  # key 0 is already there
+    return _Kind("sink_window", n, k, causal, weights, seed).of_table(keys, seen)
 
 
 def block(n: int, k: int, *, causal: bool = False, weights: Weights = "uniform", seed: int = 0) -> Pattern:
@@ -60,15 +93,14 @@ def block(n: int, k: int, *, causal: bool = False, weights: Weights = "uniform",
     _check(n, k)
     query = np.arange(n)[:, None]
     keys = query // k * k + np.arange(k)
-    return _pattern("block", keys, keys <= (query if causal else n - 1), n, k, causal, weights, seed)
+    return _Kind("block", n, k, causal, weights, seed).of_table(keys, keys <= (query if causal else n - 1))
 
 
 def previous_token(tokens: Any, *, causal: bool = False) -> Pattern:
     """Each query attends to the token before it, the first to itself. `tokens`: a sequence, or how many there are."""
     n = int(tokens) if isinstance(tokens, Integral) else len(_listed(tokens))
     _check(n, 1)
-    keys = np.maximum(np.arange(n) - 1, 0)[:, None]
-    return _pattern("previous_token", keys, keys >= 0, n, 1, causal, "uniform", 0)
+    return _Kind("previous_token", n, 1, causal).of_entries(np.arange(n), np.maximum(np.arange(n) - 1, 0))
 
 
 def induction(tokens: Any, *, causal: bool = False, weights: Weights = "uniform", seed: int = 0) -> Pattern:
@@ -90,7 +122,8 @@ def induction(tokens: Any, *, causal: bool = False, weights: Weights = "uniform"
             raise RefusalError(f"The tokens repeat too often for a sparse pattern (seen at {query}): give fewer.")
     n = len(tokens)
     _check(n, 1)
-    return _entries("induction", rows, columns, n, max(map(len, followers.values())) - 1 or 1, causal, weights, seed)
+    k = max(map(len, followers.values())) - 1 or 1
+    return _Kind("induction", n, k, causal, weights, seed).of_entries(rows, columns)
 
 
 def permutation(n: int, seed: int = 0, *, causal: bool = False) -> Pattern:
@@ -98,7 +131,7 @@ def permutation(n: int, seed: int = 0, *, causal: bool = False) -> Pattern:
     _check(n, 1, seed)
     rng = np.random.default_rng(seed)
     keys = _earlier_keys(n, 1, rng) if causal else rng.permutation(n)[:, None]
-    return _pattern("permutation", keys, keys >= 0, n, 1, causal, "uniform", seed)
+    return _Kind("permutation", n, 1, causal, seed=seed).of_table(keys, keys >= 0)
 
 
 def union_of_permutations(
@@ -111,7 +144,7 @@ def union_of_permutations(
     _check(n, k, seed)
     rng = np.random.default_rng(seed)
     keys = _earlier_keys(n, k, rng) if causal else _disjoint_permutations(n, k, rng)
-    return _pattern("union_of_permutations", keys, keys >= 0, n, k, causal, weights, seed)
+    return _Kind("union_of_permutations", n, k, causal, weights, seed).of_table(keys, keys >= 0)
 
 
 def random_graph(
@@ -122,17 +155,16 @@ def random_graph(
     A node without neighbours (causal: without earlier ones) attends to itself.
     """
     _check(n, k, seed)
-    degree = min(k - loops, n - 1)
-    edges = _random_edges(n, degree, np.random.default_rng(seed))
+    edges = _random_edges(n, min(k - loops, n - 1), np.random.default_rng(seed))
     high, low = edges.max(axis=1), edges.min(axis=1)
     rows, columns = (high, low) if causal else (np.concatenate([high, low]), np.concatenate([low, high]))
     alone = np.arange(n) if loops else np.flatnonzero(np.bincount(rows, minlength=n) == 0)
     rows, columns = np.concatenate([rows, alone]), np.concatenate([columns, alone])
-    return _entries("random_graph", rows, columns, n, k, causal, weights, seed)
+    return _Kind("random_graph", n, k, causal, weights, seed).of_entries(rows, columns)
 
 
 def generate(name: str, n: int, k: int, seed: int = 0, causal: bool = False, weights: Weights | None = None) -> Pattern:
-    """The generator of that name. `weights`: what is usual for it, unless said otherwise."""
+    """Return a pattern of the named generator. `weights` defaults to what is usual for it."""
     if name not in GENERATORS:
         raise RefusalError(f"There is no pattern generator called '{name}'.{nearest(name, GENERATORS)}")
     return GENERATORS[name](n, k, seed, causal, weights)
@@ -140,66 +172,23 @@ def generate(name: str, n: int, k: int, seed: int = 0, causal: bool = False, wei
 
 def _check(n: int, k: int, seed: int = 0) -> None:
     if n < 1:
-        raise RefusalError(f"A pattern of {n} queries cannot be made: ask for at least one.")
+        raise RefusalError(f"A pattern of {n} queries is impossible: ask for at least one.")
     if not 1 <= k <= n:
-        raise RefusalError(f"{k} keys per query cannot be had from {n} keys: choose k from 1 to {n}.")
+        raise RefusalError(f"{k} keys per query do not fit {n} keys: choose k from 1 to {n}.")
     if n * k > MOST_ENTRIES:
         raise RefusalError(f"A pattern with {n} x {k} entries would not fit into memory: choose a smaller n or k.")
     refuse_unusable_seed(seed, lowest=0)
 
 
 def _listed(tokens: Any) -> Sequence[Hashable]:
-    """Tokens that can be compared: elements of a tensor are tensors, and no two of those are the same thing."""
+    """Return tokens that can be compared: elements of a tensor are tensors, which are never equal as dict keys."""
     listed = list(tokens) if isinstance(tokens, list | tuple | str) else np.asarray(tokens).tolist()
     if not isinstance(listed, list) or any(isinstance(token, list) for token in listed):
         raise RefusalError("The tokens are not one sequence: give a list of words or numbers, or a row of token ids.")
     return listed
 
 
-def _pattern(
-    kind: str,
-    keys: Int[np.ndarray, "query place"],
-    seen: Bool[np.ndarray, "query place"],
-    n: int,
-    k: int,
-    causal: bool,
-    weights: Weights,
-    seed: int,
-) -> Pattern:
-    rows, place = np.nonzero(seen)
-    return _entries(kind, rows, keys[rows, place], n, k, causal, weights, seed)
-
-
-def _entries(
-    kind: str,
-    rows: Int[np.ndarray, " entry"] | list[int],
-    columns: Int[np.ndarray, " entry"] | list[int],
-    n: int,
-    k: int,
-    causal: bool,
-    weights: Weights,
-    seed: int,
-) -> Pattern:
-    if weights not in get_args(Weights):
-        raise RefusalError(f"There are no weights called '{weights}'.{nearest(weights, get_args(Weights))}")
-    drawn = weights == "random" and k > 1
-    if drawn:
-        refuse_unusable_seed(seed, lowest=0)
-    # a stream of its own, so that the support of a seed is the same with either kind of weights
-    rng = np.random.default_rng([seed, 1]) if drawn else None
-    name = f"{'causal ' * causal}{kind.replace('_', ' ')}, n={n}, k={k}"
-    return Pattern.of(
-        np.asarray(rows, dtype=np.int64),
-        np.asarray(columns, dtype=np.int64),
-        np.ones(len(rows)) if rng is None else rng.uniform(1, SPREAD, len(rows)),
-        n=n,
-        causal=causal,
-        normalise=True,
-        name=f"{name}, seed={seed}" if drawn or kind in _DRAWN else name,
-    )
-
-
-def _disjoint_permutations(n: int, k: int, rng: np.random.Generator) -> Int[np.ndarray, "query place"]:
+def _disjoint_permutations(n: int, k: int, rng: np.random.Generator) -> KeyTable:
     if 2 * k > n:  # what n - k disjoint permutations leave out has k keys in every row and column
         left = np.ones((n, n), dtype=bool)
         left[np.arange(n)[:, None], _disjoint_permutations(n, n - k, rng)] = False
@@ -207,8 +196,8 @@ def _disjoint_permutations(n: int, k: int, rng: np.random.Generator) -> Int[np.n
     keys = np.empty((n, k), dtype=np.int64)
     for place in range(k):
         taken, fresh = keys[:, :place], rng.permutation(n)
-        # a clash is swapped with another row, where neither then clashes: at most half of the keys are taken, so a
-        # quarter of the swaps or more succeed
+        # A clash is swapped with another row if neither then clashes. At most half of the keys are taken, so at least a
+        # quarter of the swaps succeed.
         while len(clashes := np.flatnonzero((taken == fresh[:, None]).any(axis=1))):
             for row in clashes.tolist():
                 other = int(rng.integers(n))
@@ -218,10 +207,10 @@ def _disjoint_permutations(n: int, k: int, rng: np.random.Generator) -> Int[np.n
     return keys
 
 
-def _earlier_keys(n: int, k: int, rng: np.random.Generator) -> Int[np.ndarray, "query place"]:
-    """min(k, i + 1) keys of 0..i for each query i, -1 in empty places; no key is taken more than 2k times.
+def _earlier_keys(n: int, k: int, rng: np.random.Generator) -> KeyTable:
+    """Draw min(k, i + 1) keys of 0..i for each query i, -1 in empty places; no key is taken more than 2k times.
 
-    There is always one to take: a key is full after 2k queries, so none is before query 2k, and later at most
+    There are always enough: a key is full after 2k queries, so none is before query 2k, and later at most
     k i / 2k = i / 2 of the i + 1 keys are, which leaves more than k.
     """
     keys = np.full((n, k), -1, dtype=np.int64)
@@ -252,19 +241,22 @@ def _random_edges(n: int, degree: int, rng: np.random.Generator) -> Int[np.ndarr
     return np.stack([edges // n, edges % n], axis=1)
 
 
-def _one_key(kind: str, k: int) -> None:
-    if k != 1:
-        raise RefusalError(f"The pattern {kind} has one key per query, not {k}: leave k at 1.")
+def _generator(function: Callable[..., Pattern], weights: Weights = "uniform") -> Generator:
+    usual = weights
+
+    def make(n: int, k: int, seed: int = 0, causal: bool = False, weights: Weights | None = None) -> Pattern:
+        return function(n, k, seed=seed, causal=causal, weights=weights or usual)
+
+    return make
 
 
-def _permutation(n: int, k: int, seed: int = 0, causal: bool = False, weights: Weights | None = None) -> Pattern:
-    _one_key("permutation", k)
-    return permutation(n, seed, causal=causal)
+def _with_one_key(name: str, function: Callable[..., Pattern]) -> Generator:
+    def make(n: int, k: int, seed: int = 0, causal: bool = False, weights: Weights | None = None) -> Pattern:
+        if k != 1:
+            raise RefusalError(f"The pattern {name} has one key per query, not {k}: leave k at 1.")
+        return function(n, **({"seed": seed} if name in _DRAWN else {}), causal=causal)
 
-
-def _previous_token(n: int, k: int, seed: int = 0, causal: bool = False, weights: Weights | None = None) -> Pattern:
-    _one_key("previous_token", k)
-    return previous_token(n, causal=causal)
+    return make
 
 
 def _induction(n: int, k: int, seed: int = 0, causal: bool = False, weights: Weights | None = None) -> Pattern:
@@ -274,24 +266,17 @@ def _induction(n: int, k: int, seed: int = 0, causal: bool = False, weights: Wei
     return induction(tokens, causal=causal, weights=weights or "uniform", seed=seed)
 
 
-def _usual(function: Callable[..., Pattern], usual: Weights = "uniform") -> Generator:
-    def make(n: int, k: int, seed: int = 0, causal: bool = False, weights: Weights | None = None) -> Pattern:
-        return function(n, k, seed=seed, causal=causal, weights=weights or usual)
-
-    return make
-
-
 Generator = Callable[..., Pattern]
 """`generator(n, k, seed=0, causal=False, weights=None)`"""
 _DRAWN = ("permutation", "union_of_permutations", "random_graph")
 GENERATORS: Mapping[str, Generator] = {
-    "permutation": _permutation,
-    "union_of_permutations": _usual(union_of_permutations, "random"),
-    "window": _usual(window),
-    "strided": _usual(strided),
-    "sink_window": _usual(sink_window),
-    "block": _usual(block),
-    "random_graph": _usual(random_graph),
+    "permutation": _with_one_key("permutation", permutation),
+    "union_of_permutations": _generator(union_of_permutations, "random"),
+    "window": _generator(window),
+    "strided": _generator(strided),
+    "sink_window": _generator(sink_window),
+    "block": _generator(block),
+    "random_graph": _generator(random_graph),
     "induction": _induction,
-    "previous_token": _previous_token,
+    "previous_token": _with_one_key("previous_token", previous_token),
 }

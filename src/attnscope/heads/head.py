@@ -19,13 +19,16 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.heads.pattern import Pattern
 
+QueryTensor = Float[Tensor, "row width"]
+KeyTensor = Float[Tensor, "key width"]
+
 
 @dataclass(frozen=True, eq=False)
 class Head:
     """Attention of row i is softmax over the keys it may see of `scale * queries[i] . keys[j]`."""
 
-    queries: Float[Tensor, "row width"]
-    keys: Float[Tensor, "key width"]
+    queries: QueryTensor
+    keys: KeyTensor
     causal: bool
     method: str
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -40,14 +43,13 @@ class Head:
         method: str,
         notes: Mapping[str, Any],
     ) -> Head:
-        """What `arrays` gave, as a head again."""
+        """Make a head of what `arrays` returned."""
         precision: torch.dtype = getattr(torch, dtype)
         return cls(torch.tensor(queries, dtype=precision), torch.tensor(keys, dtype=precision), causal, method, notes)
 
     def arrays(self) -> tuple[Float[np.ndarray, "row width"], Float[np.ndarray, "key width"]]:
-        """Queries and keys for numpy, which knows no bfloat16: every value is exact, in float32 or float64."""
-        exact = torch.float64 if self.queries.dtype == torch.float64 else torch.float32
-        queries, keys = (tensor.detach().cpu().to(exact).numpy() for tensor in (self.queries, self.keys))
+        """Return queries and keys for numpy, which has no bfloat16: exact, in float32 or float64."""
+        queries, keys = (tensor.detach().cpu().to(self._exact).numpy() for tensor in (self.queries, self.keys))
         return queries, keys
 
     @property
@@ -64,13 +66,16 @@ class Head:
 
     @property
     def scale(self) -> float:
-        """What attention multiplies products with: 1 / sqrt(width), as everywhere."""
+        """1 / sqrt(width), as everywhere."""
         return float(self.width**-0.5)
+
+    @property
+    def _exact(self) -> torch.dtype:
+        return torch.float64 if self.queries.dtype == torch.float64 else torch.float32
 
     def logits(self, first: int = 0, last: int | None = None) -> Float[Tensor, "some_rows key"]:
         """Logits of rows first..last, accumulated in float32 (float64 for float64 heads), -inf where the mask hides."""
-        exact = torch.float64 if self.queries.dtype == torch.float64 else torch.float32
-        logits = self.queries[first:last].to(exact) @ self.keys.to(exact).T * self.scale
+        logits = self.queries[first:last].to(self._exact) @ self.keys.to(self._exact).T * self.scale
         if self.causal:
             query = torch.arange(first, first + len(logits))[:, None]
             logits = logits.masked_fill(torch.arange(len(self.keys)) > query, -torch.inf)
@@ -79,38 +84,28 @@ class Head:
     def attention(self, first: int = 0, last: int | None = None) -> Float[Tensor, "some_rows key"]:
         return self.logits(first, last).softmax(-1)
 
-    def inputs(
-        self,
-    ) -> tuple[Float[Tensor, "row twice"], Float[Tensor, "twice width"], Float[Tensor, "twice width"]]:
+    def inputs(self) -> tuple[Float[Tensor, "row twice"], Float[Tensor, "twice width"], Float[Tensor, "twice width"]]:
         """X, W_Q, W_K of the theorem: queries are X W_Q, keys are X W_K, and the projections know no pattern."""
         if len(self.queries) != len(self.keys):
             raise RefusalError(
                 f"A head with {len(self.queries)} queries and {len(self.keys)} keys has no single input X: use its "
                 "queries and keys."
             )
-        identity, nothing = (
-            torch.eye(self.width, dtype=self.queries.dtype),
-            torch.zeros(self.width, self.width, dtype=self.queries.dtype),
-        )
-        return (
-            torch.cat([self.queries, self.keys], dim=1),
-            torch.cat([identity, nothing]),
-            torch.cat([nothing, identity]),
-        )
+        select = torch.eye(2 * self.width, dtype=self.queries.dtype)
+        return torch.cat([self.queries, self.keys], dim=1), select[:, : self.width], select[:, self.width :]
 
     def module(self) -> HeadModule:
-        """The head as a torch module that realises its pattern on its own X."""
-
-        return module_of(self)
-
-
-# Rows of patterns as torch tensors: rows of many patterns on the same keys are worked on together.
+        """Return the head as a torch module that realises its pattern on its own X."""
+        return HeadModule(*self.inputs(), causal=self.causal)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Empty places of a support repeat its first key and are not `real`. `last` is the last key that a row sees, None
-    where every row sees every key."""
+    """Rows of one or more patterns as torch tensors, to be solved together.
+
+    Empty places of a support repeat its first key and are not `real`. `last` is the last key that a row sees; None if
+    every row sees every key.
+    """
 
     support: Int[Tensor, "row k"]
     logs: Float[Tensor, "row k"]
@@ -119,7 +114,7 @@ class Rows:
 
     @classmethod
     def of(cls, patterns: Sequence[Pattern]) -> Rows:
-        """All rows of all patterns, one after the other."""
+        """Return all rows of all patterns, one after the other."""
         k, count = max(pattern.k for pattern in patterns), sum(pattern.n for pattern in patterns)
         support = np.empty((count, k), dtype=np.int64)
         weights, real = np.ones((count, k)), np.zeros((count, k), dtype=bool)
@@ -132,7 +127,7 @@ class Rows:
             first += pattern.n
         last = None
         if any(pattern.causal for pattern in patterns):
-            seen = [np.arange(one.n) if one.causal else np.full(one.n, one.n_keys - 1) for one in patterns]
+            seen = [np.arange(p.n) if p.causal else np.full(p.n, p.n_keys - 1) for p in patterns]
             last = torch.from_numpy(np.concatenate(seen))
         return cls(torch.from_numpy(support), torch.from_numpy(weights).log(), torch.from_numpy(real), last)
 
@@ -144,29 +139,27 @@ class Rows:
         return Rows(self.support[some], self.logs[some], self.real[some], last)
 
     def pattern(self, n_keys: int) -> Pattern:
-        """The rows as a pattern of their own."""
+        """Return the rows as a pattern of their own."""
         starts = np.concatenate([[0], np.cumsum(self.real.sum(1).numpy())])
         return Pattern(starts, self.support[self.real].numpy(), self.logs[self.real].exp().numpy(), n_keys)
 
     def hide(self, values: Float[Tensor, "row key"], hidden: float) -> None:
-        """Write `hidden` where there is no zero of the pattern: on the support, and on what a causal mask hides."""
+        """Write `hidden` on the support and on what a causal mask hides: only zeros of the pattern keep their value."""
         values.scatter_(1, self.support, hidden)
         if self.last is not None:
             values.masked_fill_(torch.arange(values.shape[1]) > self.last[:, None], hidden)
 
 
-# A compiled head as a torch module: the fixed projections of the theorem, and the input that gives the pattern.
-#
-#     module = head.module()
-#     module()                     # the attention pattern, [row, key]
-#     module(value=v)              # what attention makes of values, [row, value_width]
-#     module(X=other)              # the same projections on another input: they know no pattern (arXiv:2106.03764)
-#
-# Everything is a buffer, so `module.to(device)` moves it, `state_dict` saves it, and no optimiser touches it.
-
-
 class HeadModule(nn.Module):
-    """softmax(X W_Q W_K^T X^T / sqrt(width)), with a causal mask where the head has one."""
+    """softmax(X W_Q W_K^T X^T / sqrt(width)), with a causal mask if the head has one.
+
+        module = head.module()
+        module()                     # the attention pattern, [row, key]
+        module(value=v)              # attention applied to values, [row, value_width]
+        module(X=other)              # the same projections on another input: they know no pattern (arXiv:2106.03764)
+
+    X, W_Q and W_K are buffers: `module.to(device)` moves them, `state_dict` saves them, no optimiser touches them.
+    """
 
     X: Tensor
     W_Q: Tensor
@@ -180,9 +173,8 @@ class HeadModule(nn.Module):
         causal: bool,
     ) -> None:
         super().__init__()
-        self.register_buffer("X", X.clone())
-        self.register_buffer("W_Q", W_Q.clone())
-        self.register_buffer("W_K", W_K.clone())
+        for name, tensor in (("X", X), ("W_Q", W_Q), ("W_K", W_K)):
+            self.register_buffer(name, tensor.clone())
         self.causal = causal
 
     def forward(
@@ -190,7 +182,7 @@ class HeadModule(nn.Module):
         X: Float[Tensor, "*batch row twice"] | None = None,
         value: Float[Tensor, "*batch2 row value_width"] | None = None,
     ) -> Float[Tensor, "*any row answer"]:
-        """The mixed values; without values, the pattern itself."""
+        """Return the mixed values; without values, the pattern itself."""
         X = self.X if X is None else X
         # W_Q and W_K only select columns, so these products are exact in any precision. Logits and softmax are then
         # taken in float32 or more, as in the certificate: a bfloat16 head is one whose queries and keys are rounded.
@@ -200,8 +192,3 @@ class HeadModule(nn.Module):
         mixing = mixing.expand(*query.shape[:-2], *mixing.shape[-2:]) if mixing.ndim < query.ndim else mixing
         mixed = F.scaled_dot_product_attention(query, key, mixing, is_causal=self.causal)
         return mixed if value is None else mixed.to(value.dtype)
-
-
-def module_of(head: Head) -> HeadModule:
-    """The head as a module; heads with more keys than queries have no single input X and are refused."""
-    return HeadModule(*head.inputs(), causal=head.causal)

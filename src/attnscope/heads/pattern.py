@@ -1,10 +1,10 @@
 """A pattern: what a head should attend to, as a sparse right-stochastic matrix.
 
 Rows are queries, columns are keys; entry (i, j) is the share of query i's attention that goes to key j, so rows sum
-to 1. Inside, a pattern is three arrays (compressed sparse rows), sorted by key inside each row. `causal` says that
-query i may only see keys 0..i: what lies above the diagonal is then masked by the model, and a head need not care.
+to 1. A pattern is stored as three arrays (compressed sparse rows), sorted by key inside each row. `causal` says that
+query i sees only keys 0..i: the model masks what lies above the diagonal, so a head may have anything there.
 
-A pattern is checked when it is made, and never afterwards: whoever holds one holds a right one.
+`Pattern.of` checks the entries, so every pattern is valid.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from attnscope.heads.facts import ROW_SUM_SLACK, SparsePattern
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+Indices = Int[np.ndarray, " entry"]
+Shares = Float[np.ndarray, " entry"]
+
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
     """`starts[i]:starts[i+1]` is the slice of `columns` and `weights` that belongs to row i."""
 
     starts: Int[np.ndarray, " row_plus_one"]
-    columns: Int[np.ndarray, " entry"]
-    weights: Float[np.ndarray, " entry"]
+    columns: Indices
+    weights: Shares
     n_keys: int
     causal: bool = False
     name: str = "pattern"
@@ -49,24 +52,23 @@ class Pattern:
 
     @cached_property
     def counts(self) -> Int[np.ndarray, " row"]:
+        """Entries in each row."""
         return np.diff(self.starts)
 
     @cached_property
-    def rows(self) -> Int[np.ndarray, " entry"]:
+    def rows(self) -> Indices:
         """The row of every entry."""
         return np.repeat(np.arange(self.n), self.counts)
 
     @property
     def free(self) -> bool:
-        """Whether every query sees every key on its support only: nothing to leak onto."""
+        """Whether no query sees a key off its support: nothing can leak."""
         return bool((self.counts == self.visible).all())
 
     @cached_property
     def visible(self) -> Int[np.ndarray, " row"]:
         """How many keys each query may see."""
-        if not self.causal:
-            return np.full(self.n, self.n_keys)
-        return np.minimum(np.arange(self.n) + 1, self.n_keys)
+        return np.minimum(np.arange(self.n) + 1, self.n_keys) if self.causal else np.full(self.n, self.n_keys)
 
     @property
     def k_columns(self) -> int:
@@ -80,7 +82,7 @@ class Pattern:
         return float((highest / np.minimum.reduceat(self.weights, self.starts[:-1])).max())
 
     def padded(self) -> tuple[Int[np.ndarray, "row k"], Float[np.ndarray, "row k"], Bool[np.ndarray, "row k"]]:
-        """Support, weights and which places are real, as rectangles; empty places repeat a row's first key."""
+        """Return support, weights and which places are real, as rectangles. Empty places repeat a row's first key."""
         place = np.arange(len(self.columns)) - self.starts[self.rows]
         support = np.repeat(self.columns[self.starts[:-1], None], self.k, axis=1)
         weights = np.ones((self.n, self.k))
@@ -89,25 +91,25 @@ class Pattern:
         return support, weights, real
 
     def entries(self) -> SparsePattern:
-        """The plain arrays that records keep."""
+        """Return the plain arrays that records keep."""
         return SparsePattern(self.name, self.n, self.n_keys, self.causal, self.rows, self.columns, self.weights)
 
     @classmethod
     def from_entries(cls, kept: SparsePattern) -> Pattern:
-        """What `entries` gave, bit for bit; nothing is checked or divided again."""
+        """Undo `entries`, bit for bit: nothing is checked or divided again."""
         starts = np.searchsorted(kept.rows, np.arange(kept.n + 1))
         return cls(starts, kept.columns, kept.weights, kept.n_keys, kept.causal, kept.name)
 
-    def with_entries(
-        self,
-        rows: Int[np.ndarray, " entry"],
-        columns: Int[np.ndarray, " entry"],
-        weights: Float[np.ndarray, " entry"],
-        name: str = "pattern",
-    ) -> Pattern:
+    def with_entries(self, rows: Indices, columns: Indices, weights: Shares, name: str = "pattern") -> Pattern:
         """Return a pattern of the same size and mask with other entries, rows divided by their sums."""
         entries, n, n_keys = (rows, columns, weights), self.n, self.n_keys
         return Pattern.of(*entries, n=n, n_keys=n_keys, causal=self.causal, normalise=True, name=name)
+
+    def part(self, rows: np.ndarray, keys: np.ndarray) -> Pattern:
+        """Return some rows and keys as a pattern of their own, rows divided by their sums."""
+        left = self.sparse()[rows][:, keys].tocoo()
+        n, n_keys = left.shape
+        return Pattern.of(left.row, left.col, left.data, n=n, n_keys=n_keys, causal=self.causal, normalise=True)
 
     def sparse(self) -> csr_array:
         from scipy.sparse import csr_array
@@ -120,9 +122,9 @@ class Pattern:
     @classmethod
     def of(
         cls,
-        rows: Int[np.ndarray, " entry"],
-        columns: Int[np.ndarray, " entry"],
-        weights: Float[np.ndarray, " entry"],
+        rows: Indices,
+        columns: Indices,
+        weights: Shares,
         *,
         n: int,
         n_keys: int | None = None,
@@ -130,7 +132,7 @@ class Pattern:
         normalise: bool = False,
         name: str = "pattern",
     ) -> Pattern:
-        """The pattern with these entries, in any order, zeros left out; or a refusal that says which entry is wrong."""
+        """Return the pattern with these entries, in any order, zeros ignored; refuse wrong entries by their place."""
         n_keys = n if n_keys is None else n_keys
         _check_entries(rows, columns, weights, n, n_keys, causal)
         keep = weights > 0
@@ -142,11 +144,10 @@ class Pattern:
             raise RefusalError(f"Entry ({rows[at]}, {columns[at]}) appears twice: give every entry once.")
         counts = np.bincount(rows, minlength=n)
         if (counts == 0).any():
-            raise RefusalError(
-                f"Row {int(np.argmin(counts))} is empty, and a query cannot attend to nothing: give it a key."
-            )
+            empty = int(np.argmin(counts))
+            raise RefusalError(f"Row {empty} is empty, and a query cannot attend to nothing: give it a key.")
         starts = np.concatenate([[0], np.cumsum(counts)])
-        if normalise:  # by the largest first: the sum of two large weights may be too large for a float
+        if normalise:  # divide by the largest first: the sum of two large weights may overflow
             weights = weights / np.maximum.reduceat(weights, starts[:-1])[rows]
         sums = np.bincount(rows, weights=weights, minlength=n)
         worst = int(np.argmax(np.abs(sums - 1)))
@@ -163,25 +164,17 @@ class Pattern:
         return cls(starts, columns, weights, n_keys, causal, name)
 
 
-def _check_entries(
-    rows: np.ndarray, columns: np.ndarray, weights: np.ndarray, n: int, n_keys: int, causal: bool
-) -> None:
+def _check_entries(rows: Indices, columns: Indices, weights: np.ndarray, n: int, n_keys: int, causal: bool) -> None:
     if n < 1 or n_keys < 1:
         raise RefusalError("The pattern has no rows: give it at least one query and one key.")
-
-    def refuse(bad: np.ndarray, what: str) -> None:
+    outside = (rows < 0) | (rows >= n) | (columns < 0) | (columns >= n_keys)
+    future = (columns > rows) & (weights > 0) & causal
+    for bad, problem in (
+        (outside, f"lies outside a pattern of {n} x {n_keys}: check the size."),
+        (~np.isfinite(weights), "is not a finite number: attention weights are shares between 0 and 1."),
+        (weights < 0, "is negative: attention weights are shares between 0 and 1."),
+        (future, "looks into the future, which a causal mask hides: drop it, or leave --causal out."),
+    ):
         if bad.any():
             at = int(np.argmax(bad))
-            raise RefusalError(f"Entry ({rows[at]}, {columns[at]}) {what}")
-
-    refuse(
-        (rows < 0) | (rows >= n) | (columns < 0) | (columns >= n_keys),
-        f"lies outside a pattern of {n} x {n_keys}: check the size.",
-    )
-    refuse(~np.isfinite(weights), "is not a finite number: attention weights are shares between 0 and 1.")
-    refuse(weights < 0, "is negative: attention weights are shares between 0 and 1.")
-    if causal:
-        refuse(
-            (columns > rows) & (weights > 0),
-            "looks into the future, which a causal mask hides: drop it, or leave --causal out.",
-        )
+            raise RefusalError(f"Entry ({rows[at]}, {columns[at]}) {problem}")

@@ -1,10 +1,10 @@
-"""read_pattern(source) -> Pattern: a pattern from whatever holds one, or one sentence about what is wrong with it.
+"""read_pattern(source) -> Pattern: a pattern from a file or an object, or a refusal that says what is wrong with it.
 
     read_pattern("pattern.npz")   read_pattern(scipy_matrix)   read_pattern(attention_map, normalise=True)
     read_pattern(mask, causal=True)   read_pattern([(0, 0), (1, 0), (1, 1)])
     read_pattern({"n": 2, "rows": [0, 1, 1], "columns": [0, 0, 1], "weights": [1, 0.25, 0.75]})
 
-| source                         | what it holds                                                                     |
+| source                         | content                                                                           |
 |--------------------------------|-----------------------------------------------------------------------------------|
 | numpy array, torch tensor, .npy | a dense matrix; booleans or the integers 0 and 1 are a mask: uniform weights      |
 | scipy.sparse, .mtx, .npz       | a sparse matrix; .npz as scipy.sparse.save_npz writes it                          |
@@ -27,24 +27,18 @@ import numpy as np
 
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.files import neighbour_meant
-from attnscope.heads.entries import (
-    LARGEST,
-    Entries,
-    from_coordinates,
-    from_dense,
-    from_edges,
-    from_sparse,
-    from_torch,
-    number,
-)
-from attnscope.heads.matrix_market import from_matrix_market
+from attnscope.heads import entries as read
+from attnscope.heads.entries import LARGEST, Entries
 from attnscope.heads.pattern import Pattern
 
 
 def read_pattern(source: Any, *, causal: bool = False, normalise: bool = False, name: str | None = None) -> Pattern:
-    """The pattern that `source` holds; `normalise` divides every row by its sum, whatever that is."""
+    """Return the pattern that `source` holds. `normalise` divides every row by its sum."""
     if isinstance(source, Pattern):
-        return _again(source, causal, name)
+        if not causal or source.causal:
+            return replace(source, name=name or source.name)
+        same = Entries(source.rows, source.columns, source.weights, source.n, source.n_keys)
+        return _pattern(same, causal, False, name or source.name)
     if not isinstance(source, str | Path):
         return _pattern(_from_memory(source), causal, normalise, name or "pattern")
     path = _checked(source)
@@ -56,51 +50,34 @@ def read_pattern(source: Any, *, causal: bool = False, normalise: bool = False, 
         raise RefusalError(f"In {path}, {sentence[0].lower()}{sentence[1:]}") from refusal
 
 
-def _again(pattern: Pattern, causal: bool, name: str | None) -> Pattern:
-    if causal and not pattern.causal:
-        entries = Entries(pattern.rows, pattern.columns, pattern.weights, pattern.n, pattern.n_keys)
-        return _pattern(entries, causal, False, name or pattern.name)
-    return replace(pattern, name=name or pattern.name)
-
-
 def _pattern(entries: Entries, causal: bool, normalise: bool, name: str) -> Pattern:
-    if max(entries.n, entries.n_keys) > LARGEST:
+    n, n_keys = entries.n, entries.n_keys
+    if max(n, n_keys) > LARGEST:
+        raise RefusalError(f"The pattern is {n} x {n_keys}, and {LARGEST} is the largest size: give a smaller one.")
+    if causal and n != n_keys:
         raise RefusalError(
-            f"The pattern is {entries.n} x {entries.n_keys}, and {LARGEST} is the largest size that can be taken: "
-            "give a smaller one."
-        )
-    if causal and entries.n != entries.n_keys:
-        raise RefusalError(
-            f"The pattern is {entries.n} x {entries.n_keys}, and a causal one must be square, because query i sees the "
-            "keys 0 to i: give a square one, or leave --causal out."
+            f"The pattern is {n} x {n_keys}, and a causal one must be square, because query i sees the keys 0 to i: "
+            "give a square one, or leave --causal out."
         )
     weights = (entries.weights != 0).astype(np.float64) if entries.uniform else entries.weights
-    return Pattern.of(
-        entries.rows,
-        entries.columns,
-        weights,
-        n=entries.n,
-        n_keys=entries.n_keys,
-        causal=causal,
-        normalise=normalise or entries.uniform,
-        name=name,
-    )
+    where, normalise = (entries.rows, entries.columns), normalise or entries.uniform
+    return Pattern.of(*where, weights, n=n, n_keys=n_keys, causal=causal, normalise=normalise, name=name)
 
 
 def _from_memory(source: Any) -> Entries:
     import scipy.sparse
 
-    torch = sys.modules.get("torch")  # nobody holds a tensor who has not imported torch
+    torch = sys.modules.get("torch")  # without torch there are no tensors
     if torch is not None and isinstance(source, torch.Tensor):
-        return from_torch(source, "The tensor")
+        return read.from_torch(source, "The tensor")
     if isinstance(source, np.ndarray):
-        return from_dense(source, "The array")
+        return read.from_dense(source, "The array")
     if scipy.sparse.issparse(source):
-        return from_sparse(source, "The sparse matrix")
+        return read.from_sparse(source, "The sparse matrix")
     if isinstance(source, Mapping):
-        return from_coordinates(source, "the mapping")
+        return read.from_coordinates(source, "the mapping")
     if isinstance(source, list | tuple | set | frozenset):
-        return from_edges(source, "the list")
+        return read.from_edges(source, "the list")
     raise RefusalError(
         f"A pattern cannot be read from {type(source).__name__}: give a path, an array, a sparse matrix, a list of "
         "edges, or a mapping with n, rows and columns."
@@ -108,7 +85,7 @@ def _from_memory(source: Any) -> Entries:
 
 
 def _checked(source: str | Path) -> Path:
-    """The path, if it names a file that holds something and has a suffix that says what."""
+    """Return the path if it names a non-empty file with a known suffix."""
     if not str(source).strip():
         raise RefusalError(f"The pattern argument is empty: name a file ({', '.join(SUFFIXES)}).")
     path = Path(source)
@@ -136,23 +113,23 @@ def _checked(source: str | Path) -> Path:
 
 
 def _loaded(path: Path, load: Callable[[], Any], kind: str) -> Any:
-    """What a library reads from a file. Damaged bytes make the parsers raise nearly anything, and all of it says one
-    thing, so every exception is taken here; nothing but the library's own call may stand in `load`."""
+    """Call a library's reader and turn any exception into a refusal: damaged bytes make parsers raise nearly anything.
+
+    `load` must contain the library's own call only.
+    """
     try:
         return load()
     except Exception as error:
         reason = " ".join(str(error).split())[:120].rstrip(".:") or type(error).__name__
-        raise RefusalError(
-            f"{path} cannot be read as {kind} ({reason}): write it again, or give another file."
-        ) from error
+        refusal = f"{path} cannot be read as {kind} ({reason}): write it again, or give another file."
+        raise RefusalError(refusal) from error
 
 
 def _npy(path: Path) -> Entries:
     _refuse_foreign(path, b"\x93NUMPY", "a numpy array")
-    # mapped, not read: a damaged header may promise more than memory holds
-    return from_dense(
-        _loaded(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False), "a numpy array"), str(path)
-    )
+    # Mapped, not read: a damaged header may promise more than memory holds.
+    array = _loaded(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False), "a numpy array")
+    return read.from_dense(array, str(path))
 
 
 def _npz(path: Path) -> Entries:
@@ -160,8 +137,8 @@ def _npz(path: Path) -> Entries:
 
     _refuse_foreign(path, b"PK", "a numpy archive")
 
-    # opened here, because numpy leaves a damaged archive open
     def arrays() -> dict[str, Any]:
+        # Opened here, because numpy leaves a damaged archive open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
 
@@ -174,43 +151,46 @@ def _npz(path: Path) -> Entries:
         if not isinstance(array, np.ndarray):
             raise RefusalError(f"{path} holds {key}, which is not a numpy array: save it again, with numpy.savez.")
     if {"format", "shape", "data"} <= held.keys():
-        return from_sparse(_loaded(path, sparse, "a sparse matrix"), str(path))
+        return read.from_sparse(_loaded(path, sparse, "a sparse matrix"), str(path))
     if {"rows", "columns"} & held.keys():
         plain = {key: array[()] if array.ndim == 0 else array for key, array in held.items()}
-        return from_coordinates(plain, str(path), size_needed=False)
+        return read.from_coordinates(plain, str(path), size_needed=False)
     if len(held) != 1:
         raise RefusalError(
             f"{path} holds {len(held)} arrays ({', '.join(sorted(held)[:6]) or 'none'}): save one matrix, or the "
             "arrays rows, columns and weights."
         )
     (array,) = held.values()
-    return from_dense(array, str(path))
+    return read.from_dense(array, str(path))
 
 
 def _mtx(path: Path) -> Entries:
-    return from_matrix_market(_text(path), path)
+    return read.from_matrix_market(_text(path), path)
 
 
 def _json(path: Path) -> Entries:
     data = _loaded(path, lambda: json.loads(path.read_text(encoding="utf-8-sig")), "JSON")
     if isinstance(data, dict):
-        return from_coordinates(data, str(path))
+        return read.from_coordinates(data, str(path))
     if isinstance(data, list):
-        return from_edges(data, str(path))
+        return read.from_edges(data, str(path))
     raise RefusalError(f"{path} holds neither an object with n, rows and columns nor a list of edges: write one.")
 
 
 def _edge_lines(path: Path) -> Entries:
-    """Lines of `row column [weight]`, apart by spaces, commas or semicolons; # begins a comment; a header may stand."""
+    """Read lines of `row column [weight]`, separated by spaces, commas or semicolons; # begins a comment.
+
+    A header line is allowed.
+    """
     edges: list[list[int | float | str]] = []
     places: list[str] = []
     for place, whole_line in enumerate(_text(path).split("\n"), start=1):
         line = whole_line.partition("#")[0].strip()
         words = re.split(r"\s*[,;]\s*|\s+", line)
         if line and not (not edges and all(re.fullmatch(r"[\"']?[A-Za-z_]+[\"']?", word) for word in words)):
-            edges.append([number(word) for word in words])
+            edges.append([read.number_in(word) for word in words])
             places.append(f"line {place}")
-    return from_edges(edges, str(path), places)
+    return read.from_edges(edges, str(path), places)
 
 
 def _text(path: Path) -> str:
@@ -218,7 +198,7 @@ def _text(path: Path) -> str:
 
 
 def _refuse_foreign(path: Path, beginning: bytes, kind: str) -> None:
-    """numpy falls back to pickle where a file does not begin as it should, and its words are then about pickle."""
+    """Refuse files of another kind here: numpy would fall back to pickle and complain about that."""
 
     def first() -> bytes:
         with path.open("rb") as file:

@@ -1,14 +1,12 @@
 """From float64 factors to a head in the precision it will run in, with ratios as exact as that precision allows.
 
-Keys are rounded first and queries are given exact ratios on the keys as rounded, so the rounding of keys costs margin
-but no ratio. What is left is the rounding of queries. In half precision rounding each coordinate to nearest is far
-from the best that can be done: a query has two neighbours per coordinate, 2^width corners of a small box, and only
-|S| - 1 ratios that have to come out right. A search among the corners (`_towards_ratios`) makes the errors of the
-coordinates cancel on the support.
+Keys are rounded first and queries get exact ratios on the rounded keys, so the rounding of keys costs margin but no
+ratio. What is left is the rounding of queries. In half precision rounding each coordinate to nearest is far from best:
+a query has two neighbours per coordinate, 2^width corners of a small box, and only |S| - 1 ratios that have to come out
+right. A search among the corners (`_towards_ratios`) makes the errors of the coordinates cancel on the support.
 
-In single and double precision what is left is the rounding of sums (`heads.slack`). Where keys are short numbers, as
-points of a grid are, queries can be made short too, so that no sum rounds (`_short`); they are taken where that is
-better for the row.
+In single and double precision what is left is the rounding of sums (`heads.certificate`). Where keys are short numbers,
+as points of a grid are, queries can be made short too, so that no sum rounds (`_short`), where that is better.
 """
 
 from __future__ import annotations
@@ -23,26 +21,29 @@ from torch import Tensor
 from attnscope.heads.accuracy import Accuracy, Dtype, Factors, with_exact_ratios
 from attnscope.heads.certificate import HERE, MILLIONTH, UNITS, certify, gamma, lowest_bit, step_of
 from attnscope.heads.facts import Certificate
-from attnscope.heads.head import Head, Rows
+from attnscope.heads.head import Head, KeyTensor, QueryTensor, Rows
 from attnscope.heads.pattern import Pattern
 
-# A check that is quicker than the certificate, and never kinder: what passes here, `heads.certificate` certifies.
-#
-# The certificate bounds what rounding does to each logit (`heads.slack`). With m_c = max_j |k_jc|, a = sum_c |q_c| m_c,
-# every bound (1) and (2) there, and what the rounding of the scale adds (|s_j - s_peak| <= 2 scale a), is at most
-#
-#     r = scale a (gamma_rounds + gamma_rounds' + 2 u) (1 + 1e-6)        for all logits of the row alike, so
-#
-#     ratio error  <=  exp(max t - min t + 2 r) - 1
-#     leak         <=  sigmoid(ln(n - |S|) + max over j not in S of s_j - lse over S of s + 2 r):
-#
-# the sum over zeros is at most their number times the largest. No array of bounds, no exponentials of n numbers.
+HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
+_ELEMENTS_AT_ONCE = 2**22  # of the table of pairs of coordinates, width x width for each row
+_MOST_FLIPS = 64
+_FINE = 2.0**-14  # of a logit's products: a grid that moves queries by more is not tried
+_STARTS = 4  # each ends in a corner of its own; the best is taken
 
 
-def surely_certified(
-    queries: Float[Tensor, "row width"], keys: Float[Tensor, "key width"], rows: Rows, accuracy: Accuracy
-) -> Bool[Tensor, " row"]:
-    """Rows that the certificate passes for sure; False says nothing. Queries and keys as the head stores them."""
+def surely_certified(queries: QueryTensor, keys: KeyTensor, rows: Rows, accuracy: Accuracy) -> Bool[Tensor, " row"]:
+    """Return rows that the certificate passes for sure. False says nothing. Queries and keys as the head stores them.
+
+    This is quicker than the certificate and never kinder. With m_c = max_j |k_jc|, a = sum_c |q_c| m_c, every bound (1)
+    and (2) of `heads.certificate`, and what the rounding of the scale adds (|s_j - s_peak| <= 2 scale a), is at most
+
+        r = scale a (gamma_rounds + gamma_rounds' + 2 u) (1 + 1e-6)        for all logits of the row alike, so
+
+        ratio error  <=  exp(max t - min t + 2 r) - 1
+        leak         <=  sigmoid(ln(n - |S|) + max over j not in S of s_j - lse over S of s + 2 r):
+
+    the sum over zeros is at most their number times the largest. No array of bounds, no exponentials of n numbers.
+    """
     n, width = keys.shape
     unit, scale = UNITS[accuracy.dtype], width**-0.5
     exact = queries.double()
@@ -61,13 +62,6 @@ def surely_certified(
     return ((ratio <= accuracy.ratio_error) | alone & ratio.isfinite()) & (leak <= accuracy.leak)
 
 
-HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
-_ELEMENTS_AT_ONCE = 2**22  # of the table of pairs of coordinates, width x width for each row
-_MOST_FLIPS = 64
-_FINE = 2.0**-14  # of a logit's products: what a grid of queries may move, for it to be worth a look
-_STARTS = 4  # each ends in a corner of its own, the best of them is taken
-
-
 def rounded(factors: Factors, pattern: Pattern, dtype: Dtype, method: str) -> Head:
     """Round the keys, give the queries exact ratios on the rounded keys (unless `as_found`), then round the queries.
 
@@ -80,19 +74,14 @@ def rounded(factors: Factors, pattern: Pattern, dtype: Dtype, method: str) -> He
     lowered = factors.queries / shift
     exact = lowered if factors.as_found else with_exact_ratios(lowered, keys.double().numpy(), pattern)
     queries = torch.from_numpy(exact * raise_queries)
-    return Head(
-        queries=_towards_ratios(queries, keys, pattern) if dtype in HALF else _short(queries, keys, pattern, dtype),
-        keys=keys,
-        causal=pattern.causal,
-        method=method,
-        notes=factors.notes,
-    )
+    queries = _towards_ratios(queries, keys, pattern) if dtype in HALF else _short(queries, keys, pattern, dtype)
+    return Head(queries, keys, pattern.causal, method, factors.notes)
 
 
 def _shift(factors: Factors, raise_queries: float, precision: torch.dtype) -> float:
-    """The power of two that keys take over from queries so that neither overflows; 1 whenever none would.
+    """Return the power of two that moves from queries to keys so that neither overflows; 1 if neither would.
 
-    Powers of two change no digit, so keys that were fixed before the pattern was known stay the same keys.
+    Powers of two change no digit, so fixed keys stay the same keys.
     """
     longest_query, longest_key = np.abs(factors.queries).max() * raise_queries, np.abs(factors.keys).max()
     # An eighth of the range: exact ratios move queries a little, and a product sums several terms.
@@ -101,10 +90,8 @@ def _shift(factors: Factors, raise_queries: float, precision: torch.dtype) -> fl
     return float(2.0 ** np.round(np.log2(longest_query / longest_key) / 2))
 
 
-def _short(
-    queries: Float[Tensor, "row width"], keys: Float[Tensor, "key width"], pattern: Pattern, dtype: Dtype
-) -> Float[Tensor, "row width"]:
-    """Each query to nearest, or to a grid on which no product sum rounds: whichever leaves the ratios nearer.
+def _short(queries: QueryTensor, keys: KeyTensor, pattern: Pattern, dtype: Dtype) -> QueryTensor:
+    """Round each query to nearest, or to a grid on which no product sum rounds: whichever keeps the ratios better.
 
     Key coordinates c are multiples of b_c, a power of two. Query coordinates that are multiples of g / b_c make all
     products multiples of g, and no sum rounds while sum |q_c k_c| <= g / unit; the smallest such g is taken.
@@ -115,7 +102,7 @@ def _short(
     total = (queries.abs() @ largest) * (1 + 2.0**-10)  # room for the grid's own rounding
     steps = torch.exp2((total * unit).clamp(min=2.0**-1000).log2().ceil())[:, None] / bits.where(bits.isfinite(), 1.0)
     short = torch.where(largest > 0, (queries / steps).round() * steps, 0.0).to(keys.dtype)
-    # a grid that is fine beside the logits; on keys that are no short numbers it never is
+    # The grid must be fine beside the logits; on keys that are not short numbers it never is.
     fine = (short.double() - queries).abs() @ largest <= _FINE * total
     if not fine.any():
         return nearest
@@ -133,14 +120,12 @@ def _short(
     return torch.where((fine & (costs[1] < costs[0]))[:, None], short, nearest)
 
 
-def _towards_ratios(
-    queries: Float[Tensor, "row width"], keys: Float[Tensor, "key width"], pattern: Pattern
-) -> Float[Tensor, "row width"]:
+def _towards_ratios(queries: QueryTensor, keys: KeyTensor, pattern: Pattern) -> QueryTensor:
     """Round every coordinate up or down so that the errors cancel on the support; never worse than to nearest.
 
     For one row let F_c be the change of its support logits when coordinate c goes to its other neighbour, and e their
     distance from ln A now (all taken from their means). Flipping c changes |e|^2 by g_c = 2 e . F_c + |F_c|^2, flipping
-    c and c' by g_c + g_c' + 2 F_c . F_c'. The best flip of one or two coordinates is made until none helps.
+    c and c' by g_c + g_c' + 2 F_c . F_c'. The best flip of one or two coordinates is made while it helps.
     """
     nearest = queries.to(keys.dtype)
     if pattern.k == 1:
@@ -163,26 +148,26 @@ def _towards_ratios(
         for start in range(_STARTS):
             # The same corners for every row: the first start is the nearest, the others are drawn once.
             corner = torch.rand(near.shape[1], generator=torch.Generator().manual_seed(start)) < 0.5 * (start > 0)
-            found = _flip(near, far, seen, wanted, corner.expand_as(near).clone())
-            better = _spread(seen, wanted, found) < _spread(seen, wanted, best)
-            best = torch.where(better[:, None], found, best)
+            flipped = _flip(near, far, seen, wanted, corner.expand_as(near).clone())
+            better = _spread(seen, wanted, flipped) < _spread(seen, wanted, best)
+            best = torch.where(better[:, None], flipped, best)
         answer[rows] = best.to(keys.dtype)
     return answer
 
 
 def _flip(
-    near: Float[Tensor, "row width"],
-    far: Float[Tensor, "row width"],
+    near: QueryTensor,
+    far: QueryTensor,
     seen: Float[Tensor, "row k width"],
     wanted: Float[Tensor, "row k"],
-    gone: Bool[Tensor, "row width"],
-) -> Float[Tensor, "row width"]:
-    """A corner of the box that no flip of one or two coordinates improves; `gone` are those at far to begin with."""
+    at_far: Bool[Tensor, "row width"],
+) -> QueryTensor:
+    """Return a corner of the box that no flip of one or two coordinates improves, starting from `at_far`."""
     moving = torch.arange(len(near))
     for _ in range(_MOST_FLIPS):
-        keys, here = seen[moving], torch.where(gone, far, near)[moving]
+        keys, here = seen[moving], torch.where(at_far, far, near)[moving]
         error = torch.einsum("rkd,rd->rk", keys, here) - wanted[moving]
-        change = keys * (near + far - 2 * torch.where(gone, far, near))[moving, None, :]
+        change = keys * (near + far - 2 * torch.where(at_far, far, near))[moving, None, :]
         gram = change.mT @ change
         single = 2 * torch.einsum("rkd,rk->rd", change, error) + gram.diagonal(dim1=1, dim2=2)
         pairs = single[:, :, None] + single[:, None, :] + 2 * gram
@@ -192,16 +177,14 @@ def _flip(
         if not helps.any():
             break
         moving, where = moving[helps], where[helps]
-        one, two = where // near.shape[1], where % near.shape[1]
-        gone[moving, one] ^= True
-        gone[moving[one != two], two[one != two]] ^= True
-    return torch.where(gone, far, near)
+        first, second = where // near.shape[1], where % near.shape[1]
+        at_far[moving, first] ^= True
+        at_far[moving[first != second], second[first != second]] ^= True
+    return torch.where(at_far, far, near)
 
 
-def _other_neighbour(
-    exact: Float[Tensor, "row width"], nearest: Float[Tensor, "row width"]
-) -> Float[Tensor, "row width"]:
-    """The representable number on the other side of `exact`; half precision numbers are ordered like their bits."""
+def _other_neighbour(exact: QueryTensor, nearest: QueryTensor) -> QueryTensor:
+    """Return the representable number on the other side of `exact`. Half precision is ordered like its bits."""
     upwards = exact > nearest.double()
     bits = nearest.view(torch.int16)
     outwards = upwards == (nearest > 0)
@@ -211,15 +194,10 @@ def _other_neighbour(
     return torch.where(neighbour.isfinite(), neighbour, nearest)
 
 
-def _spread(
-    seen: Float[Tensor, "row k width"], wanted: Float[Tensor, "row k"], queries: Float[Tensor, "row width"]
-) -> Float[Tensor, " row"]:
+def _spread(seen: Float[Tensor, "row k width"], wanted: Float[Tensor, "row k"], queries: QueryTensor) -> Tensor:
     """ln(1 + ratio error) of each row: its largest minus its smallest error, between which empty places (0) lie."""
     error = torch.einsum("rkd,rd->rk", seen, queries) - wanted
     return error.amax(1) - error.amin(1)
-
-
-# From what a construction found to a head that is certified: the one place where factors are rounded and judged.
 
 
 class Certified(NamedTuple):

@@ -11,11 +11,34 @@ But the ones may carry any weight w >= 1. M = (w + 1) A - J with w + 1 = C / k r
 leaves ||M|| = (C / k) sigma_2(A), and gives k sqrt(R / C) / sigma_2: for square regular patterns k over the second
 singular value, the bound of arXiv:1503.07648. Other patterns try some weights: each is a valid bound.
 
-Everything hangs on ||M||_2 from above, and no number of products with M proves that: what Lanczos has not met may be
-larger (its residual says that *some* eigenvalue is near, not that it is the largest). So Lanczos makes a guess, and a
-Cholesky factorisation proves it: if mu I - M^T M has one, all eigenvalues of M^T M are below mu. Rounding errors, in
+Everything needs ||M||_2 from above, and no number of products with M proves that: Lanczos may have missed a larger
+eigenvalue (its residual says that *some* eigenvalue is near, not that it is the largest). So Lanczos makes a guess, and
+a Cholesky factorisation proves it: if mu I - M^T M has one, all eigenvalues of M^T M are below mu. Rounding errors, in
 M^T M and in the factorisation, are covered by (R + C + 2) 2^-52 trace(M^T M), and by twice that (S. M. Rump, BIT 46
 (2006) 433-452). It costs a dense product: matrices beyond `PROVED_UP_TO` go without.
+
+The logit floor: how long queries and keys must be, whatever the width, and so what precision must bear.
+
+One row. Let s be its logits, S its support with |S| entries A_j, z its visible zeros, w = ln(1 + e1), L the leak. By
+Jensen the zeros have ln sum e^s >= ln z + mean(s off S); the leak puts the support ln((1 - L) / L) above that; and with
+r_j = s_j - ln A_j, of range w, the support has ln sum_S A_j e^(r_j) <= max r <= mean(s on S) - mean(ln A on S) + w.
+Together
+
+    mean(s on S) - mean(s off S)  >=  g  =  ln(z (1 - L) / L) + mean(ln A on S) - w,
+
+which is ln(z (1 - L) / (|S| L)) - w for equal weights.
+
+All rows. Row i of C is (1 / |S_i| on S_i, -1 / z_i on its zeros, 0 where hidden) / g_i, so that q_i . (C K)_i >= 1. Of
+R such rows one has |(C K)_i|^2 <= ||C K||_F^2 / R <= ||C||_2^2 m max|k|^2 / R, m the number of keys, hence
+
+    max|q| max|k|  >=  sqrt(R / m) / ||C||_2.
+
+Typical supports of k among n keys: for a random S the squared length of mean(K on S) - mean(K off S) has expectation at
+most max|k|^2 n^2 / (k (n - k)(n - 1)) (sampling without replacement), so some support needs
+
+    max|q| max|k|  >=  g sqrt(k (n - k)(n - 1)) / n,     about sqrt(k) ln((n - k) / (k L)).
+
+Norms are those of logits q . k; a head that divides by sqrt(d) has products of norms sqrt(d) times as large.
 """
 
 from __future__ import annotations
@@ -37,25 +60,25 @@ DENSE_UP_TO = 512
 PROVED_UP_TO = 2048
 MOST_STEPS = 120
 CLOSE = 1e-5
-ROOM = 1e-5  # of the guess: what is proved is that much larger
+ROOM = 1e-5  # of the guess: the proved norm is that much larger
 WEIGHTS = (0.5, 1.0, 2.0)
 Product = Callable[[np.ndarray], np.ndarray]
 
 
 class SignRank(NamedTuple):
-    """At least this, and whether that is proved or rests on an estimate of a norm."""
+    """A lower bound, and whether it is proved or rests on an estimate of a norm."""
 
     least: float
     proved: bool
 
 
 def sign_rank(ones: csr_array) -> SignRank:
-    """The best of a few weights; never below 1."""
+    """Return the best bound of a few weights; never below 1."""
     rows, columns = ones.shape
     mean = ones.sum() / rows
     if mean == 0:
         return SignRank(1.0, True)
-    found = []
+    guesses = []
     for weight in WEIGHTS:
         total = max(weight * columns / mean, 2.0)
 
@@ -65,8 +88,8 @@ def sign_rank(ones: csr_array) -> SignRank:
         def backward(y: np.ndarray, total: float = total) -> np.ndarray:
             return np.asarray(total * (ones.T @ y) - y.sum(axis=0))
 
-        found.append((spectral_norm(forward, backward, (rows, columns)), forward))
-    guess, product = min(found, key=lambda one: one[0])
+        guesses.append((spectral_norm(forward, backward, (rows, columns)), forward))
+    guess, product = min(guesses, key=lambda pair: pair[0])
     root = math.sqrt(rows * columns)
     if root <= guess:
         return SignRank(1.0, True)
@@ -75,8 +98,10 @@ def sign_rank(ones: csr_array) -> SignRank:
 
 
 def proved_norm(guess: float, forward: Product, shape: tuple[int, int]) -> float | None:
-    """A number that the largest singular value is proved not to exceed, a little above the guess; None where the guess
-    is too small, or the matrix too large to be sure."""
+    """Return a proved upper bound of the largest singular value, a little above the guess.
+
+    Return None if the guess is too small or the matrix too large.
+    """
     if min(shape) <= DENSE_UP_TO:  # the guess comes from all singular values, to the last digits of float64
         return guess * (1 + 1e-9)
     if max(shape) > PROVED_UP_TO:
@@ -95,11 +120,10 @@ def proved_norm(guess: float, forward: Product, shape: tuple[int, int]) -> float
 
 
 def spectral_norm(forward: Product, backward: Product, shape: tuple[int, int]) -> float:
-    """Largest singular value from products; exact for small matrices, by Lanczos from a fixed start for others: an
-    estimate, with its residual added.
+    """Return the largest singular value: exact for small matrices, else a Lanczos estimate with its residual added.
 
     (scipy's svds gives up where singular values coincide, as those of a permutation do: the Krylov space is exhausted
-    after a few steps. Here that is the end.)
+    after a few steps. Here the iteration ends.)
     """
     if min(shape) <= DENSE_UP_TO:
         narrow = shape[1] <= shape[0]
@@ -127,37 +151,13 @@ def spectral_norm(forward: Product, backward: Product, shape: tuple[int, int]) -
 
 
 def _start(size: int) -> Float[np.ndarray, " size"]:
-    """Nothing is orthogonal to quadratic phases by accident, and they are the same in every run."""
+    """Return quadratic phases: no vector is orthogonal to them by accident, and they are the same in every run."""
     phases = np.cos(2 * np.pi * np.mod(np.arange(1, size + 1) ** 2 * math.sqrt(2), 1.0))
     return np.asarray(phases / np.linalg.norm(phases))
 
 
-# The logit floor: how long queries and keys must be, whatever the width, and so what precision must bear.
-#
-# One row. Let s be its logits, S its support with |S| entries A_j, z its visible zeros, w = ln(1 + e1), L the leak. By
-# Jensen the zeros have ln sum e^s >= ln z + mean(s off S); the leak puts the support ln((1 - L) / L) above that; and
-# with r_j = s_j - ln A_j, of range w, the support has ln sum_S A_j e^(r_j) <= max r <= mean(s on S) - mean(ln A on S) +
-# w. Together
-#
-#     mean(s on S) - mean(s off S)  >=  g  =  ln(z (1 - L) / L) + mean(ln A on S) - w,
-#
-# which is ln(z (1 - L) / (|S| L)) - w for equal weights.
-#
-# All rows. Row i of C is (1 / |S_i| on S_i, -1 / z_i on its zeros, 0 where hidden) / g_i, so that q_i . (C K)_i >= 1.
-# Of R such rows one has |(C K)_i|^2 <= ||C K||_F^2 / R <= ||C||_2^2 m max|k|^2 / R, m the number of keys, hence
-#
-#     max|q| max|k|  >=  sqrt(R / m) / ||C||_2.
-#
-# Typical supports of k among n keys: for a random S the squared length of mean(K on S) - mean(K off S) has
-# expectation at most max|k|^2 n^2 / (k (n - k)(n - 1)) (sampling without replacement), so some support needs
-#
-#     max|q| max|k|  >=  g sqrt(k (n - k)(n - 1)) / n,     about sqrt(k) ln((n - k) / (k L)).
-#
-# Norms are those of logits q . k; a head that divides by sqrt(d) has products of norms sqrt(d) times as large.
-
-
 def logit_floor(pattern: Pattern, accuracy: Accuracy) -> float:
-    """What max|q| max|k| cannot go below for this pattern; 0 where no row has a zero to suppress."""
+    """Return a lower bound of max|q| max|k| for this pattern; 0 if no row has a zero to suppress."""
     from scipy.sparse import csr_array
 
     zeros = pattern.visible - pattern.counts
@@ -193,7 +193,7 @@ def _by_sums(pattern: Pattern, on: np.ndarray, off: np.ndarray, used: np.ndarray
 
 
 def typical_logit_floor(n: int, k: int, accuracy: Accuracy) -> float:
-    """What max|q| max|k| cannot go below for some support of k of n keys; 0 where there is none to suppress."""
+    """Return a lower bound of max|q| max|k| for some support of k of n keys; 0 if there is no zero to suppress."""
     if k >= n:
         return 0.0
     gap = math.log((n - k) / k * (1 - accuracy.leak) / accuracy.leak) - math.log1p(accuracy.ratio_error)

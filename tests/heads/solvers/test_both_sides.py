@@ -10,9 +10,8 @@ from attnscope.constructions.joint import joint
 from attnscope.heads.accuracy import Accuracy, Factors
 from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import certified, rounded
-from attnscope.heads.solvers import both_sides
-from attnscope.heads.solvers.both_sides import TwoSides, ratio_residuals
-from attnscope.heads.solvers.descent import Target
+from attnscope.heads.solvers import descent
+from attnscope.heads.solvers.descent import Target, TwoSides, ratio_residuals
 
 EXACT = torch.float64
 
@@ -35,7 +34,7 @@ def somewhere(pattern: Pattern, width: int) -> tuple[torch.Tensor, torch.Tensor]
 
 def test_a_step_is_the_smallest_that_solves_the_linear_equations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the pseudo-inverse of the Jacobian that automatic differentiation gives."""
-    monkeypatch.setattr(both_sides, "ENOUGH", 1e-14)
+    monkeypatch.setattr(descent, "ENOUGH", 1e-14)
     pattern = wheel(7, "random")
     target = Target.of(pattern, EXACT)
     queries, keys = somewhere(pattern, 3)
@@ -44,7 +43,7 @@ def test_a_step_is_the_smallest_that_solves_the_linear_equations(monkeypatch: py
     )
     jacobian = torch.cat([of_queries.flatten(1), of_keys.flatten(1)], dim=1)
     wanted = -torch.linalg.pinv(jacobian, rtol=1e-10) @ ratio_residuals(queries, keys, target).flatten()
-    to_queries, to_keys = both_sides._smallest_step(queries, keys, target, iterations=200)
+    to_queries, to_keys = descent._smallest_step(queries, keys, target, iterations=200)
     found = torch.cat([to_queries.flatten(), to_keys.flatten()])
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-8)
 

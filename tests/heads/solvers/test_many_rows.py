@@ -13,9 +13,8 @@ from attnscope.heads.head import Rows
 from attnscope.heads.pattern import Pattern
 from attnscope.heads.solvers import many_rows
 from attnscope.heads.solvers.keys import gaussian, torus
-from attnscope.heads.solvers.many_rows import VIOLATION, directions, equations
+from attnscope.heads.solvers.many_rows import VIOLATION, directions, equations, lifted
 from attnscope.heads.solvers.separation import STATUSES, separated
-from attnscope.heads.solvers.settling import lifted
 
 MARGIN = 9.0
 

@@ -16,8 +16,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.heads.accuracy import DTYPES, Accuracy, Dtype
 from attnscope.heads.certificate import certify
 from attnscope.heads.pattern import Pattern
-from attnscope.heads.solvers.theorem import curve
-from attnscope.heads.solvers.universality import queries_of_proof, universal_head, universality, universality_of
+from attnscope.heads.solvers.universality import curve, queries_of_proof, universal_head, universality, universality_of
 
 
 def every_row(n: int, k: int, spread: float) -> Pattern:

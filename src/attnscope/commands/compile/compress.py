@@ -228,7 +228,7 @@ class _Asked:
 
     @torch.no_grad()
     def certify(self, head: Head) -> MarginCertificate:
-        """Every row from the rounded tensors, each logit as far off as rounding can bring it (`heads.slack`)."""
+        """Every row from the rounded tensors, each logit as far off as rounding can bring it (`heads.certificate`)."""
         chosen = torch.from_numpy(self.chosen)
         gap, largest, unit = [], 0.0, UNITS[precision(head.dtype)]
         for first in range(0, len(chosen), _ROWS):

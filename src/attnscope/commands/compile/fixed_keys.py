@@ -36,11 +36,10 @@ from attnscope.heads.facts import Universality
 from attnscope.heads.head import Head, Rows
 from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import HALF, rounded, surely_certified
-from attnscope.heads.solvers.both_sides import interpolated
+from attnscope.heads.solvers.interpolation import interpolated, settled
 from attnscope.heads.solvers.keys import Keys, make_keys
 from attnscope.heads.solvers.largest_margin import largest_margin
-from attnscope.heads.solvers.many_rows import directions, equations
-from attnscope.heads.solvers.settling import lifted, settled, whole_margin
+from attnscope.heads.solvers.many_rows import directions, equations, lifted, whole_margin
 from attnscope.heads.solvers.universality import universal_head, universality_of
 from attnscope.heads.solvers.universality import universality as worst_of_all
 
@@ -180,7 +179,7 @@ class QueriesForMany:
     """Queries for many patterns on the same keys.
 
     Rows of all patterns are solved together (`solvers.many_rows`), lifted to the whole margin on the stored keys
-    (`solvers.settling`) and checked by `surely_certified`, which is never kinder than the certificate. Rows that do not
+    (`lifted`) and checked by `surely_certified`, which is never kinder than the certificate. Rows that do not
     pass go through the certificate itself, first only as long as the leak asks for, then as `queries_for` finds them.
 
     Where there are few supports (n^k at most 2^18: every pair of up to 512 keys), the direction of a support is

@@ -1,24 +1,24 @@
-"""Descent on a pattern: the slope of a leak with respect to queries and keys, in one fused pass over blocks of rows.
+"""Descent on a pattern: the slope of the leak in queries and keys, in one fused pass; and steps onto exact ratios.
 
 For row i with support S write s_j = q . k_j for its logits and L = lse(s on S). With
 
     e_j = exp(s_j - L)   off the support,        U = sum of e_j,        z = U / (1 + U)
 
-z is the leak of the row: the share of its attention that falls on zeros. The height that is gone down is
+z is the leak of the row: the share of its attention that falls on zeros. Descent minimises the height
 
     sum over rows of  urgency h(ln U)  +  stiffness / 2 * sum over S of (r_j - mean r)^2,      r_j = s_j - ln A_ij
 
-where h' = z / (z + forgiven): a row that leaks much is pulled with force 1 however much it leaks (so hopeless rows do
-not fall silent, as they would if z itself were minimised), and a row that leaks far less than `forgiven` is left alone.
-`urgency` weighs the rows: keys listen more to rows that have failed for long.
+where h' = z / (z + forgiven): a row that leaks much is pulled with force 1 however much it leaks (if z itself were
+minimised, hopeless rows would stop pulling), and a row that leaks far less than `forgiven` is left alone. `urgency`
+weighs the rows: rows that have failed for long pull more on the keys.
 
 The slope with respect to the logits, by the chain rule through ln U = ln sum exp(s off S) - lse(s on S):
 
     off the support    a e_j,       a = urgency h' / U = urgency / ((z + forgiven) (1 + U))
     on the support     -a U softmax(s on S)_j + stiffness (r_j - mean r)
 
-Both are written over the block of e (divided by a, which is put back on the thin side of the products), so a block is
-touched by one product, one exp and two products: d/dq = ds K and d/dk = ds^T q.
+Both overwrite the block of e (divided by a, which is put back on the thin side of the products), so a block needs one
+product, one exp and two products: d/dq = ds K and d/dk = ds^T q.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attnscope.heads.head import KeyTensor, QueryTensor
 from attnscope.heads.pattern import Pattern
 
 BLOCK_ELEMENTS = 2**19  # numbers of one block: 2 MB in float32, which stays in the cache between the products
-# e^30 squared and summed over any row still fits single precision; e^-50 weighs nothing, and numbers so small that they
-# are stored without a leading digit (below e^-87) would make the products ten times slower.
+# e^30 squared and summed over any row still fits single precision; e^-50 weighs nothing, and subnormal numbers (below
+# e^-87) would make the products ten times slower.
 EXPONENTS = (-50.0, 30.0)
 
 
@@ -54,23 +55,23 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class Slopes:
-    """Where the height falls, and the leak of every row at this place."""
+    """The gradient of the height, and the leak of every row."""
 
-    queries: Float[Tensor, "row width"]
-    keys: Float[Tensor, "key width"]
+    queries: QueryTensor
+    keys: KeyTensor
     leaks: Float[Tensor, " row"]
 
 
 def slopes(
-    queries: Float[Tensor, "row width"],
-    keys: Float[Tensor, "key width"],
+    queries: QueryTensor,
+    keys: KeyTensor,
     target: Target,
     urgency: Float[Tensor, " row"],
     *,
     forgiven: float,
     stiffness: float,
 ) -> Slopes:
-    """The gradient of the height above, and the leaks; memory is one block whatever the size of the pattern."""
+    """Return the gradient of the height, and the leaks, in memory of one block."""
     n, n_keys = len(queries), len(keys)
     for_queries, for_keys = torch.empty_like(queries), torch.zeros_like(keys)
     leaks = queries.new_empty(n)
@@ -103,13 +104,11 @@ def slopes(
     return Slopes(for_queries, for_keys, leaks)
 
 
-def onto_ratios(
-    queries: Float[Tensor, "row width"], keys: Float[Tensor, "key width"], target: Target
-) -> Float[Tensor, "row width"]:
-    """`ratios.with_exact_ratios` for every step of a descent: normal equations in float64 instead of a pseudo-inverse.
+def onto_ratios(queries: QueryTensor, keys: KeyTensor, target: Target) -> QueryTensor:
+    """`with_exact_ratios` for every step of a descent: normal equations in float64 instead of a pseudo-inverse.
 
-    A ridge of 1e-12 of the mean square stands in for the rank decision, so rows that have no exact solution (more
-    support keys than width + 1) get a nearly least-squares one.
+    A ridge of 1e-12 of the mean square replaces the rank decision, so rows without an exact solution (more support keys
+    than width + 1) get a nearly least-squares one.
     """
     if target.support.shape[1] == 1:
         return queries
@@ -131,7 +130,7 @@ def onto_ratios(
 
 
 class Adam:
-    """Adam (arXiv:1412.6980) on one tensor in place, without the bookkeeping of an optimiser for whole models."""
+    """Adam (arXiv:1412.6980) on one tensor, in place."""
 
     def __init__(self, values: Tensor, first_decay: float = 0.9, second_decay: float = 0.98) -> None:
         self.values, self.decays, self.steps = values, (first_decay, second_decay), 0
@@ -144,3 +143,92 @@ class Adam:
         self.square.mul_(second).addcmul_(slope, slope, value=1 - second)
         spread = (self.square / (1 - second**self.steps)).sqrt_().add_(1e-12)
         self.values.addcdiv_(self.mean, spread, value=-rate / (1 - first**self.steps))
+
+
+Pair = tuple[QueryTensor, KeyTensor]
+ENOUGH = 1e-3  # of the residual at the start of a round: the next round sees to the rest
+
+
+class TwoSides:
+    """Exact ratios where rows are fuller than the head is wide: keys move as well as queries.
+
+    softmax gives row i its proportions exactly when t_ij = q_i . k_j - ln A_ij is the same on all of its support. A
+    query alone can do that for |S| <= width keys and have a direction left to keep the others away; beyond that it
+    cannot. All queries and keys together can: there are (n + n_keys) * width numbers for sum(|S_i| - 1) equations,
+    however full a single row is. With C the centring of each row over its support, a step (dq, dk) changes C t to first
+    order by
+
+        J (dq, dk) = C (k_j . dq_i + q_i . dk_j),        J^T l = (sum over j of l_ij k_j,  sum over i of l_ij q_i),
+
+    l centred. The smallest step with C t + J (dq, dk) = 0 is J^T l with J J^T l = -C t, which conjugate gradients solve
+    without a matrix; C t is then of second order, and a few rounds (Gauss and Newton's) make it as small as required.
+
+    Full rows, with as many keys as the width or more, move queries and keys together. Then the roomy rows, whose
+    queries have room, move queries alone.
+    """
+
+    def __init__(self, target: Target, width: int) -> None:
+        full = target.real.sum(1) >= width
+        self.full, self.roomy = full.nonzero()[:, 0], (~full).nonzero()[:, 0]
+        self.of_full, self.of_roomy = _some(target, self.full), _some(target, self.roomy)
+
+    def onto_ratios(self, queries: QueryTensor, keys: KeyTensor, *, rounds: int, iterations: int) -> Pair:
+        """Return nearby queries and keys with exact ratios in roomy rows, and nearly exact ones in full rows."""
+        precision = queries.dtype
+        queries, keys = queries.double(), keys.double()  # in float32 conjugate gradients lose their way
+        of_full = queries[self.full]
+        for _ in range(rounds):
+            to_queries, to_keys = _smallest_step(of_full, keys, self.of_full, iterations)
+            of_full, keys = of_full + to_queries, keys + to_keys
+        answer = queries.clone()
+        answer[self.full] = of_full
+        keys = keys.to(precision)  # queries alone then repair what rounding has left in roomy rows
+        answer[self.roomy] = onto_ratios(queries[self.roomy], keys.double(), self.of_roomy)
+        return answer.to(precision), keys
+
+
+def _some(target: Target, rows: Int[Tensor, " some"]) -> Target:
+    """Return these rows with no more places than their fullest needs: real places come first."""
+    most = int(target.real[rows].sum(1).max()) if len(rows) else 1
+    logs = target.log_weights[rows, :most].double()
+    return Target(target.support[rows, :most], logs, target.real[rows, :most], False)
+
+
+def ratio_residuals(queries: QueryTensor, keys: KeyTensor, target: Target) -> Float[Tensor, "row k"]:
+    """C t: how far the logits of every support entry are from its logarithm, the mean of its row subtracted."""
+    return _centred(torch.einsum("rkd,rd->rk", keys[target.support], queries) - target.log_weights, target)
+
+
+def _smallest_step(queries: Tensor, keys: Tensor, target: Target, iterations: int) -> Pair:
+    on = keys[target.support]
+
+    def across(multipliers: Float[Tensor, "row k"]) -> Pair:  # J^T
+        to_keys = torch.zeros_like(keys)
+        to_keys.index_add_(0, target.support.flatten(), (multipliers[..., None] * queries[:, None]).flatten(0, 1))
+        return torch.einsum("rk,rkd->rd", multipliers, on), to_keys
+
+    def change(to_queries: Tensor, to_keys: Tensor) -> Float[Tensor, "row k"]:  # J
+        along_keys = torch.einsum("rkd,rd->rk", to_keys[target.support], queries)
+        return _centred(torch.einsum("rkd,rd->rk", on, to_queries) + along_keys, target)
+
+    left = -ratio_residuals(queries, keys, target)
+    multipliers, direction = torch.zeros_like(left), left.clone()
+    first = square = float(left.square().sum())
+    for _ in range(iterations):
+        if not square > ENOUGH**2 * first:
+            break
+        moved = change(*across(direction))
+        curvature = float((direction * moved).sum())
+        if not curvature > 0:  # no step changes anything
+            break
+        length = square / curvature
+        multipliers += length * direction
+        left -= length * moved
+        before, square = square, float(left.square().sum())
+        direction = left + square / before * direction
+    return across(multipliers)
+
+
+def _centred(values: Float[Tensor, "row k"], target: Target) -> Float[Tensor, "row k"]:
+    values = values.masked_fill(~target.real, 0)
+    return (values - values.sum(1, keepdim=True) / target.real.sum(1, keepdim=True)).masked_fill(~target.real, 0)

@@ -1,9 +1,9 @@
-"""Keys that know no pattern: n unit vectors in a given width, made once, on which queries are sought later.
+"""Keys that depend on no pattern: n unit vectors in a given width, on which queries are sought later.
 
-What makes keys good depends on how queries are found on them. Interpolation (`frame`) wants small coherence
-mu = max |k_i . k_j|, which is never below the Welch bound sqrt((n - d) / (d (n - 1))). Separation (`margin`) wants
-the support of every row to be a face of the polytope of the keys, which is another matter: keys on a trigonometric
-curve have coherence close to 1 and yet every floor(d/2) of them are a face (cyclic polytopes, Gale 1963).
+Which keys are good depends on how queries are found. Interpolation (`frame`) wants small coherence
+mu = max |k_i . k_j|, which is never below the Welch bound sqrt((n - d) / (d (n - 1))). Separation (`margin`) wants the
+support of every row to be a face of the polytope of the keys: keys on a trigonometric curve have coherence close to 1
+and yet every floor(d/2) of them are a face (cyclic polytopes, Gale 1963).
 """
 
 from __future__ import annotations
@@ -13,27 +13,25 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from attnscope.core.errors import RefusalError, nearest
-from attnscope.heads.accuracy import Dtype
+from attnscope.heads.accuracy import Dtype, KeyArray
 
 Kind = Literal["gaussian", "orthogonal_blocks", "low_coherence", "reed_solomon", "alltop", "torus"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-Array = Float[np.ndarray, "key width"]
 
 _BLOCK = 1024
 _SPEEDS_PRODUCTS = 2**24
-_STRIP = 6  # waves up to which a strip of frequencies measured better than a disc of them
-_DESCENT_PRODUCTS = 6e8  # inner products that the optimisation of low-coherence keys may spend, all steps together
+_STRIP = 6  # waves up to which a strip of frequencies measured better than a disc
+_DESCENT_PRODUCTS = 6e8  # inner products that all steps for low-coherence keys may spend together
 
 
 @dataclass(frozen=True, eq=False)
 class Keys:
-    """Keys that depend on no pattern; which patterns they serve is seen when queries are sought. `seed` is None where a
-    running generator made them."""
+    """Keys and their coherence. `seed` is None if a running generator made them."""
 
-    array: Array
+    array: KeyArray
     kind: Kind
     coherence: float
     welch_bound: float
@@ -44,12 +42,12 @@ class Keys:
         return int(self.array.shape[1])
 
     def facts(self) -> dict[str, object]:
-        """What a construction notes about its keys."""
+        """Return what a construction notes about its keys."""
         return {"keys": self.kind, "coherence": self.coherence, "welch_bound": self.welch_bound}
 
 
 def make_keys(n: int, width: int, kind: str, rng: np.random.Generator, *, separated: bool, dtype: Dtype) -> Keys:
-    """Keys of one kind; `auto` takes the kind that suits interpolation or (`separated`) separation best."""
+    """Make keys of one kind; `auto` takes the kind that suits interpolation or (`separated`) separation best."""
     if n < 1 or width < 1:
         raise RefusalError(f"There are no {n} keys of width {width}: ask for at least one key of width 1.")
     chosen = best_kind(n, width, separated=separated, dtype=dtype) if kind == "auto" else _known(kind)
@@ -65,10 +63,10 @@ def _known(kind: str) -> Kind:
 
 
 def best_kind(n: int, width: int, *, separated: bool, dtype: Dtype) -> Kind:
-    """The kind that measured best, from the size and the precision alone.
+    """Return the kind that measured best for this size and precision.
 
-    Separation on the torus needs 3k coordinates and a few more where Gaussian keys need 2k ln(n/d), but queries of norm
-    1e3 to 1e6, which half precision does not bear.
+    Separation on the torus needs a little more than 3k coordinates, Gaussian keys 2k ln(n/d), but the torus needs
+    queries of norm 1e3 to 1e6, which half precision cannot hold.
     """
     if n <= width:
         return "orthogonal_blocks"
@@ -77,8 +75,8 @@ def best_kind(n: int, width: int, *, separated: bool, dtype: Dtype) -> Kind:
     return "low_coherence"
 
 
-def coherence(keys: Array) -> float:
-    """max |k_i . k_j| / (|k_i| |k_j|) over pairs, in blocks: 0 for one key, and for orthogonal ones."""
+def coherence(keys: KeyArray) -> float:
+    """Return max |k_i . k_j| / (|k_i| |k_j|) over pairs, in blocks; 0 for one key, and for orthogonal ones."""
     unit = _unit(keys)
     largest = 0.0
     for first in range(0, len(unit), _BLOCK):
@@ -94,22 +92,22 @@ def welch_bound(n: int, width: int) -> float:
     return float(np.sqrt((n - width) / (width * (n - 1)))) if n > width else 0.0
 
 
-def gaussian(n: int, width: int, rng: np.random.Generator) -> Array:
+def gaussian(n: int, width: int, rng: np.random.Generator) -> KeyArray:
     """Independent directions: coherence about sqrt(4 ln n / d)."""
     return _unit(rng.standard_normal((n, width)))
 
 
-def orthogonal_blocks(n: int, width: int, rng: np.random.Generator) -> Array:
+def orthogonal_blocks(n: int, width: int, rng: np.random.Generator) -> KeyArray:
     """Random orthonormal bases side by side: inside a basis nothing leaks at all."""
     blocks = np.linalg.qr(rng.standard_normal((-(-n // width), width, width)))[0]
     return np.ascontiguousarray(blocks.reshape(-1, width)[:n])
 
 
-def low_coherence(n: int, width: int, rng: np.random.Generator) -> Array:
+def low_coherence(n: int, width: int, rng: np.random.Generator) -> KeyArray:
     """Gaussian keys pushed apart: descent on the soft maximum ln sum exp(t (k_i . k_j)^2) with t rising.
 
-    The gradient is sum_j w_ij (k_i . k_j) k_j with softmax weights w, so only the worst pairs move. Spending is bounded
-    by the number of inner products; where that buys few steps the keys stay near Gaussian ones.
+    The gradient is sum_j w_ij (k_i . k_j) k_j with softmax weights w, so only the worst pairs move. The number of inner
+    products is bounded; where that allows few steps the keys stay near Gaussian ones.
     """
     keys = gaussian(n, width, rng).astype(np.float32)
     if width == 1 or n == 1:
@@ -125,13 +123,12 @@ def low_coherence(n: int, width: int, rng: np.random.Generator) -> Array:
         if size == 0:
             break
         speed = 0.8 * speed + 0.2 * gradient / size
-        keys = _unit(keys - 0.3 * max(welch_bound(n, width), n**-0.5) * (1 - step / (steps + 1)) * speed).astype(
-            np.float32
-        )
+        rate = 0.3 * max(welch_bound(n, width), n**-0.5) * (1 - step / (steps + 1))
+        keys = _unit(keys - rate * speed).astype(np.float32)
     return _unit(best.astype(np.float64))
 
 
-def _soft_coherence_gradient(keys: Float[np.ndarray, "key width"], sharpness: float) -> tuple[np.ndarray, float]:
+def _soft_coherence_gradient(keys: KeyArray, sharpness: float) -> tuple[np.ndarray, float]:
     gradient, largest = np.empty_like(keys), 0.0
     for first in range(0, len(keys), _BLOCK):
         products = keys[first : first + _BLOCK] @ keys.T
@@ -140,7 +137,7 @@ def _soft_coherence_gradient(keys: Float[np.ndarray, "key width"], sharpness: fl
         squares = products * products
         worst = float(squares.max())
         largest = max(largest, worst)
-        # Exponents stop at -30: what is lost is nothing, and numbers too small to be normal would be slow to multiply.
+        # Exponents stop at -30: nothing is lost, and subnormal numbers would be slow to multiply.
         squares -= worst
         squares *= sharpness
         np.exp(np.maximum(squares, -30, out=squares), out=squares)
@@ -149,11 +146,11 @@ def _soft_coherence_gradient(keys: Float[np.ndarray, "key width"], sharpness: fl
     return gradient, largest
 
 
-def reed_solomon(n: int, width: int, rng: np.random.Generator) -> Array:
+def reed_solomon(n: int, width: int, rng: np.random.Generator) -> KeyArray:
     """DeVore 2007: graphs of the polynomials of degree <= r over F_p, as 0/1 vectors on the p x p grid, over sqrt(p).
 
     Two polynomials of degree <= r agree in at most r of p places, so p^(r+1) keys in width p^2 have coherence r/p, and
-    exactly r/p as soon as n > p^r. The largest p with p^2 <= width is taken; what is left of the width stays zero.
+    exactly r/p as soon as n > p^r. The largest p with p^2 <= width is taken; the rest of the width stays zero.
     """
     p = max((q for q in primes(int(width**0.5))), default=0)
     if p == 0 or n > p**p:
@@ -161,7 +158,8 @@ def reed_solomon(n: int, width: int, rng: np.random.Generator) -> Array:
         raise RefusalError(
             f"There are no {n} Reed-Solomon keys of width {width}: the nearest usable width is {usable}."
         )
-    digits = np.arange(n)[:, None] // p ** np.arange(_degree(n, p) + 1) % p
+    degree = next(r for r in range(n) if p ** (r + 1) >= n)
+    digits = np.arange(n)[:, None] // p ** np.arange(degree + 1) % p
     values = np.zeros((n, p), dtype=np.int64)
     for coefficient in digits.T[::-1]:
         values = (values * np.arange(p) + coefficient[:, None]) % p
@@ -170,19 +168,12 @@ def reed_solomon(n: int, width: int, rng: np.random.Generator) -> Array:
     return keys
 
 
-def _degree(n: int, p: int) -> int:
-    degree = 0
-    while p ** (degree + 1) < n:
-        degree += 1
-    return degree
-
-
-def alltop(n: int, width: int, rng: np.random.Generator) -> Array:
+def alltop(n: int, width: int, rng: np.random.Generator) -> KeyArray:
     """Alltop 1980: f_ab(t) = exp(2 pi i ((t + a)^3 + b t) / p) / sqrt(p), p >= 5 prime: p^2 keys, coherence 1/sqrt(p).
 
     The keys are complex. In real form (real parts, then imaginary parts) their products are the real parts of the
     complex ones, so coherence stays below 1/sqrt(p), but p complex coordinates take a width of 2 p. The largest such p
-    is taken; what is left of the width stays zero.
+    is taken; the rest of the width stays zero.
     """
     p = max((q for q in primes(width // 2) if q >= 5), default=0)
     if p == 0 or n > p**2:
@@ -198,7 +189,7 @@ def alltop(n: int, width: int, rng: np.random.Generator) -> Array:
     return keys
 
 
-def torus(n: int, width: int, rng: np.random.Generator) -> Array:
+def torus(n: int, width: int, rng: np.random.Generator) -> KeyArray:
     """Waves on a torus: key j stands at the angles (j, a j) 2 pi / p and holds exp(i f . angles) for f of a set F.
 
     A query is then a trigonometric polynomial with frequencies in F and -F. Take any set H of frequencies whose
@@ -227,30 +218,29 @@ def torus(n: int, width: int, rng: np.random.Generator) -> Array:
     waves = waves[:, 0] + _speed(waves, p) * waves[:, 1]
     angles = 2 * np.pi / p * (np.arange(n)[:, None] * (waves % p) % p)
     columns = [np.cos(angles), np.sin(angles)]
-    if width % 2:  # neighbours take turns: a column of one size keeps all keys on one sphere
+    if width % 2:  # alternating signs: a column of one size keeps all keys on one sphere
         columns.append(1.0 - 2.0 * (np.arange(n)[:, None] % 2))
     return _unit(np.concatenate(columns, axis=1)[order])
 
 
 def _frequencies(count: int) -> Int[np.ndarray, "wave two"]:
-    """`count` frequencies (f_1, f_2), one of each pair f, -f: the strip by |f_1| + |f_2| / 2, beyond it a disc."""
-    reach = count if count <= _STRIP else int(count**0.5) + 2
+    """Return `count` frequencies (f_1, f_2), one of each pair f, -f: a strip by |f_1| + |f_2| / 2, beyond it a disc."""
     if count <= _STRIP:
-        every = [(f, 0) for f in range(1, reach + 1)] + [(f, 1) for f in range(-reach, reach + 1)]
+        every = [(f, 0) for f in range(1, count + 1)] + [(f, 1) for f in range(-count, count + 1)]
         return np.array(sorted(every, key=lambda f: (abs(f[0]) + f[1] / 2, f[1], -f[0]))[:count])
+    reach = int(count**0.5) + 2
     every = [(f, g) for f in range(-reach, reach + 1) for g in range(reach + 1) if g > 0 or f > 0]
     return np.array(sorted(every, key=lambda f: (f[0] ** 2 + f[1] ** 2, -f[1], f[0]))[:count])
 
 
 def _speed(waves: Int[np.ndarray, "wave two"], p: int) -> int:
-    """The a for which waves f_1 + a f_2 modulo p give the least coherent keys.
+    """Return the a for which waves f_1 + a f_2 modulo p give the least coherent keys.
 
-    Products of keys depend on the distance of their places alone, s -> sum of cos(2 pi f s / p): one table of the
+    Products of keys depend on the distance s of their places alone, s -> sum of cos(2 pi f s / p): one table of the
     cosine serves every a.
     """
-    speeds = np.unique(
-        np.linspace(2, max(2, p // 2), max(1, min(p // 2, _SPEEDS_PRODUCTS // (p * len(waves))))).astype(int)
-    )
+    count = max(1, min(p // 2, _SPEEDS_PRODUCTS // (p * len(waves))))
+    speeds = np.unique(np.linspace(2, max(2, p // 2), count).astype(int))
     cosine = np.cos(2 * np.pi / p * np.arange(p))
     place = np.arange(1, p)[:, None]
     worst = [float(cosine[place * ((waves[:, 0] + a * waves[:, 1]) % p) % p].sum(1).max()) for a in speeds.tolist()]
@@ -258,7 +248,7 @@ def _speed(waves: Int[np.ndarray, "wave two"], p: int) -> int:
 
 
 def primes(last: int) -> list[int]:
-    """The primes up to and including `last`."""
+    """Return the primes up to and including `last`."""
     sieve = np.ones(max(last + 1, 2), dtype=bool)
     sieve[:2] = False
     for number in range(2, int(max(last, 0) ** 0.5) + 1):

@@ -1,13 +1,13 @@
 """Factors of largest margin on fixed keys: solve every row, check every solution, repair what does not check, settle.
 
-A solution is believed when its duality gap and its worst violation are small, never because the solver said so. With
-base the smallest query with the row's ratios, N the active normals projected off the equations and b their offsets,
+A solution is accepted only if its duality gap and its worst violation are small. With base the smallest query with the
+row's ratios, N the active normals projected off the equations and b their offsets,
 
     primal = |q - base|^2 / 2,      dual = u . (b - N base) - |N^T u|^2 / 2,     u >= 0,      dual <= optimum <= primal.
 
 Rows that fail the check are solved again, one by one, as a least-distance problem by non-negative least squares
 (Lawson and Hanson 1974, chapter 23). Rows whose support is not a face of the polytope of the keys have no solution:
-they are named in the notes, and get the better of interpolation and of the solver's last point.
+the notes list them, and they get the better of interpolation and of the solver's last point.
 """
 
 from __future__ import annotations
@@ -18,30 +18,29 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from attnscope.core.progress import Advance, silent
-from attnscope.heads.accuracy import Accuracy, Factors, with_exact_ratios
+from attnscope.heads.accuracy import Accuracy, Factors, KeyArray, with_exact_ratios
 from attnscope.heads.pattern import Pattern
-from attnscope.heads.solvers.both_sides import NAMED_ROWS, interpolation, leaking
+from attnscope.heads.solvers.interpolation import NAMED_ROWS, borne, interpolation, leaking, settled
 from attnscope.heads.solvers.keys import Keys
 from attnscope.heads.solvers.separation import STATUSES, Separation, separated
-from attnscope.heads.solvers.settling import borne, settled
 
-CHECKED = 1e-6  # largest relative duality gap, and violation in parts of the margin, of a solution that is believed
-_BEYOND = 10  # times the norm that the precision bears: there the solver gives a row up
+CHECKED = 1e-6  # largest relative duality gap, and violation in parts of the margin, of an accepted solution
+_BEYOND = 10  # times the norm that the precision bears: there the solver gives up a row
 _BLOCK_ELEMENTS = 2**20
 
 
 def largest_margin(pattern: Pattern, keys: Keys, accuracy: Accuracy, advance: Advance = silent) -> Factors:
-    """Factors on these keys: exact ratios, each query the smallest one that keeps every other key `margin` below."""
+    """Return factors on these keys: exact ratios, each query the smallest that keeps all other keys a margin below."""
     margin = float(np.log(pattern.n_keys / accuracy.leak))
     solution = separated(pattern, keys.array, margin, _BEYOND * borne(accuracy, keys.width), advance)
     solution, repaired = repair(solution, pattern, keys.array, margin)
-    found = settled(solution.base, solution.queries - solution.base, keys.array, pattern, accuracy)
-    queries, met = found.queries, found.met.copy()
+    scaled = settled(solution.base, solution.queries - solution.base, keys.array, pattern, accuracy)
+    queries, met = scaled.queries, scaled.met.copy()
     rest = np.flatnonzero(~met)
     if len(rest):
         base, direction = interpolation(pattern, keys.array, rest)
         other = settled(base, direction, keys.array, pattern, accuracy, rest)
-        better = other.log_odds < found.log_odds[rest]
+        better = other.log_odds < scaled.log_odds[rest]
         queries[rest[better]], met[rest[better]] = other.queries[better], other.met[better]
     gap, violation = check(solution, pattern, keys.array, margin)
     solved = solution.status == STATUSES.index("separated")
@@ -61,9 +60,9 @@ def largest_margin(pattern: Pattern, keys: Keys, accuracy: Accuracy, advance: Ad
 
 
 def check(
-    solution: Separation, pattern: Pattern, keys: Float[np.ndarray, "key width"], margin: float
+    solution: Separation, pattern: Pattern, keys: KeyArray, margin: float
 ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
-    """Relative duality gap, and worst violation in parts of the margin, of every row, from the solution alone."""
+    """Return relative duality gap and worst violation (in parts of the margin) of every row."""
     support, weights, real = pattern.padded()
     gap, violation = np.empty(pattern.n), np.empty(pattern.n)
     step = max(1, min(_BLOCK_ELEMENTS // pattern.n_keys, _BLOCK_ELEMENTS // keys.shape[1] ** 2))
@@ -85,10 +84,8 @@ def check(
     return gap, violation
 
 
-def repair(
-    solution: Separation, pattern: Pattern, keys: Float[np.ndarray, "key width"], margin: float
-) -> tuple[Separation, int]:
-    """Solve rows that stopped, or do not check, again by non-negative least squares; how many there were."""
+def repair(solution: Separation, pattern: Pattern, keys: KeyArray, margin: float) -> tuple[Separation, int]:
+    """Solve rows that stopped or fail the check again, by non-negative least squares; return also how many."""
     gap, violation = check(solution, pattern, keys, margin)
     status = solution.status.copy()
     wrong = (status == STATUSES.index("separated")) & ~((gap <= CHECKED) & (violation <= CHECKED))
@@ -115,9 +112,9 @@ def repair(
 
 
 def least_distance(
-    pattern: Pattern, keys: Float[np.ndarray, "key width"], row: int, margin: float, base: np.ndarray, scale: float
+    pattern: Pattern, keys: KeyArray, row: int, margin: float, base: np.ndarray, scale: float
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]] | None:
-    """The smallest q = base + z, E z = 0, G z >= h, with its active keys and multipliers; None where there is none.
+    """Return the smallest q = base + z, E z = 0, G z >= h, with its active keys and multipliers; None if impossible.
 
     With u >= 0 minimising |[G h]^T u - (0, .., 0, 1)| and r the residual, z = -r[:-1] / r[-1]; r = 0 means no z at all.
     """
@@ -135,7 +132,7 @@ def least_distance(
     goal[-1] = 1
     try:
         u, _ = nnls(system, goal, maxiter=50 * len(system))
-    except RuntimeError:  # too many iterations: the row stays as it was, and is reported as stopped
+    except RuntimeError:  # too many iterations: the row is reported as stopped
         return base, (np.zeros(0, dtype=np.int64), np.zeros(0))
     residual = system @ u - goal
     if residual[-1] > -1e-14:
@@ -145,7 +142,7 @@ def least_distance(
 
 
 def _unseen(pattern: Pattern, rows: np.ndarray, support: np.ndarray) -> Bool[np.ndarray, "row key"]:
-    """Keys that no half-space belongs to: the support's own, and those a causal mask hides."""
+    """Return keys without a half-space: the support's own, and those a causal mask hides."""
     unseen = np.zeros((len(rows), pattern.n_keys), dtype=bool)
     unseen[np.arange(len(rows))[:, None], support] = True
     if pattern.causal:

@@ -1,4 +1,4 @@
-"""Queries of largest margin for rows of many patterns at once, on torch: the programme of `solvers.separation`, fast.
+"""Queries of largest margin for rows of many patterns at once, on torch: the program of `solvers.separation`, fast.
 
 Row by row the method is the same (Goldfarb and Idnani 1983); three things differ.
 
@@ -18,28 +18,30 @@ projected off E: keys beside the support have short normals and decide in the en
 **No row waits for another.** Rows are worked on in lanes; a lane whose row is done takes the next row.
 
 A row is done when z = q - base gives every half-space at least 1 - `violation` of what base leaves it to need. Such a z
-is dual feasible, so it is no longer than the best one, and lifted until the whole margin is there (`solvers.lifting`)
-it is longer by at most 1 / (1 - violation): that is the tolerance of the margin. What rounding has done to T in the
-meantime cannot pass unseen, because lifting and the certificate start from the keys again.
+is dual feasible, so it is no longer than the best one, and scaled up to the whole margin (`lifted`) it is longer by at
+most 1 / (1 - violation): that is the tolerance of the margin. Rounding errors in T cannot pass unseen, because `lifted`
+and the certificate start from the keys again.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnscope.heads.head import Rows
+from attnscope.heads.accuracy import Accuracy
+from attnscope.heads.head import KeyTensor, QueryTensor, Rows
 
 VIOLATION = 0.1
 _LANES = 1024
-_REFILL = 16  # lanes are filled again when one in so many is idle
-_DEPENDENT = 1e-18  # squared length (keys are about 1 long) of a rest that is rounding
+_REFILL = 16  # lanes are refilled when one in so many is idle
+_DEPENDENT = 1e-18  # a rest of less than this squared length is rounding (keys are about 1 long)
 _NEAREST = 1e-6  # squared distance from which on nearer is not preferred
 _STEPS_PER_WIDTH = 20
-_CELL = 16  # keys a cell: the largest of many numbers is found by cell, then inside the cell
+_CELL = 16  # keys per cell: the largest number is found by cell, then inside the cell
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,17 +49,17 @@ class Equations:
     """An orthonormal basis of the span of a row's equations (zeros in empty places), and their smallest solution."""
 
     basis: Float[Tensor, "row equation width"]
-    base: Float[Tensor, "row width"]
+    base: QueryTensor
     sound: Bool[Tensor, " row"]
 
-    def off(self, vectors: Float[Tensor, "row width"]) -> Float[Tensor, "row width"]:
-        """Projected off the equations."""
+    def off(self, vectors: QueryTensor) -> QueryTensor:
+        """Project vectors off the equations."""
         if not self.basis.shape[1]:
             return vectors
         return vectors - ((self.basis @ vectors[:, :, None]).mT @ self.basis)[:, 0]
 
 
-def equations(keys: Float[Tensor, "key width"], rows: Rows) -> Equations:
+def equations(keys: KeyTensor, rows: Rows) -> Equations:
     """(k_s - k_0) . q = ln A_s - ln A_0 for s in S: E = L B with L the Cholesky factor of E E^T."""
     first = keys[rows.support[:, :1]]
     real = rows.real[:, 1:]
@@ -74,20 +76,52 @@ def equations(keys: Float[Tensor, "key width"], rows: Rows) -> Equations:
 
 
 def directions(
-    keys: Float[Tensor, "key width"], rows: Rows, margin: float, violation: float = VIOLATION
-) -> tuple[Float[Tensor, "row width"], Bool[Tensor, " row"]]:
-    """z of every row, with base + z the smallest query of its ratios and this margin, and which rows are done."""
+    keys: KeyTensor, rows: Rows, margin: float, violation: float = VIOLATION
+) -> tuple[QueryTensor, Bool[Tensor, " row"]]:
+    """Return z of every row, with base + z the smallest query of its ratios and this margin, and which are done."""
     return _Lanes(keys, rows, margin, violation).solve()
 
 
-class _Lanes:
-    """Rows that are solved side by side. Large tensors are made once and written over: fresh ones cost more."""
+def whole_margin(n_keys: int, accuracy: Accuracy) -> float:
+    """Return M of `lifted`."""
+    return math.log(n_keys / accuracy.leak) + math.log1p(accuracy.ratio_error)
 
-    def __init__(self, keys: Float[Tensor, "key width"], rows: Rows, margin: float, violation: float) -> None:
+
+def lifted(solved: Equations, direction: QueryTensor, keys: KeyTensor, rows: Rows, margin: float) -> QueryTensor:
+    """Return base + s z for the smallest s with the whole margin, z = `direction` projected off the equations.
+
+    With E base = e and E z = 0 the row's equations, base + s z has the row's ratios whatever s is. With n_j = k_0 - k_j
+    it keeps key j a margin M below the support as soon as
+
+        n_j . base + s n_j . z >= M + ln A_0,  so s = max over visible j not in S of (M + ln A_0 - n_j . base) / n_j . z
+
+    if every n_j . z that is needed is positive. Otherwise there is no such s and the answer is worthless, which the
+    check afterwards finds. All visible zeros of a row together then have at most
+
+        n e^-M  =  leak / (1 + e1)   of the support's mass      for      M = ln(n / leak) + ln(1 + e1):
+
+    no exponential is needed to know it, and the last term is what rounding may take away where ratios survive it.
+    """
+    direction = solved.off(direction)
+    reference = keys[rows.support[:, 0]]
+    across = torch.nn.functional.pad(keys.T, (0, 0, 0, 1), value=1.0)
+    needed = beside(solved.base, reference)
+    needed[:, -1] += margin + rows.logs[:, 0]
+    needed, gained = needed @ across, beside(-direction, reference) @ across
+    rows.hide(needed, -1.0)
+    rows.hide(gained, 1.0)
+    scale = needed.div_(gained).amax(1).clamp_(min=0)
+    return solved.base + scale[:, None] * direction
+
+
+class _Lanes:
+    """Rows that are solved side by side. Large tensors are made once and overwritten: fresh ones cost more."""
+
+    def __init__(self, keys: KeyTensor, rows: Rows, margin: float, violation: float) -> None:
         n, width = keys.shape
         size, padded = min(_LANES, len(rows)), -(-n // _CELL) * _CELL
         self.keys, self.rows, self.margin, self.violation = keys, rows, margin, violation
-        # a row of ones below the keys: (x, -x . k_0) times this is -n_j . x for all j
+        # A row of ones below the keys: (x, -x . k_0) times this is -n_j . x for all j
         self.across = torch.nn.functional.pad(keys.T, (0, padded - n, 0, 1), value=1.0).contiguous()
         self.squares = torch.nn.functional.pad(keys.square().sum(1), (0, padded - n))
         places = max(1, width - int(rows.real.sum(1).min()) + 2)
@@ -97,19 +131,19 @@ class _Lanes:
         self.offset = keys.new_zeros(size)
         self.moved = keys.new_zeros(size, width)
         self.table = keys.new_zeros(size, width + places, width)
-        self.short = keys.new_zeros(size, padded)  # by how much each half-space is violated, less what is allowed
+        self.short = keys.new_zeros(size, padded)  # violation of each half-space minus what is allowed
         self.nearness = keys.new_zeros(size, padded)  # 1 / |n|^2; 0 for keys without a half-space
-        self.multipliers = keys.new_full((size, places), torch.inf)  # infinite in an empty place: it never leaves
+        self.multipliers = keys.new_full((size, places), torch.inf)  # infinite in an empty place, which never leaves
         self.entering = torch.full((size,), -1)
         self.entering_multiplier = keys.new_zeros(size)
         self.age = torch.zeros(size, dtype=torch.int64)
         self.alive = torch.zeros(size, dtype=torch.bool)
         self.spare = keys.new_zeros(size, padded)
         self.next = 0
-        self.found = keys.new_zeros(len(rows), width)
+        self.answer = keys.new_zeros(len(rows), width)
         self.done = torch.zeros(len(rows), dtype=torch.bool)
 
-    def solve(self) -> tuple[Float[Tensor, "row width"], Bool[Tensor, " row"]]:
+    def solve(self) -> tuple[QueryTensor, Bool[Tensor, " row"]]:
         while True:
             idle = len(self.alive) - int(self.alive.sum())
             if self.next < len(self.rows) and idle * _REFILL >= len(self.alive):
@@ -117,7 +151,7 @@ class _Lanes:
             elif self.next >= len(self.rows) and idle * 3 >= len(self.alive):
                 self._narrow()
                 if not len(self.row):
-                    return self.found, self.done
+                    return self.answer, self.done
             self._choose()
             self._move()
 
@@ -146,9 +180,9 @@ class _Lanes:
         self.alive[lanes] = solved.sound
 
     def _narrow(self) -> None:
-        """No rows are left to begin with: keep the lanes that still work."""
+        """Keep the lanes that still work, once no rows are left to start."""
         for name, value in vars(self).items():
-            if isinstance(value, Tensor) and name not in ("keys", "across", "squares", "found", "done", "alive"):
+            if isinstance(value, Tensor) and name not in ("keys", "across", "squares", "answer", "done", "alive"):
                 setattr(self, name, value[self.alive])
         self.alive = self.alive[self.alive]
 
@@ -161,7 +195,7 @@ class _Lanes:
         free = self.entering < 0
         done = (free & (largest <= 0) & self.alive).nonzero()[:, 0]
         if len(done):
-            self.found[self.row[done]], self.done[self.row[done]] = self.moved[done], True
+            self.answer[self.row[done]], self.done[self.row[done]] = self.moved[done], True
             self.alive[done] = False
         self.alive &= self.age < _STEPS_PER_WIDTH * self.keys.shape[1] + 100
         self.age += 1

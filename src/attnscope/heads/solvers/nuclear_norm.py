@@ -4,7 +4,7 @@ F_j(Z) = Phi_j M, M being Z in another shape. The proximal step of the nuclear n
 plain descent would do; acceleration, begun again whenever it points uphill, is much faster (Beck and Teboulle 2009;
 O'Donoghue and Candes, arXiv:1204.3982).
 
-The certificate needs no solver's word. For any V with ||F_j^T V||_2 <= beta for all j (spectral norms), and any Z,
+The certificate does not trust the solver. For any V with ||F_j^T V||_2 <= beta for all j (spectral norms), and any Z,
 
     D(V) = <V, Y> - 1/2 ||V||^2  <=  1/2 ||F Z - Y||^2 + beta sum ||Z_j||_*,
 
@@ -37,7 +37,7 @@ class Solved:
 
     @property
     def rank(self) -> int:
-        """Singular values that are not nothing, over all blocks: the heads that are needed."""
+        """Number of singular values above rounding, over all blocks: the heads that are needed."""
         values = torch.linalg.svdvals(self.blocks)
         return int((values > 1e-6 * values.max()).sum())
 
@@ -72,7 +72,7 @@ class Problem:
         return float(wrong.square().sum() / 2 + self.beta * torch.linalg.svdvals(blocks).sum())
 
     def bound(self, blocks: Blocks) -> float:
-        """D(V) of the residual of these blocks, at the best place on its ray that is allowed."""
+        """Return D(V) of the residual of these blocks, at the best feasible point on its ray."""
         wrong = self.answers - self.predicted(blocks)
         steepest = float(torch.linalg.matrix_norm(self.adjoint(wrong), ord=2).max())
         inner, size = float((wrong * self.answers).sum()), float(wrong.square().sum())
@@ -82,8 +82,8 @@ class Problem:
 
 
 def solve(problem: Problem, accuracy: float = 1e-8, steps: int = 20_000, check: int = 50) -> Solved:
-    """Until the gap is at most `accuracy` of the objective; the answer says what it is, also where that is more."""
-    whole = problem.features.transpose(0, 1).flatten(1)  # all blocks beside each other
+    """Iterate until the gap is at most `accuracy` of the objective, or the steps are used up. See `Solved.gap`."""
+    whole = problem.features.transpose(0, 1).flatten(1)  # all blocks side by side
     rate = 1 / float(torch.linalg.matrix_norm(whole, ord=2)) ** 2
     blocks = torch.zeros(problem.shape, dtype=problem.answers.dtype)
     ahead, momentum, last = blocks, 1.0, float("inf")
@@ -91,7 +91,7 @@ def solve(problem: Problem, accuracy: float = 1e-8, steps: int = 20_000, check: 
     for step in range(1, steps + 1):
         slope = problem.adjoint(problem.predicted(ahead) - problem.answers)
         after = shrunk(ahead - rate * slope, rate * problem.beta)
-        if float(((ahead - after) * (after - blocks)).sum()) > 0:  # momentum points uphill: begin again without
+        if float(((ahead - after) * (after - blocks)).sum()) > 0:  # momentum points uphill: restart without it
             ahead, momentum = blocks, 1.0
             slope = problem.adjoint(problem.predicted(ahead) - problem.answers)
             after = shrunk(ahead - rate * slope, rate * problem.beta)
@@ -108,7 +108,7 @@ def solve(problem: Problem, accuracy: float = 1e-8, steps: int = 20_000, check: 
 
 
 def shrunk(blocks: Blocks, by: float) -> Blocks:
-    """Singular values smaller by `by`, and none below zero: the proximal step of the nuclear norm."""
+    """Reduce singular values by `by`, but not below zero: the proximal step of the nuclear norm."""
     left, values, right = torch.linalg.svd(blocks, full_matrices=False)
     smaller: Tensor = (left * (values - by).clamp_min(0.0)[:, None]) @ right
     return smaller

@@ -1,4 +1,4 @@
-"""The theorem of arXiv:2106.03764 as numbers: target logits, and Gaussian projections.
+"""The theorem of arXiv:2106.03764 in numbers: target logits, and Gaussian projections.
 
 Notation: row i of the pattern has support S_i, z_i zeros that its query can see, and entries A_ij; e1 is the ratio
 error, e2 the largest zero over the smallest non-zero of a row, delta = ln(1 + e1) / 2.
@@ -8,8 +8,8 @@ of the z_i zeros weighs at most e2 times the smallest of |S_i| non-zeros, hence
 
     leak / (1 - leak)  =  (mass on zeros) / (mass on the support)  <=  z_i e2 / |S_i|,
 
-so e2 = min_i |S_i| / z_i * leak / (1 - leak) suffices. (The other way round a head of that leak may have a larger e2:
-only the sum over the zeros is bounded.)
+so e2 = min_i |S_i| / z_i * leak / (1 - leak) suffices. (Conversely, a head of that leak may have a larger e2: only the
+sum over the zeros is bounded.)
 
 Target logits. B_ij = ln(A_ij / min_i) + ln(1 / e2) + 2 delta on the support, 0 elsewhere. If every logit is within
 delta of B, ratios inside a support are wrong by at most e^(2 delta) = 1 + e1, and a zero over a non-zero is at most
@@ -29,7 +29,7 @@ from jaxtyping import Float
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance
-from attnscope.heads.accuracy import Accuracy, Factors
+from attnscope.heads.accuracy import Accuracy, Factors, KeyArray, QueryArray
 from attnscope.heads.certificate import certify
 from attnscope.heads.facts import Certificate
 from attnscope.heads.head import Head
@@ -44,12 +44,13 @@ DRAWS = 10  # at the theorem's width ten failures in a row have probability belo
 SHARPER = (1, 2, 4, 8, 16)
 LARGEST_HEAD = 2**29  # numbers in queries and keys together: 4 GB in float64
 
-Pair = tuple[Float[np.ndarray, "row width"], Float[np.ndarray, "key width"]]
+Pair = tuple[QueryArray, KeyArray]
+Projection = Float[np.ndarray, "rank columns"]
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The logits a projection approximates, and the numbers of the theorem that go with them."""
+    """The logits that a projection approximates, with e2 and beta of the theorem."""
 
     logits: csr_array
     zero_ratio: float
@@ -57,14 +58,14 @@ class Target:
 
 
 def row_zero_ratios(pattern: Pattern, leak: float) -> Float[np.ndarray, " row"]:
-    """e2 of every row that keeps its leak: 1 for a row without zeros, which needs no margin, and never above 1."""
+    """Return the e2 that keeps the leak of every row: at most 1, and 1 for a row without zeros."""
     zeros = np.maximum(pattern.visible - pattern.counts, 1)
     enough = np.minimum(pattern.counts / zeros * leak / (1 - leak), 1.0)
     return np.where(pattern.visible > pattern.counts, enough, 1.0)
 
 
 def target(pattern: Pattern, accuracy: Accuracy) -> Target:
-    """B of the theorem, with the smallest e2 of all rows; `largest` is beta, which bounds its entries."""
+    """Return B of the theorem, with the smallest e2 of all rows; `largest` is beta, which bounds its entries."""
     zero_ratio = float(row_zero_ratios(pattern, accuracy.leak).min())
     lowest = np.minimum.reduceat(pattern.weights, pattern.starts[:-1])
     logits = pattern.sparse()
@@ -74,8 +75,8 @@ def target(pattern: Pattern, accuracy: Accuracy) -> Target:
     return Target(logits, zero_ratio, float(logits.data.max()))
 
 
-def gaussian(rank: int, width: int, rng: np.random.Generator) -> Float[np.ndarray, "rank columns"]:
-    """G with entries N(0, 1/width), up to a rotation of its columns, which changes no product G G^T.
+def gaussian(rank: int, width: int, rng: np.random.Generator) -> Projection:
+    """Draw G with entries N(0, 1/width), up to a rotation of its columns, which changes no product G G^T.
 
     Beyond width = rank the rows of G span `rank` dimensions only, and G = [L 0] R with R a rotation and L the
     Bartlett factor of a Wishart matrix: lower triangular, N(0, 1) below the diagonal, chi with width - i degrees of
@@ -90,7 +91,7 @@ def gaussian(rank: int, width: int, rng: np.random.Generator) -> Float[np.ndarra
 
 
 def as_drawn(pair: Pair, pattern: Pattern, accuracy: Accuracy) -> Certificate:
-    """The certificate of a draw in float64 before anything corrects its ratios: what the theorem speaks of."""
+    """Certify a draw in float64 before its ratios are corrected: what the theorem speaks of."""
     import torch
 
     queries, keys = pair
@@ -99,7 +100,7 @@ def as_drawn(pair: Pair, pattern: Pattern, accuracy: Accuracy) -> Certificate:
 
 
 def redraw(
-    project: Callable[[Float[np.ndarray, "rank columns"]], Pair],
+    project: Callable[[Projection], Pair],
     rank: int,
     pattern: Pattern,
     width: int,
@@ -107,17 +108,19 @@ def redraw(
     rng: np.random.Generator,
     advance: Advance,
 ) -> tuple[Factors, dict[str, Any]]:
-    """Draw until the finished head is certified, `DRAWS` times at most; else the draw with the fewest failing rows.
+    """Draw until the finished head is certified, at most `DRAWS` times; else return the draw with fewest failing rows.
 
     Finished heads have exact ratios whatever the noise, so queries may be longer than the theorem's: s times the target
     asks for zeros of e2^s. Below the theorem's width that is what makes a draw pass: noise of a share x of the margin
     leaves a margin of (1 - x) s ln(1/e2).
     """
-    if (pattern.n + pattern.n_keys) * width > LARGEST_HEAD:
+    if width < 1:
+        raise RefusalError("A head needs a width of at least 1: ask for more.")
+    size = pattern.n + pattern.n_keys
+    if size * width > LARGEST_HEAD:
         raise RefusalError(
-            f"A head of width {width} for {pattern.n} tokens takes "
-            f"{(pattern.n + pattern.n_keys) * width * 8 / 2**30:.0f} GB: ask for a width of at most "
-            f"{LARGEST_HEAD // (pattern.n + pattern.n_keys)}."
+            f"A head of width {width} for {pattern.n} tokens takes {size * width * 8 / 2**30:.0f} GB: ask for a width "
+            f"of at most {LARGEST_HEAD // size}."
         )
     best: tuple[tuple[int, float], int, Pair] | None = None
     draws, passed = 0, False
@@ -136,7 +139,7 @@ def redraw(
     assert best is not None
     _, sharper, (queries, keys) = best
     raw = as_drawn((queries, keys), pattern, accuracy)
-    missing = ((0, 0), (0, width - queries.shape[1]))  # the columns that gaussian() knew to be zero
+    missing = ((0, 0), (0, width - queries.shape[1]))  # the columns that gaussian() leaves out, which are zero
     facts = {
         "draws": draws,
         "passed": passed,
@@ -150,7 +153,7 @@ def redraw(
 
 
 def theorem_notes(theorem: Theorem, wanted: Target, pattern: Pattern, accuracy: Accuracy) -> dict[str, Any]:
-    """The theorem's numbers for this pattern, in words a certificate can carry."""
+    """Return the theorem's numbers for this pattern, for the notes of a head."""
     beyond = theorem.width > pattern.n_keys
     return {
         "delta": math.log1p(accuracy.ratio_error) / 2,

@@ -1,14 +1,14 @@
 """Selectors: which keys each query must score above all others, and queries and keys that do so in few dimensions.
 
-A hand-built transformer asks less of a head than a pattern does: the selected keys S of a row must lie on the same side
-of a gap, not at the same logit. A row holds when
+A hand-built transformer needs less than a pattern: the selected keys S of a row must lie on the same side of a gap, not
+at the same logit. A row holds when
 
     gap_i = min over S of q_i . k_j  -  max over the rest of q_i . k_j
 
 is at least the margin. Multiplying q_i multiplies its gap, so a row can be made to hold exactly when gap_i > 0 and
 max_j |q_i . k_j| / gap_i is at most max_logit / margin; and adding one vector to all keys moves all logits of a row
-alike, so keys may be centred first. Equal rows need one query, equal columns one key: they are merged before anything
-else, which is most of the work for selectors that compare values.
+alike, so keys may be centred first. Equal rows need one query, equal columns one key: they are merged first, which is
+most of the work for selectors that compare values.
 
 The search goes down a smooth gap from below,
 
@@ -30,16 +30,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnscope.core.progress import Advance
-from attnscope.heads.accuracy import Factors
+from attnscope.heads.accuracy import Factors, KeyArray, QueryArray
+from attnscope.heads.head import KeyTensor, QueryTensor
 from attnscope.heads.solvers.descent import Adam
 
 ROOM = 2.0  # the smooth gap is pushed this far beyond zero before a row stops pulling
-AIM = 6.0  # gap for which lengths of queries and keys are kept within what `stretch` allows
+AIM = 6.0  # gap for which lengths of queries and keys stay within `stretch`
 RATE = 0.1
 LOOK_EVERY = 20
 MOST_STEPS, FEWEST_STEPS = 1500, 200
 PATIENCE = 20  # looks without fewer failing rows after which a descent is given up
-WORK = 2**31  # entries of the selector looked at in one descent, between the two numbers of steps above
+WORK = 2**31  # entries of the selector read in one descent, within the limits on steps
 START_SCALE = 3.0
 STARTS = ("ordered", "spectral", "random")
 
@@ -59,29 +60,29 @@ class Selection:
         return cls(np.ascontiguousarray(columns.T), row_of, key_of)
 
     def spread(self, factors: Factors) -> Factors:
-        """Factors of the merged selector as factors of the whole one."""
+        """Turn factors of the merged selector into factors of the whole one."""
         return Factors(factors.queries[self.row_of], factors.keys[self.key_of], factors.notes)
 
 
 def _merged(rows: Bool[np.ndarray, "row key"]) -> tuple[Bool[np.ndarray, "different key"], Int[np.ndarray, " row"]]:
-    """The different rows in the order in which they first appear, and which of them each row is."""
+    """Return the different rows in order of first appearance, and which of them each row is."""
     _, first, which = np.unique(np.packbits(rows, axis=1), axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
     return rows[first[order]], np.argsort(order)[which.reshape(-1)]
 
 
 def separated(selection: Selection, width: int, stretch: float, rng: np.random.Generator, advance: Advance) -> Factors:
-    """The best queries and keys found at this width: gaps of 1 wherever a gap is possible within `stretch`.
+    """Return the best queries and keys found at this width: gaps of 1 wherever a gap is possible within `stretch`.
 
-    `stretch` is the largest max |logit| / gap allowed. Rows without one get a gap as large as `stretch` allows.
+    `stretch` is the largest allowed max |logit| / gap. Other rows get a gap as large as `stretch` allows.
     """
     best: Factors | None = None
     fewest = len(selection.chosen) + 1
     for start in STARTS:
         queries, keys = _start(start, selection.chosen, width, rng)
-        found, failing, steps = _descend(selection.chosen, queries, keys, stretch, advance)
+        pair, failing, steps = _descend(selection.chosen, queries, keys, stretch, advance)
         if failing < fewest:
-            best, fewest = Factors(*found, {"start": start, "iterations": steps, "converged": failing == 0}), failing
+            best, fewest = Factors(*pair, {"start": start, "iterations": steps, "converged": failing == 0}), failing
         if failing == 0:
             break
     assert best is not None
@@ -89,18 +90,18 @@ def separated(selection: Selection, width: int, stretch: float, rng: np.random.G
 
 
 def gaps(logits: Float[Tensor, "row key"], chosen: Bool[Tensor, "row key"]) -> Float[Tensor, " row"]:
-    """min over the selected minus max over the rest; infinite where there is no rest."""
+    """Return min over the selected minus max over the rest; infinite if there is no rest."""
     return logits.masked_fill(~chosen, torch.inf).amin(1) - logits.masked_fill(chosen, -torch.inf).amax(1)
 
 
 def _start(
     kind: str, chosen: Bool[np.ndarray, "row key"], width: int, rng: np.random.Generator
-) -> tuple[Float[Tensor, "row width"], Float[Tensor, "key width"]]:
-    """Keys by kind, and every query towards the middle of its keys."""
+) -> tuple[QueryTensor, KeyTensor]:
+    """Return keys by kind, and every query towards the middle of its keys."""
     n_keys = chosen.shape[1]
     centred = chosen - chosen.mean(1, keepdims=True)
     if kind == "ordered":
-        # With a dimension for each key nothing has to be found.
+        # With a dimension for each key the answer is known.
         keys = np.eye(n_keys, width) if width >= n_keys else _curve(n_keys, width)
     elif kind == "spectral":
         vectors = np.linalg.svd(centred, full_matrices=False)[2][:width].T * n_keys**0.5
@@ -114,7 +115,7 @@ def _start(
     return torch.from_numpy(queries).float(), torch.from_numpy(keys).float()
 
 
-def _curve(n_keys: int, width: int) -> Float[np.ndarray, "key width"]:
+def _curve(n_keys: int, width: int) -> KeyArray:
     """cos t, sin t, cos 2t, ... once around; or cos(t/2), cos(2t/2), ..., the Chebyshev polynomials of cos(t/2)."""
     angle = 2 * np.pi * (np.arange(n_keys) + 0.5) / n_keys
     if width % 2:
@@ -125,12 +126,12 @@ def _curve(n_keys: int, width: int) -> Float[np.ndarray, "key width"]:
 
 def _descend(
     chosen: Bool[np.ndarray, "row key"], queries: Tensor, keys: Tensor, stretch: float, advance: Advance
-) -> tuple[tuple[Float[np.ndarray, "row width"], Float[np.ndarray, "key width"]], int, int]:
-    """Queries and keys after descent (queries scaled to gaps of 1), how many rows fail, and the steps taken."""
+) -> tuple[tuple[QueryArray, KeyArray], int, int]:
+    """Return queries and keys after descent (queries scaled to gaps of 1), how many rows fail, and the steps taken."""
     selected = torch.from_numpy(chosen)
     on_queries, on_keys = Adam(queries), Adam(keys)
     steps = int(np.clip(WORK // chosen.size, FEWEST_STEPS, MOST_STEPS))
-    best, fewest = _looked_at(queries, keys, selected, stretch)
+    best, fewest = _scaled(queries, keys, selected, stretch)
     radius = (stretch * AIM) ** 0.5
     step = latest = 0
     while fewest and step < steps and step - latest < PATIENCE * LOOK_EVERY:
@@ -147,16 +148,16 @@ def _descend(
         keys.renorm_(2, 0, radius)
         if step % LOOK_EVERY == 0 or step == steps:
             advance(f"width {keys.shape[1]}", step, steps)
-            found, failing = _looked_at(queries, keys, selected, stretch)
+            pair, failing = _scaled(queries, keys, selected, stretch)
             if failing < fewest:
-                best, fewest, latest = found, failing, step
+                best, fewest, latest = pair, failing, step
     return best, fewest, step
 
 
 @torch.no_grad()
-def _looked_at(
+def _scaled(
     queries: Tensor, keys: Tensor, selected: Bool[Tensor, "row key"], stretch: float
-) -> tuple[tuple[Float[np.ndarray, "row width"], Float[np.ndarray, "key width"]], int]:
+) -> tuple[tuple[QueryArray, KeyArray], int]:
     """Centre the keys, scale every query to a gap of 1 as far as `stretch` allows, and count the rows that miss it."""
     keys = keys.double() - keys.double().mean(0)
     queries = queries.double()

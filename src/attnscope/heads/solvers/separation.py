@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from attnscope.core.progress import Advance, silent
+from attnscope.heads.accuracy import KeyArray, QueryArray
 from attnscope.heads.pattern import Pattern
 
 Status = Literal["separated", "inseparable", "too long", "stopped"]
@@ -39,8 +40,8 @@ class Separation:
     `active` holds key numbers (-1 for an empty place). `base` is the smallest query with the row's ratios.
     """
 
-    queries: Float[np.ndarray, "row width"]
-    base: Float[np.ndarray, "row width"]
+    queries: QueryArray
+    base: QueryArray
     status: Int[np.ndarray, " row"]
     active: Int[np.ndarray, "row place"]
     multipliers: Float[np.ndarray, "row place"]
@@ -50,14 +51,8 @@ class Separation:
         return int((self.status == STATUSES.index(status)).sum())
 
 
-def separated(
-    pattern: Pattern,
-    keys: Float[np.ndarray, "key width"],
-    margin: float,
-    longest: float,
-    advance: Advance = silent,
-) -> Separation:
-    """The smallest queries with exact ratios and this margin (in logits); rows that need more than `longest` stop."""
+def separated(pattern: Pattern, keys: KeyArray, margin: float, longest: float, advance: Advance = silent) -> Separation:
+    """Return the smallest queries with exact ratios and this margin (in logits). Queries longer than `longest` stop."""
     width = keys.shape[1]
     batch = int(np.clip(_STATE_BYTES // (16 * (width + 1) ** 2), 64, 1024))
     done = []
@@ -66,18 +61,13 @@ def separated(
         rows = np.arange(first, min(first + batch, pattern.n))
         done.append(_Batch(pattern, keys, rows, margin, longest).solve())
     advance("queries", pattern.n, pattern.n)
-    return Separation(
-        queries=np.concatenate([part.queries for part in done]),
-        base=np.concatenate([part.base for part in done]),
-        status=np.concatenate([part.status for part in done]),
-        active=np.concatenate([part.active for part in done]),
-        multipliers=np.concatenate([part.multipliers for part in done]),
-        steps=max(part.steps for part in done),
-    )
+    names = ("queries", "base", "status", "active", "multipliers")
+    arrays = {name: np.concatenate([getattr(part, name) for part in done]) for name in names}
+    return Separation(**arrays, steps=max(part.steps for part in done))
 
 
 class _Batch:
-    """Rows solved in lockstep: every step all of them move once, and rows that are done leave."""
+    """Rows solved in lockstep: in every step all of them move once, and finished rows leave."""
 
     def __init__(self, pattern: Pattern, keys: np.ndarray, rows: np.ndarray, margin: float, longest: float) -> None:
         support, weights, real = pattern.padded()
@@ -102,14 +92,8 @@ class _Batch:
         self.entering_normal = np.zeros((len(rows), width))
         self.entering_multiplier = np.zeros(len(rows))
         self.status = np.full(len(rows), _RUNNING)
-        self.answer = Separation(
-            self.query.copy(),
-            self.base,
-            np.full(len(rows), _STOPPED),
-            self.active.copy(),
-            self.multipliers.copy(),
-            0,
-        )
+        stopped = np.full(len(rows), _STOPPED)
+        self.answer = Separation(self.query.copy(), self.base, stopped, self.active.copy(), self.multipliers.copy(), 0)
 
     def solve(self) -> Separation:
         steps = 0
@@ -124,7 +108,7 @@ class _Batch:
         return replace(self.answer, steps=steps)
 
     def _choose(self) -> None:
-        """Rows without an entering half-space take the one they violate most; rows that violate none are done."""
+        """Let rows without an entering half-space take the one they violate most; rows that violate none are done."""
         free = np.flatnonzero((self.entering < 0) & (self.status == _RUNNING))
         if not len(free):
             return
@@ -144,22 +128,20 @@ class _Batch:
         self.entering[free], self.entering_normal[free], self.entering_multiplier[free] = worst, normal, 0
 
     def _retire(self, everyone: bool = False) -> None:
-        """Write down rows that are done, and drop them once they are many enough to be worth the copying."""
+        """Store finished rows and drop them, once there are enough of them to be worth the copying."""
         done = self.status != _RUNNING
         if not everyone and done.sum() * 8 < len(done) and not done.all():
             return
-        self._write(np.flatnonzero(done | everyone))
+        leave = np.flatnonzero(done | everyone)
+        rows, status = self.row[leave], self.status[leave]
+        self.answer.queries[rows] = self.query[leave]
+        self.answer.status[rows] = np.where(status == _RUNNING, _STOPPED, status)
+        self.answer.active[rows] = self.active[leave]
+        self.answer.multipliers[rows] = self.multipliers[leave]
         stay = ~done & (not everyone)
         for name, value in vars(self).items():
             if isinstance(value, np.ndarray) and name not in ("keys", "base"):
                 setattr(self, name, value[stay])
-
-    def _write(self, done: np.ndarray) -> None:
-        rows, status = self.row[done], self.status[done]
-        self.answer.queries[rows] = self.query[done]
-        self.answer.status[rows] = np.where(status == _RUNNING, _STOPPED, status)
-        self.answer.active[rows] = self.active[done]
-        self.answer.multipliers[rows] = self.multipliers[done]
 
     def _move(self) -> None:
         """One step of Goldfarb and Idnani for every row: full (take the half-space in) or partial (drop another)."""
@@ -219,7 +201,7 @@ class _Batch:
 def _equations(
     keys: np.ndarray, support: np.ndarray, logs: np.ndarray, real: np.ndarray
 ) -> tuple[Float[np.ndarray, "row equation width"], Float[np.ndarray, "row width"]]:
-    """An orthonormal basis of the span of E (zero rows where it has fewer), and the smallest solution of E q = e."""
+    """Return an orthonormal basis of the span of E, padded with zero rows, and the smallest solution of E q = e."""
     differences = (keys[support[:, 1:]] - keys[support[:, :1]]) * real[:, 1:, None]
     wanted = (logs[:, 1:] - logs[:, :1]) * real[:, 1:]
     if not differences.shape[1]:

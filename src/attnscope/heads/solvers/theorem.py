@@ -1,4 +1,23 @@
-"""The width that the theorem of arXiv:2106.03764 asks for, by formula. The notation is that of `solvers.projection`."""
+"""The width that the theorem of arXiv:2106.03764 asks for, by formula. The notation is that of `solvers.projection`.
+
+With exact tails. The theorem bounds every product by its worst case, |x_i| |y_j| <= k beta, and its tail by Johnson and
+Lindenstrauss. A given pattern needs neither. With G of entries N(0, 1/d), and a, b standard normal of correlation
+r = <x, y> / (|x| |y|), the product <Gx, Gy> is |x| |y| times the mean of d independent copies of ab, for which
+
+    E exp(s a b)  =  (1 - 2 r s - (1 - r^2) s^2)^(-1/2)         where the bracket is positive.
+
+Chernoff's bound, at its best s, is then for every d (not only in the limit)
+
+    P(mean - r >= t)  <=  exp(-d I_r(t)),     I_r(t) = sup_s [ s (r + t) + 1/2 ln(1 - 2 r s - (1 - r^2) s^2) ],
+
+and P(mean - r <= -t) <= exp(-d I_-r(t)), since -b has correlation -r. Writing u = r + t and q = 1 - r^2, the derivative
+vanishes where q u s^2 + (2 r u + q) s - t = 0, so with c = 2 r u + q the best s is 2 t / (c + sqrt(c^2 + 4 q u t)).
+(For r = -1 and t >= 1 there is none: the mean of -a^2 is never above 0, and I is infinite.)
+
+All logits are within delta of their target unless one of the pairs fails with t_ij = delta / (|x_i| |y_j|). The width
+is the least d for which the sum of these probabilities over all pairs is at most 1/2. Same promise, same construction,
+no constant lost: only the union over pairs is not exact to first order in the exponent.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +27,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-# Points of the trigonometric moment curve: keys that depend on their number and the width alone.
-
-
-def curve(n_keys: int, width: int) -> Float[np.ndarray, "key width"]:
-    """Key j is (cos t, sin t, cos 2t, sin 2t, ...) at t = 2 pi j / n; an odd width has a 0.
-
-    Angles are reduced as integers. Divided and rounded they are off by 3 units in the last place of a number below
-    2 pi, so every coordinate is right to 2^-48, which `solvers.universality` relies on.
-    """
-    harmonic = np.arange(1, width // 2 + 1)
-    angle = 2 * np.pi * (np.arange(n_keys)[:, None] * harmonic % n_keys) / n_keys
-    points = np.zeros((n_keys, width))
-    points[:, 0 : 2 * len(harmonic) : 2], points[:, 1 : 2 * len(harmonic) : 2] = np.cos(angle), np.sin(angle)
-    return points
-
 
 class Theorem(NamedTuple):
-    """What the theorem promises: at `width` one draw succeeds with this probability, so this many are expected."""
+    """At `width` one draw succeeds with this probability, so at most this many draws are expected."""
 
     width: int
     success_at_least: float = 0.5
@@ -33,7 +37,7 @@ class Theorem(NamedTuple):
 
 
 def theorem_width(n: int, k: float | int, spread: float, ratio_error: float, zero_ratio: float) -> Theorem:
-    """The theorem's width for n x n patterns with k non-zeros in rows and columns and ratios up to `spread` in a row.
+    """Return the width for n x n patterns with k non-zeros in rows and columns and ratios up to `spread` in a row.
 
     Johnson-Lindenstrauss for |Gx|^2 and the polarised <Gx, Gy> = (|G(x+y)|^2 - |G(x-y)|^2) / 4 give, for G with
     entries N(0, 1/d), P(|<Gx, Gy> - <x, y>| > t |x| |y|) <= 4 exp(-d (t^2 - t^3) / 4). With B = U S V^T, x_i = S^1/2
@@ -46,38 +50,17 @@ def theorem_width(n: int, k: float | int, spread: float, ratio_error: float, zer
 
 
 def theorem_width_rows(n: int, k: float | int, spread: float, ratio_error: float, zero_ratio: float) -> Theorem:
-    """The width for Q = B G, K = G: x_i = B_i, y_j = e_j, so |x_i| |y_j| <= sqrt(k) beta and columns may be full."""
+    """Return the width for Q = B G, K = G: x_i = B_i, y_j = e_j, so |x_i| |y_j| <= sqrt(k) beta and columns may be full."""
     return _width(math.sqrt(k), n * n, spread, ratio_error, zero_ratio)
 
 
 def _width(norm_over_beta: float, pairs: int, spread: float, ratio_error: float, zero_ratio: float) -> Theorem:
     delta = math.log1p(ratio_error) / 2
     beta = math.log(spread / zero_ratio) + 2 * delta
-    # norms far below the bound could make t large; JL says nothing beyond its maximum of t^2 - t^3 at t = 2/3
+    # Norms far below the bound could make t large; JL says nothing beyond its maximum of t^2 - t^3 at t = 2/3.
     t = min(delta / (norm_over_beta * beta), 2 / 3)
     return Theorem(math.ceil(4 * math.log(8 * pairs) / (t**2 - t**3)))
 
-
-# The theorem of arXiv:2106.03764 with exact tails: the width at which one draw succeeds with probability 1/2 or more.
-#
-# The theorem bounds every product by its worst case, |x_i| |y_j| <= k beta, and its tail by Johnson and Lindenstrauss.
-# Neither is needed for a pattern that is at hand. With G of entries N(0, 1/d), and a, b standard normal of correlation
-# r = <x, y> / (|x| |y|), the product <Gx, Gy> is |x| |y| times the mean of d independent copies of ab, for which
-#
-#     E exp(s a b)  =  (1 - 2 r s - (1 - r^2) s^2)^(-1/2)         where the bracket is positive.
-#
-# Chernoff's bound, at its best s, is then for every d (not only in the limit)
-#
-#     P(mean - r >= t)  <=  exp(-d I_r(t)),     I_r(t) = sup_s [ s (r + t) + 1/2 ln(1 - 2 r s - (1 - r^2) s^2) ],
-#
-# and P(mean - r <= -t) <= exp(-d I_-r(t)), since -b has correlation -r. Writing u = r + t and q = 1 - r^2, the
-# derivative vanishes where q u s^2 + (2 r u + q) s - t = 0, so with c = 2 r u + q the best s is 2 t / (c + sqrt(c^2 +
-# 4 q u t)). (For r = -1 and t >= 1 there is none: the mean of -a^2 is never above 0, and I is infinite.)
-#
-# All logits are within delta of their target unless one of the pairs fails with t_ij = delta / (|x_i| |y_j|). The width
-# is the least d for which the sum of these probabilities over all pairs is at most 1/2. Same promise, same
-# construction, no constant lost: the union over pairs is the only thing that is not exact to first order in the
-# exponent.
 
 BLOCK_ELEMENTS = 2**22
 WIDEST = 2**40
@@ -90,13 +73,14 @@ def rate(r: Float[np.ndarray, "*shape"], t: Float[np.ndarray, "*shape"]) -> Floa
     with np.errstate(divide="ignore", invalid="ignore"):
         s = 2 * t / (c + np.sqrt(np.maximum(c * c + 4 * q * u * t, 0.0)))
         inside = 1 - 2 * r * s - q * s * s
-        found = s * u + 0.5 * np.log(inside)
-    return np.asarray(np.where((s > 0) & (inside > 0) & np.isfinite(s), np.maximum(found, 0.0), np.inf))
+        exponent = s * u + 0.5 * np.log(inside)
+    return np.asarray(np.where((s > 0) & (inside > 0) & np.isfinite(s), np.maximum(exponent, 0.0), np.inf))
 
 
 def exact_tail_width(queries: Float[np.ndarray, "row rank"], keys: Float[np.ndarray, "key rank"], delta: float) -> int:
-    """The least width at which a Gaussian projection keeps all products within delta, with probability at least 1/2."""
-    rates = np.concatenate([_rates(queries[rows], keys, delta) for rows in _slices(len(queries), len(keys))])
+    """Return the least width at which a Gaussian draw keeps all products within delta with probability 1/2."""
+    step = max(1, BLOCK_ELEMENTS // len(keys))
+    rates = np.concatenate([_rates(queries[i : i + step], keys, delta) for i in range(0, len(queries), step)])
     if not len(rates):
         return 1
     high = 1
@@ -109,15 +93,10 @@ def exact_tail_width(queries: Float[np.ndarray, "row rank"], keys: Float[np.ndar
     return high
 
 
-def _slices(rows: int, keys: int) -> list[slice]:
-    step = max(1, BLOCK_ELEMENTS // keys)
-    return [slice(first, first + step) for first in range(0, rows, step)]
-
-
 def _rates(
     queries: Float[np.ndarray, "some_rows rank"], keys: Float[np.ndarray, "key rank"], delta: float
 ) -> Float[np.ndarray, " finite"]:
-    """Both tails of every pair; products with nothing are exact, and have none."""
+    """Return both tails of every pair. Products with 0 are exact and have none."""
     size = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(keys, axis=1)
     there = size > 0
     r, t = np.clip((queries @ keys.T)[there] / size[there], -1.0, 1.0), delta / size[there]

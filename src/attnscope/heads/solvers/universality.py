@@ -1,6 +1,6 @@
 """Universal keys, proved: what the worst of all rows of up to k keys needs on the moment curve.
 
-That keys serve all patterns cannot be tried. On the moment curve it can be bounded: the keys are evenly spaced on a
+Trying cannot show that keys serve all patterns. On the moment curve there is a bound: the keys are evenly spaced on a
 circle, so how near a key can come to a support is known without looking at one support.
 
 The query. Let S be the s <= k keys of a row at angles t_i and F(t) = prod over i in S of 4 sin^2((t - t_i) / 2): zero
@@ -11,8 +11,8 @@ row), between -rho = -ln(spread) and 0, take
     s(t) = -b F(t) + sum_j r_j L_j(t).
 
 On S this is r_j: ratios are exact. Beside S it is at most -b F(t), since no r_j is above and no L_j below 0. Its degree
-fits width 2k, and its constant term, which the keys do not have, softmax does not see. (`moment_curve` has simple zeros
-on neighbours and smaller logits; this query is for what can be said of all supports at once.) Causal masks only hide
+fits width 2k, and softmax does not see its constant term, which the keys lack. (`moment_curve` has simple zeros on
+neighbours and smaller logits; this query is made for statements about all supports at once.) Causal masks only hide
 keys beside S.
 
 The gap. Indices on a circle: at most two keys are at each distance from a key. If the nearest key of S is m steps from
@@ -42,7 +42,7 @@ C <= 2^-46 s (b 4^s + (rho + 1) (s - 1) 4^(s-1) / M). Hence every stored logit i
     E0 = N (2 v + v^2 + 2^-45) + 1.02 (C + (sqrt(d) + 2 N) tiny) + gamma_(d+1)(2^-53) N'
 
 of s(t) less the constant, the last term for the float64 of the certificate itself, and the certificate's own allowance
-for sums (`heads.slack`, (1); (2) is never more) is at most E1 = (gamma_(d+1)(u) + gamma_(d+1)(2^-53)) N', where
+for sums (`heads.certificate`, (1); (2) is never more) is at most E1 = (gamma_(d+1)(u) + gamma_(d+1)(2^-53)) N', where
 N' = 1.0001 (1 + v)^2 (N + C) + sqrt(d) tiny bounds sum |q_c k_c| of what is stored. The scale's rounding costs u times
 the distance from the peak. So the certificate finds at most
 
@@ -63,33 +63,45 @@ import torch
 from jaxtyping import Complex, Float, Int
 
 from attnscope.core.errors import RefusalError
-from attnscope.heads.accuracy import Accuracy, Dtype
+from attnscope.heads.accuracy import Accuracy, Dtype, KeyArray
 from attnscope.heads.certificate import HERE, UNITS, gamma
 from attnscope.heads.facts import ROOM, Universality, WorstSupport
 from attnscope.heads.head import Head
 from attnscope.heads.pattern import Pattern
-from attnscope.heads.solvers.theorem import curve
 
 HALVINGS = 80
 MORE = 1 + 1e-5  # pays for products of errors in the certificate
 
 
+def curve(n_keys: int, width: int) -> KeyArray:
+    """Return points of the trigonometric moment curve: key j is (cos t, sin t, cos 2t, ...) at t = 2 pi j / n.
+
+    An odd width ends with a 0. Angles are reduced as integers. Divided and rounded they are off by 3 units in the last
+    place of a number below 2 pi, so every coordinate is right to 2^-48, which the proof relies on.
+    """
+    harmonic = np.arange(1, width // 2 + 1)
+    angle = 2 * np.pi * (np.arange(n_keys)[:, None] * harmonic % n_keys) / n_keys
+    points = np.zeros((n_keys, width))
+    points[:, 0 : 2 * len(harmonic) : 2], points[:, 1 : 2 * len(harmonic) : 2] = np.cos(angle), np.sin(angle)
+    return points
+
+
 def universality(n: int, k: int, spread: float, accuracy: Accuracy, width: int | None = None) -> Universality:
-    """The worst of all rows of up to k of n keys with weights within a factor `spread`, at width 2k or more."""
+    """Bound the worst of all rows of up to k of n keys with weights within a factor `spread`, at width 2k or more."""
     largest = min(k, n)
     d = 2 * largest if width is None else width
     if k < 1 or n < 1 or not 1 <= spread < math.inf:
         raise RefusalError("Rows hold at least 1 of at least 1 key, and weights a factor of 1 or more: ask for those.")
     if d < 2 * largest:
         raise RefusalError(f"The curve serves all rows of {largest} keys from width {2 * largest} on: ask for that.")
-    found = tuple(_worst(n, size, math.log(spread), d, accuracy) for size in range(1, largest + 1))
+    sizes = tuple(_worst(n, size, math.log(spread), d, accuracy) for size in range(1, largest + 1))
     most = torch.finfo(getattr(torch, accuracy.dtype)).max / 2
-    fits = all(math.sqrt(d) * one.amplitude < most for one in found)
-    return Universality(n, largest, d, accuracy.dtype, spread, accuracy.ratio_error, accuracy.leak, found, fits)
+    fits = all(math.sqrt(d) * worst.amplitude < most for worst in sizes)
+    return Universality(n, largest, d, accuracy.dtype, spread, accuracy.ratio_error, accuracy.leak, sizes, fits)
 
 
 def universality_of(keys: torch.Tensor, k: int, spread: float, accuracy: Accuracy) -> Universality | None:
-    """The same of stored keys; None where they are not those of the curve, to the bit, or too narrow for it."""
+    """Return the same for stored keys; None if they are not the curve's, to the bit, or too narrow."""
     n, width = keys.shape
     stored = torch.from_numpy(curve(n, width)).to(getattr(torch, accuracy.dtype))
     if width < 2 * min(k, n) or keys.dtype != stored.dtype or not torch.equal(keys, stored):
@@ -98,7 +110,7 @@ def universality_of(keys: torch.Tensor, k: int, spread: float, accuracy: Accurac
 
 
 def universal_head(pattern: Pattern, proof: Universality) -> Head:
-    """The head of the proof for a pattern that it speaks of: always the same keys, and queries by formula."""
+    """Return the head of the proof for a pattern that it covers: always the same keys, and queries by formula."""
     if not proof.proved:
         raise RefusalError("These keys are not proved to serve every pattern: compile this one instead.")
     if pattern.n_keys != proof.n or pattern.k > proof.k or pattern.spread > proof.spread * (1 + 1e-12):
@@ -113,7 +125,7 @@ def universal_head(pattern: Pattern, proof: Universality) -> Head:
 
 
 def queries_of_proof(pattern: Pattern, proof: Universality) -> Float[np.ndarray, "row width"]:
-    """Coefficients of s(t) for every row, before they carry sqrt(width) and are stored."""
+    """Return the coefficients of s(t) for every row, before they carry sqrt(width) and are stored."""
     answer = np.zeros((pattern.n, proof.d))
     for worst in proof.sizes:
         rows = np.flatnonzero(pattern.counts == worst.size)
@@ -133,13 +145,13 @@ def queries_of_proof(pattern: Pattern, proof: Universality) -> Float[np.ndarray,
 
 
 def _product(keys: Int[np.ndarray, "row some"], n: int) -> Complex[np.ndarray, "row harmonic"]:
-    """Coefficients of e^(iht), h from -some to some, of the product of 4 sin^2((t - a) / 2) over the angles a of keys.
+    """Return the coefficients of e^(iht), h from -some to some, of the product of 4 sin^2((t - a) / 2) over keys at a.
 
     One factor is 2 - e^(i(t - a)) - e^(-i(t - a)).
     """
     answer = np.ones((len(keys), 1), dtype=np.complex128)
     for root in np.exp(2j * np.pi * keys / n).T[..., None]:
-        up, middle, down = (np.pad(answer, ((0, 0), (one, 2 - one))) for one in (2, 1, 0))
+        up, middle, down = (np.pad(answer, ((0, 0), (shift, 2 - shift))) for shift in (2, 1, 0))
         answer = 2 * middle - root.conj() * up - root * down
     return answer
 
@@ -181,17 +193,17 @@ def _worst(n: int, size: int, rho: float, d: int, accuracy: Accuracy) -> WorstSu
 
 
 def _sharpness(leak: Callable[[float], float], asked: float, gaps: Float[np.ndarray, " step"]) -> float:
-    """The smallest b with this leak or less, or the b of the smallest: ln of its odds is convex in b, as ln Z is."""
+    """Return the smallest b with this leak or less, or the b of the smallest leak: ln of its odds is convex in b."""
     if not len(gaps):
         return 0.0
     low, high = 0.0, 1.0 / float(gaps[0])
     while leak(high) > asked and leak(2 * high) < leak(high):
         low, high = high, 2 * high
-    if leak(high) > asked:  # past the lowest point before what was asked came
+    if leak(high) > asked:  # the lowest point is passed: the leak is out of reach here
         low, high = low / 2, 2 * high
         for _ in range(HALVINGS):
-            one, two = low + (high - low) / 3, high - (high - low) / 3
-            low, high = (low, two) if leak(one) <= leak(two) else (one, high)
+            left, right = low + (high - low) / 3, high - (high - low) / 3
+            low, high = (low, right) if leak(left) <= leak(right) else (left, high)
         if leak(high) > asked:
             return high
         low = 0.0
@@ -222,7 +234,7 @@ def _harmonics(size: int) -> float:
 
 
 def _log_sum(b: float, gaps: Float[np.ndarray, " step"], counts: Int[np.ndarray, " step"]) -> float:
-    """ln Z(b); nothing beside the support is ln 0."""
+    """Return ln Z(b); ln 0 if there is no key beside the support."""
     if not len(gaps):
         return -math.inf
     return float(-b * gaps[0] + math.log(float((counts * np.exp(-b * (gaps - gaps[0]))).sum())))
