@@ -144,7 +144,7 @@ def test_an_interruption_of_the_page_says_what_is_kept(
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnscope.commands.collapse.page.render", interrupted)
+    monkeypatch.setattr("attnscope.reports.page.document_page", interrupted)
     result = runner.invoke(app, [model, *SMALL, "--out", str(tmp_path / "out")])
     assert result.exit_code == 130
     assert "collapse.json is written" in result.stderr

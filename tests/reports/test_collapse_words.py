@@ -11,20 +11,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from attnscope.commands.collapse.words import (
+from attnscope.commands.collapse.grades import (
     COLLAPSED,
     HALF,
     MOST,
     NEARLY_ALL,
     Grade,
-    corpus_words,
     graded,
-    remarks,
-    sentences,
     share_words,
     variant_sentences,
     verdict,
 )
+from attnscope.commands.collapse.words import corpus_words, remarks, sentences
 from attnscope.reports.terminal import print_record
 from tests.reports.sample_collapse import collapse_of, sample_curves
 

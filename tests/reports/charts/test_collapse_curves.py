@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from attnscope.commands.collapse.bounds_words import bound_lines, end_lines, power_of_ten
 from attnscope.commands.collapse.chart import bound_rows, collapse_chart, curve_rows, curves_chart, published_rows
-from attnscope.commands.collapse.page import render
 from attnscope.commands.collapse.record import Collapse, Curve, Published
-from attnscope.commands.collapse.terminal import bound_lines, end_lines, power_of_ten
 from attnscope.core.decoding import encode
 from attnscope.core.errors import RefusalError
 from attnscope.reports.export import render as draw
+from attnscope.reports.record import ask
 from attnscope.reports.theme import specification
 from tests.reports.sample_collapse import collapse_of, sample_curves
 
@@ -139,21 +139,21 @@ def test_bounds_are_named_in_words_and_columns_that_are_empty_are_left_out(found
 
 
 def test_the_page_escapes_and_says_when_a_condition_fails(found: Collapse) -> None:
-    page = render(found, published="BERT")
+    page = ask(found, "render", published="BERT")
     assert "<b>model</b>" not in page
     assert "<i>note</i>" not in page
     assert "text </script>" not in page
     assert "a &lt;b&gt;model" in page
     assert "theorem 2.2 is no bound here" in page
-    assert page == render(found, published="BERT")
+    assert page == ask(found, "render", published="BERT")
 
 
 def test_the_page_says_what_bands_and_ratios_are_and_uses_no_letters_for_bounds(found: Collapse) -> None:
-    page = render(found, published="BERT")
+    page = ask(found, "render", published="BERT")
     assert "bands reach from the tenth to the ninetieth percentile (p10 to p90)" in page
     assert "means over 3 sequences" in page
     assert "Dashed: BERT as published" in page
     assert "Growth of the diameter when the skip is kept" in page
-    assert "Dashed" not in render(found)
+    assert "Dashed" not in ask(found, "render")
     for letter in "abcd":
         assert f"({letter})" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)

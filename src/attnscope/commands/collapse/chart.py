@@ -1,30 +1,30 @@
-"""The picture of a collapse: its curves, published ones beside them, bounds below."""
+"""The picture of a collapse: relative residual against depth, one line per variant, and bounds beside the truth.
+
+    chart(found, published="BERT")       # the paper's curves dashed
+    chart(found, bounds=True)            # and below: what one block leaves, and its bounds
+    curves_chart(found, 1080)            # the curves alone, that many pixels wide
+
+Values at or below the floor of rounding are drawn on it: they cannot be told from zero. Published curves are known to
+four decimals and end where they reach 0.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import altair as alt
 import pandas as pd
 
+from attnscope.commands.collapse.bounds_words import Bounded, bounded
+from attnscope.commands.collapse.grades import place_words
 from attnscope.commands.collapse.record import ROUNDED, Collapse, Published
 from attnscope.commands.collapse.record import published as published_curves
+from attnscope.commands.collapse.words import far
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import count, numeral
 from attnscope.reports.theme import end_labels, label_room, power_axis, round_below
 
-# Relative residual against depth, one line per variant with its spread as a band, and bounds beside the truth.
-#
-#     chart = collapse_chart(found)                        # found: what `attnscope.collapse` gave
-#     chart = collapse_chart(found, published=reference)   # the paper's curves dashed beside them
-#     chart = collapse_chart(found, bounds=True)           # and below: what one block leaves, and its bounds
-#     chart = curves_chart(found, 1080)                    # the curves alone, as wide as that
-#
-# Values at or below the floor of rounding rest on it: what is below cannot be told from zero. Published curves are
-# known to four decimals and end where they reach 0.
-
-FAR = 1e3  # over more than this, lines that stay up cannot be told apart on a logarithmic axis
 NARROW = 480  # pixels; below them names beside lines would leave no room for the lines
 AXIS = 62  # pixels of the vertical axis with its title
 BOUNDS: dict[str, dict[str, str]] = {  # what is bounded -> column of a block's bounds -> its name
@@ -35,7 +35,6 @@ BOUNDS: dict[str, dict[str, str]] = {  # what is bounded -> column of a block's 
     },
     "residual": {"residual_after": "measured", "paper": "the paper's theorem 2.2"},
 }
-Bounded = Literal["diameter", "residual"]
 
 
 def collapse_chart(
@@ -51,12 +50,6 @@ def collapse_chart(
         return chart
     lines = _subtitle(found, published)
     return chart.properties(title=alt.TitleParams(f"What depth leaves of {found.model}", subtitle=lines, offset=12))
-
-
-def far(found: Collapse) -> bool:
-    """Whether lines that stay up need a linear axis beside the logarithmic one."""
-    means = [row["mean"] for row in curve_rows(found)]
-    return bool(means) and min(means) * FAR < max(means)
 
 
 def curves_chart(
@@ -104,13 +97,6 @@ def curves_chart(
         rows = end_labels(ends, log=log, domain=domain, height=height)
         layers.append(_names(rows, x, "depth", scale, colour))
     return alt.layer(*layers).properties(width=width - AXIS - room, height=height)
-
-
-def bounded(found: Collapse) -> tuple[Bounded, ...]:
-    """What has bounds of single blocks to draw."""
-    if not found.bounds:
-        return ()
-    return ("diameter", "residual") if any(row.paper is not None for row in found.bounds) else ("diameter",)
 
 
 def bounds_chart(found: Collapse, of: Bounded, width: int) -> alt.LayerChart:
@@ -191,11 +177,6 @@ def bound_rows(found: Collapse, of: Bounded) -> list[dict[str, Any]]:
         for row in found.bounds
         if (value := getattr(row, column)) is not None and math.isfinite(value)
     ]
-
-
-def place_words(depth: int, blocks: int) -> str:
-    """`entering block 3`; the stream that has passed all blocks enters none: `after block 11`."""
-    return f"entering block {depth}" if depth < blocks else f"after block {depth - 1}"
 
 
 def _colour(field: str, names: list[str], width: int) -> tuple[alt.Color, int]:

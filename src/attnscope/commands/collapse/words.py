@@ -1,135 +1,116 @@
-"""What a collapse says, in plain sentences: the terminal, the page and the notebook print the same ones."""
+"""What a collapse says, in plain sentences."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from enum import IntEnum
 
-from attnscope.commands.collapse.chart import place_words
+from attnscope.commands.collapse.bounds_words import bounds_section
+from attnscope.commands.collapse.grades import SUBJECTS, place_words, variant_sentences, verdict
 from attnscope.commands.collapse.record import Collapse, Published
+from attnscope.commands.collapse.record import published as published_curves
 from attnscope.core.words import count, numeral
-from attnscope.reports.words import Level, Verdict, beginning_words
+from attnscope.reports.document import Document, Figure, Section, Table, drawn_by, rows
+from attnscope.reports.words import beginning_words
 
-# How much of what tells tokens apart a variant keeps, in five grades: the words, the verdict and its level follow.
-
-COLLAPSED = 1e-3  # a residual this small beside the tokens: they are one token, for all that follows
-NEARLY_ALL, MOST, HALF = 0.9, 0.6, 0.4
-"""Shares of the first residual that are left at the end."""
-
-
-class Grade(IntEnum):
-    """From worst to best."""
-
-    BROKEN = 0  # no finite number at the end
-    COLLAPSES = 1
-    LOSES_MOST = 2
-    LOSES_HALF = 3
-    KEEPS_MOST = 4
-    KEEPS_NEARLY_ALL = 5
-
-
-OF_TOKENS = " of what tells its tokens apart"
-WORDS = {
-    Grade.COLLAPSES: "collapses",
-    Grade.LOSES_MOST: f"loses most{OF_TOKENS}",
-    Grade.LOSES_HALF: f"loses about half{OF_TOKENS}",
-    Grade.KEEPS_MOST: f"keeps most{OF_TOKENS}",
-    Grade.KEEPS_NEARLY_ALL: f"keeps nearly all{OF_TOKENS}",
-}
-
-
-def graded(mean: Sequence[float]) -> Grade:
-    """Residuals that once fell below `COLLAPSED` count as collapsed: what grows again later is no longer the tokens."""
-    if any(math.isfinite(value) and value < COLLAPSED for value in mean):
-        return Grade.COLLAPSES
-    if not math.isfinite(mean[-1]):
-        return Grade.BROKEN
-    kept = share_left(mean)
-    if kept >= NEARLY_ALL:
-        return Grade.KEEPS_NEARLY_ALL
-    if kept >= MOST:
-        return Grade.KEEPS_MOST
-    return Grade.LOSES_HALF if kept >= HALF else Grade.LOSES_MOST
-
-
-def share_left(mean: Sequence[float]) -> float:
-    """The last residual over the first; 1 where there was nothing to lose or nothing is known of the first."""
-    return mean[-1] / mean[0] if math.isfinite(mean[0]) and mean[0] > 0 else 1.0
-
-
-def share_words(share: float) -> str:
-    """`92%`, and `less than 1%` where that would round to nothing."""
-    return "less than 1%" if share < 0.01 else f"{100 * share:.0f}%"
-
-
-SUBJECTS = {
-    "san": "Attention alone",
-    "san+mlp": "Attention with MLPs",
-    "san+skip": "Attention with skips",
-    "whole": "The whole model",
-}
-WOULD = {
-    Grade.BROKEN: "would give no finite number",
-    Grade.COLLAPSES: "would collapse",
-    Grade.LOSES_MOST: "would lose most of it",
-    Grade.LOSES_HALF: "would lose about half of it",
-    Grade.KEEPS_MOST: "would keep most of it",
-    Grade.KEEPS_NEARLY_ALL: "would keep nearly all of it",
-}
 PAPERS_NORM = "1,inf"
-LEVELS: dict[Grade, Level] = {
-    Grade.BROKEN: "critical",
-    Grade.COLLAPSES: "critical",
-    Grade.LOSES_MOST: "warning",
-    Grade.LOSES_HALF: "note",
-}
+FAR = 1e3  # over more than this, lines that stay up cannot be told apart on a logarithmic axis
+BACKGROUND = (
+    "Attention averages tokens, and tokens that are averaged often enough become the same one: then no later block can "
+    "tell words apart. The relative residual measures how far a model is from that. It is the size of what tells "
+    "tokens apart beside the size of the tokens, and 0 means that all tokens are one.",
+    "All variants are cuts of the same weights, with norms kept: without skips the stream is not added to what "
+    "attention writes, without MLPs these write nothing. Attention alone is known to run into 0 doubly exponentially "
+    "with depth, and skips, which hand the input on, to keep it from doing so (arXiv:2103.03404).",
+)
 
 
-def verdict(found: Collapse) -> Verdict:
-    """What becomes of the whole model, and what skips and MLPs save it from. Parts that were run alone are no alarm."""
-    if "whole" not in found.curves:
-        name = list(found.curves)[-1]
-        return Verdict("note", _variant(name, found.curves[name].mean, found))
-    mean = found.curves["whole"].mean
-    grade = graded(mean)
-    level = LEVELS.get(grade, "calm")
-    if grade in (Grade.BROKEN, Grade.COLLAPSES):
-        first = _variant("whole", mean, found).removesuffix(".")
-    else:
-        kept = share_left(mean)
-        left = f"{share_words(kept)} is left after {count(found.layers, 'block')}"
-        if kept > 1:
-            before, after = numeral(mean[0], 3), numeral(mean[-1], 3)
-            left = f"the residual is {after} after {count(found.layers, 'block')}, {before} before"
-        first = f"The whole model {WORDS[grade]} ({left})"
-    return Verdict(level, f"{first}{_saved(found, grade)}.")
+def document(found: Collapse, *, published: str | None = None) -> Document:
+    """With `published` (BERT, Albert or XLNet), the paper's curves are drawn too, and differences are listed."""
+    theirs = None if published is None else published_curves(published, found.weights)
+    numbers = Table(
+        ("block", *(curve.title for curve in found.curves.values())),
+        _mean_rows(found),
+        "Relative residual",
+        f"Mean relative residual ({found.norm} norm) of the stream entering each block, and at the end.",
+    )
+    compared = (
+        []
+        if theirs is None
+        else [
+            Section(
+                "Beside the published curves",
+                sentences=published_words(found, theirs),
+                notes=published_remarks(theirs),
+                link="Published",
+            )
+        ]
+    )
+    return Document(
+        verdict(found),
+        f"What depth leaves of {found.model}",
+        about=(f"{found.model}, {found.class_name}, {shape_words(found)}", corpus_words(found)),
+        sections=(
+            Section(
+                "What it means",
+                background=BACKGROUND,
+                items=variant_sentences(found, short=True),
+                notes=remarks(found),
+                coloured=True,
+            ),
+            Section("Curves", figures=_figures(found, theirs)),
+            *compared,
+            Section(
+                "Every point of the curves", sentences=_order(found), tables=(numbers,), link="Numbers", detail=True
+            ),
+            *bounds_section(found),
+        ),
+        provenance=[*rows(found.provenance), *(("note", note) for note in found.notes)],
+    )
 
 
-def _saved(found: Collapse, grade: Grade) -> str:
-    """What attention alone would have come to, and which part makes the difference."""
-    known = {name: graded(curve.mean) for name, curve in found.curves.items()}
-    alone, skips, mlps = (known.get(name) for name in ("san", "san+skip", "san+mlp"))
-    if alone is None or grade is Grade.BROKEN:
-        return ""
-    if alone is Grade.COLLAPSES and grade is Grade.COLLAPSES:
-        tried = [one for one in (skips, mlps) if one is not None]
-        if len(tried) == 2 and max(tried) is Grade.COLLAPSES:
-            return ", and neither skips nor MLPs save it"
-        return "; attention alone would collapse too"
-    if alone >= grade:
-        return f"; attention alone {WOULD[alone]}{' too' if alone == grade else ''}"
-    said = f"; attention alone {WOULD[alone]}"
-    return said if skips is None or mlps is None else f"{said}, and {_saviour(skips, mlps, grade)} save it from that"
+def _figures(found: Collapse, theirs: Published | None) -> tuple[Figure, ...]:
+    """Curves on a logarithmic axis, and on a linear one too where the first squeezes those that stay up together."""
+    summary = " ".join(variant_sentences(found))
+    over = count(max(int(n) for curve in found.curves.values() for n in curve.n), "sequence")
+    dashed = "" if theirs is None else f" Dashed: {theirs.model} as published in arXiv:2103.03404."
+    chart = "attnscope.commands.collapse.chart:curves_chart"
+    logarithmic = Figure(
+        "collapse",
+        "What is left, block after block",
+        drawn_by(chart, found, published=theirs),
+        caption=f"Lines are means over {over}, bands reach from the tenth to the ninetieth percentile (p10 to p90) of "
+        f"them.{dashed}",
+        summary=summary,
+    )
+    if not far(found):
+        return (logarithmic,)
+    linear = Figure(
+        "collapse-linear",
+        "The same on a linear axis",
+        drawn_by(chart, found, published=theirs, log=False),
+        caption="Here lines that stay up can be told apart.",
+        summary=summary,
+    )
+    return logarithmic, linear
 
 
-def _saviour(skips: Grade, mlps: Grade, grade: Grade) -> str:
-    """What lifts attention alone to the grade of the whole model."""
-    if skips < grade and mlps < grade:
-        return "it takes skips and MLPs together to"
-    if skips >= grade and mlps >= grade:
-        return "skips or MLPs, either of them,"
-    return "skips" if skips >= grade else "MLPs"
+def far(found: Collapse) -> bool:
+    """Return whether lines that stay up need a linear axis beside the logarithmic one."""
+    means = [max(mean, found.floor) for curve in found.curves.values() for mean in curve.mean if math.isfinite(mean)]
+    return bool(means) and min(means) * FAR < max(means)
+
+
+def _mean_rows(found: Collapse) -> tuple[tuple[str, ...], ...]:
+    """A row for every block, so that a table of many blocks grows downwards."""
+    curves = [curve.mean for curve in found.curves.values()]
+    last = max(map(len, curves)) - 1
+    return tuple(
+        (
+            "end" if depth == last else str(depth),
+            *(numeral(mean[depth], 3) if depth < len(mean) and math.isfinite(mean[depth]) else "–" for mean in curves),
+        )
+        for depth in range(last + 1)
+    )
 
 
 def sentences(found: Collapse) -> tuple[str, ...]:
@@ -137,53 +118,13 @@ def sentences(found: Collapse) -> tuple[str, ...]:
     return (*variant_sentences(found), *_order(found))
 
 
-def variant_sentences(found: Collapse, *, short: bool = False) -> tuple[str, ...]:
-    """What is left in every variant; `short` has room in a line of a terminal."""
-    said = tuple(_variant(name, curve.mean, found) for name, curve in found.curves.items())
-    return tuple(sentence.replace(OF_TOKENS, "") for sentence in said) if short else said
-
-
-def _variant(name: str, mean: Sequence[float], found: Collapse) -> str:
-    subject, grade, last = SUBJECTS[name], graded(mean), len(mean) - 1
-    known = [(depth, value) for depth, value in enumerate(mean) if math.isfinite(value)]
-    if not known:
-        return f"{subject} gives no finite number."
-    start, (end_depth, end) = known[0][1], known[-1]
-    if grade is Grade.COLLAPSES:
-        rounding = next((depth for depth, value in known if value <= 8 * found.floor), None)
-        if rounding is not None:
-            return f"{subject} collapses: {_after(rounding)} only rounding is left (below {_ten(80 * found.floor)})."
-        first = next(depth for depth, value in known if value < COLLAPSED)
-        more = "" if first == end_depth else f", {numeral(end, 3)} {place_words(end_depth, last)}"
-        return f"{subject} collapses: the residual is {numeral(mean[first], 3)} {_after(first)}{more}."
-    if grade is Grade.BROKEN:
-        return (
-            f"{subject} gives no finite number {_after(end_depth + 1)}: the residual was {numeral(end, 3)} "
-            f"{place_words(end_depth, last)}."
-        )
-    if end > start:
-        left = f"{numeral(end, 3)} {_after(last)}, {numeral(start, 3)} entering block 0"
-    else:
-        left = f"{numeral(end, 3)} of {numeral(start, 3)} is left {_after(last)}"
-    return f"{subject} {WORDS[grade]}: {left}."
-
-
-def _after(depth: int) -> str:
-    return f"after block {depth - 1}" if depth else "from the start"
-
-
-def _ten(value: float) -> str:
-    """The power of ten at or below a number."""
-    return numeral(10.0 ** math.floor(math.log10(value)))
-
-
-def _order(found: Collapse) -> list[str]:
+def _order(found: Collapse) -> tuple[str, ...]:
     if not math.isfinite(found.order) or not found.pairs:
-        return []
+        return ()
     blocks = f"fitted over {count(found.pairs, 'reading')} of single blocks; the theory says 3"
-    return [
-        f"One block of attention alone takes a small spread d of its tokens to about d^{found.order:.2f} ({blocks})."
-    ]
+    return (
+        f"One block of attention alone takes a small spread d of its tokens to about d^{found.order:.2f} ({blocks}).",
+    )
 
 
 def remarks(found: Collapse) -> tuple[str, ...]:

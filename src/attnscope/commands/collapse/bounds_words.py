@@ -1,29 +1,27 @@
-"""A collapse in a terminal: the verdict and a sentence on every variant; tables on request."""
+"""Bounds of a collapse beside the truth, in words and tables. Only bounds that apply to the model are listed."""
 
 from __future__ import annotations
 
 import math
-
-from rich.console import Group, RenderableType
-from rich.text import Text
+from typing import Literal
 
 from attnscope.commands.collapse.record import Collapse, LayerBounds
-from attnscope.commands.collapse.record import published as published_curves
-from attnscope.commands.collapse.words import (
-    corpus_words,
-    published_remarks,
-    published_words,
-    remarks,
-    sentences,
-    shape_words,
-    variant_sentences,
-    verdict,
-)
-from attnscope.core.words import clean, count, numeral
-from attnscope.reports.terminal import lines_under, opening
+from attnscope.core.words import count, numeral
+from attnscope.reports.document import Figure, Section, Table, drawn_by
 
-# Bounds of a collapse beside the truth, in words and tables. Only bounds that hold of this model are spoken of.
-
+Bounded = Literal["diameter", "residual"]
+BOUNDED: dict[Bounded, tuple[str, str]] = {
+    "diameter": (
+        "Largest distance of two tokens",
+        "The diameter of what one block of attention alone writes: the largest distance of two of its tokens, and "
+        "bounds on it from the patterns that were seen and from weights alone. Medians over sequences.",
+    ),
+    "residual": (
+        "Residual, and the paper's theorem 2.2",
+        "The residual of what one block of attention alone writes, beside what theorem 2.2 of arXiv:2103.03404 bounds "
+        "it by, from weights and input. Medians over sequences.",
+    ),
+}
 HEADING = (
     "block",
     "diameter",
@@ -42,6 +40,63 @@ END_TITLES = {
 }
 SKIP_HEADING = ("block", "at least", "measured", "at most")
 MOST_SPREAD = 1.256  # what theorem 2.2 asks of the logits
+
+
+def bounds_section(found: Collapse) -> tuple[Section, ...]:
+    """Return what mathematics promises beside what was measured, or nothing where nothing is bounded."""
+    if not found.bounds:
+        return ()
+    heading, *lines = bound_lines(found)
+    skip_note = (
+        "Growth of the diameter when the skip is kept, between its two bounds. It is the diameter after attention and "
+        "its skip over the diameter before: 1 means that nothing changed, 0 that all tokens became one. A lower bound "
+        "of 0 or less promises nothing."
+    )
+    single_note = (
+        "Medians over sequences. Numbers as small as rounding errors can come out larger than their bound: that is "
+        "rounding, and not a mistake in the bound."
+    )
+    tables = (
+        Table(
+            heading,
+            tuple(lines),
+            "One block of attention alone",
+            single_note,
+            align="".join("l" if word in ("block", "note") else "r" for word in heading),
+        ),
+        Table(SKIP_HEADING, tuple(skip_lines(found)), "With a skip", skip_note),
+        Table(
+            END_HEADING, tuple(end_lines(found)), "From the first block to the last", "Largest over sequences.", "llrr"
+        ),
+    )
+    figures = tuple(
+        Figure(
+            f"bounds-{of}",
+            BOUNDED[of][0],
+            drawn_by("attnscope.commands.collapse.chart:bounds_chart", found, of),
+            caption=BOUNDED[of][1],
+        )
+        for of in bounded(found)
+    )
+    said = skip_words(found)
+    shown = tuple(table for table in tables if table.rows)
+    return (
+        Section(
+            "What mathematics promises beside what was measured",
+            sentences=(said,) if said else (),
+            figures=figures,
+            tables=shown,
+            link="Bounds",
+            detail=True,
+        ),
+    )
+
+
+def bounded(found: Collapse) -> tuple[Bounded, ...]:
+    """Return what has bounds of single blocks to draw."""
+    if not found.bounds:
+        return ()
+    return ("diameter", "residual") if any(row.paper is not None for row in found.bounds) else ("diameter",)
 
 
 def bound_lines(found: Collapse) -> list[tuple[str, ...]]:
@@ -126,51 +181,3 @@ def _title(found: Collapse, variant: str) -> str:
 
 def _figure(value: float | None) -> str:
     return "–" if value is None else numeral(value)
-
-
-MOST_DEPTHS = 6
-
-
-def show(found: Collapse, *, published: str | None = None, verbose: bool = False) -> RenderableType:
-    """What a console prints; `published` as on the page, `verbose` adds the curves and bounds as tables."""
-    told_of = sentences(found) if verbose else variant_sentences(found, short=True)
-    parts: list[RenderableType] = [
-        *opening(verdict(found), f"{found.model}, {shape_words(found)}", corpus_words(found), ""),
-        *(Text(f"· {clean(sentence)}") for sentence in told_of),
-        *(Text(clean(note), style="dim") for note in (found.notes if verbose else remarks(found))),
-    ]
-    if published is not None:
-        theirs = published_curves(published, found.weights)
-        parts.append(Text("\nBeside the published curves", style="bold"))
-        parts += [Text(said) for said in published_words(found, theirs)]
-        parts += [Text(said) for said in published_remarks(theirs) if verbose]
-    return Group(*parts, *(_tables(found) if verbose else ()))
-
-
-def _tables(found: Collapse) -> list[RenderableType]:
-    heading, *lines = bound_lines(found) or [()]
-    parts = [
-        *_curves(found),
-        *lines_under("One block of attention alone: measured, and bounds on it", heading, lines),
-        *lines_under("With its skip: growth of the diameter, and bounds on it", SKIP_HEADING, skip_lines(found)),
-    ]
-    if said := skip_words(found):
-        parts.append(Text(said))
-    return [*parts, *lines_under("From the first block to the last", END_HEADING, end_lines(found))]
-
-
-def _curves(found: Collapse) -> list[RenderableType]:
-    """A few blocks, evenly spread and with the end, so that a line holds them."""
-    depths = max(len(curve.mean) for curve in found.curves.values())
-    step = max(1, -(-(depths - 1) // MOST_DEPTHS))
-    shown = sorted({*range(0, depths, step), depths - 1})
-    lines = [
-        (curve.title, *(_short(curve.mean[depth]) if depth < len(curve.mean) else "–" for depth in shown))
-        for curve in found.curves.values()
-    ]
-    heading = ("entering block", *("end" if depth == depths - 1 else str(depth) for depth in shown))
-    return lines_under("Relative residual", heading, lines)
-
-
-def _short(value: float) -> str:
-    return numeral(float(f"{value:.2g}")) if math.isfinite(value) else "–"

@@ -1,0 +1,173 @@
+"""How much of what tells tokens apart each variant keeps, in six grades: sentences and the verdict follow from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import IntEnum
+
+from attnscope.commands.collapse.record import Collapse
+from attnscope.core.words import count, numeral
+from attnscope.reports.words import Level, Verdict
+
+COLLAPSED = 1e-3  # a residual this small beside the tokens: they are one token, for all that follows
+NEARLY_ALL, MOST, HALF = 0.9, 0.6, 0.4
+"""Shares of the first residual that are left at the end."""
+
+
+class Grade(IntEnum):
+    """From worst to best."""
+
+    BROKEN = 0  # no finite number at the end
+    COLLAPSES = 1
+    LOSES_MOST = 2
+    LOSES_HALF = 3
+    KEEPS_MOST = 4
+    KEEPS_NEARLY_ALL = 5
+
+
+OF_TOKENS = " of what tells its tokens apart"
+WORDS = {
+    Grade.COLLAPSES: "collapses",
+    Grade.LOSES_MOST: f"loses most{OF_TOKENS}",
+    Grade.LOSES_HALF: f"loses about half{OF_TOKENS}",
+    Grade.KEEPS_MOST: f"keeps most{OF_TOKENS}",
+    Grade.KEEPS_NEARLY_ALL: f"keeps nearly all{OF_TOKENS}",
+}
+
+
+def graded(mean: Sequence[float]) -> Grade:
+    """Residuals that once fell below `COLLAPSED` count as collapsed: what grows again later is no longer the tokens."""
+    if any(math.isfinite(value) and value < COLLAPSED for value in mean):
+        return Grade.COLLAPSES
+    if not math.isfinite(mean[-1]):
+        return Grade.BROKEN
+    kept = share_left(mean)
+    if kept >= NEARLY_ALL:
+        return Grade.KEEPS_NEARLY_ALL
+    if kept >= MOST:
+        return Grade.KEEPS_MOST
+    return Grade.LOSES_HALF if kept >= HALF else Grade.LOSES_MOST
+
+
+def share_left(mean: Sequence[float]) -> float:
+    """The last residual over the first; 1 where there was nothing to lose or nothing is known of the first."""
+    return mean[-1] / mean[0] if math.isfinite(mean[0]) and mean[0] > 0 else 1.0
+
+
+def share_words(share: float) -> str:
+    """`92%`, and `less than 1%` where that would round to nothing."""
+    return "less than 1%" if share < 0.01 else f"{100 * share:.0f}%"
+
+
+SUBJECTS = {
+    "san": "Attention alone",
+    "san+mlp": "Attention with MLPs",
+    "san+skip": "Attention with skips",
+    "whole": "The whole model",
+}
+WOULD = {
+    Grade.BROKEN: "would give no finite number",
+    Grade.COLLAPSES: "would collapse",
+    Grade.LOSES_MOST: "would lose most of it",
+    Grade.LOSES_HALF: "would lose about half of it",
+    Grade.KEEPS_MOST: "would keep most of it",
+    Grade.KEEPS_NEARLY_ALL: "would keep nearly all of it",
+}
+LEVELS: dict[Grade, Level] = {
+    Grade.BROKEN: "critical",
+    Grade.COLLAPSES: "critical",
+    Grade.LOSES_MOST: "warning",
+    Grade.LOSES_HALF: "note",
+}
+
+
+def verdict(found: Collapse) -> Verdict:
+    """What becomes of the whole model, and what skips and MLPs save it from. Parts that were run alone are no alarm."""
+    if "whole" not in found.curves:
+        name = list(found.curves)[-1]
+        return Verdict("note", _variant(name, found.curves[name].mean, found))
+    mean = found.curves["whole"].mean
+    grade = graded(mean)
+    level = LEVELS.get(grade, "calm")
+    if grade in (Grade.BROKEN, Grade.COLLAPSES):
+        first = _variant("whole", mean, found).removesuffix(".")
+    else:
+        kept = share_left(mean)
+        left = f"{share_words(kept)} is left after {count(found.layers, 'block')}"
+        if kept > 1:
+            before, after = numeral(mean[0], 3), numeral(mean[-1], 3)
+            left = f"the residual is {after} after {count(found.layers, 'block')}, {before} before"
+        first = f"The whole model {WORDS[grade]} ({left})"
+    return Verdict(level, f"{first}{_saved(found, grade)}.")
+
+
+def _saved(found: Collapse, grade: Grade) -> str:
+    """What attention alone would have come to, and which part makes the difference."""
+    known = {name: graded(curve.mean) for name, curve in found.curves.items()}
+    alone, skips, mlps = (known.get(name) for name in ("san", "san+skip", "san+mlp"))
+    if alone is None or grade is Grade.BROKEN:
+        return ""
+    if alone is Grade.COLLAPSES and grade is Grade.COLLAPSES:
+        tried = [one for one in (skips, mlps) if one is not None]
+        if len(tried) == 2 and max(tried) is Grade.COLLAPSES:
+            return ", and neither skips nor MLPs save it"
+        return "; attention alone would collapse too"
+    if alone >= grade:
+        return f"; attention alone {WOULD[alone]}{' too' if alone == grade else ''}"
+    said = f"; attention alone {WOULD[alone]}"
+    return said if skips is None or mlps is None else f"{said}, and {_saviour(skips, mlps, grade)} save it from that"
+
+
+def _saviour(skips: Grade, mlps: Grade, grade: Grade) -> str:
+    """What lifts attention alone to the grade of the whole model."""
+    if skips < grade and mlps < grade:
+        return "it takes skips and MLPs together to"
+    if skips >= grade and mlps >= grade:
+        return "skips or MLPs, either of them,"
+    return "skips" if skips >= grade else "MLPs"
+
+
+def variant_sentences(found: Collapse, *, short: bool = False) -> tuple[str, ...]:
+    """What is left in every variant; `short` has room in a line of a terminal."""
+    said = tuple(_variant(name, curve.mean, found) for name, curve in found.curves.items())
+    return tuple(sentence.replace(OF_TOKENS, "") for sentence in said) if short else said
+
+
+def _variant(name: str, mean: Sequence[float], found: Collapse) -> str:
+    subject, grade, last = SUBJECTS[name], graded(mean), len(mean) - 1
+    known = [(depth, value) for depth, value in enumerate(mean) if math.isfinite(value)]
+    if not known:
+        return f"{subject} gives no finite number."
+    start, (end_depth, end) = known[0][1], known[-1]
+    if grade is Grade.COLLAPSES:
+        rounding = next((depth for depth, value in known if value <= 8 * found.floor), None)
+        if rounding is not None:
+            return f"{subject} collapses: {_after(rounding)} only rounding is left (below {_ten(80 * found.floor)})."
+        first = next(depth for depth, value in known if value < COLLAPSED)
+        more = "" if first == end_depth else f", {numeral(end, 3)} {place_words(end_depth, last)}"
+        return f"{subject} collapses: the residual is {numeral(mean[first], 3)} {_after(first)}{more}."
+    if grade is Grade.BROKEN:
+        return (
+            f"{subject} gives no finite number {_after(end_depth + 1)}: the residual was {numeral(end, 3)} "
+            f"{place_words(end_depth, last)}."
+        )
+    if end > start:
+        left = f"{numeral(end, 3)} {_after(last)}, {numeral(start, 3)} entering block 0"
+    else:
+        left = f"{numeral(end, 3)} of {numeral(start, 3)} is left {_after(last)}"
+    return f"{subject} {WORDS[grade]}: {left}."
+
+
+def _after(depth: int) -> str:
+    return f"after block {depth - 1}" if depth else "from the start"
+
+
+def _ten(value: float) -> str:
+    """The power of ten at or below a number."""
+    return numeral(10.0 ** math.floor(math.log10(value)))
+
+
+def place_words(depth: int, blocks: int) -> str:
+    """`entering block 3`; the stream that has passed all blocks enters none: `after block 11`."""
+    return f"entering block {depth}" if depth < blocks else f"after block {depth - 1}"
