@@ -12,7 +12,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from attnscope.commands.paths.chart_rows import visible
+from attnscope.commands.paths.vocabulary import visible
 from attnscope.commands.view.record import HeadMap, Part, View
 from attnscope.commands.view.words import exactness, sentences, title, verdict
 from attnscope.core.words import numeral, percent
