@@ -55,24 +55,26 @@ pytest_browser = pytest.mark.browser
 @pytest_browser
 def test_it_begins_with_what_got_worse(watched: Watched, written: Path, found: Comparison) -> None:  # noqa: F811
     page = watched.open(written)
-    assert page.title() == "base against tuned · attnscope"
+    assert page.title() == "base → tuned · attnscope"
     expect(page.locator("h1")).to_have_text("base → tuned")
     expect(page.locator("#verdict")).to_have_class("verdict critical")
     expect(page.locator("#verdict")).to_contain_text("New: NaN or infinity 0 → 1 head (critical)")
     headings = page.locator("main h2").all_inner_texts()
     assert headings == [
+        "Not comparable one to one",
         "What got worse and better",
         "Largest changes",
         "Side by side",
+        "The same in both",
         "Against depth",
         "Difference of every head",
         "Provenance",
     ]
-    expect(page.locator(".caution")).to_contain_text("The texts differ (made-up text; other text)")
-    shown = page.locator("#changed .finding")
-    assert [one.get_attribute("data-status") for one in shown.all()] == [pair.status for pair in found.findings]
-    assert shown.first.locator("dd").all_inner_texts()[0] == "No such finding."
-    assert page.locator("#sides table").count() == 2
+    texts = "Not comparable one to one. The texts differ (made-up text; other text)"
+    expect(page.locator("#cautions")).to_contain_text(texts)
+    assert page.locator(".finding .badge").all_text_contents() == [pair.status for pair in found.findings]
+    assert page.locator(".finding").first.locator("dd").all_inner_texts()[0] == "No such finding."
+    assert page.locator("#side-by-side table").count() == 2
     expect(page.locator("#provenance details")).not_to_have_attribute("open", "")
 
 
@@ -80,10 +82,9 @@ def test_it_begins_with_what_got_worse(watched: Watched, written: Path, found: C
 def test_both_values_of_the_largest_changes(watched: Watched, written: Path, found: Comparison) -> None:  # noqa: F811
     page = watched.open(written)
     top = found.changes[0]
-    cells = page.locator("#largest tbody tr").first.locator("th, td").all_inner_texts()
+    cells = page.locator("#largest-changes tbody tr").first.locator("th, td").all_inner_texts()
     assert f"in block {top.layer}, head {top.head}" in cells[0]
-    assert cells[1].split()[0] == numeral(top.before, 3)
-    assert cells[2].split()[0] == numeral(top.after, 3)
+    assert cells[1].startswith(f"{numeral(top.before, 3)} → {numeral(top.after, 3)}")
     assert cells[-1] == f"{top.effect:+.1f}"
 
 
@@ -168,7 +169,7 @@ CONTRAST = (
   const speaking = """
     + SPEAKING
     + """;
-  return [...document.querySelectorAll('header *, #changed *, #largest *, #sides *, .lead, .lead *')].filter(speaking)
+  return [...document.querySelectorAll('header *, section *')].filter(speaking)
     .map((e) => {
       const [a, b] = [light(getComputedStyle(e).color), light(ground(e))];
       return [(Math.max(a, b) + .05) / (Math.min(a, b) + .05), e.textContent.slice(0, 40)];
@@ -208,6 +209,9 @@ def test_a_finger_reads_a_map(watched: Watched, written: Path) -> None:  # noqa:
     expect(page.locator("#tooltip")).to_be_hidden()
 
 
+ORDER = ["largest-changes", "side-by-side", "depth", "heads", "provenance"]
+
+
 @pytest_browser
 def test_everything_is_reached_in_order_by_tab(watched: Watched, written: Path) -> None:  # noqa: F811
     page = watched.open(written)
@@ -215,8 +219,8 @@ def test_everything_is_reached_in_order_by_tab(watched: Watched, written: Path) 
     for _ in range(60):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.closest('section')?.id || document.activeElement.tagName"))
-    order = list(dict.fromkeys(one for one in seen if one in ("largest", "sides", "depth", "heads", "provenance")))
-    assert order == ["largest", "sides", "depth", "heads", "provenance"]
+    order = list(dict.fromkeys(one for one in seen if one in ORDER))
+    assert order == ORDER
 
 
 @pytest_browser
@@ -232,8 +236,8 @@ def test_print_shows_what_is_folded(watched: Watched, written: Path) -> None:  #
 def test_many_surveys_side_by_side(watched: Watched, many: Path) -> None:  # noqa: F811
     page = watched.open(many)
     expect(page.locator("h1")).to_have_text("step 0 against step 1000, step 2000, step 3000")
-    for table in page.locator("#sides table").all():
-        assert table.locator("thead th").all_inner_texts() == [f"step {1000 * n}" for n in range(4)]
+    for table in page.locator("#side-by-side table").all():
+        assert table.locator("thead th").all_inner_texts()[1:] == [f"step {1000 * n}" for n in range(4)]
         assert all(row.locator("td").count() == 4 for row in table.locator("tbody tr").all())
     assert page.locator("#depth figure").first.locator(".mark-line path").count() == 4
     assert page.locator(".difference").count() == 0
@@ -248,9 +252,9 @@ def test_nothing_changed(watched: Watched, tmp_path: Path) -> None:  # noqa: F81
     page = watched.open(attnscope.report(compare(same, same), tmp_path / "same.html"))
     expect(page.locator("#verdict")).to_have_class("verdict calm")
     expect(page.locator("#verdict")).to_contain_text("Nothing got worse")
-    expect(page.locator("#largest")).to_contain_text("Nothing changed: ")
+    expect(page.locator("#changes")).to_contain_text("Nothing changed: ")
     assert page.locator(".difference").count() == 0
-    assert page.locator("#changed .finding:visible").count() == 0  # folded: the same in both
+    assert page.locator(".finding:visible").count() == 0  # folded: the same in both
 
 
 @pytest_browser

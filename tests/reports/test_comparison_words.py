@@ -12,19 +12,17 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from attnscope.commands.compare.record import Change, Comparison, compare
-from attnscope.commands.compare.settings import setting_notes
-from attnscope.commands.compare.words import (
+from attnscope.commands.compare.changes import (
     change_place,
     change_sentence,
     labels,
     largest_changes,
     names,
-    row,
-    sentences,
     values,
-    verdict,
 )
+from attnscope.commands.compare.record import Change, Comparison, compare
+from attnscope.commands.compare.settings import setting_notes
+from attnscope.commands.compare.words import row, sentences, verdict
 from attnscope.commands.scan.survey.ledger import Ledger
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError
@@ -153,15 +151,15 @@ def test_what_makes_numbers_incomparable_is_told() -> None:
         return only
 
     assert note(changed(base, corpus={"hash": "x", "name": "wiki"})).startswith("The texts differ (sample text; wiki)")
-    assert "called the same" in note(changed(base, corpus={"hash": "x"}))
+    assert "names are the same" in note(changed(base, corpus={"hash": "x"}))
     assert note(changed(base, corpus={"window": 128})).startswith("Windows differ (64; 128 tokens)")
-    assert note(changed(base, corpus={"sequences": 8})) == "Other numbers of sequences were read (16; 8 sequences)."
+    assert note(changed(base, corpus={"sequences": 8})) == "Numbers of sequences differ (16; 8 sequences)."
     assert note(changed(base, dtype="bfloat16")).startswith("The precision differs (float32; bfloat16)")
     assert note(changed(base, versions={"torch": "3.0"})) == "Versions of torch differ (2.13.0; 3.0)."
     assert note(changed(base, attnscope="0.2")) == "Versions of attnscope differ (0.1.0; 0.2)."
     assert note(changed(base, model={"class": "Other"})).startswith("The models are built differently (Sample")
     fewer = replace(base, cells={key: cell for key, cell in base.cells.items() if key.measure != "spike"})
-    assert note(fewer) == "Not measured in every survey, and so left out: Largest activation."
+    assert note(fewer) == "Skipped, because not every survey measured them: Largest activation."
     card = replace(base.cards["entropy"], summary="Another thing.")
     assert note(replace(base, cards=base.cards | {"entropy": card})).startswith(
         "Defined differently in these surveys: Att"
@@ -259,8 +257,7 @@ def test_models_of_different_build_are_compared_with_a_warning() -> None:
     text = printed(compare(sample_survey(4, 3), sample_survey(2, 2, name="small")), verbose=True)
     assert (
         "The models are built differently (SampleForCausalLM, decoder of 4 blocks × 3 heads; SampleForCausalLM, decoder"
-        " of 2 blocks × 2 heads), so blocks and heads are matched by number alone and what only one model has is left"
-        " out."
+        " of 2 blocks × 2 heads): blocks and heads are matched by number, and those that only one model has are skipped."
     ) in " ".join(text.split())
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Browser, FloatRect, Page, expect
 
-from attnscope.commands.paths.chart_rows import head_length_rows
+from attnscope.commands.paths.chart import head_length_rows
 from attnscope.commands.paths.record import Chain, PathReport
 from tests.reports import looks
 from tests.reports.sample_paths import sample_paths

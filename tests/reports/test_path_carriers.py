@@ -114,7 +114,7 @@ def test_the_sum_of_few_heads_and_no_few_heads_meet_without_a_gap() -> None:
         ({"output": "classes", "goal": Goal("logit", " Rome")}, "The model says class ' Rome' (80%)."),
         (
             {"goal": Goal("difference", " Rome", " the", "after the last token")},
-            "After the last token the model says ' Rome' (80%); asked is the logit of ' Rome' minus that of ' the'.",
+            "After the last token the model says ' Rome' (80%); the target is the logit of ' Rome' minus that of ' the'.",
         ),
     ],
 )
@@ -128,7 +128,7 @@ def test_another_target_is_said_beside_what_the_model_says() -> None:
     rows = (*report.lengths[:-1], replace(last, up_to=replace(last.up_to, target_probability=0.0031)))
     goal = Goal("logit", " Paris", where="after the last token")
     said = verdict(replace(report, lengths=rows, goal=goal)).sentence
-    assert said.startswith("After the last token the model says ' Rome' (80%); asked is ' Paris' (0.31%). ")
+    assert said.startswith("After the last token the model says ' Rome' (80%); the target is ' Paris' (0.31%). ")
 
 
 def test_norms_have_no_word_and_no_probability() -> None:

@@ -12,18 +12,19 @@ import altair as alt
 import pytest
 from rich.console import Console
 
-from attnscope.commands.paths.chart import length_chart, path_panels, value_grid
-from attnscope.commands.paths.chart_rows import (
+from attnscope.commands.paths.chart import (
+    chart,
     head_length_rows,
+    length_chart,
     length_rows,
     player_rows,
     reconstruction_rows,
-    seen_lengths,
+    value_grid,
     value_rows,
 )
 from attnscope.commands.paths.page import render
 from attnscope.commands.paths.record import Goal, PathReport
-from attnscope.commands.paths.vocabulary import chain_words
+from attnscope.commands.paths.vocabulary import chain_words, seen_lengths
 from attnscope.commands.paths.words import length_lines, sentences, verdict
 from attnscope.core.words import numeral
 from attnscope.reports.export import save
@@ -130,7 +131,7 @@ def test_zero_is_the_middle_of_the_colours(report: PathReport) -> None:
 
 
 def test_all_charts_fit_in_one_picture(report: PathReport, tmp_path: Path) -> None:
-    assert isinstance(path_panels(report), alt.VConcatChart)
+    assert isinstance(chart(report), alt.VConcatChart)
     path = save(report.chart(), tmp_path / "paths.png", scale=1.0)
     assert path.read_bytes().startswith(b"\x89PNG")
 
@@ -168,7 +169,7 @@ def test_two_games_are_not_mixed_up(report: PathReport) -> None:
     assert page.count(beside_mlps) == 1
     caption = page[page.index("Another game") :].split("</figcaption>")[0]
     assert beside_mlps in caption
-    assert "heads alone are players" in caption
+    assert "only heads are players" in caption
     assert not any(beside_mlps in sentence for sentence in sentences(report))
 
 

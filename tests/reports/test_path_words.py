@@ -11,10 +11,9 @@ import pytest
 from rich.console import Console
 
 from attnscope.commands.paths.chart import length_chart, wrapped
-from attnscope.commands.paths.chart_rows import seen_lengths, visible
 from attnscope.commands.paths.page import render
 from attnscope.commands.paths.record import Chain, Goal, PathReport
-from attnscope.commands.paths.vocabulary import probability_words, target_is, target_word
+from attnscope.commands.paths.vocabulary import probability_words, seen_lengths, target_is, target_word, visible
 from attnscope.commands.paths.words import length_lines, sentences
 from attnscope.reports.terminal import print_record
 from tests.reports.sample_paths import sample_paths
@@ -214,7 +213,7 @@ def test_a_class_of_the_whole_text_marks_no_token() -> None:
     page = render(report)
     assert 'class="chip asked"' not in page
     assert 'class="chip asked"' in render(sample_paths())
-    assert "the output, which is of all tokens" in page
+    assert "sends most along it to the output." in page
     assert "p(target) is the probability of &#39;good&#39;, the first of the two" in page
 
 

@@ -50,7 +50,7 @@ def test_what_is_read_is_what_was_packed(browser: Browser, tmp_path: Path) -> No
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowDown")
         _drawn(page, 2, 1, 1)
-        assert "Layer 1, head 1" in _read(page)
+        assert "Block 1, head 1" in _read(page)
         page.locator("#wall canvas").nth(5).wait_for()
 
 

@@ -30,20 +30,34 @@ ARXIV = re.compile(r"\barXiv:(\d{4}\.\d{4,5})\b")
 LONG = 28  # characters; columns with longer text get room to wrap
 
 
-def document_page(document: Document, command: str) -> str:
-    """Return the page of a document. Equal documents give equal pages."""
+def document_page(
+    document: Document,
+    command: str,
+    *,
+    template: str = "document.html",
+    styles: Sequence[str] = (),
+    scripts: Sequence[str] = (),
+    figures: Iterable[Drawn] = (),
+    **words: Any,
+) -> str:
+    """Return the page of a document. Equal documents give equal pages.
+
+    A `template` that extends document.html adds sections of its own, from `figures` and `words`.
+    """
     drawn = [_drawn(section) for section in document.sections]
     sections = [(section, figures, _address(section)) for section, figures in drawn]
     return page(
-        "document.html",
+        template,
         verdict=document.verdict,
-        styles=("document.css",),
-        figures=[figure for _, figures, _ in sections for figure in figures],
+        styles=("document.css", *styles),
+        scripts=scripts,
+        figures=[*(figure for _, drawn, _ in sections for figure in drawn), *figures],
         document=document,
         sections=sections,
         command=document.command or command,
         long=LONG,
         provenance=document.provenance,
+        **words,
     )
 
 

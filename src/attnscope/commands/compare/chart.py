@@ -1,6 +1,9 @@
-"""The picture of a comparison: one measure of all surveys against depth, or the difference of every head.
+"""Charts of a comparison: one measure of all surveys against depth, or the difference of every head.
 
-found.chart()    found.chart("entropy")    found.chart("entropy", heads=True)
+    found.chart()    found.chart("entropy")    found.chart("entropy", heads=True)
+    comparison_profile([a.table(), b.table()], card, names=("step 1000", "step 2000"))
+
+Depths may differ: a 6-block and a 12-block model share one axis of blocks.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from attnscope.commands.compare.changes import labels
 from attnscope.commands.compare.record import Comparison
-from attnscope.commands.compare.words import labels
 from attnscope.commands.scan.chart import card_and_place
 from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
@@ -30,29 +33,21 @@ from attnscope.reports.rows import (
 )
 from attnscope.reports.survey_charts import chart_title, first_panel, grid_axes, reading_size, value_axis, value_scale
 
-# Surveys in one chart: their lines against depth, and the difference of every head.
-#
-#     chart = comparison_profile([a.table(), b.table()], card, names=("step 1000", "step 2000"))
-#     chart = difference_grid(a.table(), b.table(), card)
-#
-# Depths need not agree: a 6-block and a 12-block model share one axis of blocks.
-
-DASHES = ([1, 0], [6, 4], [1, 4], [10, 4, 1, 4], [3, 6], [14, 5])  # lines have round ends, which fill small gaps
-WORDY = 18  # letters of a name with which two do not fit beside each other
+DASHES = ([1, 0], [6, 4], [1, 4], [10, 4, 1, 4], [3, 6], [14, 5])
+WORDY = 18  # letters from which two names do not fit beside each other
 NARROW = 360  # pixels
 
 
 def comparison_rows(
     tables: Sequence[pd.DataFrame], card: Card, panel: Panel, names: Sequence[str], part: str
 ) -> pd.DataFrame:
-    """The depth rows of one part in all surveys, told apart by the column `survey`."""
+    """Return the depth rows of one part in all surveys, with a column `survey`."""
     sides = []
     for table, name in zip(tables, names, strict=True):
         rows = depth_rows(table, card, panel)
         rows = rows[rows["part"] == series_title(card, part)]
         sides.append(rows.assign(survey=name, label=[f"{name}, {text}" for text in rows["label"]]))
-    every: pd.DataFrame = pd.concat(sides, ignore_index=True)
-    return every
+    return pd.concat(sides, ignore_index=True)
 
 
 def comparison_profile(
@@ -68,14 +63,14 @@ def comparison_profile(
     title: bool = True,
     fit: bool = False,
 ) -> alt.LayerChart:
-    """A line for every survey. Dashes differ too, so that colour is not the only difference.
+    """Draw a line for every survey, in its own colour and dashes; two surveys have bands too.
 
-    Two have their bands; the bands of many would hide the lines. With `fit`, `width` is that of the whole chart.
+    With `fit`, `width` is that of the whole chart.
     """
-    told = distinct(names)
+    unique = distinct(names)
     panel = first_panel(tables[0], card, stack, site)
     part = card.parts[0] if part is None else part
-    rows = comparison_rows(tables, card, panel, told, part)
+    rows = comparison_rows(tables, card, panel, unique, part)
     x = alt.X(
         "depth:Q",
         title=depth_title(card, panel),
@@ -83,8 +78,8 @@ def comparison_profile(
         axis=alt.Axis(values=block_ticks(rows["depth"]), format="d"),
     )
     scale = value_scale(rows, card)
-    longest = max(map(len, told))
-    beside = 1 if width < NARROW and longest > WORDY else max(1, min(len(told), width // (7 * min(longest, 24) + 30)))
+    longest = max(map(len, unique))
+    beside = 1 if width < NARROW and longest > WORDY else max(1, min(len(unique), width // (7 * min(longest, 24) + 30)))
     legend = alt.Legend(
         orient="top",
         columns=beside,
@@ -93,29 +88,25 @@ def comparison_profile(
         symbolSize=400,
         symbolStrokeWidth=2,
     )
-    # One legend for both channels, which Vega-Lite makes where their domains are written out and equal.
-    colour = alt.Color("survey:N", scale=alt.Scale(domain=list(told)), title=None, legend=legend)
-    dashes = [DASHES[n % len(DASHES)] for n in range(len(told))]
-    dash = alt.StrokeDash("survey:N", scale=alt.Scale(domain=list(told), range=dashes), title=None, legend=legend)
+    # Vega-Lite merges the legends of both channels if their domains are written out and equal.
+    colour = alt.Color("survey:N", scale=alt.Scale(domain=list(unique)), title=None, legend=legend)
+    dashes = [DASHES[n % len(DASHES)] for n in range(len(unique))]
+    dash = alt.StrokeDash("survey:N", scale=alt.Scale(domain=list(unique), range=dashes), title=None, legend=legend)
     base = alt.Chart(rows).transform_filter("isValid(datum.mean)")
     measured = unit_title(card) if part == card.parts[0] else f"{card.title}, {part_title(part)}"
     axis = {"title": measured, "axis": value_axis(rows, card)}
     y = alt.Y("mean:Q", scale=scale, **axis)
     lines = base.mark_line(style="line").encode(x=x, y=y, color=colour, strokeDash=dash)
-    dots = base.mark_circle(style="reading", size=reading_size(rows)).encode(
-        x=x,
-        y=y,
-        color=colour,
-        description="label:N",
-        tooltip=["survey:N", "depth:Q", "mean:Q", "low:Q", "high:Q"],
-    )
+    tooltip = ["survey:N", "depth:Q", "mean:Q", "low:Q", "high:Q"]
+    dots = base.mark_circle(style="reading", size=reading_size(rows))
+    dots = dots.encode(x=x, y=y, color=colour, description="label:N", tooltip=tooltip)
     low = alt.Y("low:Q", scale=scale, **axis)
     band = base.mark_area(style="spread").encode(x=x, y=low, y2="high:Q", color=colour)
-    layers = [band, lines, dots] if len(told) == 2 else [lines, dots]
+    layers = [band, lines, dots] if len(unique) == 2 else [lines, dots]
     chart = alt.layer(*layers).properties(width=width, height=height)
     if fit:
         chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
-    both = "both surveys" if len(told) == 2 else f"{len(told)} surveys"
+    both = "both surveys" if len(unique) == 2 else f"{len(unique)} surveys"
     return chart.properties(title=chart_title(card, panel, both)) if title else chart
 
 
@@ -128,20 +119,13 @@ def difference_grid(
     stack: str | None = None,
     site: str | None = None,
 ) -> alt.Chart:
-    """Second minus first, a square for each head that both have; the colours meet at 0."""
+    """Draw second minus first for each head that both have, in colours that diverge from 0."""
     panel = first_panel(first, card, stack, site)
     part = card.parts[0] if part is None else part
     sides = [head_rows(table, panel, part) for table in (first, second)]
     rows = sides[0].merge(sides[1], on=["layer", "head"], suffixes=("_before", "_after"))
-    rows = pd.DataFrame(
-        {
-            "layer": rows["layer"],
-            "head": rows["head"],
-            "before": rows["mean_before"],
-            "after": rows["mean_after"],
-            "difference": rows["mean_after"] - rows["mean_before"],
-        }
-    )
+    rows = rows[["layer", "head", "mean_before", "mean_after"]].set_axis(["layer", "head", "before", "after"], axis=1)
+    rows = rows.assign(difference=rows["after"] - rows["before"])
     rows = rows[np.isfinite(rows["difference"])].reset_index(drop=True)
     if rows.empty:
         raise RefusalError(f"'{card.name}' has no head with a number in both surveys: draw it against depth instead.")
@@ -168,14 +152,14 @@ def difference_grid(
 
 
 def block_ticks(depths: Iterable[float]) -> list[int]:
-    """Whole numbers, about eight of them."""
+    """Return about eight whole numbers."""
     known = list(depths)
     first, last = int(np.ceil(min(known))), int(np.floor(max(known)))
     return list(range(first, last + 1, max(1, -(-(last - first) // 8))))
 
 
 def distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Names as given where they differ, else with a number behind each."""
+    """Return the names, with a number after each if they are not all different."""
     if len(set(names)) == len(names):
         return tuple(names)
     ends = ("first", "second") if len(names) == 2 else tuple(map(str, range(1, len(names) + 1)))
@@ -191,9 +175,9 @@ def chart(
     stack: str | None = None,
     site: str | None = None,
 ) -> Any:
-    """A line for every survey; without `measure`, of what the worst finding was read from, or of the largest change.
+    """Draw a line for every survey; with `heads`, the last survey minus the first, head by head.
 
-    With `heads`, the last survey minus the first, head by head.
+    `measure` defaults to the one behind the worst finding that is new or worse, or that of the largest change.
     """
     if measure is None:
         measure, part, place = _most_telling(found, heads, part)
@@ -203,20 +187,18 @@ def chart(
         if card.scope == "stream":
             raise RefusalError(f"'{card.name}' has one number a block and none for each head: leave heads= out.")
         return difference_grid(found.first.table(), found.second.table(), card, part=part, **where)
-    told = zip(found.surveys, labels(found), strict=True)
-    tables = [(survey.table(), name) for survey, name in told]
-    shown = [(table, name) for table, name in tables if (card.name, where["stack"], where["site"]) in panels(table)]
-    if len(shown) < 2:
+    tables = dict(zip(labels(found), (survey.table() for survey in found.surveys), strict=True))
+    panel = (card.name, where["stack"], where["site"])
+    sides = {name: table for name, table in tables.items() if panel in panels(table)}
+    if len(sides) < 2:
         raise RefusalError(f"'{card.name}' was measured there in one survey only: name a measure that two have.")
-    return comparison_profile(
-        [table for table, _ in shown], card, names=[name for _, name in shown], part=part, **where
-    )
+    return comparison_profile(list(sides.values()), card, names=list(sides), part=part, **where)
 
 
 def _most_telling(
     found: Comparison, heads: bool, part: str | None
 ) -> tuple[str | None, str | None, tuple[str | None, str | None]]:
-    """Measure, part, and stack and site: behind the first finding that is new or worse, else of the largest change."""
+    """Return measure, part and place of the first finding that is new or worse, else of the largest change."""
     for pair in found.regressions():
         card = found.first.cards.get(str(pair.measure))
         if card and (not heads or card.scope != "stream") and (pair.stack in found.first.stacks):

@@ -1,7 +1,4 @@
-"""What surveys were made of and with, and a sentence for everything that differs and makes numbers hard to compare.
-
-Other weights are the point of a comparison, and are not told here.
-"""
+"""Sentences on settings that differ between surveys and make their numbers hard to compare. Weights may differ."""
 
 from __future__ import annotations
 
@@ -15,38 +12,34 @@ _MOST_NAMES = 6
 
 
 def setting_notes(found: Comparison) -> tuple[str, ...]:
-    """Why numbers of these surveys cannot be held against each other one to one; nothing where they can."""
+    """Return a sentence per setting that differs."""
     many = found.surveys
-    said = [
+    windows, sequences = ([_corpus(survey).get(name) for survey in many] for name in ("window", "sequences"))
+    notes = [
         _builds(many),
         _texts(many),
-        _told(
-            [_corpus(one).get("window") for one in many],
-            "Windows differ",
-            "attention spreads wider over longer ones",
-            "tokens",
+        _note(windows, "Windows differ", "attention spreads wider over longer ones", "tokens"),
+        _note(
+            [_bos(s) for s in many], "Not all sequences begin with BOS", "sinks and massive activations depend on it"
         ),
-        _told(
-            [_begun(one) for one in many],
-            "Only some of them begin sequences with BOS",
-            "sinks and massive activations move with it",
-        ),
-        _told([_corpus(one).get("sequences") for one in many], "Other numbers of sequences were read", "", "sequences"),
+        _note(sequences, "Numbers of sequences differ", "", "sequences"),
         _measures(found),
         _definitions(many),
-        _told([one.provenance.get("dtype") for one in many], "The precision differs", "small numbers may differ by it"),
+        _note(
+            [s.provenance.get("dtype") for s in many], "The precision differs", "small numbers may differ because of it"
+        ),
         *(_versions(many, name) for name in ("attnscope", "torch", "transformers", "numpy")),
     ]
-    return tuple(sentence for sentence in said if sentence)
+    return tuple(note for note in notes if note)
 
 
 def _builds(surveys: Sequence[Survey]) -> str | None:
-    builds = [_build(one.provenance) for one in surveys]
+    builds = [_build(survey.provenance) for survey in surveys]
     if not all(builds) or len(set(builds)) == 1:
         return None
     return (
-        f"The models are built differently ({_listed(builds)}), so blocks and heads are matched by number alone and"
-        " what only one model has is left out."
+        f"The models are built differently ({_listed(builds)}): blocks and heads are matched by number, and those that"
+        " only one model has are skipped."
     )
 
 
@@ -60,16 +53,16 @@ def _build(provenance: dict[str, Any]) -> str:
 
 
 def _texts(surveys: Sequence[Survey]) -> str | None:
-    """By the hash where there is one: a file of the same name may hold another text."""
-    corpora = [_corpus(one) for one in surveys]
+    """Compare hashes, if known: files of one name may hold different texts."""
+    corpora = [_corpus(survey) for survey in surveys]
     if any(not corpus for corpus in corpora) or len({str(c.get("hash") or c.get("name")) for c in corpora}) == 1:
         return None
     names = [str(corpus.get("name") or "unnamed") for corpus in corpora]
-    told = f" ({_listed(names)})" if len(set(names)) > 1 else ", though they are called the same"
-    return f"The texts differ{told}: attention depends on what is read, so only large changes speak of the models."
+    which = f" ({_listed(names)})" if len(set(names)) > 1 else ", though their names are the same"
+    return f"The texts differ{which}: attention depends on the text, so only large changes are due to the models."
 
 
-def _told(values: Sequence[Any], what: str, why: str, noun: str = "") -> str | None:
+def _note(values: Sequence[Any], what: str, why: str, noun: str = "") -> str | None:
     known = [f"{v:,}" if isinstance(v, int) and not isinstance(v, bool) else str(v) for v in values]
     if any(value in (None, "") for value in values) or len(set(known)) == 1:
         return None
@@ -81,43 +74,33 @@ def _measures(found: Comparison) -> str | None:
     missing = sorted({*found.only_before, *found.only_after})
     if not missing:
         return None
-    titles = {name: card.title for one in found.surveys for name, card in one.cards.items()}
-    told = [titles.get(name, name) for name in missing]
-    more = f" and {len(told) - _MOST_NAMES} more" if len(told) > _MOST_NAMES else ""
-    return f"Not measured in every survey, and so left out: {', '.join(told[:_MOST_NAMES])}{more}."
+    titles = {name: card.title for survey in found.surveys for name, card in survey.cards.items()}
+    named = [titles.get(name, name) for name in missing]
+    more = f" and {len(named) - _MOST_NAMES} more" if len(named) > _MOST_NAMES else ""
+    return f"Skipped, because not every survey measured them: {', '.join(named[:_MOST_NAMES])}{more}."
 
 
 def _definitions(surveys: Sequence[Survey]) -> str | None:
-    """Two versions may measure different things under one name."""
-    cards = surveys[0].cards
-    other = sorted(
-        {
-            name
-            for one in surveys[1:]
-            for name, card in one.cards.items()
-            if name in cards and _meaning(card, cards[name])
-        }
-    )
-    if not other:
+    """Compare the cards of measures: two versions may measure different things under one name."""
+    meanings = [{name: (c.summary, c.unit, c.parts) for name, c in survey.cards.items()} for survey in surveys]
+    first = meanings[0]
+    names = sorted({name for other in meanings[1:] for name in other if name in first and other[name] != first[name]})
+    if not names:
         return None
-    titles = ", ".join(cards[name].title for name in other[:_MOST_NAMES])
+    titles = ", ".join(surveys[0].cards[name].title for name in names[:_MOST_NAMES])
     return f"Defined differently in these surveys: {titles}. Scan again with one version of attnscope."
-
-
-def _meaning(one: Any, other: Any) -> bool:
-    return (one.summary, one.unit, one.parts) != (other.summary, other.unit, other.parts)
 
 
 def _versions(surveys: Sequence[Survey], name: str) -> str | None:
     values = []
-    for one in surveys:
-        versions = one.provenance.get("versions")
+    for survey in surveys:
+        versions = survey.provenance.get("versions")
         own = versions if isinstance(versions, dict) else {}
-        values.append(one.provenance.get("attnscope") if name == "attnscope" else own.get(name))
-    return _told(values, f"Versions of {name} differ", "")
+        values.append(survey.provenance.get("attnscope") if name == "attnscope" else own.get(name))
+    return _note(values, f"Versions of {name} differ", "")
 
 
-def _begun(survey: Survey) -> str | None:
+def _bos(survey: Survey) -> str | None:
     found = survey.provenance.get("bos")
     begins = found.get("begins") if isinstance(found, dict) else None
     return ("BOS first" if begins else "no BOS") if isinstance(begins, bool) else None

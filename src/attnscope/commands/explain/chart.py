@@ -1,4 +1,8 @@
-"""The picture of an explanation: tokens by methods."""
+"""Charts of an explanation: tokens by methods, and tokens by length of path.
+
+Units differ between methods, so every column of the first is divided by its own largest number; what speaks against the
+answer is below zero. The second is exact: what the frozen network sends to the answer adds up over rows and columns.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,16 @@ import altair as alt
 import pandas as pd
 
 from attnscope.commands.explain.record import Explanation, Scored
-from attnscope.commands.paths.chart_rows import signed, visible
-
-# Tokens by methods as a map: how much every token did, as a share of the token that did most by that method.
-#
-# Units differ from method to method, so each column is divided by its own largest number; what speaks against the
-# answer is below zero.
+from attnscope.commands.paths.vocabulary import exactly, signed, visible
+from attnscope.core.words import numeral
 
 MOST_TOKENS = 36  # rows that have room
 COLUMN, ROW = 64, 18  # pixels
 LONGEST_WORD = 18
+MOST_SENDERS = 12  # tokens in the map by length
+MOST_LENGTHS = 6  # in its caption
+SEEN = 0.01  # of the largest number: lengths after the last that reaches it are not drawn
+CONSTANTS, OTHERS = "constants", "other tokens"
 
 
 def reach(method: Scored) -> float:
@@ -80,6 +84,67 @@ def explanation_map(found: Explanation, *, width: int | None = None) -> alt.Char
         f"{found.model}: {visible(found.target)}", subtitle=["what every token did, by each method"]
     )
     return chart.properties(width=alt.Step(COLUMN), title=heading)
+
+
+def token_length_rows(found: Explanation) -> list[dict[str, Any]]:
+    """Return a row for each token and length: the tokens that send most, all others together, and constants."""
+    split = found.lengths
+    assert split is not None
+    words = next(given.tokens for given in found.inputs if given.name == split.input)
+    sizes = [max(map(abs, row)) for row in split.tokens]
+    kept = sorted(sorted(range(len(words)), key=lambda place: -sizes[place])[:MOST_SENDERS])
+    named = [(f"{place}  {visible(words[place])[:LONGEST_WORD]}", split.tokens[place]) for place in kept]
+    rest = [row for place, row in enumerate(split.tokens) if place not in kept]
+    if rest:
+        named.append((OTHERS, tuple(sum(column) for column in zip(*rest, strict=True))))
+    if any(split.constants):
+        named.append((CONSTANTS, split.constants))
+    largest = max(abs(value) for _, row in named for value in row)
+    end = max((k for _, row in named for k, value in enumerate(row) if abs(value) >= SEEN * largest), default=0) + 1
+    return [
+        {
+            "token": name,
+            "length": length,
+            "value": value,
+            "label": f"{name}, through {exactly(length)}: {signed(value)}",
+        }
+        for name, row in named
+        for length, value in enumerate(row[:end])
+    ]
+
+
+def length_map(found: Explanation, *, width: int | None = None) -> alt.Chart:
+    rows = pd.DataFrame(token_length_rows(found))
+    reach = float(rows["value"].abs().max()) or 1.0
+    bare: dict[str, Any] = {"ticks": False, "domain": False, "grid": False, "labelAngle": 0}
+    # By the square root: what a token sends through heads is small beside what it sends through none.
+    scale = alt.Scale(type="pow", exponent=0.5, domain=[-reach, reach], domainMid=0, nice=False, range="diverging")
+    legend = alt.Legend(orient="bottom", gradientLength=150, gradientThickness=8, tickCount=3)
+    chart = (
+        alt.Chart(rows)
+        .mark_rect()
+        .encode(
+            x=alt.X("length:O", title="heads passed", axis=alt.Axis(**bare)),
+            y=alt.Y("token:N", sort=list(dict.fromkeys(rows["token"])), title=None, axis=alt.Axis(**bare)),
+            color=alt.Color("value:Q", scale=scale, title=None, legend=legend),
+            description="label:N",
+            tooltip=[alt.Tooltip("label:N", title=" ")],
+        )
+        .properties(height=alt.Step(ROW))
+    )
+    if width is not None:
+        return chart.properties(width=width, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+    return chart.properties(width=360, title=alt.TitleParams("Path contribution by length", fontSize=13))
+
+
+def length_caption(found: Explanation) -> str:
+    """Return the sums by length, and their total."""
+    split = found.lengths
+    assert split is not None
+    sums = ", ".join(f"{exactly(k)} {signed(v)}" for k, v in enumerate(split.sums) if k < MOST_LENGTHS)
+    more = " and so on" if len(split.sums) > MOST_LENGTHS else ""
+    total = f"All together: {numeral(split.total)}; the answer is {numeral(found.value)}."
+    return f"Sums over all rows: {sums}{more}. {total} Shades follow the square root of the number."
 
 
 def chart(found: Explanation) -> Any:

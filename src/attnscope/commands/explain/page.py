@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from attnscope.commands.explain.chart import MOST_TOKENS, explanation_map, reach
+from attnscope.commands.explain.chart import MOST_TOKENS, explanation_map, length_caption, length_map, reach
 from attnscope.commands.explain.pictures import Matrix, matrices
 from attnscope.commands.explain.record import Explanation, Scored
 from attnscope.commands.explain.shading import ShadedInput, shaded, two_sided
@@ -23,7 +23,7 @@ from attnscope.commands.explain.words import (
     token_words,
     verdict,
 )
-from attnscope.commands.paths.chart_rows import length_caption, length_map, signed, visible
+from attnscope.commands.paths.vocabulary import signed, visible
 from attnscope.core.words import numeral
 from attnscope.reports.document import rows
 from attnscope.reports.export import drawn_to_fit

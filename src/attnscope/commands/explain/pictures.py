@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from attnscope.commands.explain.record import Explanation, Input
-from attnscope.commands.paths.chart_rows import signed, visible
+from attnscope.commands.paths.vocabulary import signed, visible
 from attnscope.core.words import numeral
 
 # Pictures and sounds with what every part of them did laid over them: geometry for a page and for a terminal.

@@ -14,7 +14,7 @@ from attnscope.commands.explain.chart import reach
 from attnscope.commands.explain.pictures import HIGH, WIDE, Overlay, Strip, overlay, strip
 from attnscope.commands.explain.record import Explanation, Scored
 from attnscope.commands.explain.words import followed
-from attnscope.commands.paths.chart_rows import signed, visible
+from attnscope.commands.paths.vocabulary import signed, visible
 from attnscope.reports.colours import STEPS, diverging, sequential
 from attnscope.reports.terminal import BLOCKS
 

@@ -19,7 +19,7 @@ from attnscope.commands.explain.words import (
     token_words,
     verdict,
 )
-from attnscope.commands.paths.chart_rows import signed, visible
+from attnscope.commands.paths.vocabulary import signed, visible
 from attnscope.core.words import clean
 from attnscope.reports.colours import diverging, ink, sequential
 from attnscope.reports.terminal import BLOCKS, opening, section

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from attnscope.commands.explain.chart import reach
 from attnscope.commands.explain.record import Explanation, Input, Scored, Token
-from attnscope.commands.paths.chart_rows import signed, visible
+from attnscope.commands.paths.vocabulary import signed, visible
 from attnscope.core.words import count, numeral
 from attnscope.reports.words import Verdict
 

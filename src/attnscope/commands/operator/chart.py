@@ -15,7 +15,7 @@ import pandas as pd
 
 from attnscope.commands.operator.record import OperatorMap
 from attnscope.commands.operator.words import MOST_SIDE, map_words
-from attnscope.commands.paths.chart_rows import signed, visible
+from attnscope.commands.paths.vocabulary import signed, visible
 from attnscope.core.errors import RefusalError
 from attnscope.reports.theme import fit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from attnscope.commands.operator.record import OperatorMap
-from attnscope.commands.paths.chart_rows import signed, visible
+from attnscope.commands.paths.vocabulary import signed, visible
 from attnscope.core.words import count, numeral
 from attnscope.reports.document import Document, Figure, Section, Table, drawn_by, rows
 from attnscope.reports.words import Verdict, beginning_words

@@ -1,10 +1,9 @@
-"""The text with the largest single paths over it: tokens in rows, and an arc from a token to where the model is asked.
+"""Layout of the text with its largest single paths: tokens in rows, and an arc from a token to the target's position.
 
-A record knows of a path its heads and the token that most of it begins at, not the tokens it visits on its way. So an
-arc goes from that token straight to the end, as wide as what this token alone sends along these heads; which heads they
-are is its sentence. Letters are given the width that they are laid out with, so that the picture is the same in every
-browser. Arcs never cross: of two that begin on one side, that from farther away runs above the other and ends inside of
-it. Where a row of tokens ends, an arc leaves it at the edge and comes in again at the edge of the row where it ends.
+A record knows the heads of a path and the token that sends most along it, not the tokens it visits on its way. So an
+arc goes from that token straight to the end, as wide as what this token alone sends. Letters have a fixed width, so the
+picture is the same in every browser. Arcs never cross: of two from one side, the longer runs above and ends inside. An
+arc between two rows leaves one at its edge and enters the other at its edge.
 """
 
 from __future__ import annotations
@@ -14,30 +13,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from attnscope.commands.paths.chart_rows import signed, visible
 from attnscope.commands.paths.record import Chain, PathReport
-from attnscope.commands.paths.vocabulary import chain_words, of_all_tokens
+from attnscope.commands.paths.vocabulary import chain_words, of_all_tokens, signed, visible
 
-LETTER = 7.8  # pixels: letters of 13 in type of one width
-PAD, GAP, EDGE = 6.0, 4.0, 4.0  # inside a token, between two, and around all
-LONGEST = 22  # places of a token that are shown
-CHIP, BELOW, BETWEEN = 24.0, 15.0, 8.0  # height of a token, of its number, and space to the next row
-LANE, LOWEST = 17.0, 16.0  # from one arc to the next, and from a token to the lowest
-SLOT, ROOMIEST = 9.0, 48.0  # between two ends of arcs on a token; the least width of the token at which arcs end
-ROUNDEST, ROUNDER = 24.0, 12.0  # the lowest arc's quarters, and how much rounder the next one may be
-COMING = 72.0  # pixels before the end in which arcs from other rows come in
-STRAIGHT = 0.6  # of the way to the edge of a row that a turn may take
-THIN, THICK = 1.5, 7.0
+LETTER = 7.8  # width of a monospaced letter of size 13, in pixels
+PAD, GAP, EDGE = 6.0, 4.0, 4.0  # inside a token, between two tokens, and around all
+LONGEST = 22  # letters of a token that are shown
+CHIP, BELOW, BETWEEN = 24.0, 15.0, 8.0  # height of a token and of its number, and space to the next row
+LANE, LOWEST = 17.0, 16.0  # distance between arcs, and from a token to the lowest arc
+SLOT, ROOMIEST = 9.0, 48.0  # distance between ends of arcs on a token, and least width of the last token
+ROUNDEST, ROUNDER = 24.0, 12.0  # radius of the lowest arc, and how much larger that of the next may be
+COMING = 72.0  # pixels before the end for arcs from other rows
+STRAIGHT = 0.6  # share of the way to the edge that a turn may take
+THIN, THICK = 1.5, 7.0  # width of arcs
 MOST_ARCS = 10
-MOST_TOKENS = 120  # of longer texts only the surroundings of arcs are drawn
-AROUND = 4  # tokens on either side of one that matters
+MOST_TOKENS = 120  # of longer texts only tokens near arcs are drawn
+AROUND = 4  # tokens on either side of the end of an arc
 
 Side = Literal["left", "right", "here"]
 
 
 @dataclass(frozen=True)
 class Chip:
-    """A token, what stands for tokens that are left out, or the output; `index` is the token's number."""
+    """A token, a gap of skipped tokens, or the output; `index` is the token's number."""
 
     text: str
     kind: Literal["token", "source", "asked", "gap", "output"]
@@ -54,7 +52,7 @@ class Chip:
 
 @dataclass(frozen=True)
 class Arc:
-    """`number` is that of the path in the table; `strokes` are one line, or two where rows end between its ends."""
+    """`number` is that of the path in the table; an arc between two rows has two `strokes`."""
 
     number: int
     sign: Literal["plus", "minus"]
@@ -67,7 +65,7 @@ class Arc:
 
 @dataclass(frozen=True)
 class Strip:
-    """The text and its arcs, laid out for a width."""
+    """The text and its arcs for one page width."""
 
     width: int
     height: float
@@ -77,26 +75,26 @@ class Strip:
 
 @dataclass
 class _Route:
-    """A path while it is laid out: where it begins, and its lane in each row it runs through."""
+    """A path during layout: where it begins, and its lane in each row."""
 
     number: int
     chain: Chain
     side: Side
     source: Chip
     lanes: dict[int, int] = field(default_factory=dict)
-    turns: dict[int, float] = field(default_factory=dict)  # how wide its quarters of an ellipse are, by row
+    turns: dict[int, float] = field(default_factory=dict)  # radius of its quarter ellipses, by row
     start: float = 0.0
     end: float = 0.0
 
 
 def drawn_chains(report: PathReport) -> list[tuple[int, Chain]]:
-    """The largest paths that begin at a token of the text, with their numbers in the table."""
+    """Return the largest paths with their numbers in the table."""
     known = [(n, chain) for n, chain in enumerate(report.top, 1) if 0 <= chain.position < len(report.tokens)]
     return known[:MOST_ARCS]
 
 
 def asked_at(report: PathReport) -> int | None:
-    """The token at which the target is: none for norms over all tokens, and for one class of the whole text."""
+    """Return the position of the target; None for norms over all tokens and for a class of the whole text."""
     inside = report.position is not None and report.position < len(report.tokens)
     return report.position if inside and not of_all_tokens(report) else None
 
@@ -111,10 +109,7 @@ def strip(report: PathReport, width: int) -> Strip:
     chips = _rows(_items(report, {chain.position for _, chain in chains}, asked), len(chains), width)
     by_index = {chip.index: chip for chip in chips if chip.index is not None}
     end = chips[-1] if asked is None else by_index[asked]
-    routes = []
-    for number, chain in chains:
-        source = by_index[chain.position]
-        routes.append(_Route(number, chain, _side(source, end), source))
+    routes = [_Route(n, chain, _side(by_index[chain.position], end), by_index[chain.position]) for n, chain in chains]
     _give_lanes(routes, end)
     _give_ends(routes, end)
     _give_turns(routes, end, width)
@@ -131,12 +126,12 @@ def strip(report: PathReport, width: int) -> Strip:
 
 
 def columns(text: str) -> int:
-    """Places that a text takes in type of one width: two for wide letters, none for accents."""
+    """Return the width of a text in letters: two for wide letters, zero for accents."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def _items(report: PathReport, sources: set[int], asked: int | None) -> Iterable[tuple[str, str, int | None]]:
-    """Text, kind and number of what is drawn, in order; what is left out is one item."""
+    """Yield text, kind and number of tokens in order; skipped tokens are one gap."""
     matter = {*sources, *([] if asked is None else [asked])}
     near = {i + d for i in matter for d in range(-AROUND, AROUND + 1)}
     kept = [i for i in range(len(report.tokens)) if not left_out(report) or i in near]
@@ -152,11 +147,11 @@ def _items(report: PathReport, sources: set[int], asked: int | None) -> Iterable
 
 
 def _rows(items: Iterable[tuple[str, str, int | None]], arcs: int, width: int) -> list[Chip]:
-    """From left to right, and into the next row where the width ends."""
+    """Place tokens from left to right, row after row."""
     chips: list[Chip] = []
     row, x = 0, EDGE
     for word, kind, index in items:
-        text = visible(word) if word.strip(" ") else "␣" * len(word)  # a gap would not be seen
+        text = visible(word) if word.strip(" ") else "␣" * len(word)  # spaces alone would be invisible
         if columns(text) > LONGEST:
             text = next(text[:n] for n in range(len(text), -1, -1) if columns(text[:n]) < LONGEST) + "…"
         wide = LETTER * max(columns(text), 1) + 2 * PAD
@@ -178,7 +173,7 @@ def _side(source: Chip, end: Chip) -> Side:
 
 
 def _give_lanes(routes: Sequence[_Route], end: Chip) -> None:
-    """In every row, the nearest to where it goes runs lowest."""
+    """Give arcs lanes so that in every row the shortest runs lowest."""
     for side in ("left", "right", "here"):
         some = [route for route in routes if route.side == side]
         nearest = sorted(some, key=lambda one: (one.source.row, one.source.x), reverse=side != "right")
@@ -190,8 +185,8 @@ def _give_lanes(routes: Sequence[_Route], end: Chip) -> None:
 
 
 def _give_ends(routes: Sequence[_Route], end: Chip) -> None:
-    """Where lines begin and end on their tokens, so that none crosses another: on the end, those from the left stand
-    left, the lowest first, and those from the right stand right; paths that stay are loops between them."""
+    """Place the ends of arcs so that none cross: arcs from the left end left, the lowest first, those from the right
+    end right, and loops of the last token stand between them."""
 
     def of(side: Side) -> list[_Route]:
         return sorted((route for route in routes if route.side == side), key=lambda one: one.lanes[end.row])
@@ -216,10 +211,10 @@ def _give_ends(routes: Sequence[_Route], end: Chip) -> None:
 
 
 def _give_turns(routes: Sequence[_Route], end: Chip, width: int) -> None:
-    """As round as there is room for, but never so much rounder than the arc below that they would cross.
+    """Make turns as round as there is room for, but not so much rounder than the arc below that they cross.
 
-    Of two quarters of ellipses that end `SLOT` apart, the outer one stays outside where it is at most `ROUNDER` wider:
-    at the height of the inner one it has come inwards by less than 0.6 of its width, for up to `MOST_ARCS` lanes.
+    Of two quarter ellipses that end `SLOT` apart, the outer one stays outside if it is at most `ROUNDER` wider: at the
+    height of the inner one it has come inwards by less than 0.6 of its width, for up to `MOST_ARCS` lanes.
     """
     for row in {row for route in routes for row in route.lanes}:
         for side in ("left", "right", "here"):
@@ -268,13 +263,13 @@ def _arc(route: _Route, end: Chip, tops: Sequence[float], width: int, most: floa
 
 
 def _inside(foot: float, edge: float, turn: float, width: int) -> float:
-    """The middle of what is straight of a bend, as far as it is inside of the picture."""
+    """Return the middle of the straight part of a bend, inside the picture."""
     middle = (foot + turn + edge) / 2 if edge > foot else (foot - turn + edge) / 2
     return round(min(max(middle, 10.0), width - 10.0), 2)
 
 
 def _bow(start: float, end: float, bottom: float, top: float, turn: float) -> str:
-    """Up, across and down: two quarters of an ellipse, and a straight line where the way is long."""
+    """Draw up, across and down: two quarter ellipses, with a straight line between them."""
     sweep, sign = (1, 1) if end > start else (0, -1)
     quarter = f"A{turn:g} {bottom - top:g} 0 0 {sweep}"
     across = f"{quarter} {start + sign * turn:g} {top:g}H{end - sign * turn:g}"
@@ -282,7 +277,7 @@ def _bow(start: float, end: float, bottom: float, top: float, turn: float) -> st
 
 
 def _bend(foot: float, edge: float, bottom: float, top: float, turn: float) -> str:
-    """From a token up, and to the edge of its row."""
+    """Draw from a token up, and to the edge of its row."""
     sweep, sign = (1, 1) if edge > foot else (0, -1)
     return f"M{foot:g} {bottom:g}A{turn:g} {bottom - top:g} 0 0 {sweep} {foot + sign * turn:g} {top:g}H{edge:g}"
 

@@ -1,8 +1,8 @@
-"""Who carries the target: the verdict of a decomposition, what the model says and which heads it comes through.
+"""The verdict of a decomposition: what the model says, which lengths it comes from, and which heads carry it.
 
-Heads alone are players here: a path through k heads gives each of them an equal share, which is the head's Shapley
-value, and MLPs belong to their blocks. Values of all heads then add up to the target less what paths through no head
-give. Heads carry the target when they are the fewest whose positive values reach `CARRIED` of all positive values.
+Only heads are players here: a path through k heads gives each an equal share, which is the head's Shapley value; MLPs
+belong to their blocks. The values of all heads add up to the target minus what paths through no head give. The heads
+that carry the target are the fewest whose positive values reach `CARRIED` of all positive values.
 """
 
 from __future__ import annotations
@@ -10,45 +10,46 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from attnscope.commands.paths.chart_rows import exactly, head_name, signed
 from attnscope.commands.paths.record import PathReport
 from attnscope.commands.paths.vocabulary import (
     all_known,
     at_most,
     chance,
+    exactly,
     from_on,
+    head_name,
     listed,
     other_than_said,
     quoted,
     share,
+    signed,
     target_is,
     target_word,
+    visible,
 )
 from attnscope.core.words import count, numeral
 from attnscope.reports.words import Verdict
 
-# Where the target comes from, in sentences: which lengths, constants, what suffices to predict, what is missed.
-
-# Lengths add P and take N away, and P - N is the whole. P + N > 3 (P - N) means N > P - N: what cancels is more than
-# what is left, and a share "of the whole" says nothing.
-LENGTHS_CANCEL = 3.0
-MUCH_CONSTANT = 0.25  # of what the input moves, sizes added up by length
+# Lengths (or heads) add P and take N away, and P - N is the whole. P + N > 3 |P - N| means N > P - N: more cancels than
+# is left, and a share of the whole means nothing.
+CANCEL = 3.0
+MUCH_CONSTANT = 0.25  # of what the input moves, absolute values summed over lengths
 MOST_NAMED = 3  # lengths in one sentence
 NEAR = 0.05  # of the model's own loss, in nats
 
 
 def origin(report: PathReport) -> list[str]:
-    """Which lengths it comes from, what suffices, and what cannot be left out."""
+    """Say which lengths the target comes from, which suffice, and which cannot be left out."""
     return [_by_length(report), *_constants(report), *_suffices(report), *_target(report), *_without(report)]
 
 
 def _by_length(report: PathReport) -> str:
-    """The measured shares of the lengths that matter most; or that lengths cancel."""
+    """Name the shares of the largest lengths, or say that lengths cancel."""
     whole, rows = report.value, report.lengths
     sizes = sum(abs(row.value) for row in rows)
     if not whole and not sizes:
         return f"{target_is(report)}: paths of every length give nothing."
-    if sizes > LENGTHS_CANCEL * abs(whole):
+    if sizes > CANCEL * abs(whole):
         most, least = (choose(rows, key=lambda row: row.value) for choose in (max, min))
         first, second = sorted((most, least), key=lambda row: -abs(row.value))
         return (
@@ -56,12 +57,11 @@ def _by_length(report: PathReport) -> str:
             f"the largest of either sign are paths through {exactly(first.length)} ({signed(first.value)}) and "
             f"through {exactly(second.length)} ({signed(second.value)})."
         )
-    seen = [row for row in rows if abs(row.value) >= abs(whole) / 200]  # half a percent is 1% in figures
+    seen = [row for row in rows if abs(row.value) >= abs(whole) / 200]
     named = sorted(sorted(seen, key=lambda row: -abs(row.value))[:MOST_NAMED], key=lambda row: row.length)
-    if whole <= 0:  # shares of a negative number read the wrong way round
-        return (
-            f"{target_is(report)}: {listed([f'{signed(row.value)} through {exactly(row.length)}' for row in named])}."
-        )
+    if whole <= 0:  # shares of a negative number would mislead
+        parts = [f"{signed(row.value)} through {exactly(row.length)}" for row in named]
+        return f"{target_is(report)}: {listed(parts)}."
     shares = [f"{share(row.value / whole)} through {exactly(row.length)}" for row in named]
     shares[0] = shares[0].replace(" through", " of it comes from paths through", 1)
     rest = 1 - sum(row.value for row in named) / whole
@@ -90,7 +90,7 @@ def _constants(report: PathReport) -> list[str]:
 
 
 def _sizes(report: PathReport) -> tuple[float, float]:
-    """Of what the input moves and of what constants move, sizes added up by length."""
+    """Return the absolute values of what the input and what constants add, summed over lengths."""
     return sum(abs(row.stream) for row in report.lengths), sum(abs(row.constants) for row in report.lengths)
 
 
@@ -115,7 +115,7 @@ def _suffices(report: PathReport) -> list[str]:
     if losses:
         first, last = losses[0], losses[-1]
         close = from_on([abs(loss - last) <= NEAR for loss in losses])
-        assert close is not None  # the last is itself
+        assert close is not None
         way = "falls" if last < first else "rises" if last > first else "stays"
         near = f"; paths through {at_most(close)} come within {NEAR} of that" if 0 < close < len(losses) - 1 else ""
         said.append(
@@ -126,7 +126,7 @@ def _suffices(report: PathReport) -> list[str]:
 
 
 def _target(report: PathReport) -> list[str]:
-    """How the probability of the target goes where the model says something else."""
+    """Follow the probability of a target that the model does not predict."""
     chances = all_known(row.up_to.target_probability for row in report.lengths)
     if not other_than_said(report) or not chances:
         return []
@@ -155,9 +155,7 @@ def _without(report: PathReport) -> list[str]:
 CARRIED, IN_WORDS = 2 / 3, "two thirds"
 FEW = 4  # heads that a sentence can name
 FAINT = 0.05  # of all that is moved: heads that move less hardly matter
-# As for lengths: where P is added, N taken away and P + N > 3 |P - N|, more cancels than is left.
-CANCEL = 3.0
-ROUNDING = 1e-12  # three equal heads: two of them are two thirds, whatever the last digit says
+ROUNDING = 1e-12  # two of three equal heads are two thirds
 
 
 @dataclass(frozen=True)
@@ -174,13 +172,13 @@ class Head:
 
 
 def heads(report: PathReport) -> list[Head]:
-    """All heads, from the largest value of either sign to the smallest."""
+    """Return all heads, largest absolute value first."""
     found = [Head(block, head, v) for block, row in enumerate(report.head_values) for head, v in enumerate(row)]
     return sorted(found, key=lambda one: (-abs(one.value), one.block, one.head))
 
 
 def carriers(report: PathReport) -> list[Head]:
-    """The fewest heads whose positive values reach `CARRIED` of all positive values; none where none is positive."""
+    """Return the fewest heads whose positive values reach `CARRIED` of all positive values."""
     adding = [one for one in heads(report) if one.value > 0]
     enough = CARRIED * sum(one.value for one in adding) * (1 - ROUNDING)
     chosen: list[Head] = []
@@ -218,7 +216,7 @@ def balance(report: PathReport) -> Balance:
 
 
 def verdict(report: PathReport) -> Verdict:
-    """What the model says, and who carries it. A decomposition is neither good news nor bad."""
+    """Say what the model predicts and which heads carry it."""
     return Verdict("note", f"{_says(report)} {_carried(report)}")
 
 
@@ -230,10 +228,10 @@ def _says(report: PathReport) -> str:
     where = "" if goal is None else goal.where
     start = f"{where[0].upper()}{where[1:]} the model says" if where else "The model says"
     if goal is not None and goal.kind == "difference":
-        return f"{start} {said}; asked is the logit of {quoted(goal.word)} minus that of {quoted(goal.other)}."
+        return f"{start} {said}; the target is the logit of {quoted(goal.word)} minus that of {quoted(goal.other)}."
     if other_than_said(report):
-        asked = "the target" if goal is None else quoted(goal.word)
-        return f"{start} {said}; asked is {asked} ({chance(own.target_probability)})."
+        asked = visible(report.target) if goal is None else quoted(goal.word)
+        return f"{start} {said}; the target is {asked} ({chance(own.target_probability)})."
     if where == "after the last token" and report.output == "tokens":
         return f"Next token {said}."
     return f"{start} {said}."
@@ -245,9 +243,9 @@ def _carried(report: PathReport) -> str:
         return "There are no heads that could carry it."
     all_of_them = "its only head" if len(found) == 1 else f"all {len(found)} heads together"
     if moved.kind == "faint" and report.lengths[0].up_to.predicted != report.lengths[-1].up_to.predicted:
-        # A logit may be large whatever is said: what decides is its lead over others.
+        # A logit may be large whatever is predicted: its lead over others decides.
         return (
-            f"Heads decide what is said, though they hardly move this number: {all_of_them} {signed(moved.left)}, "
+            f"Heads decide the prediction, though they hardly move this number: {all_of_them} {signed(moved.left)}, "
             f"paths through no head {signed(moved.alone)}."
         )
     if moved.kind == "faint":
@@ -265,7 +263,7 @@ def _carried(report: PathReport) -> str:
 
 
 def _few_or_many(chosen: list[Head], of: int, moved: Balance) -> str:
-    """Heads carry a target of which they give more than paths through no head do; of another one they add a part."""
+    """Name the carriers, or say that most of the target comes through no head or is spread over many."""
     adds = moved.adds
     share = 100 * sum(one.value for one in chosen) / adds
     taken = f" (others take {numeral(moved.takes)} away)" if moved.takes > 0 else ""

@@ -1,4 +1,14 @@
-"""The picture of a decomposition into paths: all of its charts in one."""
+"""Charts of a `PathReport`, and the rows they draw: a value and its label at every place.
+
+    length_chart(report)           the target by length, as bars from zero
+    reconstruction_chart(report)   probability of the target and loss when only lengths up to k count
+    value_grid(report)             Shapley value of every head
+    head_length_map(report)        contributions of paths through the most valuable heads, by length
+    player_chart(report)           heads and MLPs of each block as players of one game
+    chart(report)                  all of them in one picture
+
+With `width`, a chart is that wide in all, with axes and legends, and has no title.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +19,13 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from attnscope.commands.paths.chart_rows import (
-    MOST_HEADS,
-    head_length_rows,
-    length_rows,
-    player_rows,
-    reconstruction_rows,
-    signed,
-    value_rows,
-    visible,
-)
 from attnscope.commands.paths.record import PathReport
+from attnscope.commands.paths.vocabulary import exactly, head_name, seen_lengths, signed, visible
 from attnscope.core.words import numeral
 from attnscope.reports.theme import tick_labels
 
-# What paths of each length contribute, drawn: all charts take a `PathReport`.
-#
-#     length_chart(report)           the target by length, bars that begin at zero: to the right they add
-#     reconstruction_chart(report)   what the model says when only lengths up to k count: probability, and loss
-#     value_grid(report)             Shapley value of every head, blocks from left to right, a colour for each sign
-#     head_length_map(report)        what paths through the most valuable heads contribute, by length
-#     player_chart(report)           heads and MLPs of each block as players of one game
-#     path_panels(report)            all of them in one picture
-#
-# With `width`, a chart is that wide in all, axes and legends included, and has no title.
-
+MOST_HEADS = 14  # rows of the map of heads by length
+SOURCES = {"stream": "from the input", "constants": "from constants"}
 WIDTH, HEIGHT = 340, 190
 AXIS = 46  # pixels that numbers beside an axis may take
 AROUND = AXIS + 34  # beside a panel: its axis with a title, and room for the last label
@@ -41,7 +33,78 @@ HARD_SPACE = "\N{NO-BREAK SPACE}"
 LONGEST_TITLE = 44  # letters of a line under an axis
 NUMBER = 62  # pixels of a number at the end of a bar
 BAR = 22  # pixels from one bar to the next
-MOST_BARS = 24  # that have so much room
+MOST_BARS = 24  # with a label each
+
+
+def length_rows(report: PathReport) -> list[dict[str, Any]]:
+    """Return a row per length and source; sources that are zero everywhere are skipped, unless both are."""
+    kinds = [key for key in SOURCES if any(getattr(row, key) for row in report.lengths)] or [next(iter(SOURCES))]
+    return [
+        {
+            "length": row.length,
+            "source": SOURCES[key],
+            "value": (value := getattr(row, key)),
+            "label": f"paths through {exactly(row.length)}, {SOURCES[key]}: {signed(value)}",
+        }
+        for row in report.lengths[: seen_lengths(report)]
+        for key in kinds
+    ]
+
+
+def reconstruction_rows(report: PathReport) -> list[dict[str, Any]]:
+    """Return per length the probability of the target, or the distance from the output, and the loss."""
+    rows = []
+    for row in report.lengths[: seen_lengths(report)]:
+        said = row.up_to
+        chance = said.target_probability
+        quantity = "distance from the model's own output" if chance is None else "probability of the target"
+        value = said.distance if chance is None else chance
+        words = f", says '{said.predicted}'" if said.predicted is not None else ""
+        label = f"lengths up to {row.length}: {quantity} {numeral(value)}{words}"
+        rows.append({"length": row.length, "quantity": quantity, "value": value, "label": label})
+        if said.loss is not None:
+            label = f"lengths up to {row.length}: next-token loss {numeral(said.loss)}"
+            rows.append({"length": row.length, "quantity": "next-token loss", "value": said.loss, "label": label})
+    return rows
+
+
+def value_rows(report: PathReport) -> list[dict[str, Any]]:
+    return [
+        {"block": block, "head": head, "value": value, "label": f"{head_name(block, head)}: {signed(value)}"}
+        for block, heads in enumerate(report.head_values)
+        for head, value in enumerate(heads)
+    ]
+
+
+def head_length_rows(report: PathReport) -> list[dict[str, Any]]:
+    """Return what paths of each length through the most valuable heads contribute, in order of depth."""
+    end = min(max(seen_lengths(report), 3), len(report.lengths))
+    places = [(block, head) for block, heads in enumerate(report.head_values) for head in range(len(heads))]
+    most = sorted(places, key=lambda place: -abs(report.head_values[place[0]][place[1]]))[:MOST_HEADS]
+    return [
+        {
+            "head": head_name(block, head),
+            "length": length,
+            "value": (value := report.head_lengths[block][head][length]),
+            "label": f"{head_name(block, head)}, paths through {exactly(length)}: {signed(value)}",
+        }
+        for block, head in sorted(most)
+        for length in range(1, end)
+    ]
+
+
+def player_rows(report: PathReport) -> list[dict[str, Any]]:
+    players = report.players
+    if players is None:
+        return []
+    rows = []
+    for kind, blocks in (("heads", players.heads), ("MLP", players.mlps)):
+        for block, values in enumerate(blocks):
+            if values:
+                total = sum(values)
+                label = f"{kind} of block {block}: {signed(total)}"
+                rows.append({"block": block, "player": kind, "value": total, "label": label})
+    return rows
 
 
 def length_chart(report: PathReport, *, width: int | None = None) -> alt.LayerChart:
@@ -58,8 +121,7 @@ def length_chart(report: PathReport, *, width: int | None = None) -> alt.LayerCh
 def _bars(
     rows: pd.DataFrame, name: str, title: str, values: str | list[str], *, width: int, numbers: bool, **encoded: Any
 ) -> alt.LayerChart:
-    """Bars that begin at zero and go to the right, or to the left where values are negative. What stands at one place
-    is stacked, either sign for itself; `numbers` are written at the ends of bars."""
+    """Draw bars from zero to either side. Bars of one place are stacked by sign; `numbers` writes values at their ends."""
     low, high = _reach(rows, name)
     free = width - AROUND - NUMBER * ((low < 0) + (high > 0))
     room = (high - low) * NUMBER / free if numbers else 0.0
@@ -80,7 +142,7 @@ def _bars(
 
 
 def _reach(rows: pd.DataFrame, name: str) -> tuple[float, float]:
-    """The ends of stacked bars, with zero between them; something, where all are nothing."""
+    """Return the ends of stacked bars, zero included; (0, 1) if all are zero."""
     sums = [rows[rows["value"] * side > 0].groupby(name)["value"].sum() for side in (-1, 1)]
     low, high = min([0.0, *sums[0]]), max([0.0, *sums[1]])
     return (low, high) if high > low else (0.0, 1.0)
@@ -102,18 +164,14 @@ def reconstruction_chart(report: PathReport, *, width: int | None = None) -> alt
 
 
 def _reached(rows: pd.DataFrame, name: str, final: float) -> alt.LayerChart:
-    x = _length_axis(rows["length"], "k, longest paths that count")
-    zero = name != "next-token loss"
-    # Axis titles of two stacked panels are short, or they run into each other.
+    last = int(rows["length"].max())
+    ticks = list(range(0, last + 1, max(1, -(-(last + 1) // 16))))
+    x = alt.X("length:O", title="k, longest paths that count", axis=alt.Axis(labelAngle=0, values=ticks))
+    # Short titles: those of two stacked panels would overlap.
     title = {"probability of the target": "p(target)", "next-token loss": "loss"}.get(name, "distance")
-    y = alt.Y(
-        "value:Q",
-        title=title,
-        scale=alt.Scale(zero=zero, nice=True),
-        axis=alt.Axis(
-            tickCount=4, minExtent=AXIS, maxExtent=AXIS, **tick_labels([*rows["value"].astype(float), final])
-        ),
-    )
+    labels = tick_labels([*rows["value"].astype(float), final])
+    axis = alt.Axis(tickCount=4, minExtent=AXIS, maxExtent=AXIS, **labels)
+    y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=name != "next-token loss", nice=True), axis=axis)
     base = alt.Chart(rows)
     whole = alt.Chart(pd.DataFrame([{"value": final}])).mark_rule(style="others", strokeDash=[4, 3]).encode(y="value:Q")
     tooltip = [alt.Tooltip("length:O", title="k"), alt.Tooltip("value:Q", title=name, format=".4~g")]
@@ -140,21 +198,17 @@ def head_length_map(report: PathReport) -> alt.Chart:
 
 
 def _grid(rows: pd.DataFrame, across: str, down: str, *, side: int) -> alt.Chart:
-    """A cell for each place, as wide as `side` pixels allow."""
+    """Draw a cell for each place, as wide as `side` pixels allow."""
     columns, lines = (list(dict.fromkeys(rows[name])) for name in (across, down))
     wide = max(6, min(72, side // len(columns)))
     high = max(6, min(wide, 24, 720 // len(lines)))
     bare: dict[str, Any] = {"ticks": False, "domain": False, "grid": False, "labelAngle": 0}
     names = {"length": "heads passed"}
-    x = alt.X(f"{across}:O", title=names.get(across, across), axis=alt.Axis(values=_spaced(columns, wide, 20), **bare))
-    y = alt.Y(f"{down}:O", title=down, sort=lines, axis=alt.Axis(values=_spaced(lines, high, 14), **bare))
+    ticks = columns[:: max(1, -(-20 // wide))], lines[:: max(1, -(-14 // high))]  # labels must not overlap
+    x = alt.X(f"{across}:O", title=names.get(across, across), axis=alt.Axis(values=ticks[0], **bare))
+    y = alt.Y(f"{down}:O", title=down, sort=lines, axis=alt.Axis(values=ticks[1], **bare))
     chart = alt.Chart(rows).mark_rect().encode(x=x, y=y, color=_signed(rows), description="label:N")
     return chart.properties(width=alt.Step(wide), height=alt.Step(high))
-
-
-def _spaced(places: list[Any], step: int, least: int) -> list[Any]:
-    """Labels that do not run into each other."""
-    return places[:: max(1, -(-least // step))]
 
 
 def player_chart(report: PathReport, *, width: int | None = None) -> alt.LayerChart:
@@ -165,8 +219,8 @@ def player_chart(report: PathReport, *, width: int | None = None) -> alt.LayerCh
     return _sized(chart, width, "Heads and MLPs as players of one game", "a block's heads together")
 
 
-def path_panels(report: PathReport) -> alt.VConcatChart:
-    """Everything, under one title."""
+def chart(report: PathReport) -> alt.VConcatChart:
+    """Draw values of heads, share by length, reconstruction, heads by length, and heads beside MLPs."""
     above = alt.hconcat(length_chart(report), reconstruction_chart(report), spacing=40)
     below: list[Any] = [head_length_map(report), *([player_chart(report)] if player_rows(report) else [])]
     beside = alt.hconcat(*below, spacing=40).resolve_scale(color="independent")
@@ -187,37 +241,26 @@ def _titled(chart: Any, text: str, subtitle: str) -> Any:
 
 
 def _series(name: str, names: list[str]) -> alt.Color:
-    """The first two colours are those of either sign elsewhere, so kinds of things have the next ones."""
+    """Skip the first two colours, which mean the two signs elsewhere."""
     legend = alt.Legend(orient="top", title=None, values=names) if len(names) > 1 else None
     scale = alt.Scale(domain=["takes away", "adds", *names])
     return alt.Color(f"{name}:N", sort=names, scale=scale, title=None, legend=legend)
 
 
 def _signed(rows: pd.DataFrame) -> alt.Color:
-    """Zero in the middle: equal colours of both signs are equally large."""
+    """Return a diverging scale with zero in the middle."""
     reach = float(rows["value"].abs().max()) or 1.0
     scale = alt.Scale(domain=[-reach, reach], domainMid=0, nice=False, range="diverging")
     legend = alt.Legend(orient="bottom", gradientLength=150, gradientThickness=8, tickCount=3)
     return alt.Color("value:Q", scale=scale, title=None, legend=legend)
 
 
-def _length_axis(lengths: pd.Series, title: str) -> alt.X:
-    last = int(lengths.max())
-    labels = list(range(0, last + 1, max(1, -(-(last + 1) // 16))))
-    return alt.X("length:O", title=title, axis=alt.Axis(labelAngle=0, values=labels))
-
-
 def wrapped(target: str) -> str | list[str]:
-    """The whole name of a target under an axis: in lines that are as long as the axis is."""
+    """Return the name of a target in lines that are no longer than the axis above them."""
     target = visible(target)
-    whole = re.sub(r"'[^']*'", lambda word: word[0].replace(" ", HARD_SPACE), target)  # a word keeps its own spaces
+    whole = re.sub(r"'[^']*'", lambda word: word[0].replace(" ", HARD_SPACE), target)  # quoted words are not broken
     lines = textwrap.wrap(whole, LONGEST_TITLE, break_on_hyphens=False)
     if len(lines) < 2:
         return target
-    even = textwrap.wrap(whole, len(target) // len(lines) + 5, break_on_hyphens=False)  # no last line of one word
+    even = textwrap.wrap(whole, len(target) // len(lines) + 5, break_on_hyphens=False)  # avoids a last line of one word
     return [line.replace(HARD_SPACE, " ") for line in (even if len(even) == len(lines) else lines)]
-
-
-def chart(report: PathReport) -> Any:
-    """Values of heads, share by length, reconstruction, heads by length, and heads beside MLPs."""
-    return path_panels(report)

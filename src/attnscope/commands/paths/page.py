@@ -1,8 +1,8 @@
-"""The page of a decomposition into paths: the verdict, the text with its largest paths, findings, pictures, numbers.
+"""The page of a decomposition into paths.
 
-Bars and curves are Altair charts drawn to SVG while the page is written, with colours from CSS variables. The text with
-its arcs and grids of heads are plain SVG whose parts carry classes, so that they follow light and dark. Each is laid
-out for a telephone, a tablet and a desk, and the style sheet shows the one that fits. All text is escaped.
+Bars and curves are Altair charts. The text with its arcs and the grids of heads are plain SVG, coloured by classes, so
+that they follow light and dark. Each is laid out for a telephone, a tablet and a desk; the style sheet shows the one
+that fits.
 """
 
 from __future__ import annotations
@@ -10,14 +10,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnscope.commands.paths.arcs import asked_at, drawn_chains, left_out, strip
 from attnscope.commands.paths.carriers import IN_WORDS
-from attnscope.commands.paths.chart import length_chart, player_chart, reconstruction_chart
-from attnscope.commands.paths.chart_rows import head_length_rows, player_rows, seen_lengths, signed, value_rows
+from attnscope.commands.paths.chart import (
+    head_length_rows,
+    length_chart,
+    player_chart,
+    player_rows,
+    reconstruction_chart,
+    value_rows,
+)
 from attnscope.commands.paths.record import Chain, PathReport
-from attnscope.commands.paths.vocabulary import chain_words, of_all_tokens, probability_words, quoted, target_word
+from attnscope.commands.paths.vocabulary import (
+    chain_words,
+    of_all_tokens,
+    probability_words,
+    quoted,
+    seen_lengths,
+    signed,
+    target_word,
+)
 from attnscope.commands.paths.words import length_lines, player_words, sentences, verdict
 from attnscope.core.words import count, numeral
 from attnscope.reports.colours import STEPS
@@ -26,39 +40,32 @@ from attnscope.reports.export import WIDTHS, Drawn, drawn_to_fit
 from attnscope.reports.page import page
 from attnscope.reports.words import beginning_words
 
-# Grids of heads as plain SVG: where every cell, label and name stands for a width of the page.
-#
-# Cells carry classes of the page's diverging ramp, so that they follow light and dark. They grow until the grid fills
-# its card; where they are wide enough their numbers are written into them, and every cell carries its sentence.
-
-LETTER = 6.6  # pixels that a letter of 11 takes at most, on average
-NAME = 18.0  # of an axis
-LOWEST, HIGHEST = 20, 40  # of a cell
-TALL = 200  # pixels that a grid may grow to where its rows do not need more
-NARROWEST = 5.0  # of a cell: a grid of more columns than fit is scrolled
-MANY = 40  # rows: cells are half as high
+LETTER = 6.6  # pixels of a letter of size 11
+NAME = 18.0  # height of an axis title
+LOWEST, HIGHEST = 20, 40  # height of a cell
+TALL = 200  # height up to which cells of a grid grow
+NARROWEST = 5.0  # width of a cell: a grid with more columns scrolls
+MANY = 40  # rows from which cells are half as high
+HALF = 520  # width of a chart that shares a row on a desk
+BAR = 100  # units of the bars beside single paths
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One place: its step of the ramp, the number in it (or nothing), and what it says."""
-
+class Cell(NamedTuple):
     x: float
     y: float
-    step: int
-    number: str
+    step: int  # of the diverging ramp
+    number: str  # empty if cells are narrow
     label: str
 
 
-@dataclass(frozen=True)
-class Label:
+class Label(NamedTuple):
     at: float
     text: str
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid for one width; `across` and `down` name its axes."""
+    """A grid of heads for one page width; `across` and `down` are axis titles."""
 
     width: float
     height: float
@@ -78,7 +85,7 @@ class Grid:
 
 
 def grid(rows: Sequence[Mapping[str, Any]], across: str, down: str, width: int, **names: str) -> Grid:
-    """`rows` are those of a chart: a value and its label at every place. `names` are other names of the axes."""
+    """Lay out the rows of a chart, each a value with its label. `names` replaces axis titles."""
     columns, lines = (list(dict.fromkeys(row[name] for row in rows)) for name in (across, down))
     left = NAME + LETTER * max(len(str(line)) for line in lines) + 8
     wide = max(NARROWEST, round((width - left - 2) / len(columns), 2))
@@ -92,7 +99,7 @@ def grid(rows: Sequence[Mapping[str, Any]], across: str, down: str, width: int, 
         value = row["value"]
         if math.isfinite(value):
             step = round(STEPS // 2 * value / reach) if reach else 0
-        else:  # the middle colour for what is no number, the ends for infinities
+        else:  # NaN has the middle colour, infinity that of an end
             step = 0 if math.isnan(value) else int(math.copysign(STEPS // 2, value))
         x, y = left + wide * columns.index(row[across]), high * lines.index(row[down])
         cells.append(Cell(round(x, 2), round(y, 2), STEPS // 2 + step, number, row["label"]))
@@ -112,19 +119,13 @@ def grid(rows: Sequence[Mapping[str, Any]], across: str, down: str, width: int, 
 
 
 def _labels(names: list[Any], step: float, least: float, start: float) -> tuple[Label, ...]:
-    """So many that they do not run into each other: all, or every second, fifth, tenth and so on."""
+    """Return all labels, or every second, fifth, tenth and so on, so that they do not overlap."""
     every = next(n * 10**power for power in range(9) for n in (1, 2, 5) if n * 10**power * step >= least)
-    shown = [(place, name) for place, name in enumerate(names) if place % every == 0]
-    return tuple(Label(round(start + step * (place + 0.5), 2), str(name)) for place, name in shown)
+    return tuple(Label(round(start + step * (k + 0.5), 2), str(name)) for k, name in enumerate(names) if k % every == 0)
 
 
-HALF = 520  # pixels of a chart that stands beside another: on a desk two share a row
-BAR = 100  # units of the small bars beside single paths
-
-
-@dataclass(frozen=True)
-class ChainLine:
-    """A row of the table of single paths; its bar begins at zero and goes to either side."""
+class ChainLine(NamedTuple):
+    """A row of the table of single paths; its bar goes from zero to either side."""
 
     words: str
     adds: str
@@ -135,23 +136,16 @@ class ChainLine:
 
 
 def render(report: PathReport) -> str:
-    """The page as text. Equal records give equal pages."""
-    lengths = _beside(
-        lambda width: length_chart(report, width=width),
-        "lengths",
-        title="Share by length",
-        caption="All paths through that many heads, added up; what is below zero goes to the left.",
-    )
-    reached = _beside(
-        lambda width: reconstruction_chart(report, width=width),
-        "reached",
-        title="When only lengths up to k count",
-        caption=f"What the model makes of the shortest paths alone{_meaning(report)}; dashed: the whole model.",
-    )
+    """Return the page. Equal records give equal pages."""
+    caption = "The sum of all paths through that many heads; negative sums go to the left."
+    lengths = _beside(length_chart, report, "lengths", "Share by length", caption)
+    caption = f"The output if only paths of up to k heads count{_meaning(report)}; dashed: the whole model."
+    reached = _beside(reconstruction_chart, report, "reached", "When only lengths up to k count", caption)
     players = _players(report)
     _, *findings, exact = sentences(report)
     heading, *lines = length_lines(report)
     zero, chains = _chain_lines(report.top)
+    rest = report.lengths[seen_lengths(report) :]
     return page(
         "paths.html",
         verdict=verdict(report),
@@ -169,7 +163,7 @@ def render(report: PathReport) -> str:
         lines=lines,
         lengths=lengths,
         reached=reached,
-        left_out=_left_out(report),
+        left_out=f"Lengths from {rest[0].length} on add too little to be seen and are not drawn." if rest else "",
         players=players,
         share_in_words=IN_WORDS,
         values=_grids(value_rows(report), "block", "head"),
@@ -182,26 +176,26 @@ def render(report: PathReport) -> str:
     )
 
 
-def _beside(make: Any, name: str, *, title: str, caption: str) -> Drawn:
-    """A chart that has half a row on a desk, and all of it on smaller screens."""
+def _beside(draw: Any, report: PathReport, name: str, title: str, caption: str) -> Drawn:
+    """Draw a chart for half a row on a desk, and for a whole row on smaller screens."""
 
     def fitting(width: int) -> Any:
-        return make(HALF if width == WIDTHS["desk"] else width)
+        return draw(report, width=HALF if width == WIDTHS["desk"] else width)
 
     return drawn_to_fit(fitting, name, title=title, caption=caption, summary=f"{title}.")
 
 
 def _players(report: PathReport) -> Drawn | None:
-    said = player_words(report)
-    if said is None or not player_rows(report):
+    words = player_words(report)
+    if words is None or not player_rows(report):
         return None
     return drawn_to_fit(
         lambda width: player_chart(report, width=width),
         "players",
         title="Another game: heads and MLPs as players",
         summary="Heads and MLPs of each block as players of one game.",
-        caption=f"{said} Everywhere else on this page MLPs belong to their blocks and heads alone are players, because "
-        "paths are told apart by their heads. Bars: a block's heads together, and its MLP.",
+        caption=f"{words} Everywhere else on this page only heads are players, and MLPs belong to their blocks. Bars: "
+        "the heads of a block together, and its MLP.",
     )
 
 
@@ -214,58 +208,42 @@ def _grids(values: Sequence[Mapping[str, Any]], across: str, down: str, **names:
 
 
 def _chain_lines(top: Sequence[Chain]) -> tuple[float, list[ChainLine]]:
-    """Where zero is among `BAR` units, and the rows."""
+    """Return where zero is among `BAR` units, and the rows."""
     values = [chain.contribution for chain in top]
     low, high = min([0.0, *values]), max([0.0, *values])
     unit = BAR / (high - low) if high > low else 0.0
     zero = round(-low * unit, 1)
     lines = []
     for chain, value in zip(top, values, strict=True):
-        width = max(round(abs(value) * unit, 1), 0.8)  # what is there is seen
-        lines.append(
-            ChainLine(
-                words=chain_words(chain),
-                adds=signed(value),
-                of_token=signed(chain.of_token),
-                sign="minus" if value < 0 else "plus",
-                x=round(zero - width, 1) if value < 0 else zero,
-                width=width,
-            )
-        )
+        width = max(round(abs(value) * unit, 1), 0.8)  # every bar is visible
+        sign, x = ("minus", round(zero - width, 1)) if value < 0 else ("plus", zero)
+        lines.append(ChainLine(chain_words(chain), signed(value), signed(chain.of_token), sign, x, width))
     return zero, lines
 
 
 def _spoken(report: PathReport) -> str:
-    """The text for who cannot see it, and where it is asked."""
+    """Return the text and the position of the target, for screen readers."""
     asked = asked_at(report)
-    where = "" if asked is None else f" The model is asked at token {asked}, {quoted(report.tokens[asked])}."
+    where = "" if asked is None else f" The target is at token {asked}, {quoted(report.tokens[asked])}."
     return f"{count(len(report.tokens), 'token')}: {' '.join(quoted(token) for token in report.tokens)}.{where}"
 
 
 def _about_arcs(report: PathReport) -> str:
-    """What arcs are, and where they end."""
+    """Explain the arcs."""
     arcs, asked = drawn_chains(report), asked_at(report)
-    end = "the output, which is of all tokens" if asked is None else f"token {asked}, at which the model is asked"
+    end = "the output" if asked is None else f"token {asked}, the position of the target"
     if not arcs:
-        return (
-            "The text as the model reads it." if asked is None else f"The text as the model reads it; marked is {end}."
-        )
+        return f"The text as the model reads it{'' if asked is None else f'; marked is {end}'}."
     which = "The largest single path" if len(arcs) == 1 else f"The {len(arcs)} largest single paths"
     return (
-        f"{which}, each as an arc from the token that most of it begins at to {end}. Its width is what that "
-        "token alone sends along these heads: orange adds, blue takes away. Numbers are those of the table of single "
-        "paths."
+        f"{which}, each as an arc from the token that sends most along it to {end}. Its width is what that token alone "
+        "sends: orange adds, blue takes away. Numbers are those of the table of single paths."
     )
 
 
 def _meaning(report: PathReport) -> str:
-    """What is drawn over k."""
+    """Explain the axis of the reconstruction chart."""
     if not of_all_tokens(report):
         return f"; {probability_words(report)}"
     where = "" if report.position is None else f" at token {report.position}"
     return f"; distance is from the model's own output{where}, relative to it"
-
-
-def _left_out(report: PathReport) -> str:
-    rest = report.lengths[seen_lengths(report) :]
-    return f"Lengths from {rest[0].length} on add too little to be seen and are not drawn." if rest else ""

@@ -1,13 +1,12 @@
-"""What `paths` found, as plain data: one row per length of path, values of heads, the largest single paths.
+"""The record of `paths`: one row per length of path, values of heads, and the largest single paths.
 
     report.lengths[2].value            what all paths through exactly two heads add to the target
     report.lengths[2].up_to.predicted  what the model says when only lengths 0, 1 and 2 count
-    report.head_values[12][5]          Shapley value of head 5 of layer 12
+    report.head_values[12][5]          Shapley value of head 5 of block 12
     report.goal.word                   the token or class that is decomposed
     report.save("paths.json"); PathReport.load("paths.json")
 
-A number that was not asked for, or that a text or a model cannot have (energies without draws, a loss without next
-tokens), is None.
+Numbers that were not computed or do not exist (energies without draws, a loss without next tokens) are None.
 """
 
 from __future__ import annotations
@@ -23,30 +22,30 @@ from attnscope.reports.record import Record
 if TYPE_CHECKING:
     import pandas
 
-# Sums and means that readers of the file would otherwise compute themselves: written, and checked when read.
+# Sums and means that are written for readers of the file, and checked when read.
 _OF_A_ROW, _OF_ALL = ("value", "mean"), ("difference",)
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The target by its parts, where `PathReport.target` is a sentence."""
+    """The parts of the target, which `PathReport.target` says in a sentence."""
 
     kind: Literal["logit", "difference", "residual_norm", "stream_norm"]
-    word: str | None = None  # the token or class whose logit it is, and whose probability is followed; None for norms
-    other: str | None = None  # the one whose logit is taken away, in a difference
-    where: str = ""  # "after the last token", "at token 3"; empty where the target is of the whole text
+    word: str | None = None  # token or class of the logit; None for norms
+    other: str | None = None  # whose logit is subtracted, in a difference
+    where: str = ""  # "after the last token", "at token 3"; empty for the whole text
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says when some paths only count, norms frozen where they were."""
+    """What the model says if only some paths count, with frozen norms."""
 
     value: float  # of the target
-    predicted: str | None  # token at the position, or class; None where the output is neither
-    probability: float | None  # of what is predicted
+    predicted: str | None  # token or class; None for states
+    probability: float | None  # of the prediction
     target_probability: float | None
-    loss: float | None  # mean next-token loss over the text, in nats; language models that read one way
-    distance: float  # from the model's own output at the position, relative to it
+    loss: float | None  # mean next-token loss in nats, of causal language models
+    distance: float  # relative, from the model's own output
 
 
 @dataclass(frozen=True)
@@ -76,18 +75,18 @@ class LengthRow:
 
 @dataclass(frozen=True)
 class Chain:
-    """One path from the input: its heads from first to last, and the token at which most of it begins."""
+    """One path from the input: its heads from first to last, and the token that sends most along it."""
 
     contribution: float
     heads: tuple[tuple[int, int], ...]  # (layer, head)
     position: int
     token: str
-    of_token: float  # what begins at that token
+    of_token: float  # contribution of that token
 
 
 @dataclass(frozen=True)
 class Players:
-    """Shapley values when MLPs are players beside heads; they add up to `everything - nothing`."""
+    """Shapley values with MLPs as players; they add up to `everything - nothing`."""
 
     heads: tuple[tuple[float, ...], ...]
     mlps: tuple[tuple[float, ...], ...]
@@ -114,7 +113,7 @@ class PathReport(Record):
     dtype: str
     value: float  # the target, from the model's own output
     total: float  # the sum over all lengths and sources
-    linear_difference: float  # largest of any block's linear form from the block, relative
+    linear_difference: float  # largest relative error of a block's linear form
     lengths: tuple[LengthRow, ...]
     whole_residual: float | None
     head_lengths: tuple[tuple[tuple[float, ...], ...], ...]  # layer, head, length
@@ -122,20 +121,20 @@ class PathReport(Record):
     edges: tuple[float, ...] | None  # value by number of edges of both kinds, attention and MLP
     players: Players | None
     top: tuple[Chain, ...]
-    top_exact: bool  # no larger path than those of `top` exists
-    top_missed: float  # no path outside `top` is larger than this; an estimate unless `top_exact`
+    top_exact: bool  # no path outside `top` is larger
+    top_missed: float  # bound on paths outside `top`; an estimate unless `top_exact`
     draws: int  # behind the energies
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
-    goal: Goal | None = None  # None in files that were written before goals were
+    goal: Goal | None = None  # None in files of earlier versions
 
     @property
     def difference(self) -> float:
-        """How far the sum over lengths is from the model's own number."""
+        """Distance of the sum over lengths from the model's own number."""
         return abs(self.total - self.value)
 
     def to_json(self) -> dict[str, Any]:
-        """The document that `save` writes: the fields, and sums and means of them beside."""
+        """Return the fields, with derived sums and means beside them."""
         document = super().to_json()
         for row, own in zip(document["lengths"], self.lengths, strict=True):
             row |= {name: encode(getattr(own, name)) for name in _OF_A_ROW}
@@ -143,7 +142,7 @@ class PathReport(Record):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PathReport:
-        """What `to_json` gave, read back; a `FieldError` names what does not belong there or does not add up."""
+        """Read what `to_json` returned; raise a `FieldError` for wrong fields and sums."""
         rows = data.get("lengths")
         bare = [_without(row, _OF_A_ROW) for row in rows] if isinstance(rows, list) else rows
         found = super().from_json({**_without(data, _OF_ALL), **({} if rows is None else {"lengths": bare})})
@@ -155,16 +154,16 @@ class PathReport(Record):
         return found
 
     def _check_shapes(self) -> None:
-        """Charts and tables look numbers up by length, layer and head."""
+        """Raise a `FieldError` unless charts can look numbers up by length, block and head."""
         if [row.length for row in self.lengths] != list(range(len(self.lengths))) or not self.lengths:
             raise FieldError("lengths: a row for every length, 0, 1 and so on, is needed")
         if [len(layer) for layer in self.head_lengths] != [len(layer) for layer in self.head_values]:
-            raise FieldError("head_lengths: as many heads in every layer as in head_values are needed")
+            raise FieldError("head_lengths: as many heads in every block as in head_values are needed")
         if any(len(head) < len(self.lengths) for layer in self.head_lengths for head in layer):
             raise FieldError("head_lengths: a number for every length is needed")
 
     def table(self) -> pandas.DataFrame:
-        """One row for each length: what it adds, what the model says with lengths up to it, and without it."""
+        """Return a row per length: its contribution, and predictions with lengths up to it and without it."""
         import pandas
 
         own = ("length", "paths", "value", "stream", "constants", "mean")
@@ -183,7 +182,7 @@ class PathReport(Record):
 
 
 def _without(thing: Any, names: tuple[str, ...]) -> Any:
-    """An object less some of its fields; what is no object is left for decoding to refuse."""
+    """Return a mapping without some keys. Anything else is returned as it is, for decoding to refuse."""
     return {name: value for name, value in thing.items() if name not in names} if isinstance(thing, Mapping) else thing
 
 

@@ -11,9 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.commands.paths.carriers import constants_matter, heads
-from attnscope.commands.paths.chart_rows import head_name, signed, visible
 from attnscope.commands.paths.record import PathReport
-from attnscope.commands.paths.vocabulary import chain_words, other_than_said
+from attnscope.commands.paths.vocabulary import chain_words, head_name, other_than_said, signed, visible
 from attnscope.commands.paths.words import CONSTANTS, OF_TARGET, length_lines, player_words, sentences, verdict
 from attnscope.core.words import clean
 from attnscope.reports.terminal import opening, section

@@ -1,12 +1,51 @@
-"""Words for lengths, single paths and the target of a decomposition, the same on the page and in a terminal."""
+"""Words for numbers, lengths, single paths and the target, shared by charts, page and terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from attnscope.commands.paths.chart_rows import exactly, head_name, visible
 from attnscope.commands.paths.record import Chain, PathReport
 from attnscope.core.words import numeral
+
+FEW_LENGTHS = 13  # the lengths of twelve blocks: all are shown
+NEGLIGIBLE = 1e-3  # of the largest value: not visible in a chart
+SHARE = 0.01  # of what tells tokens apart
+
+
+def seen_lengths(report: PathReport) -> int:
+    """Return how many lengths are shown: all if they are few, else up to the last that is visible in a chart.
+
+    30 blocks have paths through 30 heads, which add 1e-26.
+    """
+    if len(report.lengths) <= FEW_LENGTHS:
+        return len(report.lengths)
+    values = [max(abs(row.stream), abs(row.constants)) for row in report.lengths]
+    distances = [row.up_to.distance for row in report.lengths]
+    last_value = _last(values, NEGLIGIBLE * max(values, default=0.0))
+    settled = next((k for k, _ in enumerate(distances) if all(d < 1e-3 for d in distances[k:])), len(distances) - 1)
+    last_share = _last([abs(row.residual_share or 0.0) for row in report.lengths], SHARE)
+    return min(len(values), max(last_value, settled, last_share, 1) + 1)
+
+
+def _last(values: Sequence[float], threshold: float) -> int:
+    return max((k for k, value in enumerate(values) if value > threshold), default=0)
+
+
+def head_name(block: int, head: int) -> str:
+    return f"block {block} head {head}"
+
+
+def signed(value: float) -> str:
+    return f"+{numeral(value)}" if value > 0 else numeral(value)
+
+
+def exactly(length: int) -> str:
+    return "no head" if length == 0 else "one head" if length == 1 else f"{length} heads"
+
+
+def visible(word: str) -> str:
+    """Return a word on one line; characters that cannot be printed become escapes, such as \\n."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in word)
 
 
 def at_most(length: int) -> str:
@@ -14,7 +53,7 @@ def at_most(length: int) -> str:
 
 
 def share(part: float) -> str:
-    """`65%` of a whole; what is there is never nothing, and what is missing is never everything."""
+    """Return `65%`. A small part is never 0%, and a part below one is never 100%."""
     if 0 < part < 0.005:
         return "less than 1%"
     if -0.005 < part < 0:
@@ -25,12 +64,12 @@ def share(part: float) -> str:
 
 
 def chance(probability: float) -> str:
-    """`23%`, `0.31%`: small probabilities are those that people compare."""
+    """Return `23%`, or `0.31%` with two figures: small probabilities are often compared."""
     return f"{numeral(100 * probability, 2)}%" if probability < 0.01 else share(probability)
 
 
 def listed(words: Sequence[str]) -> str:
-    """`a, b and c`."""
+    """Return `a, b and c`."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
@@ -39,7 +78,7 @@ def count_words(amount: int) -> str:
 
 
 def quoted(word: str | None, bare: bool = False) -> str:
-    """A token in quotes, because it can begin with a space; a class is `bare`. A dash where nothing is said."""
+    """Return a token in quotes, because it can begin with a space, or a class without (`bare`); a dash for None."""
     return "–" if word is None else visible(word) if bare else f"'{visible(word)}'"
 
 
@@ -48,14 +87,14 @@ def number_or_dash(value: float | None) -> str:
 
 
 def all_known(values: Iterable[float | None]) -> list[float]:
-    """All of the numbers, or none of them where one does not exist."""
-    given = list(values)
-    known = [value for value in given if value is not None]
-    return known if len(known) == len(given) else []
+    """Return all numbers, or an empty list if one is missing."""
+    numbers = list(values)
+    known = [value for value in numbers if value is not None]
+    return known if len(known) == len(numbers) else []
 
 
 def from_on(true: Sequence[bool]) -> int | None:
-    """The first place from which on all are true."""
+    """Return the first index from which all are true."""
     first = len(true)
     while first > 0 and true[first - 1]:
         first -= 1
@@ -63,15 +102,15 @@ def from_on(true: Sequence[bool]) -> int | None:
 
 
 def chain_words(chain: Chain) -> str:
-    """`' do' (token 14) → block 4 head 1 → output`; a path begins at every token, and this names the one that most
-    of it comes from: `of_token` is what that token alone sends."""
+    """Return `' do' (token 14) → block 4 head 1 → output`: a path begins at every token, and is named after the one
+    that sends most along it."""
     steps = [f"{quoted(chain.token)} (token {chain.position})"]
     steps += [head_name(block, head) for block, head in chain.heads]
     return " → ".join([*steps, "output"])
 
 
 def target_is(report: PathReport) -> str:
-    """The beginning of a sentence that says how large the target is."""
+    """Return the beginning of a sentence: `The logit of ' Rome' is 12.3`."""
     size = numeral(report.value)
     if report.goal is None:
         return f"The target, {visible(report.target)}, is {size}"
@@ -81,27 +120,26 @@ def target_is(report: PathReport) -> str:
 
 
 def of_all_tokens(report: PathReport) -> bool:
-    """Whether the target is a norm over the whole text: it is then asked for at no token, and has no probability."""
+    """Return whether the target is a norm over the whole text, which has no position and no probability."""
     return report.lengths[-1].up_to.target_probability is None
 
 
 def target_word(report: PathReport) -> str:
-    """`' Rome'` in quotes, the word or class whose probability is `target_probability`. Files from before there were
-    goals have the whole sentence instead."""
+    """Return the quoted word or class of the target; its sentence in files that were written before `goal` existed."""
     if report.goal is None:
         return visible(report.target)
     return "the target" if report.goal.word is None else quoted(report.goal.word)
 
 
 def probability_words(report: PathReport) -> str:
-    """What p(target) is, and that of which of the two where the target is a difference."""
+    """Explain p(target)."""
     if report.goal is not None and report.goal.kind == "difference":
         return f"p(target) is the probability of {target_word(report)}, the first of the two"
     return f"p(target) is the probability of {target_word(report)}"
 
 
 def other_than_said(report: PathReport) -> bool:
-    """Whether the target is another word or class than the one the whole model finds most likely."""
+    """Return whether the target is another word or class than the model's most likely one."""
     own = report.lengths[-1].up_to
     if own.target_probability is None or own.probability is None:
         return False

@@ -1,31 +1,39 @@
-"""What a decomposition into paths says, in sentences and tables."""
+"""The sentences and the table of lengths of a decomposition into paths."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from attnscope.commands.paths.carriers import balance, heads, origin, verdict
-from attnscope.commands.paths.chart_rows import exactly, seen_lengths, signed
 from attnscope.commands.paths.record import LengthRow, PathReport
-from attnscope.commands.paths.vocabulary import all_known, count_words, from_on, number_or_dash, quoted, share
+from attnscope.commands.paths.vocabulary import (
+    all_known,
+    count_words,
+    exactly,
+    from_on,
+    number_or_dash,
+    quoted,
+    seen_lengths,
+    share,
+    signed,
+)
 from attnscope.core.words import count, numeral
 
 __all__ = ["length_lines", "player_words", "sentences", "verdict"]
 
 RANK_ONE = 0.1  # a relative residual below which the rows of a sum are nearly one row
-CONSTANTS, OF_TARGET = "from constants", "p of target"  # columns that are not always worth their room
-CANCEL = 10.0  # energies this much above the square of the sum: paths of the length cancel
+CONSTANTS, OF_TARGET = "from constants", "p of target"  # optional columns
+CANCEL = 10.0  # paths of a length cancel if their energy is this many times the square of their sum
 
 
 def sentences(report: PathReport) -> tuple[str, ...]:
-    """The verdict; where the target comes from, what suffices, what cannot be left out, what works against it, and how
-    exact this is."""
+    """Return the verdict, where the target comes from, what works against it, and how exact this is."""
     said = [*origin(report), *_against(report), *_rank(report), *_cancelling(report)]
     return (verdict(report).sentence, *said, _exact(report))
 
 
 def _against(report: PathReport) -> list[str]:
-    """Only where heads carry it: elsewhere the verdict itself speaks of those that work against it."""
+    """Name the head that works most against the target, unless the verdict does."""
     found, moved = heads(report), balance(report)
     if moved.kind != "carried":
         return []
@@ -35,7 +43,7 @@ def _against(report: PathReport) -> list[str]:
 
 
 def player_words(report: PathReport) -> str | None:
-    """The other game, in which MLPs are players too; None where it was not played."""
+    """Describe the game in which MLPs are players too; None if it was not computed."""
     players = report.players
     if players is None or not any(players.mlps):
         return None
@@ -54,7 +62,6 @@ def _rank(report: PathReport) -> list[str]:
     most = max(range(len(shares)), key=shares.__getitem__)
     said = f"Of what tells tokens apart at the end, {share(shares[most])} comes from paths through {exactly(most)}."
     first, last = from_on([residual < RANK_ONE for residual in residuals]), seen_lengths(report) - 1
-    # Only lengths that the table and the charts show are spoken of.
     if first is not None and 0 < first <= last:
         return [f"{said} Paths through {exactly(first)} or more, added up by length, hardly tell tokens apart."]
     if residuals[last] < RANK_ONE:
@@ -85,11 +92,10 @@ def _exact(report: PathReport) -> str:
 
 
 def length_lines(report: PathReport) -> list[tuple[str, ...]]:
-    """A table with its heading: lengths that matter, and all longer ones as one line. Columns with nothing in them are
-    left out: a model of states says no word, one without biases has no constants."""
-    shown, rest = report.lengths[: seen_lengths(report)], report.lengths[seen_lengths(report) :]
-    bare = report.output == "classes"
-    lines = [_line(row, bare) for row in shown] + ([_folded(rest, bare)] if rest else [])
+    """Return a heading, a line per length, and all longer lengths as one line. Empty columns are skipped."""
+    end, bare = seen_lengths(report), report.output == "classes"
+    lines = [_line([row], bare) for row in report.lengths[:end]]
+    lines += [_line(report.lengths[end:], bare)] if report.lengths[end:] else []
     idle = {name for name in lines[0] if all(line[name] == "–" for line in lines)}
     if not any(row.constants for row in report.lengths):
         idle.add(CONSTANTS)
@@ -99,41 +105,25 @@ def length_lines(report: PathReport) -> list[tuple[str, ...]]:
     return [tuple(kept), *(tuple(line[name] for name in kept) for line in lines)]
 
 
-def _line(row: LengthRow, bare: bool) -> dict[str, str]:
-    up_to, without = row.up_to, row.without
+def _line(rows: Sequence[LengthRow], bare: bool) -> dict[str, str]:
+    """Return one or several lengths as one line: sums, the mean over all paths, residuals from smallest to largest."""
+    last, paths = rows[-1], sum(row.paths for row in rows)
+    constants = sum(row.constants for row in rows)
+    residuals = [row.residual for row in rows if row.residual is not None]
+    ends = [number_or_dash(last.residual)]
+    if len(rows) > 1 and residuals:
+        ends = [numeral(float(f"{value:.2g}")) for value in (min(residuals), max(residuals))]
+    predictions = dict.fromkeys(quoted(row.without.predicted, bare) for row in rows)
     return {
-        "length": str(row.length),
-        "paths": count_words(row.paths),
-        "adds": signed(row.value),
-        "mean path": signed(row.mean),
-        CONSTANTS: signed(row.constants) if row.constants else "0",
-        "sum so far": numeral(up_to.value),
-        "says so far": quoted(up_to.predicted, bare),
-        "p of that": number_or_dash(up_to.probability),
-        OF_TARGET: number_or_dash(up_to.target_probability),
-        "says without": quoted(without.predicted, bare),
-        "residual": number_or_dash(row.residual),
-    }
-
-
-def _folded(rest: Sequence[LengthRow], bare: bool) -> dict[str, str]:
-    """Several lengths as one line: sums of what adds up, the mean over all their paths, and residuals from the smallest
-    to the largest."""
-    last, paths = rest[-1], sum(row.paths for row in rest)
-    constants = sum(row.constants for row in rest)
-    residuals = [row.residual for row in rest if row.residual is not None]
-    ends = [numeral(float(f"{value:.2g}")) for value in (min(residuals), max(residuals))] if residuals else ["–"]
-    says = dict.fromkeys(quoted(row.without.predicted, bare) for row in rest)
-    return {
-        "length": f"{rest[0].length}–{last.length}" if len(rest) > 1 else str(last.length),
+        "length": f"{rows[0].length}–{last.length}" if len(rows) > 1 else str(last.length),
         "paths": count_words(paths),
-        "adds": signed(sum(row.value for row in rest)),
-        "mean path": signed(sum(row.stream for row in rest) / paths) if paths else "0",
+        "adds": signed(sum(row.value for row in rows)),
+        "mean path": signed(sum(row.stream for row in rows) / paths) if paths else "0",
         CONSTANTS: signed(constants) if constants else "0",
         "sum so far": numeral(last.up_to.value),
         "says so far": quoted(last.up_to.predicted, bare),
         "p of that": number_or_dash(last.up_to.probability),
         OF_TARGET: number_or_dash(last.up_to.target_probability),
-        "says without": next(iter(says)) if len(says) == 1 else f"{len(says)} words",
+        "says without": next(iter(predictions)) if len(predictions) == 1 else f"{len(predictions)} words",
         "residual": " to ".join(dict.fromkeys(ends)),
     }

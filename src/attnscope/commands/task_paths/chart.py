@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from attnscope.commands.paths.chart_rows import head_name, signed
+from attnscope.commands.paths.vocabulary import head_name, signed
 from attnscope.commands.task_paths.record import TaskPaths
 from attnscope.commands.task_paths.words import SHOWN, interval, target_words
 from attnscope.reports.survey_charts import grid_axes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnscope.commands.paths.chart_rows import head_name, signed
+from attnscope.commands.paths.vocabulary import head_name, signed
 from attnscope.commands.task_paths.record import Agreement, TaskHead, TaskPaths
 from attnscope.core.words import count, numeral
 from attnscope.reports.document import Document, Figure, Section, Table, drawn_by, rows

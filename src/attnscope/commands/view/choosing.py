@@ -1,4 +1,4 @@
-"""Which blocks and heads are meant: one number opens the page there, several are all that is written.
+"""Read `--block` and `--head`: one number opens the page there, several restrict what is written.
 
 chosen("3", range(12), "block")        Choice(opens=3, kept=(0, ..., 11))
 chosen("0-3,7", range(12), "block")    Choice(opens=0, kept=(0, 1, 2, 3, 7))
@@ -22,22 +22,22 @@ _PIECE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 @dataclass(frozen=True)
 class Choice:
-    opens: int | None  # None: nothing was said
+    opens: int | None  # None: not given
     kept: tuple[int, ...]
 
 
 def chosen(words: Words, there: Iterable[int], what: str) -> Choice:
-    """What `words` mean among those that are `there`; what is not there is refused."""
+    """Return the chosen ones of `there`; refuse numbers that are not there. `what` is the name of the option."""
     known = tuple(sorted(set(there)))
     if words is None:
         return Choice(None, known)
-    asked = _numbers(words, what)
-    missing = [number for number in asked if number not in known]
-    if missing or not asked:
-        such = f"There is no {what} {missing[0]} that attends" if missing else f"No {what} was named"
-        raise RefusalError(f"{such}: there are {ranges(known)}, choose with --{what}.")
+    wanted = _numbers(words, what)
+    missing = [number for number in wanted if number not in known]
+    if missing or not wanted:
+        problem = f"There is no {what} {missing[0]} that attends" if missing else f"No {what} was named"
+        raise RefusalError(f"{problem}: there are {ranges(known)}, choose with --{what}.")
     alone = isinstance(words, int) or (isinstance(words, str) and words.strip().isdecimal())
-    return Choice(asked[0], known if alone else tuple(sorted(set(asked))))
+    return Choice(wanted[0], known if alone else tuple(sorted(set(wanted))))
 
 
 def _numbers(words: str | int | Sequence[int] | range, what: str) -> tuple[int, ...]:
@@ -47,43 +47,40 @@ def _numbers(words: str | int | Sequence[int] | range, what: str) -> tuple[int, 
         try:
             return tuple(index(number) for number in words)
         except TypeError:
-            raise RefusalError(
-                f"{words!r} does not name a {what}: give a number, or several such as '0-3,7'."
-            ) from None
-    found: list[int] = []
+            raise RefusalError(f"{words!r} does not name a {what}: give a number, or several as '0-3,7'.") from None
+    numbers: list[int] = []
     for piece in filter(None, map(str.strip, words.split(","))):
         match = _PIECE.fullmatch(piece)
         if match is None:
-            raise RefusalError(f"'{piece[:20]}' does not name a {what}: give a number, or several such as 0-3,7.")
+            raise RefusalError(f"'{piece[:20]}' does not name a {what}: give a number, or several as 0-3,7.")
         begin, end = int(match[1]), int(match[2] or match[1])
         if end < begin:
             raise RefusalError(f"'{piece}' ends before it begins: give --{what} the smaller number first.")
-        found += range(begin, end + 1)
-    return tuple(found)
-
-
-# The sequence behind a finding: which one, and the head to look at first.
+        numbers += range(begin, end + 1)
+    return tuple(numbers)
 
 
 @dataclass(frozen=True)
 class Behind:
+    """The sequence behind a finding, and the head to look at first."""
+
     sample: int
-    layer: int | None  # None: no finding of the usual thresholds names a place
+    layer: int | None  # None: no finding names a head
     head: int | None
     sentence: str
 
 
 def behind_finding(survey: Survey, sample: int | None) -> Behind:
-    """The sequence of that number, or that of the worst finding which points at one."""
+    """Return sequence `sample`, by default that of the worst finding which names one."""
     kept = survey.sequences
     if not kept:
         raise RefusalError(
-            "The survey keeps no sequences (no finding points at one, or it was made with --no-text): scan again, or "
-            "give a text."
+            "The survey holds no sequences (no finding names one, or it was made with --no-text): scan again, or give a "
+            "text."
         )
     if sample is not None and sample not in kept:
-        raise RefusalError(f"The survey keeps no sample {sample}: choose with --sample one of {ranges(kept)}.")
-    for finding in diagnose(survey):  # the worst first
+        raise RefusalError(f"The survey holds no sample {sample}: choose with --sample one of {ranges(kept)}.")
+    for finding in diagnose(survey):  # worst first
         number = finding.details.get("sample")
         if number in kept and sample in (None, number) and finding.heads:
             return Behind(number, *finding.heads[0], finding.sentence)

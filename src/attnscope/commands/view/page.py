@@ -1,18 +1,17 @@
-"""The page of a view: one head as lines or as a grid, all heads as small maps, how exact they are.
+"""The page and the chart of a view.
 
-Maps stay packed in the page, deflated and in base64, and are unfolded when somebody looks at them: a page of thousands
-of maps opens as fast as one of ten. Nothing is fetched; the browser's own DecompressionStream unfolds them.
+Maps stay deflated and in base64 in the page until they are shown, and the browser's DecompressionStream unpacks them: a
+page of thousands of maps opens as fast as one of ten.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-from attnscope.commands.paths.chart_rows import visible
+from attnscope.commands.paths.vocabulary import visible
 from attnscope.commands.view.record import HeadMap, Part, View
 from attnscope.commands.view.words import exactness, sentences, title, verdict
 from attnscope.core.words import numeral, percent
@@ -21,27 +20,19 @@ from attnscope.reports.document import rows
 from attnscope.reports.page import page
 from attnscope.reports.words import beginning_words
 
-# One head as a map: who looks, from top to bottom; at whom, from left to right. Colour is the root of the weight.
-#
-# Most weights of most heads are below a hundredth: on a linear scale they would all be white.
-
-MOST_TOKENS = 32  # of either side: labels have room
+MOST_TOKENS = 32  # of either side in a chart
 CELL = 16
 LONGEST_WORD = 14
 
 
 def weight_rows(found: View, layer: int, head: int | None, part: str | None = None) -> list[dict[str, Any]]:
-    """One row for each pair of tokens, of the first tokens of each side; what a causal map forbids has none."""
+    """Return a row for each pair of the first tokens, without those that a causal map forbids."""
     of = found.part(part)
     weights = found.attention(layer, head, part)
     sides = [_labels(found.tokens(name)[:MOST_TOKENS]) for name in (of.queries, of.keys)]
     return [
-        {
-            "query": query,
-            "key": key,
-            "weight": float(weights[i, j]),
-            "label": f"{query} gives {numeral(float(weights[i, j]), 3)} to {key}",
-        }
+        {"query": query, "key": key, "weight": (weight := float(weights[i, j]))}
+        | {"label": f"{query} gives {numeral(weight, 3)} to {key}"}
         for i, query in enumerate(sides[0])
         for j, key in enumerate(sides[1])
         if not (of.causal and j > i)
@@ -49,13 +40,17 @@ def weight_rows(found: View, layer: int, head: int | None, part: str | None = No
 
 
 def attention_map(found: View, layer: int, head: int | None, part: str | None = None) -> alt.Chart:
+    """Draw one head: queries downwards, keys to the right.
+
+    Colour is the square root of the weight: most weights of most heads are below 0.01, and would be white.
+    """
     rows = pd.DataFrame(weight_rows(found, layer, head, part))
     of = found.part(part)
     orders = [_labels(found.tokens(name)[:MOST_TOKENS]) for name in (of.queries, of.keys)]
     bare: dict[str, Any] = {"ticks": False, "domain": False, "grid": False, "labelLimit": 120}
     scale = alt.Scale(type="sqrt", domain=[0, max(float(rows["weight"].max()), 1e-6)], range="heatmap", nice=False)
     legend = alt.Legend(orient="bottom", gradientLength=150, gradientThickness=8, tickCount=3)
-    who = f"layer {layer}, {'mean of heads' if head is None else f'head {head}'}"
+    who = f"block {layer}, {'mean of heads' if head is None else f'head {head}'}"
     many = max(len(found.tokens(name)) for name in (of.queries, of.keys))
     some = [f"first {MOST_TOKENS} of {many} tokens"] if many > MOST_TOKENS else []
     return (
@@ -68,57 +63,40 @@ def attention_map(found: View, layer: int, head: int | None, part: str | None = 
             description="label:N",
             tooltip=[alt.Tooltip("label:N", title=" ")],
         )
-        .properties(
-            width=alt.Step(CELL),
-            height=alt.Step(CELL),
-            title=alt.TitleParams(f"{found.model}: {who}", subtitle=some),
-        )
+        .properties(width=alt.Step(CELL), height=alt.Step(CELL))
+        .properties(title=alt.TitleParams(f"{found.model}: {who}", subtitle=some))
     )
 
 
 def _labels(tokens: tuple[str, ...]) -> list[str]:
     words = [visible(token) for token in tokens]
-    return [
-        f"{place} {word if len(word) <= LONGEST_WORD else word[: LONGEST_WORD - 1] + '…'}"
-        for place, word in enumerate(words)
-    ]
-
-
-# The picture of a view: one head as a map of tokens by tokens.
+    short = [word if len(word) <= LONGEST_WORD else word[: LONGEST_WORD - 1] + "…" for word in words]
+    return [f"{place} {word}" for place, word in enumerate(short)]
 
 
 def chart(found: View, layer: int | None = None, head: int | None = None, part: str | None = None) -> Any:
-    """One head; without a layer, the one at which the page opens. Without a head, the mean of the layer."""
+    """Draw one head, by default the one at which the page opens; with `layer` alone, the mean of its heads."""
     if layer is None:
         return attention_map(found, found.opened.layer, found.opened.head, part)
     return attention_map(found, layer, head, part)
 
 
-@dataclass(frozen=True)
-class Packed:
-    """One map on the page: the name it is found by, and what it holds."""
-
-    name: str
-    text: str
-
-
 def render(found: View) -> str:
-    """The page as text. Equal records give equal pages."""
-    _, *said = sentences(found)
-    many = max(len(one.tokens) for one in found.inputs)
+    """Return the page. Equal records give equal pages."""
+    longest = max(len(given.tokens) for given in found.inputs)
     return page(
         "view.html",
         verdict=verdict(found),
         styles=("view.css",),
         scripts=("view_maps.js", "view_wall.js", "view.js"),
         data=found,
-        tokens=f"{many:,} tokens",
-        about=[sentence for sentence in said if sentence not in (exactness(found), found.checked)],
+        tokens=f"{longest:,} tokens",
+        about=[sentence for sentence in sentences(found)[1:] if sentence not in (exactness(found), found.checked)],
         exactness=exactness(found),
-        heading=("attention", "maps", "tokens", "kept", "largest error"),
+        heading=("attention", "maps", "tokens", "size", "largest error"),
         lines=[_line(found, part) for part in found.parts],
         view={
-            "inputs": {one.name: [visible(token) for token in one.tokens] for one in found.inputs},
+            "inputs": {given.name: [visible(token) for token in given.tokens] for given in found.inputs},
             "parts": [_part(part) for part in found.parts],
             "opened": {
                 "part": [part.name for part in found.parts].index(found.opened.part),
@@ -127,11 +105,11 @@ def render(found: View) -> str:
             },
             "ramps": {theme: [list(sequential(theme)), list(diverging(theme))] for theme in ("light", "dark")},
         },
-        maps=[
-            Packed(f"map-{number}-{one.layer}-{one.head}", one.packed)
+        maps={
+            f"map-{number}-{head.layer}-{head.head}": head.packed
             for number, part in enumerate(found.parts)
-            for one in part.heads
-        ],
+            for head in part.heads
+        },
         begun=beginning_words(found.provenance),
         provenance=rows(found.provenance),
     )
@@ -143,27 +121,21 @@ def _part(part: Part) -> dict[str, Any]:
         "queries": part.queries,
         "keys": part.keys,
         "causal": part.causal,
-        "heads": [
-            {"layer": one.layer, "head": one.head, "signed": one.signed, "facts": _facts(one)} for one in part.heads
-        ],
+        "heads": [{"layer": h.layer, "head": h.head, "signed": h.signed, "facts": _facts(h)} for h in part.heads],
     }
 
 
-def _facts(one: HeadMap) -> str:
-    """What is said under a head."""
-    said = [f"{percent(one.first)} on the first token"]
-    if one.previous is not None:
-        said.append(f"{percent(one.previous)} on the one before")
-    if one.own is not None:
-        said.append(f"{percent(one.own)} on itself")
-    if one.entropy is not None:
-        said.append(f"entropy {numeral(one.entropy, 3)} nats")
-    return " · ".join((*said, f"kept within {numeral(one.error, 2)}"))
+def _facts(head: HeadMap) -> str:
+    """Return the line under a head."""
+    shares = ((head.first, "the first token"), (head.previous, "the previous token"), (head.own, "itself"))
+    facts = [f"{percent(share)} on {words}" for share, words in shares if share is not None]
+    entropy = [] if head.entropy is None else [f"entropy {numeral(head.entropy, 3)} nats"]
+    return " · ".join((*facts, *entropy, f"error up to {numeral(head.error, 2)}"))
 
 
 def _line(found: View, part: Part) -> tuple[str, ...]:
     queries, keys = len(found.tokens(part.queries)), len(found.tokens(part.keys))
-    size = sum(len(one.packed) for one in part.heads)
+    size = sum(len(head.packed) for head in part.heads)
     return (
         title(part),
         f"{len(part.heads):,}",

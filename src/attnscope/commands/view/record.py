@@ -1,12 +1,16 @@
-"""What `view` found: the attention of one text, every head, in eight bits a weight.
+"""The record of `view`: the attention of every head on one text, in eight bits a weight.
 
-    view.attention(3, 5)                     weights [query, key] of head 5 of layer 3, within `view.error`
-    view.attention(3)                        the mean of the heads of layer 3
+    view.attention(3, 5)                     weights [query, key] of head 5 of block 3, within `view.error`
+    view.attention(3)                        the mean of the heads of block 3
     view.attention(0, 1, part="decoder cross")
     view.save("view.html"); view.save("view.json"); View.load("view.json")
 
-Parts are the kinds of attention that a model has: `model` in most, `encoder`, `decoder` and `decoder cross` where there
-are two stacks. Maps stay packed until they are asked for.
+Parts are the kinds of attention of a model: `model` in most; `encoder`, `decoder` and `decoder cross` with two stacks.
+
+Every row of a map has a scale of its own, its largest weight m: a weight a is stored as round(255 a / m). The error is
+then half a step, m / 510, at most 1 / 510 = 0.00196 if rows sum to one. One scale for the whole map would be smaller, but
+lose every diffuse row beside one that attends to a single token. For weights with signs (of variants), a step is m / 127
+to either side of code 128. Maps are deflated, and stay packed until they are needed.
 """
 
 from __future__ import annotations
@@ -30,17 +34,6 @@ from attnscope.reports.record import Record
 if TYPE_CHECKING:
     import pandas
 
-# An attention map in eight bits a weight, packed for a page, and back.
-#
-#     codes, scales = quantised(weights)                  a row at a time: codes times scale / 255
-#     packed(codes, scales, causal=True)                  deflated, in base64; above the diagonal nothing is kept
-#     restored(*unpacked(text, 512, 512, causal=True))
-#
-# Every row has a scale of its own, its largest weight m: a weight a is kept as round(255 a / m). The error is then half
-# a step, m / 510, at most 1 / 510 = 0.00196 where rows sum to one. A scale for the whole map would be smaller to keep
-# and would lose every diffuse row beside one that looks at a single token. Where weights have signs (attention that was
-# exchanged), a step is m / 127 to either side of code 128.
-
 STEPS, SIGNED_STEPS, ZERO = 255, 127, 128
 LEVEL = 6  # of deflate: 9 takes three times as long for 4% less
 
@@ -48,7 +41,7 @@ LEVEL = 6  # of deflate: 9 takes three times as long for 4% less
 def quantised(
     weights: Float[np.ndarray, "*heads query key"], *, signed: bool = False
 ) -> tuple[UInt8[np.ndarray, "*heads query key"], Float32[np.ndarray, "*heads query"]]:
-    """Codes and the scale of every row; a row of zeros has scale 0."""
+    """Return codes and the scale of every row; a row of zeros has scale 0."""
     scales = np.abs(weights).max(-1).astype(np.float32)
     steps = (SIGNED_STEPS if signed else STEPS) / np.where(scales > 0, scales, 1).astype(weights.dtype)
     codes = np.rint(weights * steps[..., None])
@@ -58,7 +51,7 @@ def quantised(
 def restored(
     codes: UInt8[np.ndarray, "*heads query key"], scales: Float32[np.ndarray, "*heads query"], *, signed: bool = False
 ) -> Float32[np.ndarray, "*heads query key"]:
-    """The weights that codes stand for."""
+    """Return the weights of codes."""
     step = scales[..., None] / np.float32(SIGNED_STEPS if signed else STEPS)
     return (codes.astype(np.float32) - np.float32(ZERO if signed else 0)) * step
 
@@ -66,7 +59,7 @@ def restored(
 def packed(
     codes: UInt8[np.ndarray, "query key"], scales: Float32[np.ndarray, " query"], *, causal: bool = False
 ) -> str:
-    """Scales, then codes row by row (of a causal map up to the diagonal), deflated and in base64."""
+    """Return scales, then codes row by row (of a causal map up to the diagonal), deflated and in base64."""
     kept = codes[np.tril_indices(len(codes))] if causal else codes
     return base64.b64encode(zlib.compress(scales.astype("<f4").tobytes() + kept.tobytes(), LEVEL)).decode("ascii")
 
@@ -74,36 +67,36 @@ def packed(
 def unpacked(
     text: str, queries: int, keys: int, *, causal: bool = False
 ) -> tuple[UInt8[np.ndarray, "query key"], Float32[np.ndarray, " query"]]:
-    """What `packed` was given; `ValueError` where the text holds something else. Above the diagonal codes are 0."""
+    """Invert `packed`. Raise a `ValueError` for any other text."""
     entries = queries * (queries + 1) // 2 if causal else queries * keys
     size = 4 * queries + entries
     try:
         unfolding = zlib.decompressobj()
-        raw = unfolding.decompress(base64.b64decode(text, validate=True), size + 1)  # never more than it should be
+        raw = unfolding.decompress(base64.b64decode(text, validate=True), size + 1)  # never unpack more than needed
     except (binascii.Error, zlib.error) as error:
         raise ValueError(f"a packed map is needed ({error})") from error
     if len(raw) != size:
         raise ValueError(f"a map of {queries} by {keys} weights is needed")
     scales = np.frombuffer(raw, "<f4", queries).astype(np.float32)
     if not (np.isfinite(scales).all() and (scales >= 0).all()):
-        raise ValueError("scales of rows that are numbers are needed")
-    given = np.frombuffer(raw, np.uint8, entries, 4 * queries)
+        raise ValueError("finite scales of rows are needed")
+    stored = np.frombuffer(raw, np.uint8, entries, 4 * queries)
     if not causal:
-        return given.reshape(queries, keys).copy(), scales
+        return stored.reshape(queries, keys).copy(), scales
     codes = np.zeros((queries, keys), np.uint8)
-    codes[np.tril_indices(queries)] = given
+    codes[np.tril_indices(queries)] = stored
     return codes, scales
 
 
 @dataclass(frozen=True)
 class HeadMap:
-    """One head of one layer. Shares are means over its rows: of the first token, of the token itself, of the one
-    before it; None where queries and keys are not the same tokens."""
+    """One head. `first`, `own` and `previous` are mean shares of the first token, the token itself and the one before
+    it; None if queries and keys are different tokens."""
 
     layer: int
     head: int
-    error: float  # largest difference between what is kept and what was computed
-    entropy: float | None  # nats, mean over rows; None where weights have signs
+    error: float  # largest difference from the computed weights
+    entropy: float | None  # nats, mean over rows; None if weights have signs
     first: float
     own: float | None
     previous: float | None
@@ -113,13 +106,13 @@ class HeadMap:
 
 @dataclass(frozen=True)
 class Part:
-    """One kind of attention: whose tokens look (`queries`) at whose (`keys`), both names of inputs."""
+    """One kind of attention: tokens of input `queries` attend to tokens of input `keys`."""
 
     name: str
     queries: str
     keys: str
     causal: bool
-    window: int | None  # tokens that a query reaches, where all layers have the same bound
+    window: int | None  # tokens that a query reaches, if all blocks have the same bound
     heads: tuple[HeadMap, ...]
 
     @property
@@ -133,7 +126,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Opened:
-    """Where a page begins; no head is the mean of all heads of the layer."""
+    """Where the page opens; no head means the mean of all heads of the block."""
 
     part: str
     layer: int
@@ -156,7 +149,7 @@ class View(Record):
     inputs: tuple[Input, ...]
     parts: tuple[Part, ...]
     opened: Opened
-    checked: str  # how far the maps agree with what the model did, in words
+    checked: str  # a sentence on how far maps agree with the model
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
 
@@ -173,7 +166,7 @@ class View(Record):
         return next(one.tokens for one in self.inputs if one.name == name)
 
     def part(self, name: str | None = None) -> Part:
-        """A part by its name; without one, that at which the page opens."""
+        """Return a part by its name, by default that at which the page opens."""
         wanted = self.opened.part if name is None else name
         found = next((one for one in self.parts if one.name == wanted), None)
         if found is None:
@@ -183,14 +176,14 @@ class View(Record):
     def attention(
         self, layer: int, head: int | None = None, part: str | None = None
     ) -> Float32[np.ndarray, "query key"]:
-        """The weights of a head, or the mean of all heads of a layer that are kept."""
+        """Return the weights of a head, or the mean of all stored heads of a block."""
         of = self.part(part)
         found = [one for one in of.heads if one.layer == layer and head in (None, one.head)]
         if not found:
             if layer not in of.layers:
-                raise RefusalError(f"There is no layer {layer} here: there are {ranges(of.layers)}.")
+                raise RefusalError(f"There is no block {layer} here: there are {ranges(of.layers)}.")
             there = ranges(one.head for one in of.heads if one.layer == layer)
-            raise RefusalError(f"There is no head {head} in layer {layer}: there are {there}.")
+            raise RefusalError(f"There is no head {head} in block {layer}: there are {there}.")
         queries, keys = len(self.tokens(of.queries)), len(self.tokens(of.keys))
         total = np.zeros((queries, keys), np.float32)
         for one in found:
@@ -198,20 +191,20 @@ class View(Record):
         return total / np.float32(len(found))
 
     def to_json(self) -> dict[str, Any]:
-        """All but the maps themselves, which nobody reads in a terminal."""
-        bare = [replace(part, heads=tuple(replace(one, packed="") for one in part.heads)) for part in self.parts]
-        said = super(View, replace(self, parts=tuple(bare))).to_json()
-        for part in said["parts"]:
-            for one in part["heads"]:
-                del one["packed"]
-        return said
+        """Return everything but the maps."""
+        bare = [replace(part, heads=tuple(replace(head, packed="") for head in part.heads)) for part in self.parts]
+        data = super(View, replace(self, parts=tuple(bare))).to_json()
+        for part in data["parts"]:
+            for head in part["heads"]:
+                del head["packed"]
+        return data
 
     def document(self) -> dict[str, Any]:
         return Record.to_json(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> View:
-        """What `document` gave, read back; a `FieldError` names what does not belong there."""
+        """Read what `document` returned; raise a `FieldError` for wrong fields."""
         found = super().from_json(data)
         names = [one.name for one in found.inputs]
         for number, part in enumerate(found.parts):
@@ -226,32 +219,23 @@ class View(Record):
                 except ValueError as error:
                     raise FieldError(f"parts[{number}].heads[{place}].packed: {error}") from error
         if len(set(names)) < len(names) or found.opened.part not in [part.name for part in found.parts]:
-            raise FieldError("opened: a part that is there is needed, and inputs with names of their own")
+            raise FieldError("opened: a part of this record and inputs with different names are needed")
         opened = found.part()
-        if (found.opened.layer, found.opened.head) not in {
-            pair for one in opened.heads for pair in ((one.layer, one.head), (one.layer, None))
-        }:
-            raise FieldError("opened: a layer and a head that are there are needed")
+        places = {place for head in opened.heads for place in ((head.layer, head.head), (head.layer, None))}
+        if (found.opened.layer, found.opened.head) not in places:
+            raise FieldError("opened: a layer and a head of this record are needed")
         return found
 
     def table(self) -> pandas.DataFrame:
         """One row for each head."""
         import pandas
 
+        names = ("layer", "head", "entropy", "first", "own", "previous", "error")
         return pandas.DataFrame(
             [
-                {
-                    "part": part.name,
-                    "layer": one.layer,
-                    "head": one.head,
-                    "entropy": one.entropy,
-                    "first": one.first,
-                    "own": one.own,
-                    "previous": one.previous,
-                    "error": one.error,
-                }
+                {"part": part.name} | {name: getattr(head, name) for name in names}
                 for part in self.parts
-                for one in part.heads
+                for head in part.heads
             ]
         )
 

@@ -1,8 +1,6 @@
-"""What a view says, in sentences: where attention goes on this text, which heads do one thing, how exact maps are."""
+"""The words of a view: where attention goes on this text, what single heads do, and how exact the maps are."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -12,31 +10,27 @@ from attnscope.core.words import clean, count, heads, numeral, percent
 from attnscope.reports.terminal import lines_under, opening, section
 from attnscope.reports.words import Verdict, beginning_words
 
-MOST = 0.5  # of a head's attention: more than that is what the head does
-KINDS = {
-    "first": "the first token",
-    "previous": "the token before",
-    "own": "the token itself",
-}
+MOST = 0.5  # share of a head's attention that names what the head does
+KINDS = {"first": "the first token", "previous": "the token before", "own": "the token itself"}
+ROOM = 72  # letters in a line
+LETTERS = {"first": "F", "previous": "P", "own": "S", "": "·"}
+LEGEND = "F first token, P previous token, S the token itself: more than half of a head's attention; · none of these"
+HEADING = ("block", "head", "first", "before", "itself", "entropy")
 
 
 def verdict(found: View) -> Verdict:
-    """How much there is to see, and where most of it goes."""
+    """Return the number of heads, and how much of their attention goes to the first token."""
     part = found.part()
     where = "" if len(found.parts) == 1 else f" in the {title(part)}"
+    size = f"{count(len(part.heads), 'head')} in {count(len(part.layers), 'block')}"
     tokens = count(len(found.tokens(part.queries)), "token")
-    many = f"{count(len(part.heads), 'head')} in {count(len(part.layers), 'layer')}"
-    return Verdict(
-        "note",
-        f"{many} on {tokens}: {percent(_mean(part.heads, 'first'))} of attention goes to the first token{where}.",
-    )
+    first = sum(head.first for head in part.heads) / max(len(part.heads), 1)
+    return Verdict("note", f"{size} on {tokens}: {percent(first)} of attention goes to the first token{where}.")
 
 
 def sentences(found: View) -> tuple[str, ...]:
-    said = [verdict(found).sentence]
-    for part in found.parts:
-        said += _part(part, several=len(found.parts) > 1)
-    return (*said, exactness(found), found.checked)
+    parts = [line for part in found.parts for line in _part(part, several=len(found.parts) > 1)]
+    return (verdict(found).sentence, *parts, exactness(found), found.checked)
 
 
 def title(part: Part) -> str:
@@ -47,55 +41,42 @@ def title(part: Part) -> str:
 
 
 def exactness(found: View) -> str:
-    """How maps are kept, and what that costs."""
-    signed = any(one.signed for one in found.heads)
-    steps = f"1/{SIGNED_STEPS if signed else STEPS}"
+    """Say how maps are stored, and their largest error."""
+    steps = SIGNED_STEPS if any(head.signed for head in found.heads) else STEPS
     return (
-        f"Weights are kept in 8 bits, in every row in steps of {steps} of its largest weight; the largest error of any "
-        f"weight here is {numeral(found.error, 3)}, measured against the map that was computed."
+        f"Weights are stored in 8 bits, in steps of 1/{steps} of the largest weight of their row; the largest error "
+        f"measured here is {numeral(found.error, 3)}."
     )
 
 
-def does(one: HeadMap) -> str:
-    """What a head gives most of its attention to; nothing where it spreads it."""
-    return next((name for name in KINDS if (getattr(one, name) or 0.0) > MOST), "")
+def does(head: HeadMap) -> str:
+    """Return which of `KINDS` gets most of a head's attention, or ""."""
+    return next((name for name in KINDS if (getattr(head, name) or 0.0) > MOST), "")
 
 
 def _part(part: Part, several: bool) -> list[str]:
     where = f"In the {title(part)}, " if several else ""
-    said = []
+    lines = []
     for name, words in KINDS.items():
-        doing = sorted((one for one in part.heads if does(one) == name), key=lambda one: -(getattr(one, name) or 0.0))
+        doing = sorted((head for head in part.heads if does(head) == name), key=lambda h: -(getattr(h, name) or 0.0))
         if doing:
             share = percent(getattr(doing[0], name))
-            them = heads([(one.layer, one.head) for one in doing])
+            them = heads([(head.layer, head.head) for head in doing])
             gives = "gives most of its" if len(doing) == 1 else "give most of their"
             line = f"{where}{len(doing)} of {count(len(part.heads), 'head')} {gives} attention to {words}"
-            said.append(f"{line} ({'' if len(doing) == 1 else 'up to '}{share}): {them}.")
-    if not said:
-        said.append(f"{where}{'no' if several else 'No'} head gives most of its attention to one place.")
+            lines.append(f"{line} ({'' if len(doing) == 1 else 'up to '}{share}): {them}.")
+    if not lines:
+        lines.append(f"{where}{'no' if several else 'No'} head gives most of its attention to one place.")
     if part.causal:
-        reach = "" if part.window is None else f", {count(part.window, 'token')} back at most"
-        said.append(
-            f"{where}{'a' if several else 'A'} token looks back only{reach}: above the diagonal maps are empty."
+        reach = "" if part.window is None else f", at most {count(part.window, 'token')} back"
+        lines.append(
+            f"{where}{'a' if several else 'A'} token only looks back{reach}: maps are empty above the diagonal."
         )
-    return said
-
-
-def _mean(of: Sequence[HeadMap], name: str) -> float:
-    values = [value for one in of if (value := getattr(one, name)) is not None]
-    return sum(values) / len(values) if values else 0.0
-
-
-# A view in a terminal: the verdict, what heads do, and a letter for every head.
-
-ROOM = 72  # letters in a line
-LETTERS = {"first": "F", "previous": "P", "own": "S", "": "·"}
-LEGEND = "F the first token, P the one before, S itself: more than half of a head's attention; · spread"
+    return lines
 
 
 def show(found: View, *, verbose: bool = False) -> RenderableType:
-    """What a console prints; with `verbose`, numbers of every head."""
+    """Return the screen, with a letter for every head; with `verbose`, also numbers of every head."""
     about = ", ".join((f"{found.model} ({found.class_name}, {found.dtype})", *beginning_words(found.provenance)))
     parts: list[RenderableType] = [
         *opening(verdict(found), about),
@@ -104,29 +85,16 @@ def show(found: View, *, verbose: bool = False) -> RenderableType:
         *(Text(clean(note), style="dim") for note in found.notes),
     ]
     for part in found.parts:
-        parts += [
-            section(f"{title(part).capitalize()}: a line for each layer, a letter for each head"),
-            *_letters(part),
-        ]
+        parts.append(section(f"{title(part).capitalize()}: a line for each block, a letter for each head"))
+        for block in part.layers:
+            letters = [LETTERS[does(head)] for head in part.heads if head.layer == block]
+            between = " " if 2 * len(letters) <= ROOM else ""
+            parts.append(Text.assemble((f"{block:>4}  ", "dim"), between.join(letters)))
         if verbose:
-            parts += lines_under("Numbers", ("layer", "head", "first", "before", "itself", "entropy"), _lines(part))
+            parts += lines_under("Numbers", HEADING, [_numbers(head) for head in part.heads])
     return Group(*parts, Text(LEGEND, style="dim"))
 
 
-def _letters(part: Part) -> list[RenderableType]:
-    rows = []
-    for layer in part.layers:
-        letters = [LETTERS[does(one)] for one in part.heads if one.layer == layer]
-        between = " " if 2 * len(letters) <= ROOM else ""
-        rows.append(Text.assemble((f"{layer:>4}  ", "dim"), between.join(letters)))
-    return list(rows)
-
-
-def _lines(part: Part) -> list[tuple[str, ...]]:
-    return [(str(one.layer), str(one.head), *_numbers(one)) for one in part.heads]
-
-
-def _numbers(one: HeadMap) -> tuple[str, ...]:
-    shares = (one.first, one.previous, one.own)
-    entropy = "–" if one.entropy is None else numeral(one.entropy, 3)
-    return (*("–" if share is None else percent(share) for share in shares), entropy)
+def _numbers(head: HeadMap) -> tuple[str, ...]:
+    shares = ("–" if share is None else percent(share) for share in (head.first, head.previous, head.own))
+    return (str(head.layer), str(head.head), *shares, "–" if head.entropy is None else numeral(head.entropy, 3))

@@ -204,7 +204,7 @@
     shown = found;
     const heads = those(state);
     const who = state.head === MEAN ? "mean of heads" : `head ${state.head}`;
-    byId("which").textContent = `${state.layer === MEAN ? "All layers" : `Layer ${state.layer}`}, ${who}`;
+    byId("which").textContent = `${state.layer === MEAN ? "All blocks" : `Block ${state.layer}`}, ${who}`;
     byId("facts").textContent = heads.length === 1 ? heads[0].facts : `mean of ${heads.length} maps`;
     shade();
     draw();

@@ -50,7 +50,7 @@ const wallOf = (state, go) => {
         row.append(box);
         if (index < 0) continue;
         box.dataset.index = index;
-        box.setAttribute("aria-label", `Layer ${layer}, head ${head}: ${heads[index].facts}`);
+        box.setAttribute("aria-label", `Block ${layer}, head ${head}: ${heads[index].facts}`);
         cells.set(`${layer} ${head}`, box);
         watching.observe(box);
       }

@@ -1,0 +1,122 @@
+"""Single changes of a comparison in words, and names that tell its surveys apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnscope.commands.compare.record import Change, Comparison
+from attnscope.commands.scan.survey.survey import Survey
+from attnscope.commands.scan.words import corpus_words, model_name
+from attnscope.core.card import Card
+from attnscope.core.words import count, numeral
+
+SMALLEST_EFFECT = 0.05  # smaller effects are not listed
+LABEL = 28  # letters
+MOST_OF_A_MEASURE = 2  # in a list of largest changes
+_BARE = ("", "1", "share", "factor", "ratio", "cosine", "eigenvalue", "singular value")  # units that are not written
+
+
+def largest_changes(found: Comparison, most: int) -> tuple[Change, ...]:
+    """Return the largest changes, at most two of each measure and survey."""
+    chosen: list[Change] = []
+    taken: dict[tuple[str, int], int] = {}
+    for change in found.changes:
+        if abs(change.effect) < SMALLEST_EFFECT or len(chosen) == most:
+            break
+        key = change.measure, change.survey
+        taken[key] = taken.get(key, 0) + 1
+        if taken[key] <= MOST_OF_A_MEASURE:
+            chosen.append(change)
+    return tuple(chosen)
+
+
+def changes_worth_listing(found: Comparison, most: int) -> tuple[Change, ...]:
+    return tuple(change for change in found.changes if abs(change.effect) >= SMALLEST_EFFECT)[:most]
+
+
+def change_sentence(found: Comparison, change: Change) -> str:
+    """Return `Attention entropy in block 3, head 2: 1.2 → 3.4 nats`."""
+    where = f" in {names(found)[change.survey]}" if len(found.surveys) > 2 else ""
+    return f"{change_title(found, change)}{where}: {change_values(found, change)}"
+
+
+def change_values(found: Comparison, change: Change) -> str:
+    """Return `1.2 → 3.4 nats`."""
+    card = card_of(found.surveys, change.measure)
+    unit = "" if card is None or card.unit in _BARE else card.unit
+    return f"{' → '.join(values(change))} {unit}".rstrip()
+
+
+def values(change: Change) -> tuple[str, str]:
+    """Return both numbers with as few figures as tell them apart, at least three."""
+    pairs = [(numeral(change.before, figures), numeral(change.after, figures)) for figures in (3, 4, 6, 9)]
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])
+
+
+def change_title(found: Comparison, change: Change) -> str:
+    """Return measure and place: `Effective rank entering block 3`."""
+    card = card_of(found.surveys, change.measure)
+    title = card.title if card is not None else change.measure.replace("_", " ")
+    part = "" if change.part == "value" else f" ({change.part.replace('_', ' ')})"
+    return f"{title}{part} {change_place(found, change)}"
+
+
+def change_place(found: Comparison, change: Change) -> str:
+    """Return `in block 2, head 1`, `entering block 2`, `after the last block`."""
+    several = len({stack for survey in found.surveys for stack in survey.stacks}) > 1
+    tail = f" of the {change.stack}" if several else ""
+    card = card_of(found.surveys, change.measure)
+    if change.site == "stream" and card is not None and card.of_block:
+        return f"in block {change.layer - 1}{tail}"
+    if change.site == "stream":
+        last = all(
+            depth(survey, change.stack) == change.layer for survey in (found.first, found.surveys[change.survey])
+        )
+        return f"after the last block{tail}" if last else f"entering block {change.layer}{tail}"
+    if change.site == "middle":
+        return f"inside block {change.layer}{tail}, after attention"
+    head = "" if change.head is None else f", head {change.head}"
+    cross = "the cross-attention of " if change.site == "cross" else ""
+    return f"in {cross}block {change.layer}{tail}{head}"
+
+
+def depth(survey: Survey, stack: str) -> int | None:
+    """Return the number of blocks of a stack, or None if it is unknown."""
+    layers = [key.layer for key in survey.cells if key.stack == stack and key.site in ("self", "cross", "middle")]
+    return max(layers) + 1 if layers else None
+
+
+def change_words(found: Comparison) -> str:
+    """Return the title of the list of changes, or why it is empty."""
+    changed = len(found.changes)
+    numbers = count(changed + found.unchanged, "number")
+    if not changed:
+        return f"Nothing changed: {numbers} compared, no difference"
+    if not changes_worth_listing(found, 1):
+        small = f"by less than {SMALLEST_EFFECT} of the usual spread"
+        return f"Nothing changed noticeably: {changed:,} of {numbers} differ, {small}"
+    return "Largest changes"
+
+
+def card_of(surveys: Sequence[Survey], measure: str) -> Card | None:
+    return next((survey.cards[measure] for survey in surveys if measure in survey.cards), None)
+
+
+def names(found: Comparison) -> tuple[str, ...]:
+    """Return names that differ: of the models, else with the corpora, else with `first` and `second`, or numbers."""
+    whole = [model_name(survey) for survey in found.surveys]
+    short = [name.rstrip("/").rsplit("/", 1)[-1] for name in whole]
+    corpora = [(corpus_words(survey) or ("",))[0] for survey in found.surveys]
+    with_corpus = [f"{name} ({corpus})" for name, corpus in zip(short, corpora, strict=True)]
+    for candidates in (short, whole, with_corpus):
+        if len(set(candidates)) == len(candidates):
+            return tuple(candidates)
+    numbers = ("first", "second") if len(short) == 2 else tuple(str(n + 1) for n in range(len(short)))
+    return tuple(f"{name} ({n})" for name, n in zip(short, numbers, strict=True))
+
+
+def labels(found: Comparison) -> tuple[str, ...]:
+    """Return names for legends and columns: long ones lose their middle if they still differ without it."""
+    whole = names(found)
+    short = tuple(name if len(name) <= LABEL else f"{name[: LABEL // 2 - 1]}…{name[-LABEL // 2 :]}" for name in whole)
+    return short if len(set(short)) == len(short) else whole
