@@ -89,7 +89,7 @@ class Windowed(nn.Module):
         return projected
 
 
-class Perceptron(nn.Module):
+class MlpBound(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm, self.fc1, self.fc2 = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
@@ -105,7 +105,7 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int, window: int) -> None:
         super().__init__()
-        self.attn, self.mlp = Windowed(width, heads, window), Perceptron(width)
+        self.attn, self.mlp = Windowed(width, heads, window), MlpBound(width)
         self.local_conv = Folded(width, width, 3, groups=width)
 
     def forward(self, x: Float[Tensor, "batch width row column"]) -> Float[Tensor, "batch width row column"]:

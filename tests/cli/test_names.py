@@ -13,7 +13,7 @@ from attnscope.cli.options import check_model
 from attnscope.commands.collapse import record as collapse
 from attnscope.commands.collapse import record as published
 from attnscope.core.files import neighbour_meant
-from attnscope.hf.editing.surgery import VARIANTS
+from attnscope.hf.editing.surgery import CUTS
 from attnscope.hf.loading.options import Loading
 from attnscope.hf.loading.shapes import SHAPES
 from tests.command import offline
@@ -89,7 +89,7 @@ def test_wrong_names_are_refused_without_torch_and_leave_nothing(here: Path) -> 
 
 def test_lists_that_are_kept_apart_from_torch_are_those_that_torch_uses() -> None:
     assert set(published.SHAPE_OF.values()) == set(SHAPES)
-    assert set(collapse.VARIANTS) == set(VARIANTS)
+    assert set(collapse.VARIANTS) == set(CUTS)
 
 
 def test_right_names_pass(tmp_path: Path) -> None:

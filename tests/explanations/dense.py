@@ -19,16 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnscope.hf.anatomy.example import run
-from attnscope.hf.seeing.primitives import Seen, SoftmaxWatch, WrittenOutCall
-from attnscope.hf.seeing.restoring import without_cache
-from attnscope.hf.seeing.sighting import sight_written_out
-from attnscope.hf.seeing.unwrapped import without_fast_path
+from attnscope.hf.intercepting.observed_call import observe_written_out
+from attnscope.hf.intercepting.restoring import without_cache
+from attnscope.hf.intercepting.torch_calls import Seen, SoftmaxWatch, WrittenOutCall
+from attnscope.hf.intercepting.wrappers import without_fast_path
 from attnscope.hf.tapping.capture import first_output
 from attnscope.matrix.relevance import AttentionCall
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedCall:
     """A map with its gradient, `[head, query, key]`, and from which queries the answer is read just behind it."""
 
     stack: str
@@ -43,7 +43,7 @@ class Placed:
         return (self.pattern * self.gradient).clamp_min(0).double().mean(0)
 
 
-def by_the_rule(maps: Sequence[Placed], read: Collection[str] = ()) -> dict[str, Tensor]:
+def by_the_rule(maps: Sequence[PlacedCall], read: Collection[str] = ()) -> dict[str, Tensor]:
     """The row of R (arXiv:2103.15679, equations 6 to 11) at which the answer is read, less the identity, by stack.
 
     The answer is read in the last stack that it depends on; of those in `read`, where there are any."""
@@ -85,10 +85,10 @@ class WrittenOut:
     of_pattern: Tensor
     of_output: Tensor
 
-    def placed(self, like: AttentionCall) -> Placed | None:
+    def placed(self, like: AttentionCall) -> PlacedCall | None:
         """At the place of a call that the fast route saw; None where it cannot be that call."""
         heads = like.scores.query.shape[1]
-        seen, slope = (sight_written_out(one, heads, None) for one in (self.call, self._sloped()))
+        seen, slope = (observe_written_out(one, heads, None) for one in (self.call, self._sloped()))
         assert seen.passed_on is not None
         pattern, gradient = seen.scores.pattern, slope.scores.pattern
         assert pattern is not None
@@ -96,13 +96,13 @@ class WrittenOut:
         reach = seen.passed_on.laid_out(self.of_output)
         if tuple(pattern.shape) != (1, heads, like.scores.query.shape[2], like.scores.key.shape[2]):
             return None
-        return Placed(like.stack, like.keys_from, pattern[0], gradient[0], reach[0].flatten(1).norm(dim=-1))
+        return PlacedCall(like.stack, like.keys_from, pattern[0], gradient[0], reach[0].flatten(1).norm(dim=-1))
 
     def _sloped(self) -> WrittenOutCall:
         return replace(self.call, pattern=self.of_pattern)
 
 
-def placed(maps: Sequence[WrittenOut], calls: Sequence[AttentionCall]) -> list[Placed] | None:
+def placed(maps: Sequence[WrittenOut], calls: Sequence[AttentionCall]) -> list[PlacedCall] | None:
     """Maps at the places of the calls; None where there are not as many, or where their shapes are others. Windows, in
     which no relevance is carried from token to token, are passed over."""
     if len(maps) != len(calls):

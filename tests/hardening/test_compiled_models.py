@@ -16,7 +16,7 @@ from torch import nn
 import attnscope
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import anatomy
-from attnscope.hf.seeing.unwrapped import NOTE, uncompiled
+from attnscope.hf.intercepting.wrappers import NOTE, uncompiled
 from attnscope.hf.tapping.observed import observed_pattern
 from tests.specimens import byte_tokenizer, tiny_llama
 

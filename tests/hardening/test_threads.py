@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import attnscope
 from attnscope.core.errors import RefusalError
+from attnscope.hf.intercepting import restoring as exclusive
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.seeing import restoring as exclusive
 from attnscope.papers.models.nano import Config, Nano
 from tests.specimens import byte_tokenizer, tiny_llama
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnscope.hf.seeing.masks import MaskReader, Rule, read_mask
+from attnscope.hf.intercepting.masks import MaskReader, Rule, read_mask
 
 
 def spelled_out(rule: Rule, queries: int, keys: int) -> Tensor:

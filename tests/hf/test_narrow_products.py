@@ -10,7 +10,7 @@ import torch
 from attnscope.core import narrow_products as tiles
 from attnscope.core.errors import RefusalError
 from attnscope.core.narrow_products import LIMIT, LIMITED_TO, announces_tiles
-from attnscope.hf.seeing.restoring import looking_at
+from attnscope.hf.intercepting.restoring import looking_at
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from attnscope.hf.anatomy.census import take_census
-from attnscope.hf.seeing.restoring import Restoring
+from attnscope.hf.anatomy.call_log import log_calls
+from attnscope.hf.intercepting.restoring import Restoring
 from tests.specimens import tiny_llama
 
 
@@ -87,7 +87,7 @@ def test_a_probe_run_that_fails_leaves_the_model_and_torch_as_they_were() -> Non
 
     handle = broken.register_forward_hook(fail)
     with pytest.raises(ValueError, match="middle of a layer"):
-        take_census(model, {"input_ids": torch.zeros(1, 5, dtype=torch.long)})
+        log_calls(model, {"input_ids": torch.zeros(1, 5, dtype=torch.long)})
     handle.remove()
     assert _hooks(model) == 0
     assert torch.backends.mha.get_fastpath_enabled() == fast

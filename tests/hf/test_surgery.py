@@ -30,29 +30,29 @@ from transformers import (
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import anatomy
-from attnscope.hf.editing.surgery import VARIANTS, Variant, cut
+from attnscope.hf.editing.surgery import CUTS, Cut, cut
 from attnscope.papers.models.nano import Config, Nano
 
-Stream = Callable[[nn.Module, Tensor, Variant], Tensor]
+Stream = Callable[[nn.Module, Tensor, Cut], Tensor]
 SIZES = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40}
 PICTURE = {**SIZES, "image_size": 12, "patch_size": 4}
 PICTURE.pop("vocab_size")
-ALL = {**VARIANTS, "no mlp skip": replace(VARIANTS["san+mlp"], mlp_skip=False)}
+ALL = {**CUTS, "no mlp skip": replace(CUTS["san+mlp"], mlp_skip=False)}
 
 
-def post_norm(attend, attention_norm, mlp, mlp_norm, x: Tensor, variant: Variant) -> Tensor:
+def post_norm(attend, attention_norm, mlp, mlp_norm, x: Tensor, variant: Cut) -> Tensor:
     x = attention_norm(attend(x) + (x if variant.skip else 0))
     return mlp_norm((mlp(x) if variant.mlp else 0) + (x if variant.mlp_skip or not variant.mlp else 0))
 
 
-def pre_norm(attend, attention_norm, mlp, mlp_norm, x: Tensor, variant: Variant) -> Tensor:
+def pre_norm(attend, attention_norm, mlp, mlp_norm, x: Tensor, variant: Cut) -> Tensor:
     x = attend(attention_norm(x)) + (x if variant.skip else 0)
     if not variant.mlp:
         return x
     return mlp(mlp_norm(x)) + (x if variant.mlp_skip else 0)
 
 
-def bert(model: Any, ids: Tensor, variant: Variant) -> Tensor:
+def bert(model: Any, ids: Tensor, variant: Cut) -> Tensor:
     x = model.embeddings(ids)
     for layer in model.encoder.layer:
         x = post_norm(
@@ -66,7 +66,7 @@ def bert(model: Any, ids: Tensor, variant: Variant) -> Tensor:
     return x
 
 
-def albert(model: Any, ids: Tensor, variant: Variant) -> Tensor:
+def albert(model: Any, ids: Tensor, variant: Cut) -> Tensor:
     x = model.encoder.embedding_hidden_mapping_in(model.embeddings(ids))
     layer = model.encoder.albert_layer_groups[0].albert_layers[0]
     own = layer.attention
@@ -88,14 +88,14 @@ def albert(model: Any, ids: Tensor, variant: Variant) -> Tensor:
     return x
 
 
-def gpt2(model: Any, ids: Tensor, variant: Variant) -> Tensor:
+def gpt2(model: Any, ids: Tensor, variant: Cut) -> Tensor:
     x = model.wte(ids) + model.wpe(torch.arange(ids.shape[1]))
     for block in model.h:
         x = pre_norm(lambda h, block=block: block.attn(h)[0], block.ln_1, block.mlp, block.ln_2, x, variant)
     return model.ln_f(x)
 
 
-def llama(model: Any, ids: Tensor, variant: Variant) -> Tensor:
+def llama(model: Any, ids: Tensor, variant: Cut) -> Tensor:
     x = model.embed_tokens(ids)
     turn = model.rotary_emb(x, torch.arange(ids.shape[1])[None])
     for layer in model.layers:
@@ -110,7 +110,7 @@ def llama(model: Any, ids: Tensor, variant: Variant) -> Tensor:
     return model.norm(x)
 
 
-def neox(model: Any, ids: Tensor, variant: Variant) -> Tensor:
+def neox(model: Any, ids: Tensor, variant: Cut) -> Tensor:
     """One skip for both: without it, attention + MLP is left, whatever is said of the MLP's own."""
     x = model.embed_in(ids)
     turn = model.rotary_emb(x, torch.arange(ids.shape[1])[None])
@@ -122,7 +122,7 @@ def neox(model: Any, ids: Tensor, variant: Variant) -> Tensor:
     return model.final_layer_norm(x)
 
 
-def vit(model: Any, pixels: Tensor, variant: Variant) -> Tensor:
+def vit(model: Any, pixels: Tensor, variant: Cut) -> Tensor:
     patches = model.embeddings.patch_embeddings.projection(pixels).flatten(2).transpose(1, 2)
     first = model.embeddings.cls_token.expand(len(patches), -1, -1)
     x = torch.cat([first, patches], dim=1) + model.embeddings.position_embeddings
@@ -144,7 +144,7 @@ def vit(model: Any, pixels: Tensor, variant: Variant) -> Tensor:
     return model.layernorm(x)
 
 
-def xlnet(model: Any, ids: Tensor, variant: Variant) -> Tensor:
+def xlnet(model: Any, ids: Tensor, variant: Cut) -> Tensor:
     """Logits of query i and key j: (q_i + w) . k_j and (q_i + r) . (R at distance i - j), on a stream [batch, token].
 
     The model puts tokens first; what it makes of relative positions is read off their table one pair at a time.
@@ -232,13 +232,13 @@ def test_whole_is_bit_equal(kind: str) -> None:
     ids = given(kind)
     with torch.no_grad():
         before = model(ids).last_hidden_state
-        with cut(model, anatomy(model), VARIANTS["whole"]):
+        with cut(model, anatomy(model), CUTS["whole"]):
             assert torch.equal(model(ids).last_hidden_state, before)
 
 
 def test_an_exception_leaves_nothing_behind() -> None:
     model = MODELS["bert"][0]()
-    with pytest.raises(ZeroDivisionError), cut(model, anatomy(model), VARIANTS["san"]):
+    with pytest.raises(ZeroDivisionError), cut(model, anatomy(model), CUTS["san"]):
         raise ZeroDivisionError
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
@@ -246,7 +246,7 @@ def test_an_exception_leaves_nothing_behind() -> None:
 def test_a_pass_that_fails_does_not_disturb_the_next() -> None:
     model = MODELS["albert"][0]()
     ids = torch.arange(6)[None]
-    with torch.no_grad(), cut(model, anatomy(model), VARIANTS["san"]):
+    with torch.no_grad(), cut(model, anatomy(model), CUTS["san"]):
         expected = model(ids).last_hidden_state
         with pytest.raises(IndexError):
             model(ids + 1000)
@@ -254,9 +254,9 @@ def test_a_pass_that_fails_does_not_disturb_the_next() -> None:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post", "none"])
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", CUTS)
 def test_nano_cut_equals_nano_made_so(norm: str, name: str) -> None:
-    variant = VARIANTS[name]
+    variant = CUTS[name]
     settings: dict[str, Any] = {
         "vocab_size": 20,
         "width": 12,
@@ -284,5 +284,5 @@ def test_writes_that_cannot_be_told_apart_are_refused() -> None:
     found = anatomy(model)
     blocks = tuple(replace(b, writes=replace(b.writes, count=0)) for b in found.stacks[0].blocks)
     blind = replace(found, stacks=(replace(found.stacks[0], blocks=blocks),))
-    with pytest.raises(RefusalError, match="cannot be told apart"), cut(model, blind, VARIANTS["san"]):
+    with pytest.raises(RefusalError, match="cannot be told apart"), cut(model, blind, CUTS["san"]):
         pass

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import anatomy, weights
-from attnscope.hf.seeing.recompute import dense_mixed, dense_pattern
+from attnscope.hf.intercepting.recompute import dense_mixed, dense_pattern
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.hf.tapping.verify import verify
 from tests.hf.families import DECODER_TOKENS, FAMILIES, GROUPED, TEXT

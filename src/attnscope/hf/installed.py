@@ -30,11 +30,11 @@ from attnscope.hf.anatomy.example import Batch, run
 from attnscope.hf.exchanging.call import recipe_of
 from attnscope.hf.exchanging.exchange import Treated, exchange
 from attnscope.hf.exchanging.recipe import PREFIX
+from attnscope.hf.intercepting.restoring import evaluating, looking_at, without_gradients
 from attnscope.hf.loading.hashing import hash_of_files
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.treated import SIDECAR, WEIGHTS, Sidecar, as_text, refusing_config
-from attnscope.hf.seeing.restoring import evaluating, looking_at, without_gradients
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.matrix.logits import largest_product
 

@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 
 @runtime_checkable
-class Listener(Protocol):
+class TrainingListener(Protocol):
     def begins(self, model: nn.Module, step: int) -> None: ...
 
     def before_update(self) -> None: ...
@@ -25,7 +25,7 @@ class Listener(Protocol):
 
 
 class TrainerEvents(TrainerCallback):  # type: ignore[misc]
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: TrainingListener) -> None:
         self.listener = listener
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -11,7 +11,7 @@ from attnscope.commands.collapse.bound_ends import end_to_end
 from attnscope.commands.collapse.bounding import OVERFLOWING, Bounding, Reading
 from attnscope.commands.collapse.known_weights import Known, known_weights, reads_other_tokens
 from attnscope.hf.anatomy.anatomy import anatomy
-from attnscope.hf.editing.surgery import VARIANTS, cut
+from attnscope.hf.editing.surgery import CUTS, cut
 from attnscope.hf.tapping.padding import attention_inputs
 from attnscope.hf.tapping.tap import tap
 from attnscope.matrix.collapse_bounds import head_norms
@@ -74,7 +74,7 @@ def test_a_layer_that_overflows_is_left_out_and_said() -> None:
         model.blocks[layer].get_parameter("attention.output.weight").mul_(1e200)
     seen = Bounding(found.stacks[0], known_weights(model, found, found.stacks[0]))
     with (
-        cut(model, found, VARIANTS["san"]),
+        cut(model, found, CUTS["san"]),
         attention_inputs(model, found, seen.took),
         tap(model, found, seen.receive),
     ):

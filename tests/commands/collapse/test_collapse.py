@@ -22,9 +22,9 @@ from attnscope.commands.collapse.record import Collapse
 from attnscope.commands.collapse.run import collapse
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import anatomy
-from attnscope.hf.anatomy.perceptron import perceptrons
+from attnscope.hf.anatomy.mlp_bound import mlp_bounds
 from attnscope.hf.anatomy.places import coarse_modules, widened
-from attnscope.hf.editing.surgery import VARIANTS, cut
+from attnscope.hf.editing.surgery import CUTS, cut
 from attnscope.hf.loading.load import load
 from attnscope.hf.tapping.padding import attention_inputs
 from attnscope.hf.tapping.tap import tap
@@ -63,7 +63,7 @@ def of_bert() -> Collapse:
 
 
 def test_attention_alone_collapses_and_skips_prevent_it(of_bert: Collapse) -> None:
-    assert list(of_bert.curves) == list(VARIANTS)
+    assert list(of_bert.curves) == list(CUTS)
     assert {len(curve.mean) for curve in of_bert.curves.values()} == {5}
     assert of_bert.curves["san"].mean[-1] < 1e-13
     assert of_bert.curves["san+mlp"].mean[-1] < 1e-13
@@ -139,7 +139,7 @@ def test_random_stacks_violate_no_bound_of_a_layer_or_of_all(seed: int, size: fl
             parameter.copy_(size * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
         seen = Bounding(FOUND.stacks[0], known_weights(STACK, FOUND, FOUND.stacks[0]))
         with (
-            cut(STACK, FOUND, VARIANTS["san+skip" if skip else "san"]),
+            cut(STACK, FOUND, CUTS["san+skip" if skip else "san"]),
             attention_inputs(STACK, FOUND, seen.took),
             tap(STACK, FOUND, seen.receive),
         ):
@@ -206,7 +206,7 @@ def test_float32_says_where_its_rounding_begins() -> None:
 def test_lipschitz_constants_hold_and_gates_have_none() -> None:
     model = bert().double()
     found = anatomy(model)
-    constants = perceptrons(model, found, found.stacks[0], ids(1, 8))
+    constants = mlp_bounds(model, found, found.stacks[0], ids(1, 8))
     assert isinstance(constants, dict)
     layer = model.encoder.layer[2]
     x, y = torch.randn(2, 50, 32, dtype=torch.float64)
@@ -216,7 +216,7 @@ def test_lipschitz_constants_hold_and_gates_have_none() -> None:
     assert bool((change.abs().sum(1) <= constants[2].inf * (x - y).abs().sum(1)).all())
     gated = tiny_llama()
     found = anatomy(gated)
-    assert "gated" in str(perceptrons(gated, found, found.stacks[0], ids(1, 8)))
+    assert "gated" in str(mlp_bounds(gated, found, found.stacks[0], ids(1, 8)))
 
 
 def test_padding_never_reaches_a_number() -> None:

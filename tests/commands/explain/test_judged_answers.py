@@ -16,8 +16,8 @@ from attnscope.commands.evaluate.perturbing import NoAnswerError, perturbed
 from attnscope.commands.explain.aiming import Aim, Question, aim, of_terms
 from attnscope.commands.explain.embedding_aim import of_two_towers
 from attnscope.commands.explain.record import Asked
+from attnscope.hf.intercepting.restoring import with_gradients
 from attnscope.hf.loading.load import load
-from attnscope.hf.seeing.restoring import with_gradients
 from tests.commands.explain.deciding import texts, trained
 from tests.hf.tiny import tiny
 from tests.specimens import byte_tokenizer

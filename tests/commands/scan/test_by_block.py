@@ -16,9 +16,9 @@ from attnscope.commands.scan.run import scan
 from attnscope.commands.scan.survey.survey import Survey
 from attnscope.core.errors import RefusalError
 from attnscope.data.batches import Batches
+from attnscope.hf.intercepting import wrappers as offloaded
+from attnscope.hf.intercepting.wrappers import held, is_offloaded
 from attnscope.hf.loading.load import load
-from attnscope.hf.seeing import unwrapped as offloaded
-from attnscope.hf.seeing.unwrapped import held, is_offloaded
 from tests.hf.tiny import tiny
 from tests.specimens import TEXT, byte_tokenizer, tiny_llama, tiny_t5
 

@@ -12,7 +12,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.frame import AttentionFrame
 from attnscope.heads.head import Head
 from attnscope.hf.anatomy.anatomy import anatomy
-from attnscope.hf.seeing.recompute import dense_pattern
+from attnscope.hf.intercepting.recompute import dense_pattern
 from attnscope.hf.tapping.tap import tap
 from attnscope.papers.models.nano import Config, Nano
 from attnscope.papers.models.plant import plant

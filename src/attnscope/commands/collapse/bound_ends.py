@@ -7,7 +7,7 @@ from math import inf, log10, sqrt
 
 from attnscope.commands.collapse.bounding import Bounding, Reading
 from attnscope.commands.collapse.record import EndToEnd
-from attnscope.hf.anatomy.perceptron import Perceptron
+from attnscope.hf.anatomy.mlp_bound import MlpBound
 from attnscope.matrix.collapse_bounds import SPREAD_LIMIT, chained, stacked
 
 NORMED = "norms stand between its layers, and the theorems leave norms out"
@@ -16,7 +16,7 @@ BEYOND = f"the spread of its logits exceeds {SPREAD_LIMIT} and so the theorem's 
 
 
 def end_to_end(
-    seen: Bounding, variant: str, mlp: dict[int, Perceptron] | str | None = None, mlp_skip: bool = True
+    seen: Bounding, variant: str, mlp: dict[int, MlpBound] | str | None = None, mlp_skip: bool = True
 ) -> tuple[EndToEnd, ...]:
     """Every bound that can be formed. With `mlp` (the variant has MLPs) Corollary 3.2 takes the theorem's place."""
     layers = seen.by_layer()
@@ -47,7 +47,7 @@ def end_to_end(
     return tuple(found)
 
 
-def _stretch(mlp: dict[int, Perceptron] | None, layer: int, skip: bool) -> tuple[float, float]:
+def _stretch(mlp: dict[int, MlpBound] | None, layer: int, skip: bool) -> tuple[float, float]:
     """By how much the MLP of a layer, with its own skip, can stretch diameters and the composite residual.
 
     ||X + f(X)|| <= (1 + lambda) ||X|| holds in every norm, hence in ||.||_1 and ||.||_inf apart; their geometric mean

@@ -18,7 +18,7 @@ from attnscope.commands.collapse.known_weights import Known, reads_other_tokens,
 from attnscope.commands.collapse.record import LayerBounds, SkipBounds
 from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import Site, Stack
-from attnscope.hf.seeing.recompute import dense_pattern, one_sequence, visible
+from attnscope.hf.intercepting.recompute import dense_pattern, one_sequence, visible
 from attnscope.matrix.collapse_bounds import (
     SPREAD_LIMIT,
     birkhoff_bound,

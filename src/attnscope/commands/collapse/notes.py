@@ -12,7 +12,7 @@ from attnscope.commands.collapse.running import Bounded, Measured
 from attnscope.core.stamp import Stamp
 from attnscope.core.words import count, ranges
 from attnscope.data.batches import Batches
-from attnscope.hf.editing.surgery import Variant
+from attnscope.hf.editing.surgery import Cut
 from attnscope.matrix.residual import LARGEST_PROGRAM
 
 
@@ -84,7 +84,7 @@ def _without_attention(first: Measured) -> Iterator[str]:
 def provenance_of(
     runs: Sequence[Measured],
     prepared: Batches,
-    chosen: dict[str, Variant],
+    chosen: dict[str, Cut],
     *,
     norm: str,
     seeds: Sequence[int],

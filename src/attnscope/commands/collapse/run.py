@@ -30,7 +30,8 @@ from attnscope.data.batches import Batch, Batches
 from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import Anatomy, Stack, anatomy
 from attnscope.hf.anatomy.places import coarse_modules, widened
-from attnscope.hf.editing.surgery import VARIANTS, Variant
+from attnscope.hf.editing.surgery import CUTS, Cut
+from attnscope.hf.intercepting.restoring import keeping_its_modules, looking_at, without_gradients
 from attnscope.hf.loading.batches import Ready, Text, batches_for, text_of
 from attnscope.hf.loading.in_memory import refuse_broken_weights
 from attnscope.hf.loading.load import Given, Loaded, load
@@ -43,7 +44,6 @@ from attnscope.hf.loading.running import (
     refusing_what_does_not_run,
     why_it_does_not_run,
 )
-from attnscope.hf.seeing.restoring import keeping_its_modules, looking_at, without_gradients
 from attnscope.matrix.residual import YARDSTICKS
 
 TOKENS = 128  # as in the paper
@@ -57,7 +57,7 @@ def collapse(
     model: Given,
     corpus: Text | Ready | None = None,
     *,
-    variants: str | Sequence[str] = tuple(VARIANTS),
+    variants: str | Sequence[str] = tuple(CUTS),
     norm: str = "1,inf",
     seeds: int | Sequence[int] = 1,
     mlp_skip: bool = True,
@@ -140,7 +140,7 @@ def _collapse(
     runs: list[Measured],
     beside: Bounded | None,
     prepared: Batches,
-    chosen: dict[str, Variant],
+    chosen: dict[str, Cut],
     *,
     norm: str,
     seeds: Sequence[int],
@@ -177,16 +177,14 @@ def _collapse(
     )
 
 
-def _variants(variants: str | Sequence[str], mlp_skip: bool) -> dict[str, Variant]:
+def _variants(variants: str | Sequence[str], mlp_skip: bool) -> dict[str, Cut]:
     names = [word.strip() for word in variants.split(",")] if isinstance(variants, str) else list(variants)
     for name in names:
-        if name not in VARIANTS:
-            raise RefusalError(f"There is no variant called '{name}'.{nearest(name, list(VARIANTS))}")
+        if name not in CUTS:
+            raise RefusalError(f"There is no variant called '{name}'.{nearest(name, list(CUTS))}")
     if not names:
-        raise RefusalError(f"No variant was chosen: choose from {', '.join(VARIANTS)}.")
-    return {
-        name: VARIANTS[name] if VARIANTS[name].skip else replace(VARIANTS[name], mlp_skip=mlp_skip) for name in names
-    }
+        raise RefusalError(f"No variant was chosen: choose from {', '.join(CUTS)}.")
+    return {name: CUTS[name] if CUTS[name].skip else replace(CUTS[name], mlp_skip=mlp_skip) for name in names}
 
 
 def _weights(loading: Mapping[str, Any]) -> str:

@@ -18,11 +18,11 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.batches import Batch, Batches
 from attnscope.data.frame import StreamFrame
 from attnscope.hf.anatomy.anatomy import Anatomy, Stack
-from attnscope.hf.anatomy.perceptron import Perceptron, perceptrons
-from attnscope.hf.editing.surgery import VARIANTS, Variant, cut
+from attnscope.hf.anatomy.mlp_bound import MlpBound, mlp_bounds
+from attnscope.hf.editing.surgery import CUTS, Cut, cut
+from attnscope.hf.intercepting.restoring import evaluating
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.running import forward_options, out_of_memory, precision_and_place, refusing_what_does_not_run
-from attnscope.hf.seeing.restoring import evaluating
 from attnscope.hf.tapping.padding import attention_inputs, first_writes
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.matrix.collapse_bounds import collapse_order
@@ -59,7 +59,7 @@ class Bounded:
     alone: Bounding | None
     with_mlp: Bounding | None
     with_skip: Bounding | None
-    mlp: dict[int, Perceptron] | str
+    mlp: dict[int, MlpBound] | str
 
 
 def measured(
@@ -67,7 +67,7 @@ def measured(
     found: Anatomy,
     stack: Stack,
     prepared: Batches,
-    chosen: dict[str, Variant],
+    chosen: dict[str, Cut],
     norm: str,
     coarse: tuple[tuple[str, ...], tuple[str, ...]],
     say: Callable[[str, int], None],
@@ -162,7 +162,7 @@ def _run(
 
 def _refuse_nothing(name: str, values: Values, loaded: Loaded) -> None:
     """A whole model whose stream is not finite is broken; a cut one may overflow, which is noted."""
-    if VARIANTS[name].skip and VARIANTS[name].mlp and not np.isfinite(values).all():
+    if CUTS[name].skip and CUTS[name].mlp and not np.isfinite(values).all():
         depth = int(np.flatnonzero(~np.isfinite(values).all(0))[0])
         raise RefusalError(
             f"The stream of {loaded.name} holds NaN or infinite numbers from depth {depth} on: check its weights and "
@@ -171,7 +171,7 @@ def _refuse_nothing(name: str, values: Values, loaded: Loaded) -> None:
 
 
 def bounded(
-    loaded: Loaded, found: Anatomy, stack: Stack, prepared: Batches, chosen: dict[str, Variant], samples: int
+    loaded: Loaded, found: Anatomy, stack: Stack, prepared: Batches, chosen: dict[str, Cut], samples: int
 ) -> Bounded:
     """The bounds' view of the first sequences, in the variants that were chosen."""
     batch = prepared.batches[0]
@@ -196,13 +196,13 @@ def bounded(
         seen.refuse_other_writes()
         return seen
 
-    mlp: dict[int, Perceptron] | str = "it was not asked for"
+    mlp: dict[int, MlpBound] | str = "it was not asked for"
     if "san+mlp" in chosen:
-        mlp = perceptrons(loaded.model, found, stack, ready.shortened(16).inputs)
+        mlp = mlp_bounds(loaded.model, found, stack, ready.shortened(16).inputs)
     return Bounded(look("san"), look("san+mlp"), look("san+skip"), mlp)
 
 
-def curve_of(name: str, variant: Variant, seeds: Sequence[Values], floor: float) -> Curve:
+def curve_of(name: str, variant: Cut, seeds: Sequence[Values], floor: float) -> Curve:
     """Mean and spread over the sequences of all seeds; numbers that are none do not count."""
     everything = np.concatenate(seeds)
     finite = np.isfinite(everything)

@@ -45,6 +45,7 @@ from attnscope.data.corpus import Corpus
 from attnscope.data.prompts import Class
 from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import Anatomy
+from attnscope.hf.intercepting.restoring import looking_at, with_gradients
 from attnscope.hf.loading.batches import Ready, Text, batches_for
 from attnscope.hf.loading.in_memory import refuse_broken_weights
 from attnscope.hf.loading.load import Loaded, load
@@ -54,7 +55,6 @@ from attnscope.hf.loading.options import EvaluateOptions, Loading, Sampling, wit
 from attnscope.hf.loading.outputs import entries, fills_masks, mask_token_of, word
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.running import precision_and_place
-from attnscope.hf.seeing.restoring import looking_at, with_gradients
 from attnscope.hf.tapping.capture import asked_with
 from attnscope.hf.tapping.entrances import Entrance
 

@@ -24,10 +24,10 @@ from attnscope.core.explanation import Method
 from attnscope.core.progress import Advance
 from attnscope.data.medium import medium
 from attnscope.hf.anatomy.example import run
+from attnscope.hf.intercepting.restoring import evaluating, without_cache
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.outputs import word
-from attnscope.hf.seeing.restoring import evaluating, without_cache
 from attnscope.hf.tapping.capture import capture, first_output
 
 # What makes two inputs alike for an encoder: each explained against the other, side by side in one record.

@@ -25,7 +25,7 @@ from attnscope.hf.loading.outputs import mask_token_of, word
 from attnscope.hf.loading.running import out_of_memory
 from attnscope.hf.tapping.capture import Captured, asked_with, gradient_under
 from attnscope.hf.tapping.entrances import Entrance
-from attnscope.hf.tapping.streams_in import PROMPT, entering_rows
+from attnscope.hf.tapping.media_entrances import PROMPT, entering_rows
 from attnscope.hf.tapping.zeroing import moved_by_zeroing
 from attnscope.pathways.affine import Affine
 from attnscope.pathways.network import Network

@@ -23,12 +23,12 @@ from attnscope.hf.anatomy.anatomy import Anatomy, Site
 from attnscope.hf.anatomy.example import run
 from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.editing.surgery import Replacement, one_head_removed
+from attnscope.hf.intercepting.owners import every_tensor
+from attnscope.hf.intercepting.restoring import evaluating, looking_at, with_gradients, without_cache
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.outputs import Entries
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.seeing.owners import every_tensor
-from attnscope.hf.seeing.restoring import evaluating, looking_at, with_gradients, without_cache
 from attnscope.pathways.graded import Graded
 from attnscope.pathways.heads import head_table
 from attnscope.pathways.lengths import Lengths

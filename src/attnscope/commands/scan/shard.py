@@ -28,9 +28,9 @@ from attnscope.data.batches import Batch
 from attnscope.data.shards import Cut
 from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import weights_in_turn
+from attnscope.hf.intercepting.restoring import evaluating, without_gradients
 from attnscope.hf.loading.outputs import word
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.seeing.restoring import evaluating, without_gradients
 
 # A checkpoint: the survey of the batches of one shard done so far, with what it takes to go on.
 #

@@ -24,9 +24,9 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, Stepwise
 from attnscope.core.words import count
 from attnscope.data.batches import Batch, Batches
+from attnscope.hf.intercepting.restoring import evaluating, with_gradients, without_gradients
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.running import precision_and_place
-from attnscope.hf.seeing.restoring import evaluating, with_gradients, without_gradients
 
 FEWEST_TIMED = 10  # steps: the time of fewer says more of the machine than of the model
 

@@ -22,7 +22,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.frame import AttentionFrame
 from attnscope.hf.anatomy.anatomy import Anatomy, Site
 from attnscope.hf.anatomy.projections import Columns
-from attnscope.hf.seeing.restoring import Restoring
+from attnscope.hf.intercepting.restoring import Restoring
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.matrix.logits import largest_product
 from attnscope.variants.qk_clip import qk_clip

@@ -38,7 +38,7 @@ from attnscope.commands.watch.settings import Page, Settings
 from attnscope.commands.watch.telling import LOG, no_gradients, tell, tell_clipped
 from attnscope.commands.watch.writer import Writers
 from attnscope.core.errors import RefusalError
-from attnscope.hf.seeing.restoring import Restoring
+from attnscope.hf.intercepting.restoring import Restoring
 
 
 class TrainingStoppedError(Exception):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.data.frame import WeightsFrame
-from attnscope.hf.anatomy.census import ATTENTION, Census, take_census, told_kinds
+from attnscope.hf.anatomy.call_log import ATTENTION, CallLog, log_calls, told_kinds
 from attnscope.hf.anatomy.dissect import Dissected, dissect
 from attnscope.hf.anatomy.example import Batch, cut_down, example_batch, few_rows, same_chance
 from attnscope.hf.anatomy.expected import refuse_without_attention, what_does_not_add_up
@@ -26,11 +26,16 @@ from attnscope.hf.anatomy.folding import refuse_mixed_rows, rows_of
 from attnscope.hf.anatomy.lineage import own_streams
 from attnscope.hf.anatomy.parameters import settled
 from attnscope.hf.anatomy.projections import Projections, reading, weights_frame
-from attnscope.hf.anatomy.stacks import Placed, Placement, place
+from attnscope.hf.anatomy.stacks import PlacedCall, Placement, place
 from attnscope.hf.anatomy.writes import Writes
-from attnscope.hf.seeing.owners import Slot
-from attnscope.hf.seeing.restoring import ExchangedModulesError, evaluating, keeping_its_modules, without_gradients
-from attnscope.hf.seeing.unwrapped import refuse_compiled
+from attnscope.hf.intercepting.owners import Slot
+from attnscope.hf.intercepting.restoring import (
+    ExchangedModulesError,
+    evaluating,
+    keeping_its_modules,
+    without_gradients,
+)
+from attnscope.hf.intercepting.wrappers import refuse_compiled
 
 
 @dataclass(frozen=True)
@@ -166,7 +171,7 @@ def weights_in_turn(model: nn.Module, found: Anatomy) -> Iterator[WeightsFrame]:
         yield weights_frame(model, s.projections, s.heads, stack=s.stack, site=s.site, layer=s.layer)
 
 
-def _on_a_small_batch(model: nn.Module, given: Batch) -> tuple[Batch, Census]:
+def _on_a_small_batch(model: nn.Module, given: Batch) -> tuple[Batch, CallLog]:
     """The census of a few tokens of a batch, or of the batch as it is where a model does not run on a part of it.
 
     Pictures have their places among the tokens, boxes their words, and some models a length that they need.
@@ -175,19 +180,19 @@ def _on_a_small_batch(model: nn.Module, given: Batch) -> tuple[Batch, Census]:
         part = smaller(model, given)
         try:
             with keeping_its_modules(model):
-                return part, take_census(model, part)
+                return part, log_calls(model, part)
         except ExchangedModulesError:
             continue
         except RefusalError:
             raise
         except Exception:  # whatever a model makes of half a batch
             continue
-    return given, take_census(model, given)
+    return given, log_calls(model, given)
 
 
-def _first_look(model: nn.Module, batch: Batch) -> Census:
+def _first_look(model: nn.Module, batch: Batch) -> CallLog:
     try:
-        return take_census(model, batch)
+        return log_calls(model, batch)
     except RefusalError:
         raise
     except Exception as error:
@@ -197,7 +202,7 @@ def _first_look(model: nn.Module, batch: Batch) -> Census:
         ) from error
 
 
-def _refuse_equal_lengths(model: nn.Module, census: Census) -> None:
+def _refuse_equal_lengths(model: nn.Module, census: CallLog) -> None:
     """Cross-attention is told from self-attention by its lengths: where they are equal it would be taken for it."""
     two = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     takes_both = two and "decoder_input_ids" in inspect.signature(model.forward).parameters
@@ -208,7 +213,7 @@ def _refuse_equal_lengths(model: nn.Module, census: Census) -> None:
         )
 
 
-def _site(model: nn.Module, mine: Placed, placed: tuple[Placed, ...], projections: Projections) -> Site:
+def _site(model: nn.Module, mine: PlacedCall, placed: tuple[PlacedCall, ...], projections: Projections) -> Site:
     seen = mine.seen
     keys_from = _keys_from(mine, placed)
     width = None if mine.block is None else mine.block.shape[2]
@@ -232,7 +237,7 @@ def _site(model: nn.Module, mine: Placed, placed: tuple[Placed, ...], projection
     )
 
 
-def _keys_from(mine: Placed, placed: tuple[Placed, ...]) -> str:
+def _keys_from(mine: PlacedCall, placed: tuple[PlacedCall, ...]) -> str:
     """Self-attention looks at its own stack, cross-attention at the one with as many tokens as keys."""
     if not mine.seen.crossing:
         return mine.stack

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attnscope.hf.anatomy.census import ATTENTION
+from attnscope.hf.anatomy.call_log import ATTENTION
 from attnscope.hf.anatomy.example import Batch, probe_run
-from attnscope.hf.anatomy.folding import Witness
+from attnscope.hf.anatomy.folding import CallMatcher
 from attnscope.hf.anatomy.projections import Projections, find_projections
-from attnscope.hf.anatomy.stacks import BlockSeen, Placement
-from attnscope.hf.anatomy.tape import Change, LinearMap, Place, StreamRecord, Tape, parameter_matrix
+from attnscope.hf.anatomy.recording import BlockRecording, Change, LinearMap, Location, StreamRecord, parameter_matrix
+from attnscope.hf.anatomy.stacks import FoundBlock, Placement
 from attnscope.hf.anatomy.writes import Writes, find_writes
-from attnscope.hf.seeing.owners import arguments, at, float_tensors, same_numbers
-from attnscope.hf.seeing.sighting import Sighting
-from attnscope.hf.seeing.unwrapped import is_offloaded
+from attnscope.hf.intercepting.observed_call import ObservedCall
+from attnscope.hf.intercepting.owners import arguments, at, float_tensors, same_numbers
+from attnscope.hf.intercepting.wrappers import is_offloaded
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class LinearWatch(TorchFunctionMode):
             self._seen(weight, right[0] != left[-1], taken, result)
 
 
-class _Dissection(Witness):
+class _Dissection(CallMatcher):
     def __init__(self, model: nn.Module, placement: Placement) -> None:
         super().__init__(model, placement.sites)
         parameters = dict(model.named_parameters(remove_duplicate=True))
@@ -76,12 +76,12 @@ class _Dissection(Witness):
         self.modules = {path: module for module, path in self.paths.items()} if is_offloaded(model) else {}
         weight = next((p for p in parameters.values() if p.is_floating_point()), None)
         self.eps = float(torch.finfo(torch.float32 if weight is None else weight.dtype).eps)
-        self.blocks: dict[tuple[str, int], BlockSeen] = {(b.path, b.nth): b for b in placement.blocks}
+        self.blocks: dict[tuple[str, int], FoundBlock] = {(b.path, b.nth): b for b in placement.blocks}
         self.called: Counter[str] = Counter()
         self.order = 0
         self.open: list[tuple[str, int, int]] = []  # path, which call of it, number in the run
         self.started = 0
-        self.tapes: list[Tape] = []
+        self.tapes: list[BlockRecording] = []
         self.entered: list[Tensor] = []
         self.left: dict[str, Tensor] = {}
         self.writes: dict[tuple[str, int], Writes] = {}
@@ -97,7 +97,7 @@ class _Dissection(Witness):
         taken = arguments(args, kwargs)
         block = self.blocks.get(call)
         if block is not None:
-            self.tapes.append(Tape(block.batch, block.shape, block.sequence_first))
+            self.tapes.append(BlockRecording(block.batch, block.shape, block.sequence_first))
             stream = self.tapes[-1].stream(taken[block.enters])
             assert stream is not None
             before = self.left.get(block.stack)
@@ -124,7 +124,7 @@ class _Dissection(Witness):
             stream = tape.stream(tensor)
             if stream is not None:
                 self.order += 1
-                place = Place(call[0], call[1], side, slot)
+                place = Location(call[0], call[1], side, slot)
                 tape.streams.append(StreamRecord(place, module, stream, self.order, len(tensors) == 1))
 
     def _note_change(self, path: str, taken: dict[Any, Any], output: Any) -> None:
@@ -152,28 +152,28 @@ class _Dissection(Witness):
     def under_way(self) -> list[tuple[str, int]]:
         return [(path, number) for path, _, number in self.open]
 
-    def attended(self, index: int, sighting: Sighting) -> None:
+    def attended(self, index: int, observed: ObservedCall) -> None:
         if self.tapes:
             self.order += 1
-            self.tapes[-1].sightings.append((index, self.order, sighting))
+            self.tapes[-1].observed.append((index, self.order, observed))
         else:
-            self.projections[index] = Projections(sighting.scores.scale)
+            self.projections[index] = Projections(observed.scores.scale)
 
-    def _finish(self, block: BlockSeen, output: Any) -> None:
+    def _finish(self, block: FoundBlock, output: Any) -> None:
         tape, entered = self.tapes.pop(), self.entered.pop()
         left = tape.stream(at(output, block.leaves))
         assert left is not None
         self.left[block.stack] = left
-        attended = [when for _, when, _ in tape.sightings]
+        attended = [when for _, when, _ in tape.observed]
         if block.kind not in (ATTENTION, "MLP"):
             attended = [0]  # what stands in attention's place writes first
         with torch._C.DisableTorchFunction():  # our own arithmetic is not the model's
             self.writes[block.stack, block.layer] = find_writes(entered, left, tape.streams, attended, self.eps)
             self.settle(tape)
 
-    def settle(self, tape: Tape) -> None:
-        for index, _, sighting in tape.sightings:
-            self.projections[index] = find_projections(sighting, tape, self.eps)
+    def settle(self, tape: BlockRecording) -> None:
+        for index, _, observed in tape.observed:
+            self.projections[index] = find_projections(observed, tape, self.eps)
 
 
 def _by_memory(parameters: Mapping[str, Tensor]) -> dict[int, tuple[str, Tensor]]:
@@ -184,7 +184,7 @@ def dissect(model: nn.Module, batch: Batch, placement: Placement, fast_path: boo
     """Run the model once more on the probe batch and settle every block as it finishes."""
     placed = placement.sites
     work = _Dissection(model, placement)
-    outside = Tape(placed[0].seen.batch, None, sequence_first=False)
+    outside = BlockRecording(placed[0].seen.batch, None, sequence_first=False)
     if any(p.block is None for p in placed):
         work.tapes.append(outside)  # attention without a block around it is matched against the whole run
     probe_run(model, batch, work, fast_path=fast_path, also=(LinearWatch(work.multiplied),))

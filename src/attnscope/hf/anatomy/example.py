@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.seeing.interface import watched_interface
-from attnscope.hf.seeing.masks import MaskReader
-from attnscope.hf.seeing.pieces import told_in_one_piece
-from attnscope.hf.seeing.primitives import Seen, SoftmaxWatch
-from attnscope.hf.seeing.restoring import Restoring
-from attnscope.hf.seeing.sighting import Sighting
-from attnscope.hf.seeing.unwrapped import without_fast_path
+from attnscope.hf.intercepting.masks import MaskReader
+from attnscope.hf.intercepting.observed_call import ObservedCall
+from attnscope.hf.intercepting.pieces import pieces_joined
+from attnscope.hf.intercepting.registry import watched_registry
+from attnscope.hf.intercepting.restoring import Restoring
+from attnscope.hf.intercepting.torch_calls import Seen, SoftmaxWatch
+from attnscope.hf.intercepting.wrappers import without_fast_path
 
 BATCH, TOKENS, DECODER_TOKENS = 2, 7, 5
 Batch = Mapping[str, Any] | Sequence[Any]
@@ -160,7 +160,7 @@ def _placed(tensor: Tensor, model: nn.Module) -> Tensor:
 
 
 @runtime_checkable
-class Watcher(Protocol):
+class ProbeObserver(Protocol):
     """What a probe run tells: every module call as it begins and ends, and every attention call."""
 
     @property
@@ -181,14 +181,14 @@ class Watcher(Protocol):
     def saw(self, call: Seen) -> None:
         """Attention by torch functions."""
 
-    def saw_interface(self, module: nn.Module, sighting: Sighting) -> None:
+    def saw_interface(self, module: nn.Module, observed: ObservedCall) -> None:
         """Attention by a function of transformers' registry."""
 
 
 def probe_run(
     model: nn.Module,
     batch: Batch,
-    watcher: Watcher,
+    watcher: ProbeObserver,
     *,
     fast_path: bool = True,
     also: tuple[AbstractContextManager[Any], ...] = (),
@@ -205,9 +205,9 @@ def probe_run(
             changes.before(module, watcher.enter)
             changes.after(module, watcher.leave, kwargs=True)
         changes.enter_context(without_fast_path(fast_path))
-        changes.enter_context(told_in_one_piece(model))
+        changes.enter_context(pieces_joined(model))
         changes.enter_context(
-            watched_interface(watcher.paths.__contains__, watcher.masks, watcher.saw_interface, lambda module: True)
+            watched_registry(watcher.paths.__contains__, watcher.masks, watcher.saw_interface, lambda module: True)
         )
         changes.enter_context(torch.no_grad())
         for context in also:

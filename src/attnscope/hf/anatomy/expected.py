@@ -15,11 +15,11 @@ from torch import nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import count, ranges
-from attnscope.hf.anatomy.census import ATTENTION, UNSEEN, Census, unseen_attention
+from attnscope.hf.anatomy.call_log import ATTENTION, UNSEEN, CallLog, unseen_attention
 from attnscope.hf.anatomy.stacks import Placement
 
 
-def refuse_without_attention(model: nn.Module, census: Census) -> None:
+def refuse_without_attention(model: nn.Module, census: CallLog) -> None:
     """A refusal that says why: no attention at all, or attention of a kind that is not seen."""
     if census.attention:
         return
@@ -47,7 +47,7 @@ def refuse_without_attention(model: nn.Module, census: Census) -> None:
 
 
 def what_does_not_add_up(
-    model: nn.Module, census: Census, placement: Placement, sequences: int | None
+    model: nn.Module, census: CallLog, placement: Placement, sequences: int | None
 ) -> tuple[str, ...]:
     """Sentences on what the configuration promises and the probe did not see, and on what it cannot show."""
     return (
@@ -66,7 +66,7 @@ _MIXER = re.compile(r"mixer|mamba|rwkv|retention|recurrent|conv1d|fourier|poolin
 _OUTER = re.compile(r"Model$|For[A-Z]|Block$|Layer$|Encoder$|Decoder$")
 
 
-def _unseen(model: nn.Module, census: Census) -> Iterator[str]:
+def _unseen(model: nn.Module, census: CallLog) -> Iterator[str]:
     """Modules that are called attention, ran, took softmaxes, and in which no attention was seen."""
     loose = {number for scope in census.loose for number in scope}
     seen = {inside for attention in census.attention for inside in attention.inside}

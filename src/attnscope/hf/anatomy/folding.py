@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.anatomy.census import Census, shared
+from attnscope.hf.anatomy.call_log import CallLog, shared
 from attnscope.hf.anatomy.example import Batch, probe_run, same_chance
-from attnscope.hf.anatomy.stacks import Placed
-from attnscope.hf.seeing.masks import MaskReader
-from attnscope.hf.seeing.primitives import FusedCall, Seen, SightedCall, WrittenOutCall
-from attnscope.hf.seeing.sighting import Sighting, sight_fused, sight_written_out
+from attnscope.hf.anatomy.stacks import PlacedCall
+from attnscope.hf.intercepting.masks import MaskReader
+from attnscope.hf.intercepting.observed_call import ObservedCall, observe_fused, observe_written_out
+from attnscope.hf.intercepting.torch_calls import FusedCall, ReportedCall, Seen, WrittenOutCall
 
 # Which attention call of a run is the one just seen: what every watch of a forward pass has to find out.
 #
@@ -28,8 +28,8 @@ from attnscope.hf.seeing.sighting import Sighting, sight_fused, sight_written_ou
 # open when it began, and to that module's next attention in the order of the census.
 
 
-class Witness(ABC):
-    def __init__(self, model: nn.Module, placed: tuple[Placed, ...]) -> None:
+class CallMatcher(ABC):
+    def __init__(self, model: nn.Module, placed: tuple[PlacedCall, ...]) -> None:
         self.placed = placed
         self.paths = {module: path for path, module in model.named_modules()}
         self.sites = {(p.seen.owner, p.seen.nth): index for index, p in enumerate(placed)}
@@ -41,7 +41,7 @@ class Witness(ABC):
         """Module calls that have begun and not ended, outermost first: path, and number in the run."""
 
     @abstractmethod
-    def attended(self, index: int, sighting: Sighting) -> None:
+    def attended(self, index: int, observed: ObservedCall) -> None:
         """The attention call `placed[index]` has happened."""
 
     def scope(self) -> tuple[int, ...]:
@@ -53,19 +53,19 @@ class Witness(ABC):
         owner = next(path for path, number in self.under_way() if number == innermost)
         seen = self.placed[self.sites[owner, self._times[owner]]].seen
         if isinstance(call, FusedCall):
-            self._next_of(owner, sight_fused(call, self.masks))
-        elif isinstance(call, SightedCall):
-            self._next_of(owner, call.sighting)
+            self._next_of(owner, observe_fused(call, self.masks))
+        elif isinstance(call, ReportedCall):
+            self._next_of(owner, call.observed)
         else:
-            self._next_of(owner, sight_written_out(call, heads=seen.heads, batch=seen.batch))
+            self._next_of(owner, observe_written_out(call, heads=seen.heads, batch=seen.batch))
 
-    def saw_interface(self, module: nn.Module, sighting: Sighting) -> None:
-        self._next_of(self.paths[module], sighting)
+    def saw_interface(self, module: nn.Module, observed: ObservedCall) -> None:
+        self._next_of(self.paths[module], observed)
 
-    def _next_of(self, owner: str, sighting: Sighting) -> None:
+    def _next_of(self, owner: str, observed: ObservedCall) -> None:
         index = self.sites[owner, self._times[owner]]
         self._times[owner] += 1
-        self.attended(index, sighting)
+        self.attended(index, observed)
 
 
 def rows_of(batch: Batch) -> int | None:
@@ -77,7 +77,7 @@ def rows_of(batch: Batch) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
-def refuse_mixed_rows(model: nn.Module, batch: Batch, census: Census, placed: tuple[Placed, ...]) -> None:
+def refuse_mixed_rows(model: nn.Module, batch: Batch, census: CallLog, placed: tuple[PlacedCall, ...]) -> None:
     """Refuses models that fold sequences into rows in an order of their own."""
     sequences = rows_of(batch)
     if sequences is None or sequences < 2 or not isinstance(batch, Mapping):
@@ -99,17 +99,17 @@ def refuse_mixed_rows(model: nn.Module, batch: Batch, census: Census, placed: tu
             )
 
 
-def _sums(model: nn.Module, batch: Batch, census: Census, placed: tuple[Placed, ...]) -> dict[int, Tensor]:
+def _sums(model: nn.Module, batch: Batch, census: CallLog, placed: tuple[PlacedCall, ...]) -> dict[int, Tensor]:
     summing = _Summing(model, placed)
     with same_chance(model):
         probe_run(model, batch, summing, fast_path=census.fast_path)
     return summing.sums
 
 
-class _Summing(Witness):
+class _Summing(CallMatcher):
     """A number for every row of every attention call."""
 
-    def __init__(self, model: nn.Module, placed: tuple[Placed, ...]) -> None:
+    def __init__(self, model: nn.Module, placed: tuple[PlacedCall, ...]) -> None:
         super().__init__(model, placed)
         self.open: list[tuple[str, int]] = []
         self.started = 0
@@ -125,5 +125,5 @@ class _Summing(Witness):
     def leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         self.open.pop()
 
-    def attended(self, index: int, sighting: Sighting) -> None:
-        self.sums[index] = sighting.value.double().abs().flatten(1).sum(1)
+    def attended(self, index: int, observed: ObservedCall) -> None:
+        self.sums[index] = observed.value.double().abs().flatten(1).sum(1)

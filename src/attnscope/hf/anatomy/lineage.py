@@ -1,4 +1,4 @@
-"""Does an attention call look at its own stream or at another? Told by what its values descend from, not by lengths.
+"""Does an attention call look at its own stream or at another? Found by what its values descend from, not by lengths.
 
 A third probe run, with gradients on and used as a family tree only: every tensor that enters an element of a module
 list (a block, or half of one) becomes a root, and the tree above queries and values says which of those roots they come
@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnscope.hf.anatomy.census import Census
+from attnscope.hf.anatomy.call_log import CallLog
 from attnscope.hf.anatomy.example import Batch, probe_run, same_chance
-from attnscope.hf.seeing.masks import MaskReader
-from attnscope.hf.seeing.owners import Slot, float_tensors
-from attnscope.hf.seeing.primitives import FusedCall, Seen, SightedCall
-from attnscope.hf.seeing.restoring import outside_inference, with_gradients
-from attnscope.hf.seeing.sighting import Sighting
+from attnscope.hf.intercepting.masks import MaskReader
+from attnscope.hf.intercepting.observed_call import ObservedCall
+from attnscope.hf.intercepting.owners import Slot, float_tensors
+from attnscope.hf.intercepting.restoring import outside_inference, with_gradients
+from attnscope.hf.intercepting.torch_calls import FusedCall, ReportedCall, Seen
 
 Shape = tuple[int, ...]
 
@@ -46,7 +46,7 @@ class _Open:
 class _Tree:
     """A watcher of a probe run that asks of every attention call where its queries and values come from."""
 
-    def __init__(self, model: nn.Module, census: Census) -> None:
+    def __init__(self, model: nn.Module, census: CallLog) -> None:
         self.paths: Mapping[nn.Module, str] = {module: path for path, module in model.named_modules()}
         self.listed = {call.path for call in census.calls if call.listed}
         self.masks = MaskReader()
@@ -102,14 +102,14 @@ class _Tree:
     def saw(self, call: Seen) -> None:
         if isinstance(call, FusedCall):
             self._note(call.query, call.value)
-        elif isinstance(call, SightedCall):
-            self._note(*call.sighting.given)
+        elif isinstance(call, ReportedCall):
+            self._note(*call.observed.given)
         else:
             self._note(call.pattern if call.logits is None else call.logits.left, call.value)
 
-    def saw_interface(self, module: nn.Module, sighting: Sighting) -> None:
-        assert sighting.given is not None
-        self._note(*sighting.given)
+    def saw_interface(self, module: nn.Module, observed: ObservedCall) -> None:
+        assert observed.given is not None
+        self._note(*observed.given)
 
     def _note(self, asking: Tensor, looked_at: Tensor) -> None:
         number, self.attended = self.attended, self.attended + 1
@@ -121,7 +121,7 @@ class _Tree:
             home.seen.append((number, asked, values))
 
 
-def own_streams(model: nn.Module, batch: Batch, census: Census) -> dict[int, bool]:
+def own_streams(model: nn.Module, batch: Batch, census: CallLog) -> dict[int, bool]:
     """By number of the attention call: whether it looks at its own stream. Calls that cannot be told are left out."""
     tree = _Tree(model, census)
     try:

@@ -19,20 +19,20 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.hf.anatomy.example import Batch, probe_run
-from attnscope.hf.anatomy.folding import Witness
+from attnscope.hf.anatomy.folding import CallMatcher
 from attnscope.hf.anatomy.projections import Columns, Projections, tolerance_of
-from attnscope.hf.anatomy.stacks import Placed
-from attnscope.hf.anatomy.tape import Matrix
-from attnscope.hf.seeing.owners import arguments, float_tensors
-from attnscope.hf.seeing.sighting import Sighting
-from attnscope.hf.seeing.unwrapped import in_reach
+from attnscope.hf.anatomy.recording import Matrix
+from attnscope.hf.anatomy.stacks import PlacedCall
+from attnscope.hf.intercepting.observed_call import ObservedCall
+from attnscope.hf.intercepting.owners import arguments, float_tensors
+from attnscope.hf.intercepting.wrappers import in_reach
 
 Tokens = Float[Tensor, "batch token width"]
 _FEW = 4  # tokens of every sequence that are compared: what holds for all of these is no accident
 
 
 def settled(
-    model: nn.Module, batch: Batch, placed: tuple[Placed, ...], found: tuple[Projections, ...], fast_path: bool
+    model: nn.Module, batch: Batch, placed: tuple[PlacedCall, ...], found: tuple[Projections, ...], fast_path: bool
 ) -> tuple[Projections, ...]:
     """What was found, and what parameters tell of the rest: one more run, and only where something is missing."""
     search = _Search(model, placed, found)
@@ -50,11 +50,11 @@ class _Call:
     number: int
     given: list[Tensor] = field(default_factory=list)
     later: list[Tensor] = field(default_factory=list)
-    sightings: list[tuple[int, Sighting]] = field(default_factory=list)
+    observed: list[tuple[int, ObservedCall]] = field(default_factory=list)
 
 
-class _Search(Witness):
-    def __init__(self, model: nn.Module, placed: tuple[Placed, ...], found: tuple[Projections, ...]) -> None:
+class _Search(CallMatcher):
+    def __init__(self, model: nn.Module, placed: tuple[PlacedCall, ...], found: tuple[Projections, ...]) -> None:
         super().__init__(model, placed)
         self.found = list(found)
         containers = (nn.ModuleList, nn.ModuleDict)
@@ -68,7 +68,7 @@ class _Search(Witness):
         self.open: list[_Call] = []
         self.started = 0
 
-    def _home(self, one: Placed) -> str:
+    def _home(self, one: PlacedCall) -> str:
         """The module that attends, or the outermost around it inside its block, where its projections may be."""
         owner = one.seen.owner
         block = owner if one.block is None else one.block.path
@@ -89,13 +89,13 @@ class _Search(Witness):
         self._note(output)
         call = self.open.pop()
         with torch._C.DisableTorchFunction():  # our own arithmetic is not the model's
-            for index, sighting in call.sightings:
-                self.found[index] = self._tried(self.found[index], index, sighting, call)
+            for index, observed in call.observed:
+                self.found[index] = self._tried(self.found[index], index, observed, call)
 
     def _note(self, thing: Any) -> None:
         """Before attention happened: what projections may read (a norm inside the module). Later: what was written."""
         for call in self.open:
-            if call.sightings:
+            if call.observed:
                 call.later.extend(_copies(thing))
             elif call.path in self.wanted:
                 call.given.extend(_copies(thing))
@@ -103,14 +103,14 @@ class _Search(Witness):
     def under_way(self) -> list[tuple[str, int]]:
         return [(call.path, call.number) for call in self.open]
 
-    def attended(self, index: int, sighting: Sighting) -> None:
+    def attended(self, index: int, observed: ObservedCall) -> None:
         if index in self.homes:
             home = next(call for call in reversed(self.open) if call.path == self.homes[index])
-            home.sightings.append((index, sighting))
+            home.observed.append((index, observed))
 
-    def _tried(self, known: Projections, index: int, sighting: Sighting, call: _Call) -> Projections:
+    def _tried(self, known: Projections, index: int, observed: ObservedCall, call: _Call) -> Projections:
         weights = {name: self.parameters[name] for name in self._of(call.path)}
-        scores, block = sighting.scores, self.placed[index].block
+        scores, block = observed.scores, self.placed[index].block
         flipped = block is not None and block.sequence_first
         batch, _, queries, _ = scores.query.shape
         asked = [_tokens(t, batch, queries, flipped) for t in call.given]
@@ -120,8 +120,8 @@ class _Search(Witness):
             known,
             query=known.query or self._columns(scores.query, asked, weights),
             key=known.key or self._columns(scores.key, looked_at, weights),
-            value=known.value or self._columns(sighting.value, looked_at, weights),
-            output=known.output or self._output(sighting.mixed, asked, later, weights),
+            value=known.value or self._columns(observed.value, looked_at, weights),
+            output=known.output or self._output(observed.mixed, asked, later, weights),
         )
 
     def _columns(

@@ -14,8 +14,8 @@ from attnscope.core.words import blocks
 from attnscope.data.frame import TrainingFrame
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site
 from attnscope.hf.anatomy.projections import Columns
-from attnscope.hf.anatomy.tape import Matrix, Place
-from attnscope.hf.seeing.restoring import Restoring
+from attnscope.hf.anatomy.recording import Location, Matrix
+from attnscope.hf.intercepting.restoring import Restoring
 
 
 def self_attention_site(found: Anatomy, layer: int, head: int, stack: str | None = None) -> Site:
@@ -42,7 +42,7 @@ def self_attention_site(found: Anatomy, layer: int, head: int, stack: str | None
     return here[0]
 
 
-def attention_writes(block: Block) -> set[Place]:
+def attention_writes(block: Block) -> set[Location]:
     """The writes of attention, or of what stands in its place: those before `middle`; in parallel blocks, `middle`."""
     writes = block.writes
     if block.kind == "MLP":

@@ -16,9 +16,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.data.frame import WeightsFrame
-from attnscope.hf.anatomy.tape import Change, LinearMap, Matrix, Tape
-from attnscope.hf.seeing.sighting import Sighting
-from attnscope.hf.seeing.unwrapped import in_reach
+from attnscope.hf.anatomy.recording import BlockRecording, Change, LinearMap, Matrix
+from attnscope.hf.intercepting.observed_call import ObservedCall
+from attnscope.hf.intercepting.wrappers import in_reach
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,17 @@ class Projections:
         return "".join(letter for letter, found in named.items() if found is not None) or "not found"
 
 
-def find_projections(sighting: Sighting, tape: Tape, eps: float) -> Projections:
+def find_projections(observed: ObservedCall, tape: BlockRecording, eps: float) -> Projections:
     """Match one attention call against the linear maps of its block."""
-    scores = sighting.scores
+    scores = observed.scores
     tolerance = _tolerance(eps)
     tape = replace(tape, maps=[linear for linear in tape.maps if _whole(linear)])
     return Projections(
-        scale=_logit_scale(sighting),
+        scale=_logit_scale(observed),
         query=_columns(scores.query[:, :, 0], tape, tolerance),
         key=_columns(scores.key[:, :, 0], tape, tolerance),
-        value=_columns(sighting.value[:, :, 0], tape, tolerance),
-        output=_taker(sighting.mixed[:, 0].flatten(1), tape.maps, tolerance),
+        value=_columns(observed.value[:, :, 0], tape, tolerance),
+        output=_taker(observed.mixed[:, 0].flatten(1), tape.maps, tolerance),
     )
 
 
@@ -99,7 +99,7 @@ def reading(
     )
 
 
-def _columns(heads: Float[Tensor, "batch head dim"], tape: Tape, tolerance: float) -> Columns | None:
+def _columns(heads: Float[Tensor, "batch head dim"], tape: BlockRecording, tolerance: float) -> Columns | None:
     dim = heads.shape[-1]
     if dim == 0:
         return None
@@ -148,10 +148,10 @@ def _parallel_vectors(left: Tensor, right: Tensor, tolerance: float) -> bool:
     return bool((cosine >= 1 - tolerance).all())
 
 
-def _logit_scale(sighting: Sighting) -> float:
+def _logit_scale(observed: ObservedCall) -> float:
     """The factor before q . k. Where the model made its own map it is read off the map's logarithm."""
-    scores = sighting.scores
-    if sighting.route != "softmax" or scores.pattern is None or scores.query.shape[-1] == 0:
+    scores = observed.scores
+    if observed.route != "softmax" or scores.pattern is None or scores.query.shape[-1] == 0:
         return scores.scale
     key = scores.key.double().repeat_interleave(scores.query.shape[1] // scores.key.shape[1], dim=1)
     product = scores.query.double() @ key.transpose(-1, -2)

@@ -14,14 +14,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from attnscope.hf.anatomy.census import ATTENTION, AttentionSeen, Census, ModuleCall, kind_of, unseen_attention
-from attnscope.hf.seeing.owners import Slot
+from attnscope.hf.anatomy.call_log import ATTENTION, CallLog, LoggedAttention, ModuleCall, kind_of, unseen_attention
+from attnscope.hf.intercepting.owners import Slot
 
 _TAILS = ("_model", "_tower", "_encoder", "_decoder")
 
 
 @dataclass(frozen=True)
-class BlockSeen:
+class FoundBlock:
     """A module call that is one layer of a stack, and where the residual stream goes in and out of it."""
 
     stack: str
@@ -39,24 +39,24 @@ class BlockSeen:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedCall:
     """An attention call with its place in a stack; `block` is None where no stream surrounds it."""
 
-    seen: AttentionSeen
+    seen: LoggedAttention
     stack: str
     layer: int
-    block: BlockSeen | None
+    block: FoundBlock | None
 
 
 @dataclass(frozen=True)
 class Placement:
     """Every attention call, and every block, whether it attends or not."""
 
-    sites: tuple[Placed, ...]
-    blocks: tuple[BlockSeen, ...]
+    sites: tuple[PlacedCall, ...]
+    blocks: tuple[FoundBlock, ...]
 
 
-def place(census: Census, told: tuple[str, ...] = ()) -> Placement:
+def place(census: CallLog, told: tuple[str, ...] = ()) -> Placement:
     """Every attention call with its stack, its layer, and the block around it; and the blocks beside those.
 
     `told` is what the configuration calls each layer, where it says so.
@@ -74,7 +74,7 @@ def place(census: Census, told: tuple[str, ...] = ()) -> Placement:
     names = stack_names(dict.fromkeys((*containers, *streaming))) | (stack_names(streaming) if streaming else {})
     if len(set(names.values())) < len(names):
         names = {container: ".".join(container) or "model" for container in names}
-    blocks: dict[int, BlockSeen] = {}
+    blocks: dict[int, FoundBlock] = {}
     layers: dict[tuple[str, int], int] = {}
     elements = [
         None if n is not None else _element(census, seen) for n, seen in zip(chosen, census.attention, strict=True)
@@ -96,7 +96,7 @@ def place(census: Census, told: tuple[str, ...] = ()) -> Placement:
         home = element if own is None else own
         layer = alone[stack] if home is None else layers[stack, home]
         alone[stack] += home is None
-        placed.append(Placed(seen, stack, layer, None if own is None else blocks[own]))
+        placed.append(PlacedCall(seen, stack, layer, None if own is None else blocks[own]))
     return Placement(tuple(placed), tuple(blocks[number] for number in sorted(blocks)))
 
 
@@ -110,7 +110,7 @@ def _own_numbers(calls: list[ModuleCall]) -> list[int]:
     return list(range(len(calls)))
 
 
-def _beside(census: Census, attending: dict[int, AttentionSeen]) -> dict[int, int]:
+def _beside(census: CallLog, attending: dict[int, LoggedAttention]) -> dict[int, int]:
     """Calls of a list's other elements that pass the same stream on without attention: by number, one that attends."""
     lists: dict[tuple[str, int | None], int] = {}
     for number in attending:
@@ -129,7 +129,7 @@ def _beside(census: Census, attending: dict[int, AttentionSeen]) -> dict[int, in
     return found
 
 
-def _unseen(census: Census, known: set[int]) -> list[int]:
+def _unseen(census: CallLog, known: set[int]) -> list[int]:
     """Elements of lists that pass a stream on and attend in a way that is not seen: their streams can be."""
     loose = [scope for scope in census.loose if known.isdisjoint(scope)]
     found: dict[int, None] = {}
@@ -141,7 +141,7 @@ def _unseen(census: Census, known: set[int]) -> list[int]:
     return list(found)
 
 
-def _block_of(seen: AttentionSeen, census: Census) -> int | None:
+def _block_of(seen: LoggedAttention, census: CallLog) -> int | None:
     # Two calls within one call of their module (differential attention) are one attention of the block.
     apart = {(other.inside, other.crossing) for other in census.attention}
     held: Counter[tuple[int, bool]] = Counter((number, crossing) for inside, crossing in apart for number in inside)
@@ -170,14 +170,14 @@ def _stream(call: ModuleCall) -> tuple[Slot, Slot, tuple[int, int, int]] | None:
 
 
 def _describe(
-    call: ModuleCall, number: int, stack: str, layer: int, alike: AttentionSeen | None, kind: str
-) -> BlockSeen:
+    call: ModuleCall, number: int, stack: str, layer: int, alike: LoggedAttention | None, kind: str
+) -> FoundBlock:
     """`alike` is the attention of this block, or of another one of its stack, where there is any."""
     stream = _stream(call)
     assert stream is not None
     enters, leaves, shape = stream
     flipped = alike is not None and shape[:2] == (alike.queries, alike.batch) and alike.queries != alike.batch
-    return BlockSeen(
+    return FoundBlock(
         stack=stack,
         layer=layer,
         path=call.path,
@@ -193,7 +193,7 @@ def _describe(
     )
 
 
-def _home(census: Census, number: int, chosen: Iterable[int]) -> tuple[str, ...]:
+def _home(census: CallLog, number: int, chosen: Iterable[int]) -> tuple[str, ...]:
     """What tells a block's stack from others: the list it stands in.
 
     Where an element of a list holds several blocks (two streams that look at each other, as in LXMERT), each of them
@@ -209,13 +209,13 @@ def _home(census: Census, number: int, chosen: Iterable[int]) -> tuple[str, ...]
     return (*parts[:-1], parts[-1] if not which else f"{parts[-1]} ({which + 1})")
 
 
-def _element(census: Census, seen: AttentionSeen) -> int | None:
+def _element(census: CallLog, seen: LoggedAttention) -> int | None:
     """The numbered element of a list that an attention call happened in, the innermost; none where it was in none."""
     listed = (n for n in reversed(seen.inside) if census.calls[n].listed)
     return next((n for n in listed if census.calls[n].path.rpartition(".")[2].isdigit()), None)
 
 
-def _home_without_block(census: Census, seen: AttentionSeen) -> tuple[str, ...]:
+def _home_without_block(census: CallLog, seen: LoggedAttention) -> tuple[str, ...]:
     """The stack of an attention call with no stream of tokens around it: its list, or where an element of that list
     attends several times, each of its modules by name."""
     element = _element(census, seen)

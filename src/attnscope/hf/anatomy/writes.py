@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnscope.hf.anatomy.tape import Place, StreamRecord
+from attnscope.hf.anatomy.recording import Location, StreamRecord
 
 _UNEXPLAINED = 0.5  # a change more than half of which is left over is not explained by a write
 _LONGEST = 8  # writes in one block: two, three with cross-attention, four in a macaron
@@ -26,7 +26,7 @@ class Writes:
 
     norm: str  # "pre", "post", "sandwich", "parallel", "none" or "unknown"
     count: int = 0  # writes found; 0 where not separable
-    middle: Place | None = None  # the stream after the last attention write
+    middle: Location | None = None  # the stream after the last attention write
     adds: float | None = None  # in parallel blocks `middle` is the write itself: stream + adds * write
     identities: tuple[Identity, ...] = ()  # one per write (parallel: one for both)
     norms: tuple[str, ...] = ()  # modules that norm a state of the stream, or give one
@@ -40,15 +40,15 @@ class Writes:
 class Identity:
     """result = before + multiplier * sum of writes, as places where the three can be read during any run."""
 
-    result: Place | None  # None: the stream that leaves the block
-    before: Place | None  # None: the stream that enters it
-    writes: tuple[Place, ...]
+    result: Location | None  # None: the stream that leaves the block
+    before: Location | None  # None: the stream that enters it
+    writes: tuple[Location, ...]
     multiplier: float
 
 
 @dataclass(frozen=True)
 class _Step:
-    result: Place | None  # None: the stream that left
+    result: Location | None  # None: the stream that left
     before: StreamRecord | None  # None: the stream that entered
     write: StreamRecord
     multiplier: float
@@ -145,7 +145,7 @@ def _last_write(
     *,
     eps: float,
     normed: bool,
-    result: Place | None,
+    result: Location | None,
 ) -> _Step | None:
     """state = before + multiplier * write, `before` being the entering stream or any tensor of the block."""
     best, lowest = None, _UNEXPLAINED

@@ -13,7 +13,7 @@ in Llama and Qwen2, a fixed factor where queries are scaled early) and multiplie
     u_p = T_p^-1 [q_p  0] (s / c),        s the scale of the compiled head, zeros up to the model's head dimension
 
 gives exactly the logits s q_p . k_j, and the same without s/c for keys. T_p is measured, not looked up: see
-`turning`. Precision: u_p is rounded to the model's dtype and turned back by the model in that dtype, so logits carry
+`position_maps`. Precision: u_p is rounded to the model's dtype and turned back by the model in that dtype, so logits carry
 a relative error of a few roundings on top of the head's own (1e-7 of the largest logit in float32, 1e-2 in bfloat16:
 plant heads with small logits into low precision).
 
@@ -47,8 +47,8 @@ from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
 from attnscope.hf.anatomy.example import Batch
 from attnscope.hf.anatomy.places import self_attention_site
 from attnscope.hf.anatomy.projections import Columns
-from attnscope.hf.editing.turning import Output, measured_turning, probe_of
-from attnscope.hf.seeing.restoring import Restoring, evaluating
+from attnscope.hf.editing.position_maps import Output, measured_position_maps, probe_of
+from attnscope.hf.intercepting.restoring import Restoring, evaluating
 from attnscope.matrix.scores import Scores
 
 _ROWS = 512  # rows of attention compared at a time
@@ -98,7 +98,7 @@ def planted(
         )
     probe = probe_of(model, found, site, head.n, example_inputs)
     with evaluating(model):
-        turning = measured_turning(probe, places, (head_index, key_head))
+        turning = measured_position_maps(probe, places, (head_index, key_head))
     _refuse_other_attention(model, turning.scores, head, turning.tokens)
     ratio = head.scale / turning.scores.scale
     vectors = (

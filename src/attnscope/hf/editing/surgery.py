@@ -1,6 +1,6 @@
 """Taking skips and MLPs out of a model, for as long as a context lasts: the four variants of arXiv:2103.03404.
 
-    with cut(model, anatomy(model), VARIANTS["san"]):
+    with cut(model, anatomy(model), CUTS["san"]):
         model(**batch)
 
 What the variants mean, in one place. A block is a chain of states: every write of a module is added to a state, and
@@ -37,9 +37,9 @@ from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site
 from attnscope.hf.anatomy.places import attention_writes
 from attnscope.hf.anatomy.projections import output_weight
-from attnscope.hf.anatomy.tape import Place
-from attnscope.hf.seeing.owners import arguments, at
-from attnscope.hf.seeing.restoring import Restoring
+from attnscope.hf.anatomy.recording import Location
+from attnscope.hf.intercepting.owners import arguments, at
+from attnscope.hf.intercepting.restoring import Restoring
 
 # Taking heads out of a model for a while, or for good.
 #
@@ -146,7 +146,7 @@ def _without(mixed: Tensor, heads: Sequence[int], count: int, by: Replacement) -
 
 
 @dataclass(frozen=True)
-class Variant:
+class Cut:
     """What is left of every block besides attention and norms."""
 
     title: str
@@ -155,11 +155,11 @@ class Variant:
     mlp_skip: bool = True
 
 
-VARIANTS = {
-    "san": Variant("attention only", skip=False, mlp=False),
-    "san+mlp": Variant("attention + MLP", skip=False, mlp=True),
-    "san+skip": Variant("attention + skip", skip=True, mlp=False),
-    "whole": Variant("whole model", skip=True, mlp=True),
+CUTS = {
+    "san": Cut("attention only", skip=False, mlp=False),
+    "san+mlp": Cut("attention + MLP", skip=False, mlp=True),
+    "san+skip": Cut("attention + skip", skip=True, mlp=False),
+    "whole": Cut("whole model", skip=True, mlp=True),
 }
 
 
@@ -167,14 +167,14 @@ VARIANTS = {
 class _Edit:
     """What becomes of one write: multiplied with `keep`, less `state` / multiplier."""
 
-    write: Place
-    state: Place | None  # taken away from the write; None: nothing is
+    write: Location
+    state: Location | None  # taken away from the write; None: nothing is
     multiplier: float
     keep: bool
 
 
 @contextmanager
-def cut(model: nn.Module, found: Anatomy, variant: Variant) -> Iterator[None]:
+def cut(model: nn.Module, found: Anatomy, variant: Cut) -> Iterator[None]:
     """Inside the context every block of the model is the variant; outside it is itself again."""
     edits = [edit for stack in found.stacks for block in stack.blocks for edit in _edits(found, block, variant)]
     surgeon = _Surgeon(edits)
@@ -187,7 +187,7 @@ def cut(model: nn.Module, found: Anatomy, variant: Variant) -> Iterator[None]:
         yield
 
 
-def _edits(found: Anatomy, block: Block, variant: Variant) -> Iterator[_Edit]:
+def _edits(found: Anatomy, block: Block, variant: Cut) -> Iterator[_Edit]:
     writes = block.writes
     if not writes.separable:
         raise RefusalError(
@@ -195,7 +195,7 @@ def _edits(found: Anatomy, block: Block, variant: Variant) -> Iterator[_Edit]:
             "not a sum of what entered and what the two wrote), so its skips cannot be cut: choose another model; "
             "`scan` shows the attention and the streams of this one."
         )
-    entered = Place(block.path, block.nth, "input", block.enters)
+    entered = Location(block.path, block.nth, "input", block.enters)
     attention = attention_writes(block)
     for identity in writes.identities:
         state = identity.before or entered
@@ -216,7 +216,7 @@ class _Surgeon:
     def begin(self, *ignored: Any) -> None:
         self.entered: Counter[str] = Counter()
         self.left: Counter[str] = Counter()
-        self.read: dict[Place, Tensor] = {}
+        self.read: dict[Location, Tensor] = {}
 
     def paths(self) -> list[str]:
         return sorted({place.path for place in self.states} | {path for path, _ in self.edits})

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Stack
-from attnscope.hf.exchanging.call import Call, Part, part_of, read_call
-from attnscope.hf.seeing.owners import arguments, float_tensors
-from attnscope.hf.seeing.sighting import Told, Weights, somebody_listens, tell
+from attnscope.hf.exchanging.call import Call, InstalledVariant, read_call, variant_in
+from attnscope.hf.intercepting.observed_call import ReportedPattern, VariantReport, is_observed, report
+from attnscope.hf.intercepting.owners import arguments, float_tensors
 from attnscope.matrix.gate import gate
 from attnscope.matrix.plain_attention import plain_attention, softmax_pattern
 from attnscope.matrix.visibility import for_every_head, mix
@@ -36,7 +36,7 @@ def watch_stream(changes: ExitStack, module: nn.Module, stack: Stack) -> None:
 
 
 def _keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    part = part_of(module)
+    part = variant_in(module)
     if part is not None:
         fitting = (t for _, t in float_tensors(arguments(args, kwargs)) if t.ndim == 3)
         part.held["stream"] = next((t for t in fitting if t.shape[-1] == part.size.width), None)
@@ -44,13 +44,13 @@ def _keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
 
 def _keep_flipped(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     _keep(module, args, kwargs)
-    part = part_of(module)
+    part = variant_in(module)
     if part is not None and part.held["stream"] is not None:
         part.held["stream"] = part.held["stream"].transpose(0, 1)
 
 
 def _let_go(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-    part = part_of(module)
+    part = variant_in(module)
     if part is not None:
         part.held.pop("stream", None)
 
@@ -61,23 +61,23 @@ def _let_go(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
 # other writes its pattern out by its own slow form. Where columns of a pattern are no tokens, there is none to look at.
 
 
-def tell_of_exchange(part: Part, call: Call) -> None:
+def report_exchange(part: InstalledVariant, call: Call) -> None:
     """Nothing is computed unless somebody listens and asks."""
-    if not somebody_listens():
+    if not is_observed():
         return
     card = part.variant.card
     heads = tuple(range(call.query.shape[1])) if part.heads is None else part.heads
     if card.kind == "logits":
-        tell(Told(logits_of=heads))
+        report(VariantReport(logits_of=heads))
     elif part.variant.pattern is None or not card.keys_are_tokens:
-        tell(
-            Told(
+        report(
+            VariantReport(
                 unseen=f"{card.name} does not give every token a weight of its own, so there is no pattern of tokens "
                 "to look at: measure the model with another variant, or by its loss."
             )
         )
     else:
-        weights = Weights(
+        weights = ReportedPattern(
             write_out=lambda: pattern_of(part, call),
             visible=call.visible,
             causal=call.causal,
@@ -85,10 +85,10 @@ def tell_of_exchange(part: Part, call: Call) -> None:
             holds=frozenset(card.statistics),
             sums_to_one=card.rows_sum_to_one,
         )
-        tell(Told(weights=weights))
+        report(VariantReport(weights=weights))
 
 
-def pattern_of(part: Part, call: Call) -> Tensor:
+def pattern_of(part: InstalledVariant, call: Call) -> Tensor:
     """`[batch, head, query, key]`: the variant's pattern on its heads, softmax on the others."""
     assert part.variant.pattern is not None
     if part.heads is None:
@@ -107,7 +107,7 @@ Original = Callable[..., tuple[Tensor, Any]]
 
 
 def answer(
-    part: Part,
+    part: InstalledVariant,
     original: Original,
     module: nn.Module,
     tensors: tuple[Tensor, Tensor, Tensor],
@@ -124,19 +124,19 @@ def answer(
         if part.held.get("comparing") is not None:
             return _compared(part, call, original(module, query, key, value, mask, **asked))
         rest = None if part.heads is None else original(module, query, key, value, mask, **asked)[0]
-        tell_of_exchange(part, call)
+        report_exchange(part, call)
         return exchanged(part, call, rest), None
     if takes == ("mixed", "stream"):
         mixed, weights = original(module, query, key, value, mask, **asked)
         shape = mixed.shape
         heads = mixed.reshape(*mixed.shape[:2], query.shape[1], -1)
         stream = stream_of(part, module, heads.shape[1])
-        tell(Told(attended=heads, gate=_gates(part, heads, stream)))
+        report(VariantReport(attended=heads, gate=_gates(part, heads, stream)))
         return _on_heads(part, heads, stream).reshape(shape), weights
     if takes == ("value", "stream"):
         stream, offered = stream_of(part, module, value.shape[2]), value.transpose(1, 2)
         changed = _on_heads(part, offered, stream).transpose(1, 2)
-        tell(Told(value=changed, gate=_gates(part, offered, stream)))
+        report(VariantReport(value=changed, gate=_gates(part, offered, stream)))
         return original(module, query, key, changed, mask, **asked)
     if part.role == "sees":
         call = read_call(module, tensors, mask, asked, fused=fused)
@@ -145,11 +145,11 @@ def answer(
         return original(module, query, key, value, mask, **asked)
     assert takes == ("value", "first_value"), takes
     changed = _with_first(part, module, value)
-    tell(Told(value=changed))
+    report(VariantReport(value=changed))
     return original(module, query, key, changed, mask, **asked)
 
 
-def exchanged(part: Part, call: Call, rest: Tensor | None) -> Tensor:
+def exchanged(part: InstalledVariant, call: Call, rest: Tensor | None) -> Tensor:
     """The variant on its heads, `rest` on the others; `[batch, token, head, dim]`."""
     variant, count = part.variant, call.query.shape[1]
     _refuse_unequal(part, call)
@@ -171,7 +171,9 @@ def exchanged(part: Part, call: Call, rest: Tensor | None) -> Tensor:
     return whole.index_copy(2, torch.tensor(part.heads, device=whole.device), mixed.to(whole.dtype))
 
 
-def _dropped(part: Part, tensors: tuple[Tensor, Tensor, Tensor], rule: dict[str, Any], share: float) -> Tensor:
+def _dropped(
+    part: InstalledVariant, tensors: tuple[Tensor, Tensor, Tensor], rule: dict[str, Any], share: float
+) -> Tensor:
     """Dropout of attention weights, as the model asks for it in training: the pattern is written out for it."""
     variant, (query, key, value) = part.variant, tensors
     if variant.pattern is None or variant.slow is not None:
@@ -182,7 +184,7 @@ def _dropped(part: Part, tensors: tuple[Tensor, Tensor, Tensor], rule: dict[str,
     return mix(F.dropout(variant.pattern(query, key, **rule, **part.arguments), share), value)
 
 
-def _refuse_unequal(part: Part, call: Call) -> None:
+def _refuse_unequal(part: InstalledVariant, call: Call) -> None:
     """With a cache of earlier tokens a variant that counts places, or joins tokens, does not know where it is."""
     card = part.variant.card
     if call.query.shape[2] != call.key.shape[2] and not (card.cross and card.keys_are_tokens):
@@ -192,7 +194,7 @@ def _refuse_unequal(part: Part, call: Call) -> None:
         )
 
 
-def _compared(part: Part, call: Call, theirs: tuple[Tensor, Any]) -> tuple[Tensor, Any]:
+def _compared(part: InstalledVariant, call: Call, theirs: tuple[Tensor, Any]) -> tuple[Tensor, Any]:
     """Whether the call, as it was read, is the attention that the model computes: asked once, on the way in."""
     plain = plain_attention(call.query, call.key, call.value, **call.rule).transpose(1, 2)
     own = theirs[0].reshape(plain.shape)
@@ -201,7 +203,7 @@ def _compared(part: Part, call: Call, theirs: tuple[Tensor, Any]) -> tuple[Tenso
     return theirs
 
 
-def stream_of(part: Part, module: nn.Module, tokens: int) -> Tensor:
+def stream_of(part: InstalledVariant, module: nn.Module, tokens: int) -> Tensor:
     """What the module was given, as the hook before it saw it."""
     stream = part.held.get("stream")
     if not isinstance(stream, Tensor):
@@ -217,7 +219,7 @@ def stream_of(part: Part, module: nn.Module, tokens: int) -> Tensor:
     return stream
 
 
-def _on_heads(part: Part, heads: Tensor, stream: Tensor) -> Tensor:
+def _on_heads(part: InstalledVariant, heads: Tensor, stream: Tensor) -> Tensor:
     """An output variant on its heads, `[batch, token, head, dim]`."""
     if part.heads is None:
         changed: Tensor = part.variant(heads, stream, **part.arguments)
@@ -226,10 +228,10 @@ def _on_heads(part: Part, heads: Tensor, stream: Tensor) -> Tensor:
     return heads.index_copy(2, mine, part.variant(heads[:, :, mine], stream, **part.arguments))
 
 
-def _gates(part: Part, heads: Tensor, stream: Tensor) -> Tensor | None:
+def _gates(part: InstalledVariant, heads: Tensor, stream: Tensor) -> Tensor | None:
     """`[batch, token, head, 1 or dim]`, 1 for heads that are not treated; None where the variant is no gate, or nobody
     listens."""
-    if "gate_weight" not in part.arguments or not somebody_listens():
+    if "gate_weight" not in part.arguments or not is_observed():
         return None
     with torch.no_grad():
         treated = heads.shape[2] if part.heads is None else len(part.heads)
@@ -242,7 +244,7 @@ def _gates(part: Part, heads: Tensor, stream: Tensor) -> Tensor | None:
         return gates.new_ones(*heads.shape[:3], gates.shape[-1]).index_copy(2, mine, gates)
 
 
-def _with_first(part: Part, module: nn.Module, value: Tensor) -> Tensor:
+def _with_first(part: InstalledVariant, module: nn.Module, value: Tensor) -> Tensor:
     """The first block keeps its values for the others; the last of them lets go."""
     kept = part.carried.tensors
     if part.role == "first":

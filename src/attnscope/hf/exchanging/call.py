@@ -19,7 +19,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.registry import variants
 from attnscope.core.variant import Size, Variant
 from attnscope.hf.exchanging.recipe import PREFIX, Recipe
-from attnscope.hf.seeing.owners import Slot
+from attnscope.hf.intercepting.owners import Slot
 
 FORBIDDING = -1e4  # additive masks use -1e4, finfo.min or -inf; exp of any of them is 0
 _CHANGES_LOGITS = {
@@ -106,13 +106,13 @@ def _visible(module: nn.Module, mask: Any, keys: int) -> Tensor | None:
 
 
 @dataclass
-class Carried:
+class SharedTensors:
     """Tensors on their way from one place of a forward pass to another; all parts of one installation share it."""
 
     tensors: dict[str, Any] = field(default_factory=dict)
 
 
-class Part(nn.Module):
+class InstalledVariant(nn.Module):
     """The tensors and settings of one variant at one place. `heads` are those it treats; None: all."""
 
     def __init__(
@@ -123,7 +123,7 @@ class Part(nn.Module):
         settings: Mapping[str, Any],
         *,
         heads: tuple[int, ...] | None = None,
-        carried: Carried | None = None,
+        carried: SharedTensors | None = None,
         role: str = "",
         slot: Slot = 0,
     ) -> None:
@@ -134,7 +134,7 @@ class Part(nn.Module):
         self.heads = heads
         self.role = role  # in a chain of places
         self.slot = slot  # where the tensor that it changes stands among several
-        self.carried = Carried() if carried is None else carried
+        self.carried = SharedTensors() if carried is None else carried
         self.held: dict[str, Any] = {}  # of the call under way
         self.weight_in_effect: Callable[[nn.Module], Tensor] | None = None  # of a module whose weight it changes
         drawn = variants()[recipe.variant].card.drawn
@@ -163,31 +163,31 @@ class Part(nn.Module):
         return f"{self.recipe.variant}{heads}"
 
 
-def hang(changes: ExitStack, module: nn.Module, part: Part) -> None:
+def attach(changes: ExitStack, module: nn.Module, part: InstalledVariant) -> None:
     """The part below the module, under the variant's name."""
     name = f"{PREFIX}{part.recipe.variant}"
     module.add_module(name, part)
     changes.callback(module._modules.pop, name, None)
 
 
-def part_of(module: nn.Module) -> Part | None:
+def variant_in(module: nn.Module) -> InstalledVariant | None:
     """What was put into this very module, if anything."""
     for name, child in module._modules.items():
-        if name.startswith(PREFIX) and isinstance(child, Part):
+        if name.startswith(PREFIX) and isinstance(child, InstalledVariant):
             return child
     return None
 
 
-def parts_of(model: nn.Module) -> Iterator[tuple[str, Part]]:
+def installed_in(model: nn.Module) -> Iterator[tuple[str, InstalledVariant]]:
     """Every part of a model, with its path."""
     for path, module in model.named_modules():
-        if isinstance(module, Part):
+        if isinstance(module, InstalledVariant):
             yield path, module
 
 
 def recipe_of(model: nn.Module) -> Recipe | None:
     """What is installed in a model; None where nothing is."""
-    return next((part.recipe for _, part in parts_of(model)), None)
+    return next((part.recipe for _, part in installed_in(model)), None)
 
 
 def like(tensor: Tensor, module: nn.Module) -> Tensor:
@@ -207,4 +207,4 @@ def _is_drawn(name: str, drawn: Mapping[str, str]) -> bool:
 
 def gated(model: nn.Module) -> bool:
     """Whether a gate on heads or values is installed anywhere in a model."""
-    return any(isinstance(module, Part) and "gate_weight" in module.arguments for module in model.modules())
+    return any(isinstance(module, InstalledVariant) and "gate_weight" in module.arguments for module in model.modules())

@@ -20,14 +20,14 @@ from attnscope.core.variant import Variant
 from attnscope.core.words import blocks, count
 from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
 from attnscope.hf.anatomy.example import Batch, example_batch, run, same_chance
-from attnscope.hf.exchanging.call import parts_of
-from attnscope.hf.exchanging.cores import has_core
+from attnscope.hf.exchanging.call import installed_in
 from attnscope.hf.exchanging.into_blocks import into_attention, into_blocks
 from attnscope.hf.exchanging.into_weights import into_weights
-from attnscope.hf.exchanging.plan import Plan, sorted_settings
+from attnscope.hf.exchanging.plan import InstallPlan, sorted_settings
 from attnscope.hf.exchanging.recipe import Recipe
-from attnscope.hf.seeing.restoring import evaluating, without_gradients
-from attnscope.hf.seeing.unwrapped import refuse_compiled
+from attnscope.hf.exchanging.redirect import has_attend
+from attnscope.hf.intercepting.restoring import evaluating, without_gradients
+from attnscope.hf.intercepting.wrappers import refuse_compiled
 
 # Which blocks and heads of a model a variant goes into; whoever cannot have it is told why, and what would work.
 
@@ -112,7 +112,7 @@ def _refuse_unfit(model: nn.Module, found: Anatomy, variant: Variant, sites: tup
     card = variant.card
     if card.takes in OF_ATTENTION or card.name == "contra_norm":
         own = (site for site in sites if site.route != "interface")
-        foreign = next((site for site in own if not has_core(model.get_submodule(site.path))), None)
+        foreign = next((site for site in own if not has_attend(model.get_submodule(site.path))), None)
         if foreign is not None:
             raise RefusalError(
                 f"{found.model_class} computes its attention itself ({foreign.path}) and asks no registry for it, so "
@@ -163,11 +163,13 @@ class Treated:
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """What the variant added, by the names under which the model has it."""
-        return {f"{path}.{name}": one for path, part in parts_of(self.model) for name, one in part.named_parameters()}
+        return {
+            f"{path}.{name}": one for path, part in installed_in(self.model) for name, one in part.named_parameters()
+        }
 
     def buffers(self) -> dict[str, Tensor]:
         """What the variant added that is not trained: drawn numbers, and what follows the weights."""
-        return {f"{path}.{name}": one for path, part in parts_of(self.model) for name, one in part.named_buffers()}
+        return {f"{path}.{name}": one for path, part in installed_in(self.model) for name, one in part.named_buffers()}
 
     def projections(self) -> dict[str, nn.Parameter]:
         """The model's own parameters nearest to it: queries, keys, values and output of the treated blocks."""
@@ -204,7 +206,7 @@ def exchange(
         seed=seed,
         settings=dict(settings or {}),
     )
-    plan = Plan(model, found, sites, recipe, start, calls)
+    plan = InstallPlan(model, found, sites, recipe, start, calls)
     if variant.card.takes in OF_ATTENTION:
         into_attention(changes, plan)
     elif variant.card.kind == "block":
@@ -217,7 +219,7 @@ def exchange(
 
 
 def refuse_installed(model: nn.Module) -> None:
-    there = next((part for _, part in parts_of(model)), None)
+    there = next((part for _, part in installed_in(model)), None)
     if there is not None:
         raise RefusalError(
             f"{type(model).__name__} has {there.recipe.variant} installed already: leave that first (or give a copy of "
@@ -229,7 +231,7 @@ def _refuse_other_attention(
     model: nn.Module, variant: Variant, sites: tuple[Site, ...], example_inputs: Batch | None
 ) -> None:
     """Is the model's attention softmax(scale q k) v, as its call says? If not, more would be lost than exchanged."""
-    parts = [part for _, part in parts_of(model)]
+    parts = [part for _, part in installed_in(model)]
     for part in parts:
         part.held["comparing"] = 0.0
     try:

@@ -20,20 +20,20 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site
 from attnscope.hf.anatomy.places import attention_writes
-from attnscope.hf.anatomy.tape import Place
+from attnscope.hf.anatomy.recording import Location
 from attnscope.hf.exchanging.attending import watch_stream
-from attnscope.hf.exchanging.call import Carried, Part, hang, part_of
-from attnscope.hf.exchanging.cores import refuse_checkpointing, through_parts
-from attnscope.hf.exchanging.plan import Plan
-from attnscope.hf.seeing.owners import Slot, arguments, at
-from attnscope.hf.seeing.primitives import looking_away
+from attnscope.hf.exchanging.call import InstalledVariant, SharedTensors, attach, variant_in
+from attnscope.hf.exchanging.plan import InstallPlan
+from attnscope.hf.exchanging.redirect import redirect_attention, refuse_checkpointing
+from attnscope.hf.intercepting.owners import Slot, arguments, at
+from attnscope.hf.intercepting.torch_calls import unwatched
 
 # Variants that act inside an attention call: parts below the modules that attend, and a function that asks them.
 
 
-def into_attention(changes: ExitStack, plan: Plan) -> None:
+def into_attention(changes: ExitStack, plan: InstallPlan) -> None:
     """Undone by `changes`."""
-    takes, carried, sites = plan.variant.card.takes, Carried(), plan.sites
+    takes, carried, sites = plan.variant.card.takes, SharedTensors(), plan.sites
     roles: dict[str, str] = {}
     if takes == ("value", "first_value"):
         sites, roles = _chain(plan.found, sites)
@@ -42,10 +42,10 @@ def into_attention(changes: ExitStack, plan: Plan) -> None:
         assert plan.stack  # or a refusal: the part reads what enters the module
     for site in {site.path: site for site in reversed(sites)}.values():
         module, role = plan.model.get_submodule(site.path), roles.get(site.path, "")
-        hang(changes, module, plan.part(site, module, silent=role == "first", carried=carried, role=role))
+        attach(changes, module, plan.part(site, module, silent=role == "first", carried=carried, role=role))
         if "stream" in takes:
             watch_stream(changes, module, plan.stack)
-    through_parts(changes, plan, sites)
+    redirect_attention(changes, plan, sites)
 
 
 def _chain(found: Anatomy, sites: tuple[Site, ...]) -> tuple[tuple[Site, ...], dict[str, str]]:
@@ -66,7 +66,7 @@ def _chain(found: Anatomy, sites: tuple[Site, ...]) -> tuple[tuple[Site, ...], d
     return (first, *others), {first.path: "first", others[-1].path: "last"}
 
 
-def into_blocks(changes: ExitStack, plan: Plan) -> None:
+def into_blocks(changes: ExitStack, plan: InstallPlan) -> None:
     """Undone by `changes`."""
     takes = plan.variant.card.takes
     if takes == ("streams",):
@@ -77,27 +77,27 @@ def into_blocks(changes: ExitStack, plan: Plan) -> None:
         _written(changes, plan)
 
 
-def _written(changes: ExitStack, plan: Plan) -> None:
-    carried, name = Carried(), plan.recipe.variant
+def _written(changes: ExitStack, plan: InstallPlan) -> None:
+    carried, name = SharedTensors(), plan.recipe.variant
     for block in plan.blocks:
         site = plan.site_of(block)
         for place in _writes(plan, block):
             module = plan.model.get_submodule(place.path)
-            hang(changes, module, plan.part(site, module, carried=carried, slot=place.slot))
+            attach(changes, module, plan.part(site, module, carried=carried, slot=place.slot))
             changes.callback(module.register_forward_hook(_change_write).remove)
         if name == "conditional_gate":
             module = plan.model.get_submodule(block.path)
-            hang(changes, module, plan.part(site, module, silent=True, carried=carried, slot=block.enters))
+            attach(changes, module, plan.part(site, module, silent=True, carried=carried, slot=block.enters))
             changes.callback(module.register_forward_pre_hook(_keep_entering, with_kwargs=True).remove)
             changes.callback(module.register_forward_hook(_forget, always_call=True).remove)
         if name == "contra_norm":
             module = plan.model.get_submodule(site.path)
-            hang(changes, module, plan.part(site, module, silent=True, carried=carried, role="sees"))
+            attach(changes, module, plan.part(site, module, silent=True, carried=carried, role="sees"))
     if name == "contra_norm":
-        through_parts(changes, plan, plan.sites)
+        redirect_attention(changes, plan, plan.sites)
 
 
-def _writes(plan: Plan, block: Block) -> Iterator[Place]:
+def _writes(plan: InstallPlan, block: Block) -> Iterator[Location]:
     if not block.writes.separable:
         raise RefusalError(
             f"What attention and MLP write cannot be told apart in {block.path} of {plan.found.model_class}, so "
@@ -116,7 +116,7 @@ def _writes(plan: Plan, block: Block) -> Iterator[Place]:
 
 
 def _change_write(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    part = part_of(module)
+    part = variant_in(module)
     if part is None:
         return None
     write, kept = at(output, part.slot), part.carried.tensors
@@ -125,7 +125,7 @@ def _change_write(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     elif "rule" in kept:
         visible, causal, shape = kept.pop("rule")
         tokens = write.reshape(*shape, write.shape[-1])
-        with looking_away():  # this is no attention of the model
+        with unwatched():  # this is no attention of the model
             changed = part.variant(tokens, visible=visible, causal=causal, **part.arguments).reshape(write.shape)
     else:
         changed = part.variant(write, **part.arguments)
@@ -133,18 +133,18 @@ def _change_write(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
 
 
 def _keep_entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    part = part_of(module)
+    part = variant_in(module)
     if part is not None:
         part.carried.tensors["entering"] = arguments(args, kwargs)[part.slot]
 
 
 def _forget(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-    part = part_of(module)
+    part = variant_in(module)
     if part is not None:
         part.carried.tensors.clear()
 
 
-def _normed(changes: ExitStack, plan: Plan) -> None:
+def _normed(changes: ExitStack, plan: InstallPlan) -> None:
     for block in plan.blocks:
         behind = plan.variant.card.takes == ("normed",)
         paths = [path for path in block.writes.norms if path != block.path]
@@ -156,23 +156,23 @@ def _normed(changes: ExitStack, plan: Plan) -> None:
             )
         for path in paths:
             module = plan.model.get_submodule(path)
-            hang(changes, module, plan.part(plan.site_of(block), module))
+            attach(changes, module, plan.part(plan.site_of(block), module))
             changes.callback(module.register_forward_hook(_behind_norm if behind else _instead_of_norm).remove)
 
 
 def _behind_norm(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    part = part_of(module)
+    part = variant_in(module)
     return None if part is None else part.variant(output, **part.arguments)
 
 
 def _instead_of_norm(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    part = part_of(module)
+    part = variant_in(module)
     return None if part is None else part.variant(args[0], **part.arguments)
 
 
-def _fused(changes: ExitStack, plan: Plan) -> None:
+def _fused(changes: ExitStack, plan: InstallPlan) -> None:
     """Every block gives what left it; behind the last one stands what fusion makes of all."""
-    blocks, carried = plan.stack.blocks, Carried()
+    blocks, carried = plan.stack.blocks, SharedTensors()
     if len(plan.sites) != len({s.layer for s in plan.found.sites if s.stack == plan.stack.name and s.site == "self"}):
         raise RefusalError("fusion reads the streams behind all blocks: leave layers out.")
     if not plan.stack.chained or len({block.path for block in blocks}) != len(blocks):
@@ -186,12 +186,12 @@ def _fused(changes: ExitStack, plan: Plan) -> None:
         site = next((s for s in plan.sites if s.layer == block.layer), plan.sites[-1])
         role = "first" if block is blocks[0] else "last" if last else ""
         part = plan.part(site, module, silent=not last, carried=carried, role=role, slot=block.leaves)
-        hang(changes, module, part)
+        attach(changes, module, part)
         changes.callback(module.register_forward_hook(_fuse).remove)
 
 
 def _fuse(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    part = part_of(module)
+    part = variant_in(module)
     if part is None:
         return None
     streams: list[Tensor] = part.carried.tensors.setdefault("streams", [])
@@ -209,7 +209,7 @@ def _fuse(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     return put(output, part.slot, _fusion(part, whole))
 
 
-def _fusion(part: Part, streams: list[Tensor]) -> Tensor:
+def _fusion(part: InstalledVariant, streams: list[Tensor]) -> Tensor:
     fused: Tensor = part.variant(torch.stack(streams), **part.arguments)
     return fused
 

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Site
 from attnscope.hf.anatomy.projections import Columns
-from attnscope.hf.exchanging.call import Part, hang, part_of
-from attnscope.hf.exchanging.plan import Plan
+from attnscope.hf.exchanging.call import InstalledVariant, attach, variant_in
+from attnscope.hf.exchanging.plan import InstallPlan
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Projection:
         return torch.tensor(self.outputs, device=device)
 
 
-def into_weights(changes: ExitStack, plan: Plan) -> None:
+def into_weights(changes: ExitStack, plan: InstallPlan) -> None:
     """Undone by `changes`."""
     if plan.recipe.variant == "qk_clip":
         _clipped(changes, plan)
@@ -54,7 +54,7 @@ def into_weights(changes: ExitStack, plan: Plan) -> None:
         _reparametrised(changes, plan)
 
 
-def _clipped(changes: ExitStack, plan: Plan) -> None:
+def _clipped(changes: ExitStack, plan: InstallPlan) -> None:
     largest = _largest_logits(plan)
     for site in {site.path: site for site in plan.sites}.values():
         found = {one.name: one for one in _projections(plan, site, ("query", "key"))}
@@ -73,7 +73,7 @@ def _clipped(changes: ExitStack, plan: Plan) -> None:
         for name, one in found.items():
             _write(changes, modules[name], one, after[f"{name}_weight"], after.get(f"{name}_bias"))
         module = plan.model.get_submodule(site.path)
-        hang(changes, module, plan.part(site, module, silent=True))
+        attach(changes, module, plan.part(site, module, silent=True))
 
 
 def _write(changes: ExitStack, module: nn.Module, where: Projection, weight: Tensor, bias: Tensor | None) -> None:
@@ -101,11 +101,11 @@ def _put_back(own: nn.Parameter, saved: Tensor, where: Projection, columns: bool
             own[mine] = saved[mine]
 
 
-def _threshold(plan: Plan) -> dict[str, Any]:
+def _threshold(plan: InstallPlan) -> dict[str, Any]:
     return {name: one for name, one in plan.calls.items() if name != "max_logit"}
 
 
-def _largest_logits(plan: Plan) -> dict[int, Tensor]:
+def _largest_logits(plan: InstallPlan) -> dict[int, Tensor]:
     """One number for every head of every treated block; heads that are not treated count as 0, and stay."""
     given: Any = plan.calls.get("max_logit")
     if given is None:
@@ -131,7 +131,7 @@ def _largest_logits(plan: Plan) -> dict[int, Tensor]:
     return found
 
 
-def _reparametrised(changes: ExitStack, plan: Plan) -> None:
+def _reparametrised(changes: ExitStack, plan: InstallPlan) -> None:
     for site in {site.path: site for site in plan.sites}.values():
         by_module: dict[str, list[Projection]] = {}
         for one in _projections(plan, site, ("query", "key", "value", "output")):
@@ -145,11 +145,11 @@ def _reparametrised(changes: ExitStack, plan: Plan) -> None:
                 direction = _direction(weight)
                 directions[f"{one.name}_weight_direction"] = direction
                 begun[f"{one.name}_weight_gain"] = _sigma(weight, direction)
-            part = Part(plan.recipe, plan.size(site), begun, {"projections": tuple(mine)})
+            part = InstalledVariant(plan.recipe, plan.size(site), begun, {"projections": tuple(mine)})
             for name, direction in directions.items():
                 part.register_buffer(name, direction)
             part.weight_in_effect = weight_in_effect
-            hang(changes, module, part)
+            attach(changes, module, part)
             changes.callback(module.register_forward_hook(_rescaled).remove)
 
 
@@ -167,7 +167,7 @@ def _sigma(weight: Tensor, direction: Tensor) -> Tensor:
 
 
 def _rescaled(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Any:
-    part = part_of(module)
+    part = variant_in(module)
     if part is None:
         return None
     if part.training and torch.is_grad_enabled():
@@ -177,7 +177,7 @@ def _rescaled(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Any:
     return output + (_factors(part, module, output.shape[-1]) - 1).to(output.dtype) * plain
 
 
-def _follow(part: Part, module: nn.Module) -> None:
+def _follow(part: InstalledVariant, module: nn.Module) -> None:
     """One step of the power iteration for every projection."""
     with torch.no_grad():
         for one in part.settings["projections"]:
@@ -185,7 +185,7 @@ def _follow(part: Part, module: nn.Module) -> None:
             direction.copy_(F.normalize(weight.t() @ (weight @ direction), dim=0))
 
 
-def _factors(part: Part, module: nn.Module, outputs: int) -> Tensor:
+def _factors(part: InstalledVariant, module: nn.Module, outputs: int) -> Tensor:
     """g / sigma for every output of the module; 1 for those that belong to no projection."""
     factors = torch.ones_like(module.get_parameter("weight")[:1, :1]).flatten().expand(outputs)
     own: Sequence[Projection] = part.settings["projections"]
@@ -198,7 +198,7 @@ def _factors(part: Part, module: nn.Module, outputs: int) -> Tensor:
 
 def weight_in_effect(module: nn.Module) -> Tensor:
     """The weight that the module computes with."""
-    part, weight = part_of(module), module.get_parameter("weight").detach()
+    part, weight = variant_in(module), module.get_parameter("weight").detach()
     if part is None:
         return weight
     out_in = part.settings["projections"][0].out_in
@@ -207,7 +207,7 @@ def weight_in_effect(module: nn.Module) -> Tensor:
     return weight * (factors[:, None] if out_in else factors)
 
 
-def _projections(plan: Plan, site: Site, names: Sequence[str]) -> Iterator[Projection]:
+def _projections(plan: InstallPlan, site: Site, names: Sequence[str]) -> Iterator[Projection]:
     for name in names:
         found = getattr(site.projections, name)
         matrix = found.matrix if isinstance(found, Columns) else found

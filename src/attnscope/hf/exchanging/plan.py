@@ -13,9 +13,9 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.core.registry import variants
 from attnscope.core.variant import CALL, Size, Variant
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site, Stack
-from attnscope.hf.exchanging.call import Carried, Part, like
+from attnscope.hf.exchanging.call import InstalledVariant, SharedTensors, like
 from attnscope.hf.exchanging.recipe import Recipe
-from attnscope.hf.seeing.owners import Slot
+from attnscope.hf.intercepting.owners import Slot
 
 # Settings of a variant, sorted: those its start takes, and those its function takes.
 
@@ -68,7 +68,7 @@ def _keywords(function: Callable[..., Any]) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class InstallPlan:
     """`start` are the settings of the variant's start, `calls` those of its function."""
 
     model: nn.Module
@@ -119,14 +119,14 @@ class Plan:
         module: nn.Module,
         *,
         silent: bool = False,
-        carried: Carried | None = None,
+        carried: SharedTensors | None = None,
         role: str = "",
         slot: Slot = 0,
-    ) -> Part:
+    ) -> InstalledVariant:
         """For one place; a `silent` one has no tensors, and only helps others of its variant."""
         size = self.size(site)
         begun = {} if silent else self.begun(size)
-        return Part(
+        return InstalledVariant(
             self.recipe,
             size,
             {name: like(tensor, module) for name, tensor in begun.items()},

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.hf.intercepting.restoring import Restoring
 from attnscope.hf.loading.options import refuse_unknown_dtype
-from attnscope.hf.seeing.restoring import Restoring
 
 
 def dtype_named(name: str) -> torch.dtype | None:

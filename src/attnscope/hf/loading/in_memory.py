@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.exchanging.call import recipe_of
+from attnscope.hf.intercepting.wrappers import in_reach, note_on, uncompiled
 from attnscope.hf.loading import classes
 from attnscope.hf.loading.hashing import described, hash_of_json
 from attnscope.hf.loading.loaded import Loaded
-from attnscope.hf.seeing.unwrapped import in_reach, note_on, uncompiled
 
 # Whether weights are numbers at all: not NaN, not infinite.
 #

@@ -17,6 +17,7 @@ from torch import nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.data.windows import Tokenizer
+from attnscope.hf.intercepting.wrappers import note_on, uncompiled
 from attnscope.hf.loading.devices import dtype_named, refuse_autocast, with_plain_experts
 from attnscope.hf.loading.from_files import from_files
 from attnscope.hf.loading.in_memory import in_memory, refuse_quantised
@@ -24,7 +25,6 @@ from attnscope.hf.loading.loaded import Loaded
 from attnscope.hf.loading.options import Loading, LoadOptions, with_options
 from attnscope.hf.loading.running import precision_and_place
 from attnscope.hf.loading.shapes import SHAPES, shaped
-from attnscope.hf.seeing.unwrapped import note_on, uncompiled
 
 __all__ = ["Given", "Loaded", "load"]
 

@@ -19,12 +19,12 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.data.formats import refuse_half_characters
 from attnscope.data.medium import Medium, Picture, Sound, medium
+from attnscope.hf.intercepting.restoring import evaluating
 from attnscope.hf.loading.loaded import Loaded
 from attnscope.hf.loading.one_text import Reading, Scene, on_its_device, reading
 from attnscope.hf.loading.outputs import word
 from attnscope.hf.loading.processing import HEARD, PIXELS, grid_of, picture_batch, sound_batch
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.seeing.restoring import evaluating
 
 # What stands in a row before the patches of a picture: [CLS], registers, tokens of a prefix.
 

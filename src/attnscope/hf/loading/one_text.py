@@ -23,10 +23,10 @@ from attnscope.data.formats import refuse_half_characters
 from attnscope.data.sequences import target_ids
 from attnscope.data.windows import Beginning, Window, Windows
 from attnscope.hf.anatomy.anatomy import marks_padding
+from attnscope.hf.intercepting.restoring import outside_inference
 from attnscope.hf.loading.loaded import Loaded
 from attnscope.hf.loading.outputs import Entries, also_with_space, mask_token_of, word
 from attnscope.hf.loading.targets import LONGEST, beginning_of, beginning_of_ready, with_targets
-from attnscope.hf.seeing.restoring import outside_inference
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from attnscope.core.errors import RefusalError
+from attnscope.hf.intercepting.owners import every_tensor
+from attnscope.hf.intercepting.restoring import evaluating, looking_at, without_gradients
 from attnscope.hf.loading.loaded import Loaded
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.seeing.owners import every_tensor
-from attnscope.hf.seeing.restoring import evaluating, looking_at, without_gradients
 
 
 def forward_options(loaded: Loaded) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.words import count
 from attnscope.data.batches import batches
 from attnscope.data.windows import Beginning, Windows
+from attnscope.hf.intercepting.restoring import evaluating
 from attnscope.hf.loading.loaded import Loaded
 from attnscope.hf.loading.options import refuse_unknown_bos
 from attnscope.hf.loading.quiet import quiet
-from attnscope.hf.seeing.restoring import evaluating
 
 # Whether what a model reads begins with BOS, and why: the tokenizer's habit, a GGUF header, or what was asked for.
 #

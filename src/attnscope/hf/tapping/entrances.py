@@ -7,7 +7,7 @@
 No names are known: a table is whatever `nn.Embedding` is given the very numbers that the batch holds. The table that
 the model calls its own (`get_input_embeddings`) is preferred, then the largest: positions and token types are looked up
 too. Patches of a picture and moments of a sound have no table: their vectors are those that enter the first block of
-the stack that reads them (`streams_in`), or where a decoder that reads a picture both ways is given them (`two_way`).
+the stack that reads them (`media_entrances`), or where a decoder that reads a picture both ways is given them (`two_way`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.frame import AttentionFrame
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.anatomy.example import run
-from attnscope.hf.seeing.owners import Slot
-from attnscope.hf.seeing.restoring import Restoring, evaluating, with_gradients, without_cache, without_gradients
+from attnscope.hf.intercepting.owners import Slot
+from attnscope.hf.intercepting.restoring import Restoring, evaluating, with_gradients, without_cache, without_gradients
 from attnscope.hf.tapping.tap import tap
 
 ENCODED, DECODED = "input_ids", "decoder_input_ids"
@@ -56,12 +56,12 @@ def entrances(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tup
     each stack that reads a picture or a sound, before them."""
     wanted = {name: batch[name] for name in (ENCODED, DECODED) if isinstance(batch.get(name), Tensor)}
     if not wanted:
-        from attnscope.hf.tapping.streams_in import two_way
+        from attnscope.hf.tapping.media_entrances import two_way
 
         if both := two_way(model, batch, found):
             return both
     if any(isinstance(batch.get(name), Tensor) for name in MEDIA):
-        from attnscope.hf.tapping.streams_in import with_streams
+        from attnscope.hf.tapping.media_entrances import with_streams
 
         return with_streams(model, batch, found, _tables(model, batch, found, wanted) if wanted else ())
     if not wanted:

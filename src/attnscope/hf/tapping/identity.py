@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.hf.anatomy.anatomy import Anatomy, Block
-from attnscope.hf.anatomy.tape import Place
-from attnscope.hf.seeing.owners import arguments, at
-from attnscope.hf.seeing.restoring import Restoring
+from attnscope.hf.anatomy.recording import Location
+from attnscope.hf.intercepting.owners import arguments, at
+from attnscope.hf.intercepting.restoring import Restoring
 
 
 @contextmanager
@@ -32,13 +32,13 @@ def residual_identities(model: nn.Module, found: Anatomy, note: Callable[[Tensor
 class _Reader:
     def __init__(self, found: Anatomy, note: Callable[[Tensor], None]) -> None:
         self.note = note
-        self.wanted: set[Place] = set()
+        self.wanted: set[Location] = set()
         self.ends: dict[tuple[str, int], Block] = {}
         for stack in found.stacks:
             for block in stack.blocks:
                 if block.writes.separable:
                     self.ends[block.path, block.nth] = block
-                    self.wanted.add(Place(block.path, block.nth, "input", block.enters))
+                    self.wanted.add(Location(block.path, block.nth, "input", block.enters))
                 for identity in block.writes.identities:
                     self.wanted.update(p for p in (identity.result, identity.before, *identity.writes) if p)
         self.begin()
@@ -46,7 +46,7 @@ class _Reader:
     def begin(self, *ignored: Any) -> None:
         self.entered: Counter[str] = Counter()
         self.left: Counter[str] = Counter()
-        self.read: dict[Place, Tensor] = {}
+        self.read: dict[Location, Tensor] = {}
 
     def paths(self) -> set[str]:
         return {place.path for place in self.wanted} | {path for path, _ in self.ends}
@@ -58,7 +58,7 @@ class _Reader:
             nth = self.entered[path]
             self.entered[path] += 1
             for slot in slots[nth]:
-                self._keep(Place(path, nth, "input", slot), arguments(args, kwargs)[slot])
+                self._keep(Location(path, nth, "input", slot), arguments(args, kwargs)[slot])
 
         return hook
 
@@ -69,7 +69,7 @@ class _Reader:
             nth = self.left[path]
             self.left[path] += 1
             for slot in slots[nth]:
-                self._keep(Place(path, nth, "output", slot), at(output, slot))
+                self._keep(Location(path, nth, "output", slot), at(output, slot))
             if (path, nth) in self.ends:
                 self._compare(self.ends[path, nth], output)
 
@@ -82,11 +82,11 @@ class _Reader:
                 slots[place.nth].append(place.slot)
         return slots
 
-    def _keep(self, place: Place, tensor: Tensor) -> None:
+    def _keep(self, place: Location, tensor: Tensor) -> None:
         self.read[place] = tensor.detach().to(torch.float64, copy=True)
 
     def _compare(self, block: Block, output: Any) -> None:
-        entered = self.read[Place(block.path, block.nth, "input", block.enters)]
+        entered = self.read[Location(block.path, block.nth, "input", block.enters)]
         left = at(output, block.leaves).detach().double()
         for identity in block.writes.identities:
             result = left if identity.result is None else self.read[identity.result].reshape(entered.shape)

@@ -24,10 +24,10 @@ from attnscope.heads.pattern import Pattern
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.anatomy.example import run
 from attnscope.hf.anatomy.places import self_attention_site
+from attnscope.hf.intercepting.recompute import dense_pattern, one_sequence
+from attnscope.hf.intercepting.restoring import evaluating, looking_at, without_gradients
 from attnscope.hf.loading.in_memory import refuse_broken_weights
 from attnscope.hf.loading.load import Loaded, load
-from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
-from attnscope.hf.seeing.restoring import evaluating, looking_at, without_gradients
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.matrix.scores import Scores
 

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Site, Stack, marks_padding
+from attnscope.hf.intercepting.owners import arguments, at, float_tensors
+from attnscope.hf.intercepting.recompute import visible
+from attnscope.hf.intercepting.restoring import Restoring
 from attnscope.hf.loading.targets import placeholder_tokens
-from attnscope.hf.seeing.owners import arguments, at, float_tensors
-from attnscope.hf.seeing.recompute import visible
-from attnscope.hf.seeing.restoring import Restoring
 from attnscope.matrix.scores import Scores
 
 TokenMasks = Mapping[str, Bool[Tensor, "batch token"]]
@@ -41,7 +41,7 @@ class Padding:
         self._known: dict[str, Bool[Tensor, "batch token"]] = {}
 
     def mask(self, stack: str, batch: int, tokens: int, device: torch.device) -> Bool[Tensor, "batch token"] | None:
-        """The real tokens of a stack: all where nothing says otherwise; None where only attention can tell."""
+        """The real tokens of a stack: all where nothing says otherwise; None where only attention can report."""
         mask = self._known.get(stack)
         if mask is None or mask.shape != (batch, tokens):
             mask = self._told(stack, batch, tokens)

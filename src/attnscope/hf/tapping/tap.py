@@ -25,14 +25,14 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site, Stack
 from attnscope.hf.anatomy.projections import ParametersInEffect, output_weight
-from attnscope.hf.seeing.interface import watched_interface
-from attnscope.hf.seeing.masks import MaskReader
-from attnscope.hf.seeing.owners import Listener, arguments, at, watched_owner
-from attnscope.hf.seeing.pieces import told_in_one_piece
-from attnscope.hf.seeing.primitives import FusedCall, Seen, SightedCall, looking_away
-from attnscope.hf.seeing.restoring import Restoring
-from attnscope.hf.seeing.sighting import Sighting, sight_fused, sight_written_out
-from attnscope.hf.seeing.unwrapped import without_fast_path
+from attnscope.hf.intercepting.masks import MaskReader
+from attnscope.hf.intercepting.observed_call import ObservedCall, observe_fused, observe_written_out
+from attnscope.hf.intercepting.owners import CallListener, arguments, at, watched_owner
+from attnscope.hf.intercepting.pieces import pieces_joined
+from attnscope.hf.intercepting.registry import watched_registry
+from attnscope.hf.intercepting.restoring import Restoring
+from attnscope.hf.intercepting.torch_calls import FusedCall, ReportedCall, Seen, unwatched
+from attnscope.hf.intercepting.wrappers import without_fast_path
 from attnscope.hf.tapping.padding import Media, Padding, TokenMasks, Tokens
 
 Frame = StreamFrame | AttentionFrame
@@ -58,12 +58,12 @@ def tap(model: nn.Module, found: Anatomy, receive: Receive, token_masks: TokenMa
         changes.after(model, running.finish)
         changes.after(model, running.end, always=True)
         if "pieces" in found.routes:  # before its owners are watched, who are to hear of it
-            changes.enter_context(told_in_one_piece(model))
+            changes.enter_context(pieces_joined(model))
         for path in dict.fromkeys(s.path for s in found.sites if s.route != "interface"):
             changes.enter_context(watched_owner(model.get_submodule(path), running.listener(path)))
         if "interface" in found.routes:
             changes.enter_context(
-                watched_interface(running.watches, running.masks, running.interface, running.as_pattern)
+                watched_registry(running.watches, running.masks, running.interface, running.as_pattern)
             )
         changes.enter_context(without_fast_path(found.fast_path))
         yield
@@ -202,7 +202,7 @@ class _Tap:
             self._hand_out(frame)
 
     def _hand_out(self, frame: Frame) -> None:
-        with looking_away():  # what measures compute is not the model's
+        with unwatched():  # what measures compute is not the model's
             self.receive(frame)
 
     # attention
@@ -210,8 +210,8 @@ class _Tap:
     def watches(self, module: nn.Module) -> bool:
         return self.running and module in self.paths
 
-    def listener(self, path: str) -> Listener:
-        return Listener(lambda: self.running, lambda call: self.primitive(path, call), lambda: self._lost(path))
+    def listener(self, path: str) -> CallListener:
+        return CallListener(lambda: self.running, lambda call: self.primitive(path, call), lambda: self._lost(path))
 
     def _lost(self, path: str) -> None:
         raise RefusalError(
@@ -219,21 +219,21 @@ class _Tap:
             "probed with and that is not understood: give batches that all take the same path through the model."
         )
 
-    def interface(self, module: nn.Module, sighting: Sighting) -> None:
-        self._attention(self.paths[module], sighting)
+    def interface(self, module: nn.Module, observed: ObservedCall) -> None:
+        self._attention(self.paths[module], observed)
 
     def as_pattern(self, module: nn.Module) -> bool:
         return self.paths[module] in self.patterned
 
     def primitive(self, path: str, call: Seen) -> None:
         if isinstance(call, FusedCall):
-            self._attention(path, sight_fused(call, self.masks))
-        elif isinstance(call, SightedCall):
-            self._attention(path, call.sighting)
+            self._attention(path, observe_fused(call, self.masks))
+        elif isinstance(call, ReportedCall):
+            self._attention(path, call.observed)
         else:
             site = self._site(path)
-            sighting = sight_written_out(call, heads=site.heads, batch=None)
-            self._attention(path, replace(sighting, scores=replace(sighting.scores, causal=site.causal)))
+            observed = observe_written_out(call, heads=site.heads, batch=None)
+            self._attention(path, replace(observed, scores=replace(observed.scores, causal=site.causal)))
 
     def _site(self, path: str) -> Site:
         site = self.sites.get((path, self.attended[path]))
@@ -246,11 +246,11 @@ class _Tap:
             )
         return site
 
-    def _attention(self, path: str, sighting: Sighting) -> None:
+    def _attention(self, path: str, observed: ObservedCall) -> None:
         site = self._site(path)
         self.attended[path] += 1
-        batch, queries = sighting.mixed.shape[:2]
-        keys = sighting.value.shape[2]
+        batch, queries = observed.mixed.shape[:2]
+        keys = observed.value.shape[2]
         if site.site == "self" and queries != keys:
             raise RefusalError(
                 f"{self.model_class} attends from {queries} tokens to {keys} in {path or 'its forward'}, where it was "
@@ -258,34 +258,34 @@ class _Tap:
                 "text needs): run it without a cache (use_cache=False), on sequences as long as those of the first "
                 "batch."
             )
-        key_mask = self.padding.mask(site.keys_from, batch, keys, sighting.mixed.device)
+        key_mask = self.padding.mask(site.keys_from, batch, keys, observed.mixed.device)
         if key_mask is None:
-            key_mask = self.padding.learn(site.keys_from, batch, sighting.scores)
+            key_mask = self.padding.learn(site.keys_from, batch, observed.scores)
         for frame in self.waiting.pop(site.keys_from, ()):
             self._hand_out(replace(frame, token_mask=key_mask))
-        query_mask = sighting.rows
+        query_mask = observed.rows
         if query_mask is None or queries == keys:
-            query_mask = self.padding.mask(site.stack, batch, queries, sighting.mixed.device)
+            query_mask = self.padding.mask(site.stack, batch, queries, observed.mixed.device)
             if query_mask is None:
                 raise self.padding.refusal(site.stack)
-            query_mask = query_mask if sighting.rows is None else query_mask & sighting.rows
+            query_mask = query_mask if observed.rows is None else query_mask & observed.rows
         self._hand_out(
             AttentionFrame(
                 stack=site.stack,
                 site=site.site,
                 layer=site.layer,
-                scores=sighting.scores,
-                value=sighting.value,
-                mixed=sighting.mixed,
+                scores=observed.scores,
+                value=observed.value,
+                mixed=observed.mixed,
                 query_mask=query_mask,
                 key_mask=key_mask,
-                route=sighting.route,
+                route=observed.route,
                 output_weight=output_weight(site.projections.output, site.heads, self.parameters),
-                attended=sighting.attended,
-                holds=sighting.holds,
-                sums_to_one=sighting.sums_to_one,
-                passed_on=sighting.passed_on,
-                gate=sighting.gate,
+                attended=observed.attended,
+                holds=observed.holds,
+                sums_to_one=observed.sums_to_one,
+                passed_on=observed.passed_on,
+                gate=observed.gate,
                 media=self.media.of(site.stack, key_mask) if site.site == "self" else None,
                 tokens=self.tokens.of(site.stack, key_mask) if site.site == "self" else None,
             )

@@ -28,10 +28,10 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.anatomy.example import Batch, run, same_chance
-from attnscope.hf.seeing.owners import every_tensor, same_numbers
-from attnscope.hf.seeing.recompute import dense_pattern, one_sequence, visible
-from attnscope.hf.seeing.restoring import evaluating
-from attnscope.hf.seeing.unwrapped import without_fast_path
+from attnscope.hf.intercepting.owners import every_tensor, same_numbers
+from attnscope.hf.intercepting.recompute import dense_pattern, one_sequence, visible
+from attnscope.hf.intercepting.restoring import evaluating
+from attnscope.hf.intercepting.wrappers import without_fast_path
 from attnscope.hf.tapping.identity import residual_identities
 from attnscope.hf.tapping.padding import TokenMasks
 from attnscope.hf.tapping.tap import Frame, repeating_paths, tap

@@ -23,9 +23,9 @@ from torch.overrides import TorchFunctionMode
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack
 from attnscope.hf.anatomy.example import run
-from attnscope.hf.seeing.owners import arguments, at
-from attnscope.hf.seeing.restoring import Restoring, evaluating, without_cache, without_gradients
-from attnscope.hf.seeing.unwrapped import without_fast_path
+from attnscope.hf.intercepting.owners import arguments, at
+from attnscope.hf.intercepting.restoring import Restoring, evaluating, without_cache, without_gradients
+from attnscope.hf.intercepting.wrappers import without_fast_path
 
 AT_ONCE = 16
 _CARRIED = frozenset(("dropout", "to", "type_as", "float", "contiguous", "clone", "view", "reshape"))

@@ -26,13 +26,13 @@ from attnscope.commands.treat.train import Recipe, train
 from attnscope.core.experiment import Session
 from attnscope.data.frame import AttentionFrame, StreamFrame
 from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.intercepting.recompute import dense_pattern, one_sequence
+from attnscope.hf.intercepting.restoring import evaluating, without_gradients
 from attnscope.hf.loading.batches import batches_for
 from attnscope.hf.loading.load import Given, load
 from attnscope.hf.loading.options import Sampling
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.running import forward_options, precision_and_place, refusing_what_does_not_run
-from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
-from attnscope.hf.seeing.restoring import evaluating, without_gradients
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.papers.models.decoder import Attention, Decoder
 from attnscope.papers.models.tasks import Text, characters

@@ -20,13 +20,13 @@ from attnscope.core.progress import Advance, silent
 from attnscope.data.frame import AttentionFrame
 from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.intercepting.recompute import dense_pattern, one_sequence
+from attnscope.hf.intercepting.restoring import evaluating, without_gradients
 from attnscope.hf.loading.batches import Ready, Text, batches_for
 from attnscope.hf.loading.load import Given, load
 from attnscope.hf.loading.options import EvaluateOptions, Loading, Sampling, with_options
 from attnscope.hf.loading.quiet import quiet
 from attnscope.hf.loading.running import forward_options, precision_and_place, refusing_what_does_not_run
-from attnscope.hf.seeing.recompute import dense_pattern, one_sequence
-from attnscope.hf.seeing.restoring import evaluating, without_gradients
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.matrix.residual import relative_residual
 from attnscope.papers.models.nano import Config, Nano

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnscope.hf.seeing.primitives import Seen, SoftmaxWatch, looking_away
-from attnscope.hf.seeing.restoring import Restoring
+from attnscope.hf.intercepting.restoring import Restoring
+from attnscope.hf.intercepting.torch_calls import Seen, SoftmaxWatch, unwatched
 
 # Finding tensors in what modules take and give: positional, by name, or inside tuples and output classes.
 
@@ -82,7 +82,7 @@ def projected(
 
 
 @dataclass(frozen=True, eq=False)
-class Listener:
+class CallListener:
     """Who wants to hear of an owner's attention: whether now, of each call, and of calls not understood."""
 
     active: Callable[[], bool]
@@ -94,7 +94,7 @@ class Listener:
 class _Owner:
     def __init__(self, module: nn.Module) -> None:
         self.forward = module.forward
-        self.listeners: list[Listener] = []
+        self.listeners: list[CallListener] = []
         self.changes = Restoring()
         self.changes.forward(module, self.watching, everywhere=True)
 
@@ -104,12 +104,12 @@ class _Owner:
         if not listeners:
             return self.forward(*args, **kwargs)
 
-        def tell(call: Seen) -> None:
+        def report(call: Seen) -> None:
             for listener in listeners:
                 listener.seen(call)
 
-        watch = SoftmaxWatch(tell)
-        with looking_away(), watch:  # an owner around this one does not take these calls for its own
+        watch = SoftmaxWatch(report)
+        with unwatched(), watch:  # an owner around this one does not take these calls for its own
             result = self.forward(*args, **kwargs)
         if watch.lost:
             for listener in listeners:
@@ -122,7 +122,7 @@ _CHANGING = Lock()
 
 
 @contextmanager
-def watched_owner(module: nn.Module, listener: Listener) -> Iterator[None]:
+def watched_owner(module: nn.Module, listener: CallListener) -> Iterator[None]:
     """While active, `listener` hears of the attention that `module` makes."""
     with _CHANGING:
         if module not in _OWNERS:

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.data.frame import PassedOn
-from attnscope.hf.seeing.owners import by_head, projected
-from attnscope.hf.seeing.primitives import SightedCall, announce, is_watched, looking_away
-from attnscope.hf.seeing.restoring import Restoring
-from attnscope.hf.seeing.sighting import Sighting
+from attnscope.hf.intercepting.observed_call import ObservedCall
+from attnscope.hf.intercepting.owners import by_head, projected
+from attnscope.hf.intercepting.restoring import Restoring
+from attnscope.hf.intercepting.torch_calls import ReportedCall, announce, is_watched, unwatched
 from attnscope.matrix.scores import Scores
 
 # Blocks that see themselves and their two neighbours (LongT5, Guo et al. 2022, arXiv:2112.07916, section 3.1), read as
@@ -43,14 +43,14 @@ HIDDEN = -1e9
 
 def neighbouring_blocks(
     module: Any, given: Mapping[str, Any], result: Any, written: Sequence[Tensor]
-) -> Iterator[Sighting]:
+) -> Iterator[ObservedCall]:
     tokens: Float[Tensor, "batch token width"] = given["hidden_states"]
     heads = module.n_heads
     query, key, value = (projected(part, tokens, heads) for part in (module.q, module.k, module.v))
     bias = unblocked(result[1].detach(), tokens.shape[1])
     seen = bias > HIDDEN
     (mixed,) = written
-    yield Sighting(
+    yield ObservedCall(
         Scores(query.detach(), key.detach(), scale=1.0, allowed=seen, bias=bias.masked_fill(~seen, 0.0)),
         value.detach(),
         by_head(mixed.detach(), heads),
@@ -85,7 +85,7 @@ def unblocked(bias: Float[Tensor, "batch block head row near"], tokens: int) -> 
 # second call of as many queries as the sequence with most of them has.
 
 
-def sliding_windows(module: Any, given: Mapping[str, Any], result: Any, _: Sequence[Tensor]) -> Iterator[Sighting]:
+def sliding_windows(module: Any, given: Mapping[str, Any], result: Any, _: Sequence[Tensor]) -> Iterator[ObservedCall]:
     tokens: Float[Tensor, "batch token width"] = given["hidden_states"]
     real = ~given["is_index_masked"]
     globally = given["is_index_global_attn"] if given["is_global_attn"] else torch.zeros_like(real)
@@ -94,7 +94,7 @@ def sliding_windows(module: Any, given: Mapping[str, Any], result: Any, _: Seque
     where = torch.arange(tokens.shape[1], device=tokens.device)
     near = (where[:, None] - where).abs() <= module.one_sided_attn_window_size
     allowed = (near | globally[:, None, None, :]) & real[:, None, None, :]
-    yield Sighting(
+    yield ObservedCall(
         Scores(query.detach(), key.detach(), scale=module.head_dim**-0.5, allowed=allowed),
         value.detach(),
         mixed,
@@ -113,7 +113,7 @@ def _global_rows(
     real: Bool[Tensor, "batch token"],
     globally: Bool[Tensor, "batch token"],
     output: Float[Tensor, "batch token width"],
-) -> Sighting:
+) -> ObservedCall:
     most = int(globally.sum(dim=1).max())
     places = globally.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]  # global tokens first
     rows = globally.gather(1, places)
@@ -126,7 +126,7 @@ def _global_rows(
         return mixed.gather(1, places[:, :, None, None].expand(-1, -1, *mixed.shape[2:]))
 
     scores = Scores(query.detach(), key.detach(), scale=module.head_dim**-0.5, allowed=real[:, None, None, :])
-    return Sighting(
+    return ObservedCall(
         scores,
         value.detach(),
         picked(output.detach()),
@@ -148,7 +148,7 @@ def _global_rows(
 # which is a bias on the logits, and minus infinity where a key is not listed at all.
 
 
-def sparse_blocks(module: Any, given: Mapping[str, Any], result: Any, _: Sequence[Tensor]) -> Iterator[Sighting]:
+def sparse_blocks(module: Any, given: Mapping[str, Any], result: Any, _: Sequence[Tensor]) -> Iterator[ObservedCall]:
     if module.training:
         raise RefusalError(
             f"{type(module).__name__} draws random blocks anew in every forward pass of training: measure it in "
@@ -159,7 +159,7 @@ def sparse_blocks(module: Any, given: Mapping[str, Any], result: Any, _: Sequenc
     query, key, value = (projected(part, tokens, heads) for part in (module.query, module.key, module.value))
     times = how_often_listed(tokens.shape[1] // size, module.num_random_blocks).to(tokens.device)
     each = times.repeat_interleave(size, 0).repeat_interleave(size, 1)
-    yield Sighting(
+    yield ObservedCall(
         Scores(
             query.detach(),
             key.detach(),
@@ -186,7 +186,7 @@ def how_often_listed(blocks: int, random: int) -> Float[Tensor, "block block"]:
     return times
 
 
-Reader = Callable[[nn.Module, Mapping[str, Any], Any, Sequence[Tensor]], Iterator[Sighting]]
+Reader = Callable[[nn.Module, Mapping[str, Any], Any, Sequence[Tensor]], Iterator[ObservedCall]]
 READERS: Mapping[str, Reader] = {
     "LongformerSelfAttention": sliding_windows,
     "LEDEncoderSelfAttention": sliding_windows,
@@ -214,14 +214,14 @@ class _Pieces:
         given = self.signature.bind(*args, **kwargs)
         given.apply_defaults()
         written: list[Tensor] = []
-        with looking_away(), Restoring() as changes:
+        with unwatched(), Restoring() as changes:
             if self.reader in WRITES:
                 last = self.module.get_submodule(WRITES[self.reader])
                 changes.before(last, lambda _, entered: written.append(entered[0]), kwargs=False)
             result = self.forward(*args, **kwargs)
             seen = tuple(self.reader(self.module, given.arguments, result, written))
-        for sighting in seen:
-            announce(SightedCall(sighting))
+        for observed in seen:
+            announce(ReportedCall(observed))
         return result
 
 
@@ -230,8 +230,8 @@ _CHANGING = Lock()
 
 
 @contextmanager
-def told_in_one_piece(model: nn.Module) -> Iterator[None]:
-    """While active, modules of the model that attend in pieces tell whoever watches of one call. Contexts may overlap
+def pieces_joined(model: nn.Module) -> Iterator[None]:
+    """While active, modules of the model that attend in pieces report one call. Contexts may overlap
     in any order: a forward is wrapped once, and is its old self when the last one has gone."""
     found = [(module, reader) for module in model.modules() if (reader := _reader(module)) is not None]
     with _CHANGING:

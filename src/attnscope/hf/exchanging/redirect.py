@@ -20,12 +20,12 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.frame import PassedOn
 from attnscope.hf.anatomy.anatomy import Site
 from attnscope.hf.exchanging.attending import answer
-from attnscope.hf.exchanging.call import Part, part_of
-from attnscope.hf.exchanging.plan import Plan
+from attnscope.hf.exchanging.call import InstalledVariant, variant_in
+from attnscope.hf.exchanging.plan import InstallPlan
 from attnscope.hf.exchanging.recipe import PREFIX
-from attnscope.hf.seeing.masks import MaskReader
-from attnscope.hf.seeing.primitives import FusedCall, FusedWatch, SightedCall, announce, is_watched, looking_away
-from attnscope.hf.seeing.sighting import Sighting, as_told, listening, sight_fused
+from attnscope.hf.intercepting.masks import MaskReader
+from attnscope.hf.intercepting.observed_call import ObservedCall, collecting_reports, observe_fused, with_report
+from attnscope.hf.intercepting.torch_calls import FusedCall, FusedWatch, ReportedCall, announce, is_watched, unwatched
 from attnscope.matrix.scores import Scores
 
 # A model's configuration pointed at an attention function of ours, and back.
@@ -64,7 +64,7 @@ def attention_of_parts(previous: str) -> Callable[..., Any]:
     def attend(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **asked: Any
     ) -> Any:
-        original, part = original_attention(module, previous), part_of(module)
+        original, part = original_attention(module, previous), variant_in(module)
         if part is None:
             return original(module, query, key, value, attention_mask, **asked)
         tensors = (query, key, value)
@@ -95,7 +95,7 @@ def _config(module: nn.Module) -> Any | None:
 # Gradient checkpointing runs blocks a second time, alone: what one block gives another is then not there.
 
 
-def refuse_checkpointing(changes: ExitStack, plan: Plan) -> None:
+def refuse_checkpointing(changes: ExitStack, plan: InstallPlan) -> None:
     """For variants that carry tensors from block to block: a forward in training mode with it is refused."""
     name = plan.recipe.variant
 
@@ -113,36 +113,38 @@ def refuse_checkpointing(changes: ExitStack, plan: Plan) -> None:
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 
 
-def has_core(module: nn.Module) -> bool:
+def has_attend(module: nn.Module) -> bool:
     """Whether a module keeps its attention as a function of its own."""
     return callable(vars(module).get("attend"))
 
 
-def through_parts(changes: ExitStack, plan: Plan, sites: tuple[Site, ...]) -> None:
+def redirect_attention(changes: ExitStack, plan: InstallPlan, sites: tuple[Site, ...]) -> None:
     """From here on the attention of these places asks the part below it."""
     modules = [plan.model.get_submodule(site.path) for site in sites]
-    kept: list[Any] = [module for module in modules if has_core(module)]
+    kept: list[Any] = [module for module in modules if has_attend(module)]
     for module in kept:
         changes.callback(setattr, module, "attend", module.attend)
-        module.attend = Core(module, module.attend)
+        module.attend = RedirectedAttend(module, module.attend)
     register(changes, plan.recipe.variant, [module for module in modules if module not in kept])
 
 
-class Core:
+class RedirectedAttend:
     """An `attend` that asks the part of its module; copied with the module, it asks the copy's."""
 
     def __init__(self, module: nn.Module, before: Attend) -> None:
         self.module, self.before = module, before
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-        part = part_of(self.module)
+        part = variant_in(self.module)
         if part is None:
             return self.before(query, key, value, mask, scale)
         if is_watched():
             return self._watched(part, (query, key, value), mask, scale)
         return self._answer(part, (query, key, value), mask, scale)
 
-    def _answer(self, part: Part, tensors: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, scale: float) -> Tensor:
+    def _answer(
+        self, part: InstalledVariant, tensors: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, scale: float
+    ) -> Tensor:
         mixed, _ = answer(part, self._original, self.module, tensors, mask, {"scaling": scale}, fused=False)
         return mixed.transpose(1, 2)
 
@@ -151,20 +153,22 @@ class Core:
     ) -> tuple[Tensor, None]:
         return self.before(query, key, value, mask, scaling).transpose(1, 2), None
 
-    def _watched(self, part: Part, tensors: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, scale: float) -> Tensor:
+    def _watched(
+        self, part: InstalledVariant, tensors: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, scale: float
+    ) -> Tensor:
         """What happens inside is not seen piece by piece, but told as one call."""
         calls: list[FusedCall] = []
-        with looking_away(), listening() as heard, FusedWatch(calls.append):
+        with unwatched(), collecting_reports() as heard, FusedWatch(calls.append):
             mixed = self._answer(part, tensors, mask, scale)
         query, key, value = (one.detach() for one in tensors)
         masks = MaskReader()
         if heard and heard[-1].weights is not None:
             scores, route = Scores(query=query, key=key, scale=scale), "sdpa"
         else:
-            first = sight_fused(calls[0], masks)
+            first = observe_fused(calls[0], masks)
             scores, route = first.scores, first.route
         passed_on = PassedOn(mixed, lambda output: output.transpose(1, 2))
         given = (tensors[0], tensors[2])
-        seen = Sighting(scores, value, mixed.detach().transpose(1, 2), route, given, passed_on=passed_on)
-        announce(SightedCall(as_told(seen, heard[-1], calls, masks) if heard else seen))
+        seen = ObservedCall(scores, value, mixed.detach().transpose(1, 2), route, given, passed_on=passed_on)
+        announce(ReportedCall(with_report(seen, heard[-1], calls, masks) if heard else seen))
         return mixed

@@ -9,10 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnscope.hf.seeing.masks import MaskReader
-from attnscope.hf.seeing.primitives import FusedCall, Seen, SoftmaxWatch, WrittenOutCall, fused_attention, looking_away
-from attnscope.hf.seeing.recompute import dense_pattern
-from attnscope.hf.seeing.sighting import sight_fused, sight_written_out
+from attnscope.hf.intercepting.masks import MaskReader
+from attnscope.hf.intercepting.observed_call import observe_fused, observe_written_out
+from attnscope.hf.intercepting.recompute import dense_pattern
+from attnscope.hf.intercepting.torch_calls import (
+    FusedCall,
+    Seen,
+    SoftmaxWatch,
+    WrittenOutCall,
+    fused_attention,
+    unwatched,
+)
 
 KINDS = ["none", "causal", "boolean", "bias", "square", "empty rows"]
 
@@ -57,7 +64,7 @@ def test_fused_attention_has_the_same_bits(kind: str, dtype: torch.dtype, groupe
 def test_log_sum_exps_are_those_of_the_logits(kind: str) -> None:
     call = fused_attention(**fused_inputs(kind, torch.float32, grouped=True))  # type: ignore[arg-type]
     assert call.lse is not None
-    scores = sight_fused(call, MaskReader()).scores
+    scores = observe_fused(call, MaskReader()).scores
     pattern = dense_pattern(scores)
     key = scores.key.double().repeat_interleave(2, dim=1)
     logits = scores.scale * scores.query.double() @ key.transpose(-1, -2)
@@ -98,12 +105,12 @@ def written_out(softmax: Callable[[Tensor], Tensor]) -> list[Seen]:
 def test_every_way_to_write_softmax(softmax: Callable[[Tensor], Tensor]) -> None:
     (call,) = written_out(softmax)
     assert isinstance(call, WrittenOutCall)
-    sighting = sight_written_out(call, heads=4, batch=None)
-    assert sighting.scores.pattern is not None
-    assert sighting.scores.query.shape == (2, 4, 5, 8)
-    rebuilt = (sighting.scores.query @ sighting.scores.key.transpose(-1, -2) / 8**0.5).softmax(-1)
-    assert torch.allclose(rebuilt, sighting.scores.pattern)
-    assert torch.allclose(sighting.mixed.transpose(1, 2), sighting.scores.pattern @ sighting.value)
+    observed = observe_written_out(call, heads=4, batch=None)
+    assert observed.scores.pattern is not None
+    assert observed.scores.query.shape == (2, 4, 5, 8)
+    rebuilt = (observed.scores.query @ observed.scores.key.transpose(-1, -2) / 8**0.5).softmax(-1)
+    assert torch.allclose(rebuilt, observed.scores.pattern)
+    assert torch.allclose(observed.mixed.transpose(1, 2), observed.scores.pattern @ observed.value)
 
 
 def test_einsum_and_melted_heads_give_one_layout() -> None:
@@ -115,7 +122,7 @@ def test_einsum_and_melted_heads_give_one_layout() -> None:
         torch.einsum("bnij,jbnd->ibnd", logits.softmax(-1), value)
         flat = [t.permute(1, 2, 0, 3).reshape(8, 5, 8) for t in (query, key, value)]
         torch.bmm(torch.bmm(flat[0], flat[1].transpose(1, 2)).softmax(-1), flat[2])
-    one, two = (sight_written_out(call, heads=4, batch=2) for call in seen if isinstance(call, WrittenOutCall))
+    one, two = (observe_written_out(call, heads=4, batch=2) for call in seen if isinstance(call, WrittenOutCall))
     for left, right in ((one.value, two.value), (one.mixed, two.mixed), (one.scores.query, two.scores.query)):
         assert torch.allclose(left, right, atol=1e-6)
     assert one.scores.pattern is not None
@@ -138,9 +145,9 @@ def test_a_muted_watch_sees_nothing() -> None:
     seen: list[Seen] = []
     watch = SoftmaxWatch(seen.append)
     q = torch.randn(1, 2, 3, 4)
-    with watch, looking_away():
+    with watch, unwatched():
         F.scaled_dot_product_attention(q, q, q)
-    with looking_away(), watch:
+    with unwatched(), watch:
         F.scaled_dot_product_attention(q, q, q)
     assert len(seen) == 1
     assert isinstance(seen[0], FusedCall)
@@ -153,6 +160,6 @@ def test_one_head_without_a_head_axis() -> None:
         F.scaled_dot_product_attention(q, q, q)
     (call,) = seen
     assert isinstance(call, FusedCall)
-    sighting = sight_fused(call, MaskReader())
-    assert sighting.scores.query.shape == (2, 1, 3, 4)
-    assert sighting.mixed.shape == (2, 3, 1, 4)
+    observed = observe_fused(call, MaskReader())
+    assert observed.scores.query.shape == (2, 1, 3, 4)
+    assert observed.mixed.shape == (2, 3, 1, 4)

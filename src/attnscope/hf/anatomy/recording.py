@@ -16,14 +16,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnscope.hf.seeing.owners import Slot
-from attnscope.hf.seeing.sighting import Sighting
+from attnscope.hf.intercepting.observed_call import ObservedCall
+from attnscope.hf.intercepting.owners import Slot
 
 _TOKENS = 6
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a tensor can be read: an input or output of the `nth` call of a module."""
 
     path: str
@@ -36,7 +36,7 @@ class Place:
 class StreamRecord:
     """A tensor of the stream's shape that went into or came out of a module, with when."""
 
-    place: Place
+    place: Location
     module: nn.Module
     tensor: Float[Tensor, "batch token width"]
     order: int
@@ -85,7 +85,7 @@ class Change:
 
 
 @dataclass
-class Tape:
+class BlockRecording:
     """One block's recording."""
 
     batch: int
@@ -94,7 +94,7 @@ class Tape:
     streams: list[StreamRecord] = field(default_factory=list)
     maps: list[LinearMap] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
-    sightings: list[tuple[int, int, Sighting]] = field(default_factory=list)  # which, when, what
+    observed: list[tuple[int, int, ObservedCall]] = field(default_factory=list)  # which, when, what
 
     def stream(self, tensor: Tensor) -> Float[Tensor, "batch token width"] | None:
         """Some tokens of a tensor that has the stream's shape, or its numbers with tokens in one row."""
@@ -152,7 +152,7 @@ def parameter_matrix(weight: Any, owners: Mapping[int, tuple[str, Tensor]], out_
 def _rows_of(weight: Tensor, parameter: Tensor) -> bool:
     """Whether a tensor in a parameter's memory is some of its rows, in order.
 
-    Strides tell, not contiguity: a parameter stored by columns is a transposed view, and so is a weight that is turned
+    Strides decide, not contiguity: a parameter stored by columns is a transposed view, and so is a weight that is turned
     for its product.
     """
     pairs = zip(weight.shape, weight.stride(), parameter.stride(), strict=True)

@@ -1,5 +1,5 @@
-"""Weights that are out of memory while nobody uses them: accelerate's hooks put a module's own in before it runs and
-take them out after it.
+"""Weights that are out of memory while nobody uses them: accelerate loads a module's own before it runs and
+drops them after it.
 
     in_reach(model)["model.layers.3.self_attn.o_proj.weight"]      read from where it lies, and kept by nobody
     with held(block): ...                                          the weights of one block, in memory for a while
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.seeing.restoring import Restoring
+from attnscope.hf.intercepting.restoring import Restoring
 
 # The model inside a compiled one.
 #

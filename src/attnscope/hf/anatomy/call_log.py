@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.example import Batch, probe_run
-from attnscope.hf.seeing.masks import MaskReader
-from attnscope.hf.seeing.owners import Slot, arguments, float_tensors
-from attnscope.hf.seeing.primitives import FusedCall, Seen, SightedCall
-from attnscope.hf.seeing.recompute import dense_mixed
-from attnscope.hf.seeing.sighting import Sighting, sight_fused, sight_written_out
+from attnscope.hf.intercepting.masks import MaskReader
+from attnscope.hf.intercepting.observed_call import ObservedCall, observe_fused, observe_written_out
+from attnscope.hf.intercepting.owners import Slot, arguments, float_tensors
+from attnscope.hf.intercepting.recompute import dense_mixed
+from attnscope.hf.intercepting.torch_calls import FusedCall, ReportedCall, Seen
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ModuleCall:
 
 
 @dataclass(frozen=True)
-class AttentionSeen:
+class LoggedAttention:
     """One attention call: owner, place in the run, and size of everything."""
 
     owner: str
@@ -64,16 +64,16 @@ class AttentionSeen:
     def crossing(self) -> bool:
         return self.site == "cross"
 
-    def looking(self, at_itself: bool) -> AttentionSeen:
+    def looking(self, at_itself: bool) -> LoggedAttention:
         """The same call, once it is known whether it looks at its own stream."""
         own = "self" if self.queries == self.keys else "uneven"
         return replace(self, site=own if at_itself else "cross")
 
 
 @dataclass(frozen=True)
-class Census:
+class CallLog:
     calls: tuple[ModuleCall, ...]
-    attention: tuple[AttentionSeen, ...]
+    attention: tuple[LoggedAttention, ...]
     fast_path: bool  # torch's fused encoder layers would hide attention and are switched off while watching
     loose: tuple[tuple[int, ...], ...] = ()  # module calls around softmaxes that multiplied no values in sight
 
@@ -99,7 +99,7 @@ class _Enumerator:
         self.calls: list[ModuleCall] = []
         self.open: list[tuple[int, Tensor | None, int]] = []
         self.called: Counter[str] = Counter()
-        self.attention: list[AttentionSeen] = []
+        self.attention: list[LoggedAttention] = []
         self.attended: Counter[str] = Counter()
         self.masks = MaskReader()
 
@@ -131,26 +131,26 @@ class _Enumerator:
     def saw(self, call: Seen) -> None:
         """A torch-level attention call: its owner is the innermost module that ran all of it."""
         if isinstance(call, FusedCall):
-            self._note(self.calls[self.open[-1][0]].path, sight_fused(call, self.masks), rebuilt=True)
+            self._note(self.calls[self.open[-1][0]].path, observe_fused(call, self.masks), rebuilt=True)
             return
-        if isinstance(call, SightedCall):
-            told = call.sighting
+        if isinstance(call, ReportedCall):
+            told = call.observed
             self._note(self.calls[self.open[-1][0]].path, told, rebuilt=told.scores.pattern is None)
             return
-        sighting = sight_written_out(call, heads=None, batch=self._batch_of(call.pattern.shape[-2]))
-        self._note(self.calls[shared(call.begun, self.scope())].path, sighting, rebuilt=False)
+        observed = observe_written_out(call, heads=None, batch=self._batch_of(call.pattern.shape[-2]))
+        self._note(self.calls[shared(call.begun, self.scope())].path, observed, rebuilt=False)
 
     def scope(self) -> tuple[int, ...]:
         return tuple(number for number, *_ in self.open)
 
-    def saw_interface(self, module: nn.Module, sighting: Sighting) -> None:
-        rebuilt = follows_from_queries_and_keys(sighting)
+    def saw_interface(self, module: nn.Module, observed: ObservedCall) -> None:
+        rebuilt = follows_from_queries_and_keys(observed)
         if rebuilt is None:
             raise RefusalError(
                 f"{self.model_class} computes attention in {self.paths[module]} in a way that follows "
                 "neither from its queries and keys nor from the map it returns: it cannot be measured."
             )
-        self._note(self.paths[module], sighting, rebuilt)
+        self._note(self.paths[module], observed, rebuilt)
 
     def _batch_of(self, queries: int) -> int | None:
         """The batch, where heads may be melted into it: the other axis of an input of those tokens."""
@@ -160,22 +160,22 @@ class _Enumerator:
                     return shape[0] if shape[1] == queries else shape[1]
         return None
 
-    def _note(self, owner: str, sighting: Sighting, rebuilt: bool) -> None:
-        scores = sighting.scores
+    def _note(self, owner: str, observed: ObservedCall, rebuilt: bool) -> None:
+        scores = observed.scores
         self.attention.append(
-            AttentionSeen(
+            LoggedAttention(
                 owner=owner,
                 nth=self.attended[owner],
                 inside=self.scope(),
-                route=sighting.route,
+                route=observed.route,
                 rebuilt=rebuilt,
                 batch=scores.query.shape[0],
                 heads=scores.query.shape[1],
-                kv_heads=sighting.value.shape[1],
+                kv_heads=observed.value.shape[1],
                 queries=scores.query.shape[2],
                 keys=scores.key.shape[2],
                 dim=scores.query.shape[3],
-                value_dim=sighting.value.shape[3],
+                value_dim=observed.value.shape[3],
                 causal=scores.causal or _looks_back(scores.pattern),
                 site="self" if scores.query.shape[2] == scores.key.shape[2] else "cross",  # until more is known
             )
@@ -183,7 +183,7 @@ class _Enumerator:
         self.attended[owner] += 1
 
 
-def take_census(model: nn.Module, batch: Batch) -> Census:
+def log_calls(model: nn.Module, batch: Batch) -> CallLog:
     """Run the model once on a small batch and note every module call and every attention call."""
     noted = _Enumerator(model)
     watch = probe_run(model, batch, noted)
@@ -196,7 +196,7 @@ def take_census(model: nn.Module, batch: Batch) -> Census:
         )
     fast_path = any(isinstance(module, nn.MultiheadAttention) for module in noted.paths)
     loose = (Counter(watch.begun) - Counter(watch.used)).elements()
-    return Census(tuple(noted.calls), tuple(noted.attention), fast_path, tuple(loose))
+    return CallLog(tuple(noted.calls), tuple(noted.attention), fast_path, tuple(loose))
 
 
 def shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
@@ -215,25 +215,25 @@ def _looks_back(pattern: Tensor | None) -> bool:
     return not bool(pattern.triu(1).any())
 
 
-def follows_from_queries_and_keys(sighting: Sighting) -> bool | None:
+def follows_from_queries_and_keys(observed: ObservedCall) -> bool | None:
     """Whether the pattern can be rebuilt; False where only the map that the model made gives its values.
 
     A fused kernel does what its arguments say. A written-out function may do anything (and return maps from
     before its last twist): what decides is which of the two gives the mixed values. None: neither does.
     """
-    scores, mixed = sighting.scores, sighting.mixed.double()
+    scores, mixed = observed.scores, observed.mixed.double()
     if scores.pattern is None:
         return True
-    if sighting.holds is not None:
+    if observed.holds is not None:
         return False  # the attention was exchanged, and its own word is all there is
     made = {
-        pattern is None: dense_mixed(replace(scores, pattern=pattern), sighting.value)
+        pattern is None: dense_mixed(replace(scores, pattern=pattern), observed.value)
         for pattern in (None, scores.pattern)
     }
     apart = {rebuilt: (one - mixed).abs().max() for rebuilt, one in made.items() if one.shape == mixed.shape}
     # Models may take their softmax in float32 whatever they compute in: allowed where nothing comes nearer.
-    for dtype in (sighting.mixed.dtype, torch.float32):
-        allowed = 64 * torch.finfo(dtype).eps * sighting.value.double().abs().max()
+    for dtype in (observed.mixed.dtype, torch.float32):
+        allowed = 64 * torch.finfo(dtype).eps * observed.value.double().abs().max()
         for rebuilt, difference in apart.items():
             if bool(difference <= allowed):
                 return rebuilt
@@ -256,7 +256,7 @@ _FEEDS = "mlp|moe|feedforward|ffn|expert"
 _ATTENDS = re.compile(r"attention|attn", re.IGNORECASE)
 
 
-def kind_of(census: Census, number: int, told: str | None = None) -> str:
+def kind_of(census: CallLog, number: int, told: str | None = None) -> str:
     """The kind of a block in which no softmax attention was seen. `told` is what the configuration calls it."""
     inside = [census.calls[one] for one in census.within(number)]
     classes = [call.class_name.lower() for call in inside]
@@ -280,7 +280,7 @@ def told_kinds(config: object) -> tuple[str, ...]:
     return ()
 
 
-def unseen_attention(census: Census, number: int | None = None) -> tuple[str, ...]:
+def unseen_attention(census: CallLog, number: int | None = None) -> tuple[str, ...]:
     """Classes that are called attention and ran without any attention in sight, in one block or in the whole run."""
     calls = range(len(census.calls)) if number is None else census.within(number)
     seen = {inside for attention in census.attention for inside in attention.inside}

@@ -22,12 +22,12 @@ from transformers.modeling_utils import AttentionInterface
 
 from attnscope.core.errors import RefusalError
 from attnscope.data.frame import PassedOn
-from attnscope.hf.seeing.masks import MaskReader, Rule
-from attnscope.hf.seeing.primitives import FusedCall, FusedWatch, looking_away
-from attnscope.hf.seeing.sighting import Sighting, Told, as_told, listening
+from attnscope.hf.intercepting.masks import MaskReader, Rule
+from attnscope.hf.intercepting.observed_call import ObservedCall, VariantReport, collecting_reports, with_report
+from attnscope.hf.intercepting.torch_calls import FusedCall, FusedWatch, unwatched
 from attnscope.matrix.scores import Scores
 
-Receiver = Callable[[nn.Module, Sighting], None]
+Receiver = Callable[[nn.Module, ObservedCall], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +45,13 @@ _CHANGING = Lock()
 
 
 @contextmanager
-def watched_interface(
+def watched_registry(
     ours: Callable[[nn.Module], bool],
     masks: MaskReader,
     seen: Receiver,
     as_pattern: Callable[[nn.Module], bool],
 ) -> Iterator[None]:
-    """While active, `seen(module, sighting)` follows every attention call of modules that are `ours`.
+    """While active, `seen(module, observed)` follows every attention call of modules that are `ours`.
 
     `as_pattern` says for which modules the logits cannot be rebuilt from queries and keys, so that the map the model
     itself made is handed on. Contexts may overlap in any order: the registry is wrapped once, for all watchers, and is
@@ -91,13 +91,13 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
                 return function(module, query, key, value, attention_mask, *rest, **more)
             _refuse_unreadable(module, attention_mask, implementation)
             calls: list[FusedCall] = []
-            with FusedWatch(calls.append), looking_away(), listening() as heard:
+            with FusedWatch(calls.append), unwatched(), collecting_reports() as heard:
                 result = function(module, query, key, value, attention_mask, *rest, **more)
             told = heard[-1] if heard else None
             inner = _own_call(calls, told)
             asked = more | {"flash": inner is None and function is not default and "flash" in str(implementation)}
             mixed = _by_head(query.shape[1], result[0].detach())
-            with looking_away():
+            with unwatched():
                 for watcher in watchers:
                     maps = result[1] if watcher.as_pattern(module) else None
                     scores = interface_scores(
@@ -105,10 +105,10 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
                     )
                     values = value.detach()[:, :, : scores.key.shape[2]]
                     passed_on = PassedOn(result[0], partial(_by_head, query.shape[1]))
-                    sighting = Sighting(scores, values, mixed, "interface", (query, value), passed_on=passed_on)
+                    observed = ObservedCall(scores, values, mixed, "interface", (query, value), passed_on=passed_on)
                     if told is not None:
-                        sighting = as_told(sighting, told, calls, watcher.masks)
-                    watcher.seen(module, sighting)
+                        observed = with_report(observed, told, calls, watcher.masks)
+                    watcher.seen(module, observed)
             return result
 
         return attend
@@ -116,7 +116,7 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
     return get_interface
 
 
-def _own_call(calls: list[FusedCall], told: Told | None) -> FusedCall | None:
+def _own_call(calls: list[FusedCall], told: VariantReport | None) -> FusedCall | None:
     """The fused call that is the model's attention. One that an exchanged pattern makes inside itself (the blocks of a
     local window, say) is another thing, with keys of its own."""
     if told is not None and told.logits_of is not None:

@@ -23,8 +23,8 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.frame import AttentionFrame
 from attnscope.hf.anatomy.anatomy import Anatomy, Site
 from attnscope.hf.anatomy.example import Batch, example_batch, run
+from attnscope.hf.intercepting.restoring import Restoring
 from attnscope.hf.loading.classes import positions_of
-from attnscope.hf.seeing.restoring import Restoring
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.matrix.scores import Scores
 
@@ -88,7 +88,7 @@ def probe_of(model: nn.Module, found: Anatomy, site: Site, tokens: int, example_
 
 
 @dataclass(frozen=True, eq=False)
-class Turning:
+class PositionMaps:
     """The maps T_p of queries and of keys, as the entries that are not zero, and the attention call they led to."""
 
     scores: Scores
@@ -118,7 +118,7 @@ class Turning:
 
 
 @torch.no_grad()
-def measured_turning(probe: Probe, outputs: tuple[Output, Output], heads: tuple[int, int]) -> Turning:
+def measured_position_maps(probe: Probe, outputs: tuple[Output, Output], heads: tuple[int, int]) -> PositionMaps:
     """T_p for every position that the head has a row for and the model has a place for."""
     dim = outputs[0].dim
     basis = torch.eye(dim, dtype=torch.float64)
@@ -137,7 +137,7 @@ def measured_turning(probe: Probe, outputs: tuple[Output, Output], heads: tuple[
             group_of[columns] = number
         row, column = at[which]
         entries.append(arrived[which][group_of[column], :, row].T)  # [token, entry]
-    return Turning(scores, tokens, (at[0][0], at[1][0]), (at[0][1], at[1][1]), (entries[0], entries[1]))
+    return PositionMaps(scores, tokens, (at[0][0], at[1][0]), (at[0][1], at[1][1]), (entries[0], entries[1]))
 
 
 def _arrived(

@@ -1,7 +1,7 @@
 """From a torch-level attention call to one shape for everybody: `[batch, head, query, ...]`.
 
 Models lay their heads out in many ways: grouped keys, heads folded into the batch, sequence first,
-einsum with letters of their own. A `Sighting` is the same call in the one layout that frames use.
+einsum with letters of their own. A `ObservedCall` is the same call in the one layout that frames use.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from attnscope.core.errors import RefusalError
 from attnscope.data.frame import PassedOn
-from attnscope.hf.seeing.masks import MaskReader
-from attnscope.hf.seeing.primitives import FusedCall, Product, WrittenOutCall, mixing_axes
+from attnscope.hf.intercepting.masks import MaskReader
+from attnscope.hf.intercepting.torch_calls import FusedCall, Product, WrittenOutCall, mixing_axes
 from attnscope.matrix.scores import Scores
 from attnscope.matrix.visibility import for_every_head
 
@@ -30,7 +30,7 @@ from attnscope.matrix.visibility import for_every_head
 
 
 @dataclass(frozen=True)
-class Weights:
+class ReportedPattern:
     """A pattern that is not softmax's: how to write it out, who sees whom, and which statistics of it hold."""
 
     write_out: Callable[[], Float[Tensor, "batch head query key"]]
@@ -42,38 +42,38 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Told:
+class VariantReport:
     """What was done in one call, where it is not what its arguments say."""
 
     value: Float[Tensor, "batch kv_head key value_dim"] | None = None  # the values that were mixed
     attended: Float[Tensor, "batch query head value_dim"] | None = None  # A V, of which something else was made
     gate: Float[Tensor, "batch token head gates"] | None = None  # what heads, or values, were multiplied by
-    weights: Weights | None = None
+    weights: ReportedPattern | None = None
     logits_of: tuple[int, ...] | None = None  # heads whose queries and keys are those of the last fused call
     unseen: str | None = None  # a sentence: why nobody can look at this attention
 
 
 class _Listening(local):
     def __init__(self) -> None:
-        self.ears: list[list[Told]] = []
+        self.ears: list[list[VariantReport]] = []
 
 
 _LISTENING = _Listening()
 
 
-def tell(told: Told) -> None:
+def report(told: VariantReport) -> None:
     """Said to the innermost listener of this thread, if there is one."""
     if _LISTENING.ears:
         _LISTENING.ears[-1].append(told)
 
 
-def somebody_listens() -> bool:
+def is_observed() -> bool:
     return bool(_LISTENING.ears)
 
 
 @contextmanager
-def listening() -> Iterator[list[Told]]:
-    heard: list[Told] = []
+def collecting_reports() -> Iterator[list[VariantReport]]:
+    heard: list[VariantReport] = []
     _LISTENING.ears.append(heard)
     try:
         yield heard
@@ -82,7 +82,7 @@ def listening() -> Iterator[list[Told]]:
 
 
 @dataclass(frozen=True)
-class Sighting:
+class ObservedCall:
     """One attention call as it was seen."""
 
     scores: Scores
@@ -98,7 +98,7 @@ class Sighting:
     rows: Bool[Tensor, "batch query"] | None = None  # queries that this call answers, where another answers the rest
 
 
-def sight_fused(call: FusedCall, masks: MaskReader) -> Sighting:
+def observe_fused(call: FusedCall, masks: MaskReader) -> ObservedCall:
     """A fused call outside any registry. Without a head axis there is one head."""
     query, key, value, output = (
         t.detach() if t.ndim == 4 else t.detach().unsqueeze(-3).flatten(0, -4)
@@ -118,14 +118,14 @@ def sight_fused(call: FusedCall, masks: MaskReader) -> Sighting:
         bias=rule.bias,
         lse=call.lse,
     )
-    return Sighting(scores, value, output.transpose(1, 2), "sdpa", passed_on=PassedOn(call.output, _of_fused))
+    return ObservedCall(scores, value, output.transpose(1, 2), "sdpa", passed_on=PassedOn(call.output, _of_fused))
 
 
 def _of_fused(output: Float[Tensor, " ..."]) -> Float[Tensor, "batch query heads value_dim"]:
     return (output if output.ndim == 4 else output.unsqueeze(-3).flatten(0, -4)).transpose(1, 2)
 
 
-def sight_written_out(call: WrittenOutCall, heads: int | None, batch: int | None) -> Sighting:
+def observe_written_out(call: WrittenOutCall, heads: int | None, batch: int | None) -> ObservedCall:
     """A call whose pattern the model made. `heads` or `batch` tells how to unfold a melted leading axis."""
     inputs, out = call.equation.split("->")
     left, right = inputs.split(",")
@@ -148,7 +148,7 @@ def sight_written_out(call: WrittenOutCall, heads: int | None, batch: int | None
         scale=queries.shape[-1] ** -0.5 if queries.shape[-1] else 1.0,
         pattern=pattern,
     )
-    return Sighting(scores, value, laid_out(call.output), "softmax", passed_on=PassedOn(call.output, laid_out))
+    return ObservedCall(scores, value, laid_out(call.output), "softmax", passed_on=PassedOn(call.output, laid_out))
 
 
 def _permute(tensor: Shaped[Tensor, " ..."], have: str, want: str) -> Shaped[Tensor, " ..."]:
@@ -196,10 +196,10 @@ def _factors(
     return (queries, keys) if fits and torch.is_floating_point(queries) else nothing
 
 
-# A sighting put right by what the attention function itself told of its call.
+# A observed put right by what the attention function itself told of its call.
 
 
-def as_told(seen: Sighting, told: Told, calls: Sequence[FusedCall], masks: MaskReader) -> Sighting:
+def with_report(seen: ObservedCall, told: VariantReport, calls: Sequence[FusedCall], masks: MaskReader) -> ObservedCall:
     """Values, A V, pattern, or queries and keys, where they are others than the call's arguments say."""
     if told.unseen is not None:
         raise RefusalError(told.unseen)
@@ -224,7 +224,7 @@ def as_told(seen: Sighting, told: Told, calls: Sequence[FusedCall], masks: MaskR
     )
 
 
-def _with_pattern(scores: Scores, weights: Weights, masks: MaskReader) -> Scores:
+def _with_pattern(scores: Scores, weights: ReportedPattern, masks: MaskReader) -> Scores:
     rule = masks.read(weights.visible, scores.query.shape[2])
     allowed = rule.allowed
     if allowed is None:  # said outright: a weight of 0 does not mean that a key is hidden

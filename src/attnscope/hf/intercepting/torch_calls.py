@@ -64,13 +64,13 @@ class Product:
 
 
 @dataclass(frozen=True)
-class SightedCall:
-    """A call of an attention that was exchanged, in the words of whoever made it: a ready `Sighting`."""
+class ReportedCall:
+    """A call of an attention that was exchanged, in the words of whoever made it: a ready `ObservedCall`."""
 
-    sighting: Any
+    observed: Any
 
 
-Seen = FusedCall | WrittenOutCall | SightedCall
+Seen = FusedCall | WrittenOutCall | ReportedCall
 
 
 def fused_attention(
@@ -168,7 +168,7 @@ class SoftmaxWatch(TorchFunctionMode):
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         _LOOKING.watches.pop()
 
-    def sighted(self, call: SightedCall) -> None:
+    def sighted(self, call: ReportedCall) -> None:
         self._seen(call)
 
     def forget(self) -> None:
@@ -268,15 +268,15 @@ def is_watched() -> bool:
     return any(not watch.muted for watch in _LOOKING.watches)
 
 
-def announce(call: SightedCall) -> None:
-    """Told to the innermost watch that is looking, as if it had seen the call itself."""
+def announce(call: ReportedCall) -> None:
+    """VariantReport to the innermost watch that is looking, as if it had seen the call itself."""
     watch = next((watch for watch in reversed(_LOOKING.watches) if not watch.muted), None)
     if watch is not None:
         watch.sighted(call)
 
 
 @contextmanager
-def looking_away() -> Iterator[None]:
+def unwatched() -> Iterator[None]:
     """No active watch of this thread sees what happens inside the context."""
     before = [(watch, watch.muted) for watch in dict.fromkeys(_LOOKING.watches)]
     for watch, _ in before:

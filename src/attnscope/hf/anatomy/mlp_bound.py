@@ -19,14 +19,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.hf.anatomy.anatomy import Anatomy, Stack
-from attnscope.hf.seeing.restoring import Restoring
+from attnscope.hf.intercepting.restoring import Restoring
 from attnscope.matrix.residual import largest_column_sum, largest_row_sum
 
 _TOKENS = 8
 
 
 @dataclass(frozen=True)
-class Perceptron:
+class MlpBound:
     """sup|phi'| ||W_1|| ||W_2|| in three induced norms."""
 
     spectral: float
@@ -62,9 +62,7 @@ class _Seen:
     inside: list[tuple[str, int]] = field(default_factory=list)
 
 
-def perceptrons(
-    model: nn.Module, found: Anatomy, stack: Stack, inputs: Mapping[str, Any]
-) -> dict[int, Perceptron] | str:
+def mlp_bounds(model: nn.Module, found: Anatomy, stack: Stack, inputs: Mapping[str, Any]) -> dict[int, MlpBound] | str:
     """By layer; or a few words on why there is no such constant."""
     own = [site.projections for site in found.sites if site.stack == stack.name]
     if any(p.query is None or p.key is None or p.value is None or p.output is None for p in own):
@@ -72,7 +70,7 @@ def perceptrons(
     attention = {m.matrix.parameter for p in own for m in (p.query, p.key, p.value) if m is not None}
     attention |= {p.output.parameter for p in own if p.output is not None}
     seen = _watch(model, stack, attention, inputs)
-    answer: dict[int, Perceptron] = {}
+    answer: dict[int, MlpBound] = {}
     for block in stack.blocks:
         maps = seen.maps.get((block.path, block.nth), [])
         if not maps:
@@ -129,7 +127,7 @@ def _linear(weight: Tensor, taken: Tensor, given: Tensor) -> _Map | None:
     return None
 
 
-def _constant(maps: list[_Map]) -> Perceptron | str:
+def _constant(maps: list[_Map]) -> MlpBound | str:
     if len(maps) != 2 or maps[0].matrix.shape[1] != maps[1].matrix.shape[0]:
         return "its MLP is not two linear maps (a gated one has no Lipschitz constant)"
     before, after = maps[0].given, maps[1].taken
@@ -137,7 +135,7 @@ def _constant(maps: list[_Map]) -> Perceptron | str:
     if slope is None:
         return "the activation of its MLP is not known"
     first, second = (m.matrix.double() for m in maps)
-    return Perceptron(
+    return MlpBound(
         *(float(slope * norm(first) * norm(second)) for norm in (_spectral, largest_column_sum, largest_row_sum))
     )
 
