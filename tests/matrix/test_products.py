@@ -17,10 +17,7 @@ from attnscope.matrix.scores import Scores
 
 def make(seed: int, rows: int, keys: int, **rule: Any) -> Scores:
     generator = torch.Generator().manual_seed(seed)
-    query, key = (
-        torch.randn(2, 4, rows, 8, generator=generator),
-        torch.randn(2, 2, keys, 8, generator=generator),
-    )
+    query, key = (torch.randn(2, 4, rows, 8, generator=generator), torch.randn(2, 2, keys, 8, generator=generator))
     return Scores(query, key, 0.5, **rule)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscope.matrix.quadratic_form import dominance, form_norms, quadratic_form, without_silu
+from attnscope.matrix.spectrum import dominance, form_norms, quadratic_form, without_silu
 
 EXACT = 1e-10  # sums of at most 7 x 11 x 7 products of size one in float64: some 1e-13
 

@@ -75,11 +75,7 @@ def assert_agree(found: dict[str, Tensor], truth: dict[str, Tensor], rows: int, 
         assert torch.isfinite(value).all(), name
         assert name == "row_top_logit" or (value >= 0).all(), name
         torch.testing.assert_close(
-            value.double(),
-            truth[name].double(),
-            rtol=0,
-            atol=reach.get(name, 1e-6),
-            msg=f"{name}: {{}}".format,
+            value.double(), truth[name].double(), rtol=0, atol=reach.get(name, 1e-6), msg=f"{name}: {{}}".format
         )
 
 
@@ -157,12 +153,7 @@ def test_many_tiles(monkeypatch: pytest.MonkeyPatch, lse_from: str) -> None:
             if lse_from == "kernel" and scores.window is None:
                 value = torch.zeros_like(scores.key)
                 _, lse = attend_with_lse(
-                    scores.query,
-                    scores.key,
-                    value,
-                    is_causal=scores.causal,
-                    scale=scores.scale,
-                    enable_gqa=True,
+                    scores.query, scores.key, value, is_causal=scores.causal, scale=scores.scale, enable_gqa=True
                 )
                 scores = replace(scores, lse=lse)
             check_routes(scores, query_mask, key_mask)

@@ -84,10 +84,7 @@ def test_padding_is_invisible(left: int):
     pattern = _pattern(5, 2, 3, 40, 40, causal=True)
     padded = torch.zeros(2, 3, 48, 48, dtype=torch.float64)
     padded[:, :, left : left + 40, left : left + 40] = pattern
-    padded[:, :, :left, :], padded[:, :, left + 40 :, 0] = (
-        0.125,
-        9.0,
-    )  # what padded rows look at is nobody's concern
+    padded[:, :, :left, :], padded[:, :, left + 40 :, 0] = (0.125, 9.0)  # what padded rows look at is nobody's concern
     mask = torch.zeros(2, 48, dtype=torch.bool)
     mask[:, left : left + 40] = True
     torch.testing.assert_close(_contraction(padded, mask, mask), _contraction(pattern), rtol=1e-7, atol=0.0)

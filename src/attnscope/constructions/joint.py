@@ -213,10 +213,7 @@ def _circle(pattern: Pattern, width: int, accuracy: Accuracy) -> Factors:
     fall = 1 - np.cos(step)
     # sum |cos cos| + |sin sin| is at most 1; where rounding eats the fall, no length helps
     fall = max(fall - 2 * rounding_of_one(accuracy.dtype, width), 0.1 * fall)
-    length = max(
-        (0.5 + np.log(4 / accuracy.leak)) / fall,
-        1 + np.log(2 * pattern.n_keys / accuracy.leak),
-    )
+    length = max((0.5 + np.log(4 / accuracy.leak)) / fall, 1 + np.log(2 * pattern.n_keys / accuracy.leak))
     queries = length * keys[pattern.columns]
     failing = _certified_failing(torch.from_numpy(queries), torch.from_numpy(keys), pattern, accuracy)
     notes = {"iterations": 0, "attempts": 0, "converged": failing == 0, "failing": failing, "circle": len(used)}

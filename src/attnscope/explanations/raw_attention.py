@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.explanation import explanation
+from attnscope.matrix.products import mean_pattern_from_left
 from attnscope.matrix.relevance import AttentionCall
-from attnscope.matrix.statistics import mean_pattern_from_left
 
 
 @explanation(

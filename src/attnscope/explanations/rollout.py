@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.explanation import explanation
+from attnscope.matrix.products import mean_pattern_from_left, mean_row_mass
 from attnscope.matrix.relevance import AttentionCall
-from attnscope.matrix.statistics import mean_pattern_from_left, mean_row_mass
 
 
 @explanation(

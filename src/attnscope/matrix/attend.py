@@ -1,9 +1,8 @@
-"""Fused attention that also hands out each row's log-sum-exp, with the very output the model would have had.
+"""Fused attention that also returns each row's log-sum-exp, with the very output of the model's own call.
 
-`torch.nn.functional.scaled_dot_product_attention` computes the log-sum-exp of every row and throws it away.
-The functions under it return it. `attend_with_lse` asks torch which of its kernels it would take, and calls
-that one, so the output is equal to the bit; where torch would take a kernel without log-sum-exp, None comes
-back in its place.
+`torch.nn.functional.scaled_dot_product_attention` computes the log-sum-exp of every row and drops it. The kernels under
+it return it. `attend_with_lse` asks torch which kernel it would take and calls that one, so the output is equal to the
+bit. If that kernel has no log-sum-exp, None is returned in its place.
 """
 
 from __future__ import annotations
@@ -28,28 +27,20 @@ def attend_with_lse(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> tuple[Float[Tensor, "... query value_dim"], Float[Tensor, "batch heads query"] | None]:
-    """What `scaled_dot_product_attention` returns for the same arguments, and the log-sum-exp of its rows.
+    """Return what `scaled_dot_product_attention` returns for the same arguments, and the log-sum-exp of its rows.
 
-    A row that may see nothing has output 0 and, in torch's CPU kernel, log-sum-exp 0. From half-precision
-    inputs the CPU kernel's log-sum-exp is good to about 1e-4 only (its exponential is short), from float32 to
-    about 1e-6.
+    A row that sees nothing has output 0 and, in torch's CPU kernel, log-sum-exp 0. From half-precision inputs the CPU
+    kernel's log-sum-exp is good to about 1e-4 only (its exponential is short), from float32 to about 1e-6.
     """
     choice = torch._fused_sdp_choice(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
     if choice == SDPBackend.FLASH_ATTENTION.value and query.device.type == "cpu":
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query,
-            key,
-            value,
-            dropout_p,
-            is_causal,
-            attn_mask=additive_mask(attn_mask, query.dtype),
-            scale=scale,
+            query, key, value, dropout_p, is_causal, attn_mask=additive_mask(attn_mask, query.dtype), scale=scale
         )
         return out, lse
-    # CUDA's flash kernel wants head dimensions in eights and torch pads them silently; those calls are left
-    # to torch.
+    # CUDA's flash kernel wants head dimensions in eights and torch pads others silently: leave those calls to torch.
     if choice == SDPBackend.FLASH_ATTENTION.value and query.is_cuda and query.shape[-1] % 8 == 0:
         out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(
             query, key, value, dropout_p, is_causal, return_debug_mask=False, scale=scale
@@ -62,32 +53,14 @@ def attend_with_lse(
 
 
 def additive_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """A boolean mask as 0 / -inf, which is how torch's own fused path hands it to the kernel."""
+    """Return a boolean mask as 0 / -inf, as torch's own fused path passes it to the kernel."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask.logical_not(), float("-inf"))
 
 
-# Softmax attention with a learned sink, from one fused call: what the sink takes is known by each row's log-sum-exp.
-#
-# A sink is one more logit c in a row, whose value is 0. With l = log sum_j e^s_j and o = softmax(s) V,
-#
-#     sum_j e^s_j v_j / (e^c + sum_j e^s_j)  =  o e^l / (e^c + e^l)  =  o sigmoid(l - c)
-#
-# and the mixture of attention without it (share 1 - g) and with it (share g) is y = w o, w = (1 - g) + g sigmoid(l -
-# c).
-#
-# Backwards. The gradient of l with respect to s is softmax(s) = P, and that of o is known, so with dO = w dy
-#
-#     dS = P * (dO V^T - D) + P dl,    D = rowsum(dO * o),    dl = w' rowsum(dy * o) = (w' / w) D
-#
-# hence dS = P * (dO V^T - (1 - w'/w) D). The fused backward pass computes D itself, from the output that it is
-# handed: it is handed o (1 - w'/w), and gives the gradients of the whole. With w' = g sigmoid(l - c) sigmoid(c - l),
-# w'/w is at most 1.
-
-
 def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float) -> bool:
-    """Whether the kernel that torch would choose hands out log-sum-exps and takes them back: on CPUs it does."""
+    """Return whether torch's kernel returns log-sum-exps and takes them in its backward pass: on CPUs it does."""
     if query.device.type != "cpu":
         return False
     choice = torch._fused_sdp_choice(query, key, value, mask, 0.0, causal, scale=scale)
@@ -105,7 +78,24 @@ def sunk_attention(
     causal: bool,
     scale: float,
 ) -> Float[Tensor, "batch head query dim"]:
-    """`share` of attention with the sink, the rest without; every row must see something."""
+    """Return `share` of attention with a learned sink plus the rest without, from one fused call.
+
+    Every row must see a key. A sink is one more logit c in a row, whose value is 0. With l = log sum_j e^s_j and
+    o = softmax(s) V,
+
+        sum_j e^s_j v_j / (e^c + sum_j e^s_j)  =  o e^l / (e^c + e^l)  =  o sigmoid(l - c)
+
+    and the mixture of attention without it (share 1 - g) and with it (share g) is y = w o with
+    w = (1 - g) + g sigmoid(l - c).
+
+    Backward. The gradient of l with respect to s is softmax(s) = P, and that of o is known, so with dO = w dy
+
+        dS = P * (dO V^T - D) + P dl,    D = rowsum(dO * o),    dl = w' rowsum(dy * o) = (w' / w) D
+
+    hence dS = P * (dO V^T - (1 - w'/w) D). The fused backward pass computes D itself from the output that it is given:
+    given o (1 - w'/w), it returns the gradients of the whole. With w' = g sigmoid(l - c) sigmoid(c - l), w'/w is at
+    most 1.
+    """
     mixed: Tensor = _Sunk.apply(  # type: ignore[no-untyped-call]
         query, key, value, sink, share, additive_mask(mask, query.dtype), causal, scale
     )
@@ -135,29 +125,20 @@ class _Sunk(torch.autograd.Function):
         return weighed
 
     @staticmethod
-    def backward(context: Any, *given: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, sink, share, mask, out, lse = context.saved_tensors
         causal, scale = context.rule
-        gradient = given[0].to(out.dtype)
+        gradient = gradients[0].to(out.dtype)
         logit = lse[..., None] - sink
         kept, taken = torch.sigmoid(logit), torch.sigmoid(-logit)
         weight = (1 - share) + share * kept
         slope = share * kept * taken  # of the weight, in the log-sum-exp
-        # Where the sink takes all, nothing comes back, whatever the ratio is called.
+        # Where the sink takes everything, the gradient is 0 whatever the ratio.
         ratio = torch.where(weight > 0, slope / weight, 0.0)
         back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        to_query, to_key, to_value = back(
-            (gradient * weight).to(out.dtype),
-            query,
-            key,
-            value,
-            (out * (1 - ratio)).to(out.dtype),
-            lse,
-            0.0,
-            causal,
-            attn_mask=mask,
-            scale=scale,
-        )
+        to_out, reduced = (gradient * weight).to(out.dtype), (out * (1 - ratio)).to(out.dtype)
+        rule = {"attn_mask": mask, "scale": scale}
+        to_query, to_key, to_value = back(to_out, query, key, value, reduced, lse, 0.0, causal, **rule)
         along = (gradient * out).sum(-1, keepdim=True)
         to_sink = (-slope * along).sum((0, 2), keepdim=True)[0].to(sink.dtype)
         to_share = (-taken * along).sum((0, 2), keepdim=True)[0].to(share.dtype)

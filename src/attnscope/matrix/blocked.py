@@ -1,7 +1,6 @@
 """Attention statistics in one pass over cache-sized tiles: any kind of logit, in O(n d) memory.
 
-All statistics of a tile are taken while it is in cache, so the whole set costs about twice the matrix product
-that made it.
+All statistics of a tile are taken while it is in cache, so the whole set costs about twice its matrix product.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ from collections.abc import Collection
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.matrix.scores import Scores
+from attnscope.matrix.scores import KeyMask, QueryMask, RowValues, Scores, Statistics
 from attnscope.matrix.similarity import head_overlap, mean_cosines, sample_rows
-from attnscope.matrix.tiles import FLOOR, FORBIDDEN, VANISHING, pattern_strips, sees_any
+from attnscope.matrix.tiles import FLOOR, FORBIDDEN, VANISHING, StripValues, TileValues, pattern_strips, sees_any
 from attnscope.matrix.tiling import Strip, cut, tile_shape, width
 
 ROW_STATISTICS = (
@@ -35,38 +34,36 @@ def blocked_statistics(
     scores: Scores,
     want: Collection[str],
     *,
-    query_mask: Bool[Tensor, "batch query"],
-    key_mask: Bool[Tensor, "batch key"],
+    query_mask: QueryMask,
+    key_mask: KeyMask,
     dtype: torch.dtype,
-    lse: Float[Tensor, "batch heads query"] | None,
-) -> dict[str, Float[Tensor, " ..."]]:
-    """The wanted statistics (any of ROW_STATISTICS, `received`, `head_overlap`), added up tile by tile."""
+    lse: RowValues | None,
+) -> Statistics:
+    """Return the wanted statistics (any of ROW_STATISTICS, `received`, `head_overlap`), summed tile by tile."""
     batch, heads, rows, _ = scores.query.shape
-    # The log-sum-exp is what makes rows sum to 1; only beside a learned sink is their mass not known with it.
+    # With the log-sum-exp, rows are known to sum to 1, except beside a learned sink.
     known = lse is not None and scores.sinks is None and scores.pattern is None
     mass = sees_any(lse, query_mask).to(dtype) if lse is not None and known else None
-    # A pattern tells differences of logits, and no logit.
+    # A pattern determines differences of logits only.
     top = _TopLogits(scores, dtype) if "row_top_logit" in want and scores.pattern is None else None
     apart = ("row_top_logit", "row_mass" if known else "")
     names = [name for name in ROW_STATISTICS if name in want and name not in apart]
     table = torch.zeros(len(names), batch, heads, rows, dtype=dtype, device=scores.query.device)
-    # A column is a sum of as many parts as there are strips: float64 keeps that sum as good as its parts.
+    # A column is a sum over all strips: float64 keeps that sum as precise as its parts.
     received = torch.zeros(batch, heads, key_mask.shape[1], dtype=torch.float64, device=table.device)
     first_key = key_mask.to(torch.int8).argmax(-1).tolist()
     distances = _Distances(scores, dtype)
-    # A tile that holds whole sequences has the sampled rows of all heads in it; else they are computed apart.
+    # A tile of whole sequences holds the sampled rows of all heads; otherwise they are computed separately.
     whole = tile_shape(scores, dtype)[1:] == (heads, rows, key_mask.shape[1])
     compare = _Comparison(query_mask, heads, dtype) if "head_overlap" in want and whole else None
-    looks = {"lse": lse, "query_mask": query_mask, "noted": None if top is None else top.subtracted}
-    for strip, tiles in pattern_strips(scores, dtype, **looks):
-        # One cut through the table a strip: slicing for every statistic and tile would cost more than the
-        # sums.
+    noted = None if top is None else top.subtracted
+    for strip, tiles in pattern_strips(scores, dtype, lse=lse, query_mask=query_mask, noted=noted):
+        # Cut the table once per strip: slicing for every statistic and tile would cost more than the sums.
         columns = cut(table, slice(0, len(names)), strip.batch, strip.head, strip.row).unbind(0)
         row = dict(zip(names, columns, strict=True))
         for key, pattern, log in tiles:
             if "row_entropy" in row:
-                # -sum_j A_ij ln A_ij; with learned sinks over the real keys only, of a row that sums to less
-                # than 1
+                # -sum_j A_ij ln A_ij over the real keys; with learned sinks the row sums to less than 1.
                 row["row_entropy"].sub_(row_dot(pattern, log))
             if "row_sum_squares" in row:
                 row["row_sum_squares"].add_(row_dot(pattern, pattern))
@@ -88,46 +85,37 @@ def blocked_statistics(
                 cut(received, strip.batch, strip.head, key).add_(pattern.sum(-2))
             if compare is not None:
                 compare.add(pattern, strip.batch)
-    found = dict(zip(names, table.unbind(0), strict=True))
+    values = dict(zip(names, table.unbind(0), strict=True))
     if mass is not None and "row_mass" in want:
-        found["row_mass"] = mass
+        values["row_mass"] = mass
     if "received" in want:
-        found["received"] = received.to(dtype)
-    found = {name: torch.where(value <= VANISHING, 0.0, value) for name, value in found.items()}  # NaN stays
+        values["received"] = received.to(dtype)
+    values = {name: torch.where(value <= VANISHING, 0.0, value) for name, value in values.items()}  # NaN stays
     if top is not None:
-        found["row_top_logit"] = top.logits()
+        values["row_top_logit"] = top.logits()
     if compare is not None:
-        found["head_overlap"] = mean_cosines(compare.gram, compare.real)
+        values["head_overlap"] = mean_cosines(compare.gram, compare.real)
     elif "head_overlap" in want:
-        found["head_overlap"] = head_overlap(scores, query_mask=query_mask, dtype=dtype, lse=lse)
-    return found
+        values["head_overlap"] = head_overlap(scores, query_mask=query_mask, dtype=dtype, lse=lse)
+    return values
 
 
-def row_dot(
-    a: Float[Tensor, "batch heads rows keys"], b: Float[Tensor, "... rows keys"]
-) -> Float[Tensor, "batch heads rows"]:
-    """sum_j a_ij b_ij. NumPy has it in one pass over the cache, where torch needs a product and a sum."""
+def row_dot(a: TileValues, b: Float[Tensor, "... rows keys"]) -> StripValues:
+    """Return sum_j a_ij b_ij. NumPy does it in one pass, where torch needs a product and a sum."""
     if a.device.type == "cpu":
         return torch.from_numpy(np.vecdot(a.numpy(), b.numpy()))
     return (a * b).sum(-1)
 
 
-def _add_column(
-    total: Float[Tensor, "batch heads rows"],
-    pattern: Float[Tensor, "batch heads rows keys"],
-    columns: list[int],
-    key: slice,
-) -> None:
-    """Add to every row the mass on its sequence's column, where the tile has it."""
+def _add_column(total: StripValues, pattern: TileValues, columns: list[int], key: slice) -> None:
+    """Add to every row the mass on its sequence's column, if the tile holds it."""
     for place, column in enumerate(columns):
         if key.start <= column < key.stop:
             total[place].add_(pattern[place, ..., column - key.start])
 
 
-def _add_diagonal(
-    total: Float[Tensor, "batch heads rows"], pattern: Float[Tensor, "batch heads rows keys"], shift: int
-) -> None:
-    """Add to row r the mass on key r + shift, where the tile has it."""
+def _add_diagonal(total: StripValues, pattern: TileValues, shift: int) -> None:
+    """Add to row r the mass on key r + shift, if the tile holds it."""
     skip = max(0, -shift)
     if skip < pattern.shape[2] and shift < pattern.shape[3]:
         mass = pattern.diagonal(shift, -2, -1)
@@ -135,27 +123,27 @@ def _add_diagonal(
 
 
 class _TopLogits:
-    """The largest logit of every row: the largest ln A, and what was subtracted from the logits to get there.
+    """The largest logit of every row: the largest ln A, plus what was subtracted from the logits.
 
-    The two give the logit back also where a poor log-sum-exp was subtracted.
+    This is right even if an imprecise log-sum-exp was subtracted.
     """
 
     def __init__(self, scores: Scores, dtype: torch.dtype) -> None:
         self._log = torch.full(scores.query.shape[:3], FLOOR, dtype=dtype, device=scores.query.device)
         self.subtracted = torch.full_like(self._log, -FORBIDDEN)
 
-    def add(self, log: Float[Tensor, "some_batch some_heads rows keys"], strip: Strip) -> None:
+    def add(self, log: TileValues, strip: Strip) -> None:
         rows = cut(self._log, strip.batch, strip.head, strip.row)
         torch.maximum(rows, log.amax(-1), out=rows)
 
-    def logits(self) -> Float[Tensor, "batch heads query"]:
+    def logits(self) -> RowValues:
         return torch.where(self.subtracted >= -FORBIDDEN / 10, 0.0, self._log + self.subtracted)
 
 
 class _Comparison:
     """Inner products of the heads in each sampled row, from tiles that hold whole sequences."""
 
-    def __init__(self, query_mask: Bool[Tensor, "batch query"], heads: int, dtype: torch.dtype) -> None:
+    def __init__(self, query_mask: QueryMask, heads: int, dtype: torch.dtype) -> None:
         self._rows, self.real = sample_rows(query_mask)
         self.gram = torch.zeros(*self._rows.shape, heads, heads, dtype=dtype, device=query_mask.device)
 
@@ -167,9 +155,9 @@ class _Comparison:
 
 
 class _Distances:
-    """|i - j| on a tile. It depends on j - i alone, so one vector of 2 n numbers holds it for every tile.
+    """|i - j| on a tile. It depends on j - i alone, so one vector of 2 n numbers serves every tile.
 
-    Row i of the tile reads that vector from place j - i on: a view whose rows step back by one number each.
+    A tile is a strided view of that vector whose rows step back by one number each.
     """
 
     def __init__(self, scores: Scores, dtype: torch.dtype) -> None:
@@ -178,9 +166,7 @@ class _Distances:
         self._apart = apart.numpy() if apart.device.type == "cpu" else apart
         self._views: dict[tuple[int, int, int], np.ndarray] = {}
 
-    def dot(
-        self, pattern: Float[Tensor, "batch heads rows keys"], row: slice, key: slice
-    ) -> Float[Tensor, "batch heads rows"]:
+    def dot(self, pattern: TileValues, row: slice, key: slice) -> StripValues:
         """sum_j A_ij |i - j|"""
         if isinstance(self._apart, Tensor):
             i = torch.arange(row.start, row.stop, device=pattern.device)[:, None]

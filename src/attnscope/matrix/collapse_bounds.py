@@ -1,4 +1,6 @@
-"""How much of the differences between tokens one attention layer can leave: bounds, to print beside the truth.
+"""How much of the differences between tokens one attention call can leave: bounds, to print beside the truth.
+
+Patterns are given by their products x -> A x and y -> A^T y only (`Product`), on tensors [batch head row column].
 
 SA(X) = sum_h P_h X W_h + 1 b^T, P_h = softmax(s X W_QK,h X^T + ...), s the scale. diam(X) = max_ij |x_i - x_j|_2,
 tau(P) half the largest l1 distance between two rows of P. Norms without a name are spectral.
@@ -11,15 +13,15 @@ tau(P) half the largest l1 distance between two rows of P. Norms without a name 
 (c) diam(SA(X)) <= c diam(X)^3 with c = sum_h s ||W_QK,h|| ||W_h|| / 4, from (a), (b) and tanh x <= x: no condition.
 (d) with a skip, diam(X) - k diam(N) <= diam(X + SA(N)) <= diam(X) + k diam(N), k = sum_h tau(P_h) ||W_h|| and N what
     attention reads (X itself, or a norm of it): a triangle inequality on the two tokens farthest apart. Without norms
-    and with k < 1 a layer with a skip cannot collapse its input.
+    and with k < 1 a block with a skip cannot collapse its input.
 
-The paper's own (arXiv:2103.03404, Theorem 2.2 for one layer, R = res(X), ||.||_{1,inf} the composite norm):
+The paper's own (arXiv:2103.03404, Theorem 2.2 for one block, R = res(X), ||.||_{1,inf} the composite norm):
 
     ||res(SA(X))||_{1,inf} <= (4 gamma beta H s) ||R||_{1,inf}^3,   beta = max_h ||W_QK,h||_1 ||W_h||_{1,inf},
 
 if every row of E_h = s R W_QK,h R^T spreads by at most 1.256; gamma = sqrt(sum_i D_ii / max_i D_ii) <= sqrt(n), D_ii
-the spread of row i. It speaks of the residual about the best token; where residuals are taken about the mean, they can
-be larger by a factor of up to 2 (1 - 1/n), far below the slack of the theorem.
+the spread of row i. It is about the residual around the best token; residuals around the mean can be larger by a factor
+of up to 2 (1 - 1/n), far below the slack of the theorem.
 
 (b), (c) and the paper's need logits that are a plain product of tokens: no rotation, no mask, no position bias.
 
@@ -45,25 +47,25 @@ from attnscope.matrix.residual import composite_norm, largest_column_sum, residu
 from attnscope.matrix.similarity import diameter
 from attnscope.matrix.spectrum import Product, incoherent_columns, leading_singular_values
 
-# What a pattern whose rows sum to one does to differences between tokens: how much of them it leaves.
-#
-# The patterns are known by their products x -> A x and y -> A^T y only (`Product`), on tensors [batch head
-# row column].
-
-# Exact up to 56 keys, and to rounding where singular values are apart. On random softmax patterns, which
-# have no gap below the first value, the second came out short by at most 3e-8 at 256 tokens, 0.02% at 1024 (6 draws
-# each) and 0.2% at 2048 (2 draws); 8 steps left 0.2%, 1.2% and 1.1%. Values are never too large, so a contraction may
-# be understated by that much.
+# Exact up to 56 keys, and to rounding where singular values are apart. On random softmax patterns, which have no gap
+# below the first value, the second came out short by at most 3e-8 at 256 tokens, 0.02% at 1024 (6 draws each) and 0.2%
+# at 2048 (2 draws); 8 steps left 0.2%, 1.2% and 1.1%. Values are never too large, so a contraction may be understated.
 BLOCK_COLUMNS = 4
 STEPS = 14
 _DOBRUSHIN_ROWS = 64
+SPREAD_LIMIT = 1.256
+
+Tokens = Float[Tensor, "batch token width"]
+Patterns = Float[Tensor, "batch head query key"]
+HeadWeights = Float[Tensor, "head width dim"]
+QueryMask = Bool[Tensor, "batch query"]
+KeyMask = Bool[Tensor, "batch key"]
 
 
 def dobrushin(pattern: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch"]:
-    """tau(P), half the largest l1 distance of two rows: 0 if all rows are equal, 1 if two are disjoint.
+    """Return tau(P), half the largest l1 distance of two rows: 0 if all rows are equal, 1 if two are disjoint.
 
-    diam(P X) <= tau(P) diam(X) in every norm: two rows p, q share the mass min(p, q), and what they do not
-    share, of size tau each, averages tokens that are at most diam(X) apart.
+    diam(P X) <= tau(P) diam(X) in every norm, by (a).
     """
     rows = pattern.shape[-2]
     blocks = [
@@ -77,13 +79,13 @@ def pattern_singular_values(
     apply: Product,
     apply_transposed: Product,
     *,
-    query_mask: Bool[Tensor, "batch query"],
-    key_mask: Bool[Tensor, "batch key"],
+    query_mask: QueryMask,
+    key_mask: KeyMask,
     heads: int,
     dtype: torch.dtype = torch.float32,
     count: int = 2,
 ) -> Float[Tensor, "batch head count"]:
-    """The largest singular values of every head's pattern among real queries and keys (arXiv:2410.07799)."""
+    """Return the largest singular values of every head's pattern among real queries and keys (arXiv:2410.07799)."""
     keep_query, keep_key = _keep(query_mask), _keep(key_mask)
     return leading_singular_values(
         lambda x: keep_query(apply(keep_key(x))),
@@ -98,18 +100,17 @@ def centred_contraction(
     apply: Product,
     apply_transposed: Product,
     *,
-    query_mask: Bool[Tensor, "batch query"],
-    key_mask: Bool[Tensor, "batch key"],
+    query_mask: QueryMask,
+    key_mask: KeyMask,
     heads: int,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "batch head"]:
-    """The factor sqrt(lambda) in d_M(A X) <= sqrt(lambda) d_M(X) (arXiv:2202.08625).
+    """Return the factor sqrt(lambda) in d_M(A X) <= sqrt(lambda) d_M(X) (arXiv:2202.08625).
 
-    With C = I - ee^T, e = 1/sqrt(n), the distance to the one-token subspace is d_M(X) = ||C X||_F. Rows of
-    A sum to one, so A e = e and C A = C A C: hence C A X = (C A)(C X) and d_M(A X) <= ||C A||_2 d_M(X),
-    where ||C A||_2^2 is the largest eigenvalue lambda of A^T C A. Taken as ||C A C||_2, which is the same
-    number, and remains the contraction of centred tokens where a learned sink makes rows sum to less than
-    one. Causal patterns may have a factor above 1.
+    With C = I - ee^T, e = 1/sqrt(n), the distance to the one-token subspace is d_M(X) = ||C X||_F. Rows of A sum to
+    one, so A e = e and C A = C A C: hence C A X = (C A)(C X) and d_M(A X) <= ||C A||_2 d_M(X), where ||C A||_2^2 is the
+    largest eigenvalue lambda of A^T C A. Computed as ||C A C||_2, which is the same number, and remains the contraction
+    of centred tokens where a learned sink makes rows sum to less than one. Causal patterns may have a factor above 1.
     """
     centre_query, centre_key = _centre(query_mask), _centre(key_mask)
     values = leading_singular_values(
@@ -122,10 +123,8 @@ def centred_contraction(
     return values[..., 0]
 
 
-def _start(
-    key_mask: Bool[Tensor, "batch key"], heads: int, dtype: torch.dtype
-) -> Float[Tensor, "batch head key block"]:
-    """The same start wherever padding stands: rows are numbered from the first real key."""
+def _start(key_mask: KeyMask, heads: int, dtype: torch.dtype) -> Float[Tensor, "batch head key block"]:
+    """Return a start that padding does not change: rows are numbered from the first real key."""
     columns = incoherent_columns(key_mask.shape[-1], BLOCK_COLUMNS).to(key_mask.device, dtype)
     columns[:, 0] = 1.0  # A 1 = 1: the constant vector is nearly the first singular vector
     number = (key_mask.cumsum(dim=-1) - 1).clamp_min(0)
@@ -149,15 +148,9 @@ def _centre(mask: Bool[Tensor, "batch row"]) -> Callable[[Tensor], Tensor]:
     return centre
 
 
-SPREAD_LIMIT = 1.256
-
-Tokens = Float[Tensor, "batch token width"]
-Patterns = Float[Tensor, "batch head query key"]
-
-
 @dataclass(frozen=True)
 class HeadNorms:
-    """What the bounds need to know of a layer's weights: spectral norms of every head, and the paper's beta."""
+    """The weights of a block as the bounds need them: spectral norms of every head, and the paper's beta."""
 
     query_key: Float[Tensor, " head"]
     mixing: Float[Tensor, " head"]  # ||W_h||, W_h = W_V,h W_O,h
@@ -169,12 +162,12 @@ class HeadNorms:
 
 
 def head_norms(
-    query: Float[Tensor, "head width dim"],
-    key: Float[Tensor, "head width dim"],
+    query: HeadWeights,
+    key: HeadWeights,
     value: Float[Tensor, "head width value_dim"],
     output: Float[Tensor, "head value_dim width"],
 ) -> HeadNorms:
-    """In float64; a head's width x width products exist one at a time."""
+    """Compute the norms in float64; width x width products exist for one head at a time."""
     query, key, value, output = (t.double() for t in (query, key, value, output))
     beta = max(
         float(largest_column_sum(q @ k.T) * composite_norm(v @ o))
@@ -183,10 +176,8 @@ def head_norms(
     return HeadNorms(product_norm(query, key.mT), product_norm(value, output), beta)
 
 
-def product_norm(
-    left: Float[Tensor, "head width dim"], right: Float[Tensor, "head dim width2"]
-) -> Float[Tensor, " head"]:
-    """||L R|| without L R: with L = Q_1 R_1 and R^T = Q_2 R_2 it is the norm of the small R_1 R_2^T."""
+def product_norm(left: HeadWeights, right: Float[Tensor, "head dim width2"]) -> Float[Tensor, " head"]:
+    """Return ||L R|| without L R: with L = Q_1 R_1 and R^T = Q_2 R_2 it is the norm of the small R_1 R_2^T."""
     first, second = torch.linalg.qr(left).R, torch.linalg.qr(right.mT).R
     norms: Tensor = torch.linalg.matrix_norm(first @ second.mT, 2)
     return norms
@@ -199,7 +190,7 @@ def mixing_strength(patterns: Patterns, norms: HeadNorms) -> Float[Tensor, " bat
 
 
 def birkhoff_bound(tokens: Tokens, norms: HeadNorms, scale: float) -> Float[Tensor, "batch head"]:
-    """(b): a bound on tau of every head before any pattern is seen."""
+    """Return (b): a bound on tau of every head that needs no pattern."""
     return torch.tanh(scale * norms.query_key * diameter(tokens)[:, None] ** 2 / 4)
 
 
@@ -210,7 +201,7 @@ def cubic_constant(norms: HeadNorms, scale: float) -> float:
 
 @dataclass(frozen=True)
 class PaperBound:
-    """Theorem 2.2 for one layer and every sequence: residual <= factor * before^3 if spread <= 1.256."""
+    """Theorem 2.2 for one block and every sequence: residual <= factor * before^3 if spread <= 1.256."""
 
     factor: Float[Tensor, " batch"]  # 4 gamma beta H s
     before: Float[Tensor, " batch"]  # ||R||_{1,inf}
@@ -221,13 +212,7 @@ class PaperBound:
         return self.factor * self.before**3
 
 
-def paper_bound(
-    tokens: Tokens,
-    query: Float[Tensor, "head width dim"],
-    key: Float[Tensor, "head width dim"],
-    norms: HeadNorms,
-    scale: float,
-) -> PaperBound:
+def paper_bound(tokens: Tokens, query: HeadWeights, key: HeadWeights, norms: HeadNorms, scale: float) -> PaperBound:
     residual = residual_about_mean(tokens).double()
     # E_h = s (R W_Q)(R W_K)^T, head by head
     left = torch.einsum("btw,hwd->bhtd", residual, query.double())
@@ -241,12 +226,12 @@ def paper_bound(
 
 
 def stacked(factor: float, before: float, layers: int) -> list[float]:
-    """log10 of f^((3^l - 1)/2) r^(3^l) for l = 0..layers: l cubic steps r -> f r^3."""
+    """Return log10 of f^((3^l - 1)/2) r^(3^l) for l = 0..layers: l cubic steps r -> f r^3."""
     return chained([factor] * layers, before)
 
 
 def chained(factors: list[float], before: float) -> list[float]:
-    """log10 after each of the steps r -> f_l r^3, from r = `before`; minus infinity where it is exactly zero."""
+    """Return log10 after each of the steps r -> f_l r^3, from r = `before`; -inf for zero."""
     values = [_log10(before)]
     for factor in factors:
         values.append(_log10(factor) + 3 * values[-1])
@@ -258,12 +243,12 @@ def _log10(value: float) -> float:
 
 
 def collapse_order(values: list[float], floor: float) -> tuple[float, int]:
-    """p in r_{l+1} ~ r_l^p, fitted over consecutive values above the floor, and how many pairs there were."""
+    """Fit p in r_{l+1} ~ r_l^p over consecutive values above the floor; return also the number of pairs."""
     return power([(a, b) for a, b in pairwise(values) if floor < a < 1 and b > floor])
 
 
 def power(pairs: list[tuple[float, float]]) -> tuple[float, int]:
-    """p in b ~ a^p by least squares on logarithms, and the number of pairs; NaN where they cannot say."""
+    """Fit p in b ~ a^p by least squares on logarithms; return also the number of pairs. NaN if there are too few."""
     known = [(a, b) for a, b in pairs if a > 0 and b > 0]
     if len(known) < 2:
         return float("nan"), len(known)

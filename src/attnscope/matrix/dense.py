@@ -1,7 +1,6 @@
 """The slow, obvious computation of the attention pattern and its statistics: the reference for the fast ones.
 
-It builds the whole n x n pattern in float64 and reads each statistic off its definition. Use it for short
-sequences.
+It builds the whole n x n pattern in float64 and reads each statistic off its definition. Use it for short sequences.
 """
 
 from __future__ import annotations
@@ -9,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnscope.matrix.scores import Scores
+from attnscope.matrix.scores import KeyMask, Maps, QueryMask, RowValues, Scores, Statistics
 from attnscope.matrix.similarity import sample_rows
 
 
-def dense_pattern(scores: Scores) -> Float[Tensor, "batch heads query key"]:
+def dense_pattern(scores: Scores) -> Maps:
     """A in float64; rows that may see nothing are 0."""
     if scores.pattern is not None:
         return scores.pattern.double()
@@ -28,7 +26,7 @@ def dense_pattern(scores: Scores) -> Float[Tensor, "batch heads query key"]:
     return pattern.nan_to_num(0.0)
 
 
-def dense_logits(scores: Scores) -> Float[Tensor, "batch heads query key"]:
+def dense_logits(scores: Scores) -> Maps:
     """s in float64, -inf where a key may not be seen."""
     query, key = scores.query.double(), scores.key.double().repeat_interleave(scores.sharing, 1)
     s = scores.scale * query @ key.mT
@@ -44,13 +42,7 @@ def dense_logits(scores: Scores) -> Float[Tensor, "batch heads query key"]:
     return s.masked_fill(~permitted, float("-inf"))
 
 
-def dense_statistics(
-    scores: Scores,
-    want: Collection[str],
-    *,
-    query_mask: Bool[Tensor, "batch query"],
-    key_mask: Bool[Tensor, "batch key"],
-) -> dict[str, Float[Tensor, " ..."]]:
+def dense_statistics(scores: Scores, want: Collection[str], *, query_mask: QueryMask, key_mask: KeyMask) -> Statistics:
     """Every statistic straight from its definition."""
     A = dense_pattern(scores) * query_mask[:, None, :, None]
     i = torch.arange(A.shape[2], device=A.device)[:, None]
@@ -69,18 +61,17 @@ def dense_statistics(
         "received": lambda: A.sum(-2),
         "head_overlap": lambda: _overlap(A, query_mask),
     }
-    told = [name for name in want if name != "row_top_logit" or scores.pattern is None]
-    return {name: definitions[name]() for name in told}
+    return {name: definitions[name]() for name in want if name != "row_top_logit" or scores.pattern is None}
 
 
-def _top_logit(scores: Scores, query_mask: Bool[Tensor, "batch query"]) -> Float[Tensor, "batch heads query"]:
+def _top_logit(scores: Scores, query_mask: QueryMask) -> RowValues:
     """max_j s_ij; 0 for rows that are padding or see nothing."""
     top = dense_logits(scores).amax(-1)
     return top.masked_fill(top.isneginf() | ~query_mask[:, None], 0.0)
 
 
-def _overlap(A: Float[Tensor, "batch heads query key"], query_mask: Bool[Tensor, "batch query"]) -> Tensor:
-    """Cosine of each two heads, row by row over the sampled rows, and the mean of that."""
+def _overlap(A: Maps, query_mask: QueryMask) -> Tensor:
+    """Return the mean over sampled rows of the cosine of each two heads."""
     rows, real = sample_rows(query_mask)
     batch, heads = A.shape[:2]
     out = A.new_zeros(batch, heads, heads)

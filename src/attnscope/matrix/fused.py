@@ -1,4 +1,4 @@
-"""Attention statistics from fused attention calls alone: exact, O(n d) memory, no map anywhere.
+"""Attention statistics from fused attention calls alone: exact, in O(n d) memory.
 
 With s the logits, A = softmax(s) and lse the log-sum-exp of each row, which the fused kernel returns,
 
@@ -30,29 +30,29 @@ from torch.nn import functional as F
 
 from attnscope.core.errors import RefusalError
 from attnscope.matrix.attend import additive_mask
-from attnscope.matrix.scores import POINTWISE_STATISTICS, Scores, pointwise_mass
+from attnscope.matrix.scores import (
+    POINTWISE_STATISTICS,
+    KeyMask,
+    QueryMask,
+    RowValues,
+    Scores,
+    Statistics,
+    pointwise_mass,
+)
 from attnscope.matrix.visibility import Band
 
-FUSED_STATISTICS = (
-    *("row_entropy", "row_sum_squares", "row_mass", "mean_distance", "received"),
-    *POINTWISE_STATISTICS,
-)
+FUSED_STATISTICS = (*("row_entropy", "row_sum_squares", "row_mass", "mean_distance", "received"), *POINTWISE_STATISTICS)
 STRIP_ELEMENTS = 2**22
 
 
 def fused_statistics(
-    scores: Scores,
-    want: Collection[str],
-    *,
-    query_mask: Bool[Tensor, "batch query"],
-    key_mask: Bool[Tensor, "batch key"],
-    dtype: torch.dtype,
-) -> dict[str, Float[Tensor, " ..."]]:
-    """The wanted ones of FUSED_STATISTICS, for a plain scaled dot product."""
+    scores: Scores, want: Collection[str], *, query_mask: QueryMask, key_mask: KeyMask, dtype: torch.dtype
+) -> Statistics:
+    """Return the wanted statistics of FUSED_STATISTICS, for a plain scaled dot product."""
     if not scores.plain or scores.query.device.type != "cpu":
         raise RefusalError(
-            """The fused route knows plain scaled dot products on a CPU only: use route 'blocked' for
-            soft-capping, sinks, a bias, given patterns and other devices."""
+            "The fused route takes plain scaled dot products on a CPU only: use route 'blocked' for soft-capping, "
+            "sinks, a bias, given patterns and other devices."
         )
     query, key = scores.query.detach().to(dtype), scores.key.detach().to(dtype)
     scores = replace(scores, query=query, key=key, lse=None)
@@ -62,35 +62,33 @@ def fused_statistics(
     mixed, spotted, lse = _mix_keys(scores, probes)
     live = query_mask[:, None] & (lse > float("-inf"))
     lse = lse.masked_fill(~live, 0.0)
-    found: dict[str, Tensor] = {}
+    values: Statistics = {}
     if "row_entropy" in want:
-        found["row_entropy"] = lse - scores.scale * (query * mixed).sum(-1)
+        values["row_entropy"] = lse - scores.scale * (query * mixed).sum(-1)
     if "row_mass" in want:
-        found["row_mass"] = torch.ones_like(lse)
+        values["row_mass"] = torch.ones_like(lse)
     if "row_sum_squares" in want:
         doubled = attend(replace(scores, scale=2 * scores.scale), key)[1]
-        found["row_sum_squares"] = torch.exp(doubled - 2 * lse)
+        values["row_sum_squares"] = torch.exp(doubled - 2 * lse)
     if "mean_distance" in want:
         assert spotted is not None
-        found["mean_distance"] = place - spotted[..., 0]
+        values["mean_distance"] = place - spotted[..., 0]
         if scores.band.ahead != 0:
             _, halfway, half_lse = _mix_keys(replace(scores, causal=True), position[:, None])
             assert halfway is not None
             share = torch.exp(half_lse - lse)
-            found["mean_distance"] = 2 * share * (place - halfway[..., 0]) - found["mean_distance"]
+            values["mean_distance"] = 2 * share * (place - halfway[..., 0]) - values["mean_distance"]
     for name in POINTWISE_STATISTICS:
         if name in want:
-            found[name] = pointwise_mass(scores, name, key_mask=key_mask, dtype=dtype, lse=lse)
-    found = {name: torch.where(live, value, 0.0) for name, value in found.items()}
+            values[name] = pointwise_mass(scores, name, key_mask=key_mask, dtype=dtype, lse=lse)
+    values = {name: torch.where(live, value, 0.0) for name, value in values.items()}
     if "received" in want:
-        found["received"] = _received(scores, lse, live)
-    return found
+        values["received"] = _received(scores, lse, live)
+    return values
 
 
-def _mix_keys(
-    scores: Scores, probes: Float[Tensor, "key probes"] | None
-) -> tuple[Tensor, Tensor | None, Float[Tensor, "batch heads query"]]:
-    """A K and A probes from one call: probe columns stand beside K, q and k are padded with zeros."""
+def _mix_keys(scores: Scores, probes: Float[Tensor, "key probes"] | None) -> tuple[Tensor, Tensor | None, RowValues]:
+    """Return A K and A probes from one call: probe columns beside K, q and k padded with zeros."""
     if probes is None:
         mixed, lse = attend(scores, scores.key)
         return mixed, None, lse
@@ -102,16 +100,16 @@ def _mix_keys(
 
 
 def _received(
-    scores: Scores, lse: Float[Tensor, "batch heads query"], live: Bool[Tensor, " batch #heads query"]
+    scores: Scores, lse: RowValues, live: Bool[Tensor, " batch #heads query"]
 ) -> Float[Tensor, "batch heads key"]:
-    """Column sums over live rows: the attention of keys to queries, whose log-sum-exp is the answer."""
+    """Return column sums over live rows: the log-sum-exp of the attention of keys to queries."""
     key = scores.key.repeat_interleave(scores.sharing, 1)
     asking = F.pad(key, (0, 1), value=-1.0)
     asked = torch.cat([scores.scale * scores.query, lse[..., None]], -1)
     allowed = live[:, :, None, :]
     seen = None
     if scores.allowed is not None:
-        if scores.allowed.shape[2] == 1:  # the same for every query: a key is seen by all of them or by none
+        if scores.allowed.shape[2] == 1:  # the same for every query: all see a key or none does
             seen = scores.allowed[:, :, 0]
         else:
             allowed = allowed & scores.allowed.mT
@@ -122,12 +120,11 @@ def _received(
 
 def attend(
     scores: Scores, value: Float[Tensor, "batch kv_heads key value_dim"], *, band: Band | None = None
-) -> tuple[Float[Tensor, "batch heads query value_dim"], Float[Tensor, "batch heads query"]]:
-    """A V and log-sum-exp for any band and mask; -inf in the latter for rows that see nothing.
+) -> tuple[Float[Tensor, "batch heads query value_dim"], RowValues]:
+    """Return A V and log-sum-exp for any band and mask; the latter is -inf for rows that see nothing.
 
-    Open and causal bands are one call, with a mask that is the same for all queries or none. A causal band
-    that looks ahead instead of behind becomes causal when both axes are flipped. All else is cut into strips
-    of rows, whose explicit masks take a bounded amount of memory.
+    Open and causal bands take one call, if the mask is the same for all queries. A band that only looks ahead becomes
+    causal when both axes are flipped. All else is cut into strips of rows with explicit masks, in bounded memory.
     """
     band = scores.band if band is None else band
     rows, keys = scores.query.shape[2], scores.key.shape[2]
@@ -137,12 +134,8 @@ def attend(
             out, lse = _call(scores, value, allowed, causal=band.ahead == 0)
             return out, lse.masked_fill(~_sees_any(allowed, band, rows, keys, lse.device), float("-inf"))
         if band == Band(behind=0) and rows == keys:
-            flipped = replace(
-                scores,
-                query=scores.query.flip(2),
-                key=scores.key.flip(2),
-                allowed=None if allowed is None else allowed.flip(3),
-            )
+            allowed = None if allowed is None else allowed.flip(3)
+            flipped = replace(scores, query=scores.query.flip(2), key=scores.key.flip(2), allowed=allowed)
             out, lse = attend(flipped, value.flip(2), band=Band(ahead=0))
             return out.flip(2), lse.flip(2)
     return _attend_in_strips(scores, value, band)
@@ -151,7 +144,7 @@ def attend(
 def _sees_any(
     allowed: Tensor | None, band: Band, rows: int, keys: int, device: torch.device
 ) -> Bool[Tensor, "#batch #heads query"]:
-    """Which rows of an open or causal band see at least one key."""
+    """Return which rows of an open or causal band see at least one key."""
     if allowed is None:
         return torch.full((1, 1, rows), keys > 0, device=device)
     if band.ahead is None:
@@ -185,7 +178,7 @@ def _attend_in_strips(scores: Scores, value: Tensor, band: Band) -> tuple[Tensor
 
 
 def _call(scores: Scores, value: Tensor, allowed: Tensor | None, *, causal: bool) -> tuple[Tensor, Tensor]:
-    """One fused call. The CPU kernel takes a causal flag and a mask together; torch's front door does not."""
+    """Make one fused call. The CPU kernel takes a causal flag and a mask together; torch's public function does not."""
     mask = None if allowed is None else additive_mask(allowed, scores.query.dtype)
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     out, lse = kernel(scores.query, scores.key, value, 0.0, causal, attn_mask=mask, scale=scores.scale)

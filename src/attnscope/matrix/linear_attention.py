@@ -1,14 +1,21 @@
-"""Attention as a memory of fixed size: a matrix S that every token writes into and reads from (arXiv:2602.01763).
+"""Linear attention: products of features, and memories of fixed size.
+
+Features. sum_j phi(q_i).phi(k_j) v_j = phi(q_i) . (sum_j phi(k_j) v_j^T): the sum in brackets is one matrix for all
+queries, and under a causal mask one that grows by a term for every key. It grows here chunk by chunk: what lies before
+the chunk is in the matrix, what lies inside is computed directly (arXiv:2402.07901, arXiv:2009.14794). Features can be
+many more than dimensions, so they too are made for one chunk at a time. Time and memory are linear in n.
+
+A memory of fixed size is a matrix S that every token writes into and reads from (arXiv:2602.01763):
 
     sum          S_t = S_(t-1) + v_t k_t^T                            linear attention without a normaliser
-    delta rule   S_t = S_(t-1) + (v_t - S_(t-1) k_t) k_t^T            what is stored under k_t is replaced by v_t
+    delta rule   S_t = S_(t-1) + (v_t - S_(t-1) k_t) k_t^T            v_t replaces what is stored under k_t
 
 and token t reads S_t q_t. Written out over tokens, the sum is (tril(Q K^T)) V. For the delta rule let u_t = v_t -
 S_(t-1) k_t, so that S_t = sum_{s<=t} u_s k_s^T and u_t = v_t - sum_{s<t} (k_s.k_t) u_s, which is
 
     (I + tril(K K^T, -1)) U = V,     answers tril(Q K^T) U:
 
-one triangular system in place of a loop. A key shorter than 1 replaces |k|^2 of what is stored, a key of 0 nothing.
+one triangular system instead of a loop. A key shorter than 1 replaces |k|^2 of what is stored, a key of 0 nothing.
 
 How much such a memory holds. Store pairs with keys from one random orthonormal basis of width d after the other, values
 independent with mean square 1, and ask for all m of them:
@@ -31,14 +38,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-# Attention whose weights are products of features: phi(q_i) . phi(k_j), normalised; time and memory linear in n.
-#
-# sum_j phi(q_i).phi(k_j) v_j = phi(q_i) . (sum_j phi(k_j) v_j^T): the sum in brackets is one matrix for all queries,
-# and under a causal mask one that grows by a term for every key. It grows here chunk by chunk: what lies before the
-# chunk is in the matrix, what lies inside is written out (arXiv:2402.07901, arXiv:2009.14794). There can be many more
-# features than dimensions, so that they too are made for one chunk at a time.
-
 CHUNK = 64
+Queries = Float[Tensor, "*batch query dim"]
+Keys = Float[Tensor, "*batch key dim"]
+Seen = Bool[Tensor, "*#batch #query key"] | None
 Features = Callable[[Tensor], Tensor]
 """From tokens `[batch, head, token, dim]` to features `[batch, head, token, feature]`, each token by itself."""
 
@@ -53,34 +56,34 @@ def factorised_attention(
     causal: bool,
     chunk: int = CHUNK,
 ) -> Float[Tensor, "batch head query value_dim"]:
-    """Rows of weights phi(q) . phi(k) / sum over visible keys, times values. A row that sees nothing is 0.
+    """Return rows of weights phi(q) . phi(k) / sum over visible keys, times values. A row that sees nothing is 0.
 
-    `features` are those of queries and of keys, in the precision that the sums are to have.
+    `features` are those of queries and of keys, in the precision of the sums.
     """
     of_query, of_key = features
     exact = torch.promote_types(value.dtype, torch.float32)
     held = F.pad(value.to(exact), (0, 1), value=1.0)  # the last column adds the weights up
     held = held if real is None else held.masked_fill(~real[..., None], 0.0)
 
-    # Split once: the gradient of a slice is as long as the whole, so slices one by one would cost n^2 on the way back.
+    # Split once: the gradient of a slice is as long as the whole, so single slices would cost n^2 in the backward pass.
     keys_of, values_of = torch.split(key, chunk, -2), torch.split(held, chunk, -2)
     reals_of = [None] * len(keys_of) if real is None else torch.split(real, chunk, -1)
 
-    def mine(number: int) -> tuple[Tensor, Tensor]:
+    def chunk_at(number: int) -> tuple[Tensor, Tensor]:
         keys, seen = of_key(keys_of[number]), reals_of[number]
         return keys if seen is None else keys.masked_fill(~seen[..., None], 0.0), values_of[number]
 
-    before: Tensor | float = 0.0  # the sum over all keys that came before
+    before: Tensor | float = 0.0  # the sum over all earlier keys
     if not causal:
         for number in range(len(keys_of)):
-            keys, values = mine(number)
+            keys, values = chunk_at(number)
             before = before + keys.mT @ values
     parts = []
     for number, queries in enumerate(torch.split(query, chunk, -2)):
         rows = of_query(queries)
         mixed = rows @ before if isinstance(before, Tensor) else torch.zeros_like(held[..., :1, :])
         if causal and number < len(keys_of):
-            keys, values = mine(number)
+            keys, values = chunk_at(number)
             mixed = mixed + (rows @ keys.mT).tril() @ values
             before = before + keys.mT @ values
         parts.append(mixed)
@@ -91,42 +94,36 @@ def factorised_attention(
 def factorised_pattern(
     kernel: Float[Tensor, "batch head query key"], mask: Bool[Tensor, "#batch #head #query key"] | None
 ) -> Float[Tensor, "batch head query key"]:
-    """The weights themselves, from the products of all pairs."""
+    """Return the weights themselves, from the products of all pairs."""
     kernel = kernel if mask is None else kernel.masked_fill(~mask, 0.0)
     return divided(kernel, kernel.sum(-1, keepdim=True))
 
 
 def divided(weights: Float[Tensor, "*rows column"], total: Float[Tensor, "*rows 1"]) -> Float[Tensor, "*rows column"]:
-    """A row that sees nothing has nothing to divide by."""
+    """Divide rows by their totals; a row with total 0 is 0."""
     empty = total == 0
     return (weights / total.masked_fill(empty, 1.0)).masked_fill(empty, 0.0)
 
 
 def sum_memory(
-    query: Float[Tensor, "*batch query dim"],
-    key: Float[Tensor, "*batch key dim"],
-    value: Float[Tensor, "*batch key out"],
-    visible: Bool[Tensor, "*#batch #query key"] | None = None,
+    query: Queries, key: Keys, value: Float[Tensor, "*batch key out"], visible: Seen = None
 ) -> Float[Tensor, "*batch query out"]:
-    """What each query reads of the sum of the pairs it sees; None: of all."""
+    """Return what each query reads of the sum of the pairs it sees (of all pairs without a mask)."""
     products = query @ key.mT
     return (products if visible is None else products * visible) @ value
 
 
 def delta_memory(
-    query: Float[Tensor, "*batch query dim"],
-    key: Float[Tensor, "*batch key dim"],
-    value: Float[Tensor, "*batch key out"],
-    visible: Bool[Tensor, "*#batch #query key"] | None = None,
+    query: Queries, key: Keys, value: Float[Tensor, "*batch key out"], visible: Seen = None
 ) -> Float[Tensor, "*batch query out"]:
-    """The same of the delta rule. Pairs are stored in the order of the keys, and a query sees the first so many."""
+    """Return the same for the delta rule. Pairs are stored in the order of the keys; a query sees a prefix of them."""
     within = (key @ key.mT).tril(-1)  # the diagonal is taken as 1
     stored = torch.linalg.solve_triangular(within, value, upper=False, unitriangular=True)
     return sum_memory(query, key, stored, visible)
 
 
-def bounded(key: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
-    """Keys at most 1 long: then no write of the delta rule makes anything that is stored larger."""
+def bounded(key: Keys) -> Keys:
+    """Shorten keys to length 1 at most, so that no write of the delta rule makes stored values larger."""
     shortened: Tensor = key / key.norm(dim=-1, keepdim=True).clamp_min(1.0)
     return shortened
 

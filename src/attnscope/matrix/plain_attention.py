@@ -1,7 +1,7 @@
-"""Plain softmax attention in torch's fused kernel, and the two patterns that remedies subtract from it: J and a sink.
+"""Plain softmax attention in torch's fused kernel, and two patterns that remedies combine it with: J and a sink.
 
-J averages the values that a query sees: under a causal mask that is a cumulative mean, so A - J and its kin keep the
-fused kernel and add O(n d). A sink is one more logit in every row whose value is 0: it is one more key.
+J averages the values that a query sees. Under a causal mask that is a cumulative mean, so A - J and its kin keep the
+fused kernel and add O(n d). A sink is one more logit in every row whose value is 0: one more key.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.matrix.attend import sunk_attention, takes
-from attnscope.matrix.visibility import Visible, for_every_head, real_keys, scores, seen, softmax_rows
+from attnscope.matrix.visibility import (
+    Key,
+    Mixed,
+    Query,
+    Value,
+    Visible,
+    Weights,
+    for_every_head,
+    real_keys,
+    scores,
+    seen,
+    softmax_rows,
+)
 
-Mixed = Float[Tensor, "batch head query value_dim"]
+Sink = Float[Tensor, " head"]
 
 
-def plain_attention(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Mixed:
+def plain_attention(query: Query, key: Key, value: Value, *, visible: Visible, causal: bool, scale: float) -> Mixed:
     """softmax(scale Q K^T) V; a row that sees nothing is 0."""
     heads = query.shape[1]
     key, value = for_every_head(key, heads), for_every_head(value, heads)
@@ -33,46 +37,29 @@ def plain_attention(
         return F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
     mask = seen(query.shape[-2], key.shape[-2], visible, causal, query.device)
     assert mask is not None
-    # Softmax of nothing is not a number, and neither is its gradient: such a row sees all, and is then left out.
+    # Softmax over nothing is NaN, and so is its gradient: such a row sees everything, and is set to 0 afterwards.
     blind = ~mask.any(-1, keepdim=True)
     mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask | blind, scale=scale)
     return mixed.masked_fill(blind, 0.0)
 
 
-def softmax_pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Float[Tensor, "batch head query key"]:
-    """The weights of `plain_attention`, written out."""
+def softmax_pattern(query: Query, key: Key, *, visible: Visible, causal: bool, scale: float) -> Weights:
+    """Return the weights of `plain_attention`."""
     return softmax_rows(scores(query, key, visible, causal, scale))
 
 
-def uniform_pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    *,
-    visible: Visible,
-    causal: bool,
-) -> Float[Tensor, "batch head query key"]:
+def uniform_pattern(query: Query, key: Key, *, visible: Visible, causal: bool) -> Weights:
     """J: every key that a query sees weighs the same."""
     return softmax_pattern(torch.zeros_like(query), torch.zeros_like(key), visible=visible, causal=causal, scale=1.0)
 
 
 def mean_of_visible(
-    query: Float[Tensor, "batch head query dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    *,
-    visible: Visible,
-    causal: bool,
+    query: Query, value: Value, *, visible: Visible, causal: bool
 ) -> Float[Tensor, "batch head #query value_dim"]:
-    """J V without J: one mean for all queries, or the mean of all that came before; O(n d)."""
+    """Return J V in O(n d): one mean for all queries, or the mean of all earlier values."""
     queries, keys = query.shape[-2], value.shape[-2]
     plain = real_keys(visible, causal, queries)
-    if plain is None:  # another mask for each query: nothing better than adding up what each of them sees
+    if plain is None:  # each query has its own mask: add up what each sees
         mask = seen(queries, keys, visible, causal, query.device)
         assert mask is not None
         return _divided(mask.to(value.dtype) @ for_every_head(value, query.shape[1]), mask.sum(-1, keepdim=True))
@@ -91,19 +78,12 @@ def mean_of_visible(
 
 
 def attention_with_sink(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    sink: Float[Tensor, " head"] | None,
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
+    query: Query, key: Key, value: Value, sink: Sink | None, *, visible: Visible, causal: bool, scale: float
 ) -> Mixed:
     """e^s / (e^sink + sum e^s): softmax with one more key, whose logit is `sink` for every query and whose value is 0.
 
-    Without `sink` that logit is 0, and the key is 0. Else queries and keys get one more coordinate for it, and so do
-    the values, because the fused kernel wants one width for all three.
+    Without `sink` that logit is 0, and the key is 0. Otherwise queries and keys get one more coordinate for it, and so
+    do the values, because the fused kernel wants one width for all three.
     """
     heads, width = query.shape[1], value.shape[-1]
     key, value = for_every_head(key, heads), for_every_head(value, heads)
@@ -116,7 +96,7 @@ def attention_with_sink(
         value = F.pad(value, (0, 1))
     value = F.pad(value, (0, 0, 1, 0))
     if visible is None and causal:
-        # In front, the key puts every other one a place too late: a query that nobody asks for goes in front as well.
+        # The key in front shifts all others by one place, so an unused query goes in front as well.
         query = F.pad(query, (0, 0, 1, 0))
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)[..., 1:, :width]
     mask = seen(query.shape[-2], key.shape[-2] - 1, visible, causal, query.device)
@@ -125,28 +105,29 @@ def attention_with_sink(
 
 
 def attention_with_share_of_sink(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    value: Float[Tensor, "batch kv_head key value_dim"],
-    sink: Float[Tensor, " head"],
+    query: Query,
+    key: Key,
+    value: Value,
+    sink: Sink,
     share: Float[Tensor, "head 1 1"],
     *,
     visible: Visible,
     causal: bool,
     scale: float,
 ) -> Mixed:
-    """(1 - share) of attention without the sink and `share` of attention with it: one fused call where its log-sum-exp
-    can be had (`sunk_attention`), else two."""
+    """Return (1 - share) of attention without the sink plus `share` of attention with it.
+
+    This takes one fused call where the kernel returns its log-sum-exp (`sunk_attention`), else two.
+    """
     heads = query.shape[1]
     spread, values = for_every_head(key, heads), for_every_head(value, heads)
     mask = blind = None
-    if (
-        visible is not None
-        and (told := seen(query.shape[-2], key.shape[-2], visible, causal, query.device)) is not None
-    ):
-        blind = ~told.any(-1, keepdim=True)  # sees all, and is then left out, as in `plain_attention`
-        mask = told | blind
-    alone = causal and mask is None  # the mask has it already where there is one
+    if visible is not None:
+        mask = seen(query.shape[-2], key.shape[-2], visible, causal, query.device)
+        assert mask is not None
+        blind = ~mask.any(-1, keepdim=True)  # sees everything, and is set to 0 afterwards, as in `plain_attention`
+        mask = mask | blind
+    alone = causal and mask is None  # a mask already contains it
     if value.shape[-1] == query.shape[-1] and takes(query, spread, values, mask, alone, scale):
         logit = sink.to(share.dtype)[:, None, None]
         mixed = sunk_attention(query, spread, values, logit, share, mask=mask, causal=alone, scale=scale)
@@ -156,16 +137,8 @@ def attention_with_share_of_sink(
     return without + share * (within - without)
 
 
-def sink_pattern(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    sink: Float[Tensor, " head"],
-    *,
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Float[Tensor, "batch head query key"]:
-    """The weights of `attention_with_sink` on the real keys, written out."""
+def sink_pattern(query: Query, key: Key, sink: Sink, *, visible: Visible, causal: bool, scale: float) -> Weights:
+    """Return the weights of `attention_with_sink` on the real keys."""
     logits = scores(query, key, visible, causal, scale)
     extra = sink.to(logits.dtype)[None, :, None, None].expand(*logits.shape[:-1], 1)
     return torch.cat([extra, logits], -1).softmax(-1)[..., 1:]

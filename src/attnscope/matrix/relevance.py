@@ -1,17 +1,21 @@
-"""Relevance of two streams that attend to each other, s and q (words and patches): arXiv:2103.15679, equations 5 to 11.
+"""Relevance from attention and its gradient (arXiv:2103.15679), for one stream or two that attend to each other.
+
+Abar = mean over heads of (dA * A)^+ (equation 5), a few rows at a time. The gradient of the pattern needs no map: for
+O = A V, dA = dO V^T, one dot product per entry, where the paper asks a model for both n x n maps. With A = exp(s - lse)
+a tile of Abar needs the queries and dO of its rows and the keys and values of its columns. Rows that r does not touch
+are not computed: the relevance of one answer begins with a single row.
+
+Two streams s and q (words and patches), equations 6 to 11:
 
     self-attention of s      R^ss += Abar R^ss,   R^sq += Abar R^sq                                    (6, 7)
     s attends to q           R^sq += (Rbar^ss)^T Abar Rbar^qq,   R^ss += Abar R^qs                     (10, 11)
     Rbar = I + S^-1 (R - I),   S the row sums of R - I                                                 (8, 9)
 
-From R^ss = R^qq = I and R^sq = R^qs = 0, in the order in which calls happen. Where s attends to q and q to s with
-neither seeing what the other made (co-attention in parallel, as in LXMERT), both add to the maps as they were before
-either. (11) feeds R^qs back into R^ss and (10) is not linear in the maps, so that a row carried down does not do here:
-what it would have to be multiplied with are the maps themselves, at every cross-attention, on either side. So four maps
-are kept, (s + q)^2 numbers in all, for the whole model and not for every head of every layer; Abar is made of tiles,
-for one call at a time.
-
-A row sum of 0 means R = I there, and its share is 0.
+From R^ss = R^qq = I and R^sq = R^qs = 0, in the order of the calls. Where s attends to q and q to s without seeing each
+other's result (co-attention in parallel, as in LXMERT), both add to the maps as they were before either. (11) feeds
+R^qs back into R^ss and (10) is not linear in the maps, so carrying one row down is not enough here. Four maps are kept,
+(s + q)^2 numbers in all, for the whole model and not for every head of every block. A row sum of 0 means R = I there,
+and its share is 0.
 """
 
 from __future__ import annotations
@@ -25,19 +29,19 @@ from torch import Tensor
 
 from attnscope.core.errors import RefusalError
 from attnscope.matrix.scores import Scores
-from attnscope.matrix.tiles import pattern_strips
+from attnscope.matrix.tiles import TileValues, pattern_strips, precise_lse
 from attnscope.matrix.tiling import Strip, cut
 
-# One attention call of a run that ended in a number, and the gradient of that number at what the call gave.
-#
-# The gradient of the pattern itself needs no map: for O = A V, dA = dO V^T, entry by entry one dot product, where
-# arXiv:2103.15679 asks a model for both n x n maps. So queries, keys, values and dO are all that is kept of a call, O(n
-# d) numbers.
+Map = Float[Tensor, "_ _"]  # maps of one dictionary differ in size
+MOST_NUMBERS = 1 << 28  # of all maps together: 1 GB in float32
 
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """Queries of `stack` look at keys of `keys_from`; both are the same where tokens attend to each other."""
+    """One attention call of a run that ended in a number: its scores, values, and the number's gradient at A V.
+
+    Queries of `stack` look at keys of `keys_from`; both are the same in self-attention.
+    """
 
     stack: str
     keys_from: str
@@ -45,23 +49,16 @@ class AttentionCall:
     scores: Scores
     value: Float[Tensor, "batch kv_heads key value_dim"]
     gradient: Float[Tensor, "batch query heads value_dim"]  # of the number, at A V
-    sees_last: bool = True  # whether what the call before this one gave had a part in what this one reads
-    of_old_states: bool = False  # whether it reads another stream as it was before the last call that changed that one
+    sees_last: bool = True  # whether its input depends on the output of the call before
+    of_old_states: bool = False  # whether it reads an outdated state of another stream
 
     @property
     def crosses(self) -> bool:
         return self.stack != self.keys_from
 
 
-# r Abar and Abar x for Abar = mean over heads of (dA * A)^+ (arXiv:2103.15679, equation 5), a few rows at a time.
-#
-# With dA = dO V^T and A = exp(s - lse), a tile of Abar needs the queries and dO of its rows and the keys and values of
-# its columns: two products and an exponential. Nothing of size n x n is kept, and rows that r does not touch are not
-# computed: the relevance of one answer begins with a single row.
-
-
 def from_left(call: AttentionCall, r: Float[Tensor, "batch query"]) -> Float[Tensor, "batch key"]:
-    """r Abar: what rows weighed by r hand down to every key."""
+    """Return r Abar: what rows weighted by r pass down to every key."""
     out = r.new_zeros(r.shape[0], call.scores.key.shape[2])
     for strip, key, tile in _tiles(call, r.dtype, rows=r):
         weights = r[strip.batch, None, None, strip.row]
@@ -70,7 +67,7 @@ def from_left(call: AttentionCall, r: Float[Tensor, "batch query"]) -> Float[Ten
 
 
 def from_right(call: AttentionCall, x: Float[Tensor, "batch key"]) -> Float[Tensor, "batch query"]:
-    """Abar x: what every row receives of the keys' x."""
+    """Return Abar x: what every row receives of the keys' x."""
     out = x.new_zeros(x.shape[0], call.scores.query.shape[2])
     for strip, key, tile in _tiles(call, x.dtype):
         out[strip.batch, strip.row] += (tile @ x[strip.batch, None, key, None]).squeeze(-1).sum(1)
@@ -78,7 +75,7 @@ def from_right(call: AttentionCall, x: Float[Tensor, "batch key"]) -> Float[Tens
 
 
 def abar(call: AttentionCall) -> Float[Tensor, "query key"]:
-    """Abar itself, of one sequence: for streams that read each other, whose maps are kept anyway."""
+    """Return Abar of one sequence, for streams that read each other."""
     scores, dtype = call.scores, torch.promote_types(call.gradient.dtype, torch.float32)
     out = call.gradient.new_zeros(scores.query.shape[2], scores.key.shape[2], dtype=dtype)
     for strip, key, tile in _tiles(call, dtype):
@@ -88,14 +85,13 @@ def abar(call: AttentionCall) -> Float[Tensor, "query key"]:
 
 def _tiles(
     call: AttentionCall, dtype: torch.dtype, rows: Float[Tensor, "batch query"] | None = None
-) -> Iterator[tuple[Strip, slice, Float[Tensor, "some_batch some_heads rows keys"]]]:
-    """(dA * A)^+ tile by tile; strips whose `rows` are all 0 are left out. Query heads that share values share the
+) -> Iterator[tuple[Strip, slice, TileValues]]:
+    """Yield (dA * A)^+ tile by tile; strips whose `rows` are all 0 are skipped. Query heads that share values share the
     product with them."""
     scores = call.scores
     sharing = scores.query.shape[1] // call.value.shape[1]  # query heads that read the values of one head
-    lse = scores.lse if scores.lse is not None and scores.lse.dtype.itemsize >= dtype.itemsize else None
     gradient, value = call.gradient.to(dtype).transpose(1, 2), call.value.to(dtype)
-    for strip, tiles in pattern_strips(scores, dtype, lse=lse):
+    for strip, tiles in pattern_strips(scores, dtype, lse=precise_lse(scores, dtype)):
         if rows is not None and not bool(rows[strip.batch, strip.row].any()):
             continue
         shared = slice(strip.head.start // sharing, strip.head.stop // sharing)
@@ -108,12 +104,8 @@ def _tiles(
             yield strip, key, product.clamp_min_(0).mul_(pattern)
 
 
-Map = Float[Tensor, "_ _"]  # maps of one dictionary differ in size
-MOST_NUMBERS = 1 << 28  # of all maps together: 1 GB in float32
-
-
 def read_each_other(calls: Sequence[AttentionCall]) -> bool:
-    """Whether a stack reads another that reads it."""
+    """Return whether two stacks read each other."""
     crossing = {(call.stack, call.keys_from) for call in calls if call.crosses}
     return any((keys, stack) in crossing for stack, keys in crossing)
 
@@ -121,18 +113,18 @@ def read_each_other(calls: Sequence[AttentionCall]) -> bool:
 def of_two_streams(
     calls: Sequence[AttentionCall], start: dict[str, Float[Tensor, " _"]]
 ) -> dict[str, Float[Tensor, " _"]]:
-    """What every token of every stream did for the number, read from the rows of `start`."""
+    """Return the relevance of every token of every stream for the number, read from the rows of `start`."""
     maps = relevance_maps(calls)
-    found = {}
+    relevance = {}
     for stack in dict.fromkeys((*start, *(stack for pair in maps for stack in pair))):
         rows = [weights.to(maps[begin, stack]) @ maps[begin, stack] for begin, weights in start.items()]
         total = torch.stack(rows).sum(0)
-        found[stack] = (total - start[stack].to(total) if stack in start else total).clamp_min(0)
-    return found
+        relevance[stack] = (total - start[stack].to(total) if stack in start else total).clamp_min(0)
+    return relevance
 
 
 def relevance_maps(calls: Sequence[AttentionCall]) -> dict[tuple[str, str], Map]:
-    """R^ab for every two streams a and b after all calls."""
+    """Return R^ab for every two streams a and b after all calls."""
     sizes: dict[str, int] = {}
     for call in calls:
         sizes[call.stack] = call.scores.query.shape[2]
@@ -144,18 +136,17 @@ def relevance_maps(calls: Sequence[AttentionCall]) -> dict[tuple[str, str], Map]
         )
     if any(call.of_old_states for call in calls):
         raise RefusalError(
-            "One of two streams that read each other reads the other as it was some calls before, and the rule knows "
-            "streams as they are: choose another method, attention_lrp for one."
+            "One of two streams that read each other reads an earlier state of the other, which this rule does not "
+            "cover: choose another method, like attention_lrp."
         )
     like = calls[0].gradient
     maps: dict[tuple[str, str], Tensor] = {}
-    for one, rows in sizes.items():
+    for mine, rows in sizes.items():
         for other, columns in sizes.items():
-            made = torch.zeros(rows, columns, dtype=like.dtype, device=like.device)
-            maps[one, other] = made.fill_diagonal_(1) if one == other else made
+            zeros = torch.zeros(rows, columns, dtype=like.dtype, device=like.device)
+            maps[mine, other] = zeros.fill_diagonal_(1) if mine == other else zeros
     for together in _in_parallel(calls):
-        added = [_added(call, maps, tuple(sizes)) for call in together]
-        for parts in added:
+        for parts in [_added(call, maps, tuple(sizes)) for call in together]:
             for pair, part in parts.items():
                 maps[pair] = maps[pair] + part
     return maps
@@ -164,14 +155,11 @@ def relevance_maps(calls: Sequence[AttentionCall]) -> dict[tuple[str, str], Map]
 def _added(
     call: AttentionCall, maps: dict[tuple[str, str], Map], streams: tuple[str, ...]
 ) -> dict[tuple[str, str], Map]:
-    """What one call adds to the maps."""
+    """Return what one call adds to the maps."""
     s, q, pattern = call.stack, call.keys_from, abar(call)
     if not call.crosses:
         return {(s, other): pattern @ maps[s, other] for other in streams}
-    return {
-        (s, q): normalised(maps[s, s]).mT @ pattern @ normalised(maps[q, q]),
-        (s, s): pattern @ maps[q, s],
-    }
+    return {(s, q): normalised(maps[s, s]).mT @ pattern @ normalised(maps[q, q]), (s, s): pattern @ maps[q, s]}
 
 
 def normalised(relevance: Float[Tensor, "token token"]) -> Float[Tensor, "token token"]:
@@ -183,7 +171,7 @@ def normalised(relevance: Float[Tensor, "token token"]) -> Float[Tensor, "token 
 
 
 def _in_parallel(calls: Sequence[AttentionCall]) -> list[list[AttentionCall]]:
-    """Calls one by one, but two that cross in opposite ways and do not see each other together."""
+    """Group calls one by one; two that cross in opposite ways without seeing each other form one group."""
     groups: list[list[AttentionCall]] = []
     for call in calls:
         before = groups[-1][-1] if groups else None

@@ -2,15 +2,23 @@
 
     res(X) = X - 1 x^T,  x = argmin ||X - 1 x^T||    (arXiv:2103.03404, section 2)
 
-The best centre x depends on the norm: the column mean for Frobenius, the column median for the largest
-column sum, the solution of a linear program for the largest row sum. The authors' own code, and so every
-figure of the paper, uses the mean throughout; so does `relative_residual` here. The mean is never far off:
-for any centre c,
+The best centre x depends on the norm: the column mean for Frobenius, the column median for the largest column sum, the
+solution of a linear program for the largest row sum. The authors' own code, and so every figure of the paper, uses the
+mean throughout; so does `relative_residual` here. The mean is never far off: for any centre c,
 
     x_i - mean = (1 - 1/n)(x_i - c) - (1/n) sum_{j != i} (x_j - c),
 
-whence ||X - 1 mean^T|| <= 2 (1 - 1/n) ||X - 1 c^T|| in both norms; with c = 0, the relative residual is
-below 2.
+whence ||X - 1 mean^T|| <= 2 (1 - 1/n) ||X - 1 c^T|| in both norms; with c = 0, the relative residual is below 2.
+
+`YARDSTICKS` measure how large the residual is beside the tokens themselves, each about its own centre. Padding never
+counts. A stream of zeros has residual zero.
+
+    1,inf       sqrt(||.||_1 ||.||_inf), about the mean token: the figure of arXiv:2103.03404, as computed there.
+                The mean is within a factor 2 (1 - 1/n) of the best centre.
+    frobenius   about the mean token, which is the best centre
+    1           largest column sum, about the median of every column, which is the best centre
+    inf         largest row sum. The best centre solves a linear program: it is solved for matrices of up to 4,096
+                entries; larger ones are taken about the mean, within a factor 2 (1 - 1/n) of the best
 """
 
 from __future__ import annotations
@@ -19,43 +27,44 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.core.errors import RefusalError
-from attnscope.matrix.sequences import accumulation_dtype, sequences
+from attnscope.matrix.sequences import TokenMask, Tokens, accumulation_dtype, sequences
 
-Stream = Float[Tensor, "batch token width"]
-Mask = Bool[Tensor, "batch token"]
+Matrix = Float[Tensor, "*batch row column"]
+Yardstick = Callable[[Tensor, Tensor], Tensor]
+LARGEST_PROGRAM = 4096
 
 
-def largest_column_sum(matrix: Float[Tensor, "*batch row column"]) -> Float[Tensor, "*batch"]:
+def largest_column_sum(matrix: Matrix) -> Float[Tensor, "*batch"]:
     """||M||_1, the norm induced by the l1 norm of vectors."""
     return matrix.abs().sum(dim=-2).amax(dim=-1)
 
 
-def largest_row_sum(matrix: Float[Tensor, "*batch row column"]) -> Float[Tensor, "*batch"]:
+def largest_row_sum(matrix: Matrix) -> Float[Tensor, "*batch"]:
     """||M||_inf, the norm induced by the linf norm of vectors."""
     return matrix.abs().sum(dim=-1).amax(dim=-1)
 
 
-def composite_norm(matrix: Float[Tensor, "*batch row column"]) -> Float[Tensor, "*batch"]:
+def composite_norm(matrix: Matrix) -> Float[Tensor, "*batch"]:
     """||M||_{1,inf} = sqrt(||M||_1 ||M||_inf), the paper's yardstick; not a norm (no triangle inequality)."""
     return _composite(matrix.abs())
 
 
-def _composite(size: Float[Tensor, "*batch row column"]) -> Float[Tensor, "*batch"]:
-    """The composite norm of a matrix whose absolute values are these."""
-    # The two square roots are taken first: their product cannot overflow where the norms themselves do not.
+def _composite(size: Matrix) -> Float[Tensor, "*batch"]:
+    """Return the composite norm of a matrix with these absolute values."""
+    # The square roots come first: their product cannot overflow unless the norms themselves do.
     return size.sum(dim=-2).amax(dim=-1).sqrt() * size.sum(dim=-1).amax(dim=-1).sqrt()
 
 
-def residual_about_mean(stream: Stream, token_mask: Mask | None = None) -> Stream:
+def residual_about_mean(stream: Tokens, token_mask: TokenMask | None = None) -> Tokens:
     """X - 1 mean^T: exact for the Frobenius norm, the authors' choice for all. Padding rows are zero."""
     return torch.cat([some.residual() for some in sequences(stream, token_mask)])
 
 
-def residual_about_median(stream: Stream, token_mask: Mask | None = None) -> Stream:
+def residual_about_median(stream: Tokens, token_mask: TokenMask | None = None) -> Tokens:
     """X - 1 median^T: the smallest possible ||.||_1, since each column sum is smallest at its median."""
     parts = []
     for some in sequences(stream, token_mask):
@@ -68,8 +77,8 @@ def residual_about_median(stream: Stream, token_mask: Mask | None = None) -> Str
     return torch.cat(parts)
 
 
-def residual_about_chebyshev(stream: Stream, token_mask: Mask | None = None) -> Stream:
-    """X - 1 c^T with the smallest possible ||.||_inf, by a linear program a sequence: for small matrices.
+def residual_about_chebyshev(stream: Tokens, token_mask: TokenMask | None = None) -> Tokens:
+    """Return X - 1 c^T with the smallest possible ||.||_inf, by one linear program per sequence: for small matrices.
 
     minimise s  subject to  -t_ij <= x_ij - c_j <= t_ij,  sum_j t_ij <= s for every token i.
     """
@@ -107,18 +116,15 @@ def _chebyshev_centre(tokens: np.ndarray) -> np.ndarray:
     return centre
 
 
-def residual_frobenius(stream: Stream, token_mask: Mask | None = None) -> Float[Tensor, " batch"]:
+def residual_frobenius(stream: Tokens, token_mask: TokenMask | None = None) -> Float[Tensor, " batch"]:
     """||X - 1 mean^T||_F, the distance d_M to the one-token subspace (arXiv:2202.08625).
 
-    The difference is formed before it is squared: ||X||_F^2 - n |mean|^2 loses every digit once tokens are
-    alike.
+    The difference is formed before it is squared: ||X||_F^2 - n |mean|^2 loses every digit once tokens are alike.
     """
-    return torch.cat(
-        [torch.linalg.vector_norm(some.residual(), dim=(-2, -1)) for some in sequences(stream, token_mask)]
-    )
+    return torch.cat([_frobenius(some.residual()) for some in sequences(stream, token_mask)])
 
 
-def relative_residual(stream: Stream, token_mask: Mask | None = None) -> Float[Tensor, " batch"]:
+def relative_residual(stream: Tokens, token_mask: TokenMask | None = None) -> Float[Tensor, " batch"]:
     """||X - 1 mean^T||_{1,inf} / ||X||_{1,inf}, the figure the paper reports; zero for a stream of zeros."""
     parts = []
     for some in sequences(stream, token_mask):
@@ -128,44 +134,28 @@ def relative_residual(stream: Stream, token_mask: Mask | None = None) -> Float[T
     return torch.cat(parts)
 
 
-# How large the residual is beside the tokens themselves, by four yardsticks, each with its own centre.
-#
-#     1,inf       sqrt(||.||_1 ||.||_inf), about the mean token: the figure of arXiv:2103.03404, as computed there.
-#                 The mean is within a factor 2 (1 - 1/n) of the best centre.
-#     frobenius   about the mean token, which is the best centre
-#     1           largest column sum, about the median of every column, which is the best centre
-#     inf         largest row sum. The best centre solves a linear program: it is solved for matrices of up to 4,096
-#                 entries; larger ones are taken about the mean, within a factor 2 (1 - 1/n) of the best
-#
-# Padding never counts. A stream of zeros has residual zero.
-
-LARGEST_PROGRAM = 4096
+def _frobenius(matrix: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(matrix, dim=(-2, -1))
+    return norm
 
 
-def _frobenius(stream: Stream, token_mask: Mask) -> Float[Tensor, " batch"]:
-    return _share(lambda m: torch.linalg.vector_norm(m, dim=(-2, -1)), residual_about_mean, stream, token_mask)
-
-
-def _one(stream: Stream, token_mask: Mask) -> Float[Tensor, " batch"]:
-    return _share(largest_column_sum, residual_about_median, stream, token_mask)
-
-
-def _inf(stream: Stream, token_mask: Mask) -> Float[Tensor, " batch"]:
+def _residual_for_rows(stream: Tokens, token_mask: TokenMask) -> Tokens:
     small = stream.shape[1] * stream.shape[2] <= LARGEST_PROGRAM
-    return _share(largest_row_sum, residual_about_chebyshev if small else residual_about_mean, stream, token_mask)
+    return (residual_about_chebyshev if small else residual_about_mean)(stream, token_mask)
 
 
-def _share(
-    norm: Callable[[Tensor], Tensor], residual: Callable[[Tensor, Tensor], Tensor], stream: Stream, token_mask: Mask
-) -> Float[Tensor, " batch"]:
-    real = stream.to(accumulation_dtype(stream)).masked_fill(~token_mask[..., None], 0.0)
-    whole = norm(real)
-    return norm(residual(real, token_mask)).to(whole.dtype) / whole.clamp_min(torch.finfo(whole.dtype).tiny)
+def _share(norm: Callable[[Tensor], Tensor], residual: Yardstick) -> Yardstick:
+    def yardstick(stream: Tokens, token_mask: TokenMask) -> Float[Tensor, " batch"]:
+        real = stream.to(accumulation_dtype(stream)).masked_fill(~token_mask[..., None], 0.0)
+        whole = norm(real)
+        return norm(residual(real, token_mask)).to(whole.dtype) / whole.clamp_min(torch.finfo(whole.dtype).tiny)
+
+    return yardstick
 
 
-YARDSTICKS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+YARDSTICKS: dict[str, Yardstick] = {
     "1,inf": relative_residual,
-    "frobenius": _frobenius,
-    "1": _one,
-    "inf": _inf,
+    "frobenius": _share(_frobenius, residual_about_mean),
+    "1": _share(largest_column_sum, residual_about_median),
+    "inf": _share(largest_row_sum, _residual_for_rows),
 }

@@ -1,12 +1,11 @@
-"""Scores: what is needed to know an attention pattern exactly, without the pattern.
+"""Scores: everything that determines an attention pattern, without the pattern.
 
 An attention call is determined by its queries and keys, a scale, and what is done to the logits:
 
     s_ij = softcap(scale * q_i . k_j) + bias_ij,  -inf where (i, j) is not allowed,
     A_ij = exp(s_ij - lse_i),                      lse_i = log(sum_j exp(s_ij) [+ exp(sink)]).
 
-Everything in this room that speaks of attention takes a `Scores` and never needs more than O(n) rows of it at
-a time.
+Functions of this room take a `Scores` and never hold an n x n map.
 """
 
 from __future__ import annotations
@@ -18,6 +17,13 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from attnscope.matrix.visibility import Band
+
+RowValues = Float[Tensor, "batch heads query"]
+QueryMask = Bool[Tensor, "batch query"]
+KeyMask = Bool[Tensor, "batch key"]
+Maps = Float[Tensor, "batch heads query key"]
+Statistics = dict[str, Float[Tensor, " ..."]]
+POINTWISE_STATISTICS = ("first_key_mass", "self_mass", "previous_mass")
 
 
 @dataclass(frozen=True)
@@ -32,9 +38,9 @@ class Scores:
     allowed: Bool[Tensor, "#batch #heads #query key"] | None = None  # True = may attend
     bias: Float[Tensor, "#batch #heads #query key"] | None = None  # added to the logits; -inf forbids
     softcap: float | None = None  # c tanh(s/c), before bias
-    sinks: Float[Tensor, " heads"] | None = None  # one learned extra logit a head: rows then sum to < 1
-    lse: Float[Tensor, "batch heads query"] | None = None  # where the model's own kernel returned it (sink included)
-    pattern: Float[Tensor, "batch heads query key"] | None = None  # where the model itself made its maps
+    sinks: Float[Tensor, " heads"] | None = None  # one learned extra logit per head: rows then sum to < 1
+    lse: RowValues | None = None  # if the model's own kernel returned it (sink included)
+    pattern: Maps | None = None  # if the model itself made its maps
 
     @property
     def plain(self) -> bool:
@@ -42,7 +48,7 @@ class Scores:
         return self.softcap is None and self.sinks is None and self.bias is None and self.pattern is None
 
     def with_equal_logits(self) -> Scores:
-        """The pattern that prefers nothing: the same rule of who sees whom, and uniform rows under it."""
+        """Return the same masks with uniform rows."""
         bias = None if self.bias is None else torch.zeros_like(self.bias).masked_fill(self.bias.isneginf(), -torch.inf)
         pattern = None if self.pattern is None else (self.pattern > 0).to(self.pattern.dtype)
         if pattern is not None:
@@ -56,25 +62,16 @@ class Scores:
 
     @property
     def band(self) -> Band:
-        """What `causal` and `window` permit, as distances."""
+        """The distances that `causal` and `window` permit."""
         reach = None if self.window is None else self.window - 1
         return Band(behind=reach, ahead=0 if self.causal else reach)
 
 
-# Mass on chosen keys, from dot products: A_ij = exp(s_ij - lse_i) needs one entry of a row, not the row.
+def pointwise_mass(scores: Scores, name: str, *, key_mask: KeyMask, dtype: torch.dtype, lse: RowValues) -> RowValues:
+    """Return `first_key_mass`, `self_mass` or `previous_mass` of a plain scaled dot product in O(n d).
 
-POINTWISE_STATISTICS = ("first_key_mass", "self_mass", "previous_mass")
-
-
-def pointwise_mass(
-    scores: Scores,
-    name: str,
-    *,
-    key_mask: Bool[Tensor, "batch key"],
-    dtype: torch.dtype,
-    lse: Float[Tensor, "batch heads query"],
-) -> Float[Tensor, "batch heads query"]:
-    """`first_key_mass`, `self_mass` or `previous_mass` of a plain scaled dot product; O(n d) work."""
+    A_ij = exp(s_ij - lse_i) needs one entry of a row, not the row.
+    """
     row = torch.arange(scores.query.shape[2], device=key_mask.device)
     if name == "first_key_mass":
         target = key_mask.to(torch.int8).argmax(-1)[:, None].expand(-1, len(row))
@@ -83,14 +80,11 @@ def pointwise_mass(
     return mass_at(scores, target, dtype, lse)
 
 
-def mass_at(
-    scores: Scores,
-    target: Int[Tensor, "batch query"],
-    dtype: torch.dtype,
-    lse: Float[Tensor, "batch heads query"] | None,
-) -> Float[Tensor, "batch heads query"]:
-    """A at key target[b, i] of row i, whatever is done to the logits; 0 where there is no such key or it may not be
-    seen. `lse`, sinks included, is not needed where the pattern is given."""
+def mass_at(scores: Scores, target: Int[Tensor, "batch query"], dtype: torch.dtype, lse: RowValues | None) -> RowValues:
+    """Return A at key target[b, i] of row i; 0 if there is no such key or it may not be seen.
+
+    `lse`, sinks included, is not needed if the pattern is given.
+    """
     batch, heads, rows, dim = scores.query.shape
     keys, groups = scores.key.shape[2], scores.key.shape[1]
     exists = (target >= 0) & (target < keys)
@@ -115,6 +109,6 @@ def mass_at(
 def _at(
     rule: Shaped[Tensor, "#batch #heads #query key"], place: Int[Tensor, "batch query"]
 ) -> Shaped[Tensor, "batch some_heads query"]:
-    """What a mask or bias says of one key of every row."""
+    """Return the mask or bias at one key of every row."""
     batch, rows = place.shape
     return rule.expand(batch, -1, rows, -1).gather(-1, place[:, None, :, None].expand(-1, rule.shape[1], -1, 1))[..., 0]

@@ -1,4 +1,10 @@
-"""How alike tokens are: mean cosine similarity without the n x n matrix, and the diameter of the cloud."""
+"""How alike tokens are (mean cosine, diameter) and how alike heads are (cosine of their patterns on sampled rows).
+
+Two heads with the same pattern are redundant. The cosine of their rows, <A_gi, A_hi> / (|A_gi| |A_hi|), is averaged
+over 16 rows i of each sequence, evenly spaced over its real tokens: that costs as much as 16 rows of attention. Each
+row counts the same. One cosine over all rows together would be dominated by the sharpest: under a causal mask row 0 is
+(1) for every head, and heads with disjoint diffuse rows would still look alike.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +15,21 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnscope.matrix.scores import Scores
-from attnscope.matrix.sequences import sequences
+from attnscope.matrix.scores import QueryMask, RowValues, Scores
+from attnscope.matrix.sequences import TokenMask, Tokens, sequences
 from attnscope.matrix.tiles import VANISHING, LogPattern, complete_lse, row_lse
 from attnscope.matrix.tiling import Tile, pieces, tile_elements
 
 _BLOCK = 256
+OVERLAP_ROWS = 16
 
 
-def token_cosine(
-    stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"] | None = None
-) -> Float[Tensor, " batch"]:
-    """Mean cosine similarity over distinct pairs of tokens, in O(n d).
+def token_cosine(stream: Tokens, token_mask: TokenMask | None = None) -> Float[Tensor, " batch"]:
+    """Return the mean cosine similarity over distinct pairs of tokens, in O(n d).
 
     With u_i = x_i / |x_i| and s = sum_i u_i,   |s|^2 = sum_i |u_i|^2 + sum_{i != j} <u_i, u_j>, so the mean
     over the n (n - 1) ordered pairs is (|s|^2 - sum_i |u_i|^2) / (n (n - 1)). A zero token is orthogonal to
-    everything. A single token has no pair; it agrees with itself, which is the limit of n equal tokens: 1.
+    everything. A single token has no pair; its value is 1, the limit of n equal tokens.
     """
     parts = []
     for some in sequences(stream, token_mask):
@@ -37,10 +42,8 @@ def token_cosine(
     return torch.cat(parts)
 
 
-def diameter(
-    stream: Float[Tensor, "batch token width"], token_mask: Bool[Tensor, "batch token"] | None = None
-) -> Float[Tensor, " batch"]:
-    """max_ij |x_i - x_j|_2, a block of rows at a time; differences are formed before they are squared."""
+def diameter(stream: Tokens, token_mask: TokenMask | None = None) -> Float[Tensor, " batch"]:
+    """Return max_ij |x_i - x_j|_2, a block of rows at a time. Differences are formed before they are squared."""
     parts = []
     for some in sequences(stream, token_mask):
         tokens = some.tokens
@@ -56,23 +59,13 @@ def diameter(
     return torch.cat(parts)
 
 
-# How alike the heads of a layer look: cosine similarity of their patterns, on a sample of rows.
-#
-# Two heads with the same pattern are redundant. The cosine of their rows, <A_gi, A_hi> / (|A_gi| |A_hi|), is averaged
-# over 16 rows i of each sequence, evenly spaced over its real tokens: that costs as much as 16 rows of attention,
-# however long the sequence. Each row counts the same. One cosine over all rows together would be ruled by the sharpest:
-# under a causal mask row 0 is (1) for every head, and heads with disjoint diffuse rows would still look alike.
-
-OVERLAP_ROWS = 16
-
-
 def sample_rows(
-    query_mask: Bool[Tensor, "batch query"], most: int = OVERLAP_ROWS
+    query_mask: QueryMask, most: int = OVERLAP_ROWS
 ) -> tuple[Int[Tensor, "batch rows"], Bool[Tensor, "batch rows"]]:
-    """At most `most` real rows a sequence, the last of each of as many equal stretches; and which entries count.
+    """Return at most `most` real rows per sequence, the last of each of as many equal stretches; and which count.
 
-    Of a short sequence every row is taken; of a longer one the first rows, which see next to nothing, are not. Rows are
-    chosen by their rank among the real ones, so padding on either side chooses the same tokens.
+    A short sequence gives every row; a longer one skips the first rows, which see next to nothing. Rows are chosen by
+    their rank among the real ones, so padding on either side chooses the same tokens.
     """
     count = query_mask.sum(-1, keepdim=True)
     step = (count + most - 1) // most
@@ -85,7 +78,7 @@ def sample_rows(
 def mean_cosines(
     gram: Float[Tensor, "batch rows heads heads"], real: Bool[Tensor, "batch rows"]
 ) -> Float[Tensor, "batch heads heads"]:
-    """Inner products of the heads in each row, made cosines and averaged; a head that sees nothing adds 0."""
+    """Return mean cosines from the heads' inner products in each row; a head that sees nothing adds 0."""
     norm = gram.diagonal(dim1=-2, dim2=-1).sqrt()
     scale = torch.where(norm <= VANISHING, 0.0, 1 / norm)
     cosine = gram * scale[..., :, None] * scale[..., None, :]
@@ -94,7 +87,7 @@ def mean_cosines(
 
 
 def rows_of(scores: Scores, rows: Int[Tensor, "batch rows"]) -> Scores:
-    """The same attention for some queries only, one choice a sequence; position becomes a mask."""
+    """Return the same attention for some queries of each sequence. Position becomes a mask."""
 
     def pick(tensor: Tensor) -> Tensor:
         """Gather along the query axis of a `#batch #heads #query last` tensor, if it has one."""
@@ -108,26 +101,17 @@ def rows_of(scores: Scores, rows: Int[Tensor, "batch rows"]) -> Scores:
         keys = torch.arange(scores.key.shape[2], device=rows.device)
         seen = scores.band.permits(rows[:, None, :, None], keys)
         allowed = seen if allowed is None else seen & allowed
-    return replace(
-        scores,
-        query=pick(scores.query),
-        causal=False,
-        window=None,
-        allowed=allowed,
-        bias=None if scores.bias is None else pick(scores.bias),
-        lse=None if scores.lse is None else pick(scores.lse[..., None])[..., 0],
-        pattern=None if scores.pattern is None else pick(scores.pattern),
-    )
+    bias = None if scores.bias is None else pick(scores.bias)
+    lse = None if scores.lse is None else pick(scores.lse[..., None])[..., 0]
+    pattern = None if scores.pattern is None else pick(scores.pattern)
+    query = pick(scores.query)
+    return replace(scores, query=query, causal=False, window=None, allowed=allowed, bias=bias, lse=lse, pattern=pattern)
 
 
 def head_overlap(
-    scores: Scores,
-    *,
-    query_mask: Bool[Tensor, "batch query"],
-    dtype: torch.dtype,
-    lse: Float[Tensor, "batch heads query"] | None,
+    scores: Scores, *, query_mask: QueryMask, dtype: torch.dtype, lse: RowValues | None
 ) -> Float[Tensor, "batch heads heads"]:
-    """Mean cosine of every pair of heads over the sampled rows; 0 for a head that sees nothing there."""
+    """Return the mean cosine of every pair of heads over the sampled rows; 0 for a head that sees nothing there."""
     rows, real = sample_rows(query_mask)
     sample = rows_of(replace(scores, lse=lse), rows)
     heads = sample.query.shape[1]
@@ -141,7 +125,7 @@ def head_overlap(
 def _tiles_of_all_heads(
     sample: Scores, real: Bool[Tensor, "batch rows"], dtype: torch.dtype
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Tiles of the sampled rows that hold every head, so that heads can be multiplied with each other."""
+    """Yield tiles of the sampled rows that hold every head, so that heads can be multiplied with each other."""
     batch, heads, rows, _ = sample.query.shape
     keys = sample.key.shape[2]
     if sample.pattern is not None:

@@ -4,14 +4,14 @@
     fused     fused attention calls and identities; plain scaled dot products on a CPU (fused.py)
     dense     the whole pattern in float64; slow, obvious, for tests (dense.py)
 
-All give the same numbers. On one CPU thread, with the log-sum-exp at hand as a scan has it, the whole default set
-costs 1.2 to 1.7 bare fused calls by the blocked route at 128 to 16384 keys, and 3.3 to 8 by the fused route
-(bench/statistics.py); masses on chosen keys alone need neither. So `auto` takes dot products where only those are
-wanted, and the blocked route otherwise.
+All give the same numbers. On one CPU thread, with the log-sum-exp known as in a scan, the whole default set costs 1.2
+to 1.7 bare fused calls by the blocked route at 128 to 16384 keys, and 3.3 to 8 by the fused route (see
+bench/statistics.py). Masses on chosen keys alone need neither: `auto` takes dot products for those, and the blocked
+route otherwise.
 
-What is counted: rows whose query is padding are 0 and add nothing to `received`; padded keys read 0 in
-`received`, `self_mass`, `previous_mass`. A row that may see no key at all is 0, never NaN. With learned sinks
-rows sum to less than 1; their entropy is -sum_j A_ij ln A_ij over the real keys, without the sink's own term.
+Rows whose query is padding are 0 and add nothing to `received`; padded keys are 0 in `received`, `self_mass`,
+`previous_mass`. A row that sees no key is 0, never NaN. With learned sinks rows sum to less than 1; their entropy is
+-sum_j A_ij ln A_ij over the real keys, without the sink's own term.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -29,32 +28,21 @@ from attnscope.core.errors import RefusalError, nearest
 from attnscope.matrix.blocked import ROW_STATISTICS, blocked_statistics
 from attnscope.matrix.dense import dense_statistics
 from attnscope.matrix.fused import FUSED_STATISTICS, fused_statistics
-from attnscope.matrix.products import apply, apply_transposed
-from attnscope.matrix.scores import POINTWISE_STATISTICS, Scores, pointwise_mass
+from attnscope.matrix.scores import (
+    POINTWISE_STATISTICS,
+    KeyMask,
+    QueryMask,
+    RowValues,
+    Scores,
+    Statistics,
+    pointwise_mass,
+)
 from attnscope.matrix.similarity import head_overlap
-
-# The mean of a layer's patterns over heads, seen from one side: r A and A 1, without writing A down.
-
-
-def mean_pattern_from_left(scores: Scores, r: Float[Tensor, "batch query"]) -> Float[Tensor, "batch key"]:
-    """r times the mean over heads of A."""
-    heads = scores.query.shape[1]
-    columns = r[:, None, :, None].expand(-1, heads, -1, 1)
-    return apply_transposed(scores, columns).mean(1).squeeze(-1)
-
-
-def mean_row_mass(scores: Scores, dtype: torch.dtype) -> Float[Tensor, "batch query"]:
-    """What rows sum to, averaged over heads: 1, unless a learned sink takes a part or a row may see nothing."""
-    batch, heads = scores.query.shape[:2]
-    ones = torch.ones(batch, heads, scores.key.shape[2], 1, dtype=dtype, device=scores.query.device)
-    return apply(scores, ones).mean(1).squeeze(-1)
-
 
 Route = Literal["auto", "fused", "blocked", "dense"]
 STATISTICS = (*ROW_STATISTICS, "received", "head_overlap")
-# A float32 logit of size B is wrong by about B 2^-24, and so is the logarithm of every mass. Masses are to be
-# right to 1e-6 and entropies, which add many such errors, to 1e-5; above this bound on |q| |k| scale float64
-# is used.
+# A float32 logit of size B is wrong by about B 2^-24, and so is the logarithm of every mass. Masses must be right to
+# 1e-6 and entropies, which add many such errors, to 1e-5; above this bound on |q| |k| scale float64 is used.
 FLOAT32_LOGIT_BOUND = 8.0
 # A float32 log-sum-exp near ln n is wrong by up to about 1e-6 at a few thousand keys, an entropy by ln n times it.
 FLOAT32_KEYS = 2048
@@ -64,22 +52,21 @@ def attention_statistics(
     scores: Scores,
     want: Collection[str],
     *,
-    query_mask: Bool[Tensor, "batch query"],
-    key_mask: Bool[Tensor, "batch key"],
+    query_mask: QueryMask,
+    key_mask: KeyMask,
     route: Route = "auto",
     accumulate: torch.dtype | None = None,
-) -> dict[str, Float[Tensor, " ..."]]:
-    """The wanted statistics by name.
+) -> Statistics:
+    """Return the wanted statistics by name.
 
-    `[batch head query]`: row_entropy (nats), row_sum_squares, row_mass, row_peak, row_top_logit (max_j s_ij; left out
-    where a pattern is all that is known), first_key_mass (on the first real key), self_mass (key j = i),
+    `[batch head query]`: row_entropy (nats), row_sum_squares, row_mass, row_peak, row_top_logit (max_j s_ij; missing
+    if only the pattern is known), first_key_mass (on the first real key), self_mass (key j = i),
     previous_mass (key j = i - 1), mean_distance (sum_j A_ij |i - j|); `[batch head key]`: received (sum over real
     rows); `[batch head head]`: head_overlap (cosine of patterns on sampled rows).
 
-    `accumulate` is the precision of the arithmetic. None chooses float32 where it is good to 1e-6 on masses
-    and 1e-5 on entropies, float64 elsewhere; torch.float32 is faster, believes the log-sum-exp that came with
-    the scores, and errs by about 1e-7 times the largest logit (1e-4 where that log-sum-exp came from
-    half-precision inputs).
+    `accumulate` is the precision of the arithmetic. None chooses float32 where it is good to 1e-6 on masses and 1e-5 on
+    entropies, float64 elsewhere; torch.float32 is faster, trusts the log-sum-exp of the scores, and errs by about 1e-7
+    times the largest logit (1e-4 if that log-sum-exp came from half-precision inputs).
     """
     for name in want:
         if name not in STATISTICS:
@@ -89,14 +76,12 @@ def attention_statistics(
         dtype = torch.float64 if route == "dense" else accumulate or working_precision(scores)
         lse = _trusted_lse(scores, accumulate, dtype)
         masks = {"query_mask": query_mask, "key_mask": key_mask}
-        found = _by_route(scores, list(dict.fromkeys(want)), masks, route=route, dtype=dtype, lse=lse)
-        return {name: _cleaned(name, value, key_mask) for name, value in found.items()}
+        values = _by_route(scores, list(dict.fromkeys(want)), masks, route=route, dtype=dtype, lse=lse)
+        return {name: _cleaned(name, value, key_mask) for name, value in values.items()}
 
 
-def _without_padding(
-    scores: Scores, query_mask: Bool[Tensor, "batch query"], key_mask: Bool[Tensor, "batch key"]
-) -> Scores:
-    """What stands in padding may be NaN, and NaN would get past any mask: put zeros there."""
+def _without_padding(scores: Scores, query_mask: QueryMask, key_mask: KeyMask) -> Scores:
+    """Set padding to zero: it may be NaN, and NaN would get past any mask."""
     if scores.pattern is not None or (bool(query_mask.all()) and bool(key_mask.all())):
         return scores
     return replace(
@@ -108,7 +93,7 @@ def _without_padding(
 
 
 def working_precision(scores: Scores) -> torch.dtype:
-    """float32 where it cannot miss the stated accuracy, float64 where it might."""
+    """Return float32 if it cannot miss the stated accuracy, else float64."""
     if torch.float64 in (scores.query.dtype, scores.key.dtype):
         return torch.float64
     if scores.pattern is not None:
@@ -118,7 +103,7 @@ def working_precision(scores: Scores) -> torch.dtype:
 
 
 def logit_bound(scores: Scores) -> float:
-    """The largest |s_ij| that Cauchy-Schwarz allows, from the longest query and the longest key: O(n d)."""
+    """Return the largest |s_ij| that Cauchy-Schwarz allows, from the longest query and key: O(n d)."""
     if scores.query.numel() == 0 or scores.key.numel() == 0:
         return 0.0
     longest = [torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax() for x in (scores.query, scores.key)]
@@ -129,10 +114,8 @@ def logit_bound(scores: Scores) -> float:
     return bound
 
 
-def _trusted_lse(
-    scores: Scores, accumulate: torch.dtype | None, dtype: torch.dtype
-) -> Float[Tensor, "batch heads query"] | None:
-    """The given log-sum-exp if it is as good as the arithmetic; from half-precision inputs it is not."""
+def _trusted_lse(scores: Scores, accumulate: torch.dtype | None, dtype: torch.dtype) -> RowValues | None:
+    """Return the given log-sum-exp if it is as precise as the arithmetic; from half-precision inputs it is not."""
     if scores.lse is None or scores.lse.dtype.itemsize < dtype.itemsize:
         return None
     if accumulate is None and scores.query.dtype.itemsize < 4:
@@ -147,32 +130,30 @@ def _by_route(
     *,
     route: Route,
     dtype: torch.dtype,
-    lse: Float[Tensor, "batch heads query"] | None,
+    lse: RowValues | None,
 ) -> dict[str, Tensor]:
     if route == "dense":
         return dense_statistics(scores, want, **masks)
     key_mask, query_mask = masks["key_mask"], masks["query_mask"]
     single = set(want) <= {*POINTWISE_STATISTICS, "head_overlap"}
     if route == "auto" and single and scores.plain and lse is not None:
-        found = {
-            name: pointwise_mass(scores, name, key_mask=key_mask, dtype=dtype, lse=lse) * query_mask[:, None]
-            for name in want
-            if name != "head_overlap"
-        }
+        names = [name for name in want if name != "head_overlap"]
+        masses = {name: pointwise_mass(scores, name, key_mask=key_mask, dtype=dtype, lse=lse) for name in names}
+        values = {name: mass * query_mask[:, None] for name, mass in masses.items()}
     elif route == "fused":
         missing = [name for name in want if name not in (*FUSED_STATISTICS, "head_overlap")]
         if missing:
             raise RefusalError(f"The fused route does not give {', '.join(missing)}: use route 'blocked'.")
-        found = fused_statistics(scores, want, **masks, dtype=dtype)
+        values = fused_statistics(scores, want, **masks, dtype=dtype)
     else:
         return blocked_statistics(scores, want, **masks, dtype=dtype, lse=lse)
     if "head_overlap" in want:
-        found["head_overlap"] = head_overlap(scores, query_mask=query_mask, dtype=dtype, lse=lse)
-    return found
+        values["head_overlap"] = head_overlap(scores, query_mask=query_mask, dtype=dtype, lse=lse)
+    return values
 
 
-def _cleaned(name: str, value: Tensor, key_mask: Bool[Tensor, "batch key"]) -> Tensor:
-    """No padded key counts, and rounding leaves no entropy below 0 (nor at -0)."""
+def _cleaned(name: str, value: Tensor, key_mask: KeyMask) -> Tensor:
+    """Set padded keys to 0, and values that rounding left below 0 (or at -0) to 0."""
     if name == "received":
         return torch.where(key_mask[:, None], value, 0.0)
     if name == "first_key_mass":

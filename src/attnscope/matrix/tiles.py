@@ -1,13 +1,12 @@
 """An attention pattern read in tiles that fit in cache: ln A and A, a few rows against a few keys at a time.
 
-With each row's log-sum-exp known, a tile of A needs nothing from its neighbours: A_ij = exp(s_ij - lse_i). So
-every sum over rows or columns of A is a sum over tiles, in memory that does not grow with the sequence,
-whatever is done to the logits. One tile costs one matrix product (added to the bias, if there is one) and one
-exponential. Tiles that position or mask forbid as a whole are never computed; query heads
-that share a key head share the product.
+With each row's log-sum-exp known, a tile of A needs nothing from its neighbours: A_ij = exp(s_ij - lse_i). So every sum
+over rows or columns of A is a sum over tiles, in memory that does not grow with the sequence. One tile costs one matrix
+product (added to the bias, if any) and one exponential. Tiles that position or mask forbid as a whole are never
+computed; query heads that share a key head share the product.
 
-Where the log-sum-exp is not known it is found first, from the same tiles: in place when a row's keys fit in
-one tile, by a sweep of its own otherwise.
+An unknown log-sum-exp is computed first, from the same tiles: in place if a row's keys fit in one tile, else by a sweep
+of its own.
 """
 
 from __future__ import annotations
@@ -18,20 +17,21 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnscope.matrix.scores import Scores
+from attnscope.matrix.scores import QueryMask, RowValues, Scores
 from attnscope.matrix.tiling import Strip, Tile, cut, strips, width
 
 # Finite stand-in for a logit of -inf, so that differences and products with it are never NaN.
 FORBIDDEN = -1e30
-# Tiles of ln A are cut off here: vectorised exponentials take a path 100 times slower as soon as a result
-# leaves the normal numbers of float32. What is forbidden thus weighs 2e-35 in a tile, and sums below
-# VANISHING are 0.
+# Tiles of ln A are cut off here: vectorised exponentials become 100 times slower as soon as a result is subnormal in
+# float32. A forbidden key thus weighs 2e-35 in a tile, and sums below VANISHING count as 0.
 FLOOR = -80.0
 VANISHING = 1e-28
+TileValues = Float[Tensor, "some_batch some_heads rows keys"]
+StripValues = Float[Tensor, "some_batch some_heads rows"]
 
 
 class LogPattern:
-    """Fills tiles of s - lse, in a buffer that is used again for the next tile."""
+    """Fills tiles of s - lse, in a buffer that the next tile reuses."""
 
     def __init__(self, scores: Scores, dtype: torch.dtype) -> None:
         self.scores = scores
@@ -41,12 +41,10 @@ class LogPattern:
         self._buffers: dict[str, Tensor] = {}
         self._zero = torch.zeros((), dtype=dtype, device=self.query.device)
         self._edges: dict[tuple[int, int, int], Tensor] = {}
-        self.lse: Float[Tensor, "batch heads query"] | None = None  # where what is subtracted from rows is noted
+        self.lse: RowValues | None = None  # receives what is subtracted from each row, if given
 
-    def logits(
-        self, tile: Tile, lse: Float[Tensor, "some_batch some_heads rows"] | None
-    ) -> Float[Tensor, "some_batch some_heads rows keys"] | None:
-        """s - lse on a tile, about FORBIDDEN where a key may not be seen; None if nothing may be seen."""
+    def logits(self, tile: Tile, lse: StripValues | None) -> TileValues | None:
+        """Return s - lse on a tile, about FORBIDDEN where a key may not be seen; None if no key may be seen."""
         offset, empty = self._offset(tile)
         if empty:
             return None
@@ -74,13 +72,11 @@ class LogPattern:
         return out
 
     def exponential(self, log: Float[Tensor, " ..."]) -> Float[Tensor, " ..."]:
-        """exp of a tile, in a second buffer; the tile itself is cut off at FLOOR."""
+        """Return exp of a tile, in a second buffer. The tile itself is cut off at FLOOR."""
         return torch.exp(log.clamp_min_(FLOOR), out=self._buffer("exp", log.shape))
 
-    def normalised(
-        self, log: Float[Tensor, "some_batch some_heads rows keys"], strip: Strip, live: Tensor | None
-    ) -> Float[Tensor, "some_batch some_heads rows keys"]:
-        """A for a tile with all keys of its rows whose log-sum-exp is not known; `log` becomes ln A."""
+    def normalised(self, log: TileValues, strip: Strip, live: Tensor | None) -> TileValues:
+        """Return A for a tile that holds all keys of its rows, without a known log-sum-exp. `log` becomes ln A."""
         top = log.amax(-1)
         pattern = self.exponential(log.sub_(top[..., None]))
         lse = self.complete(top + pattern.sum(-1).log_(), strip, live)
@@ -89,13 +85,13 @@ class LogPattern:
         log.sub_(above)
         return pattern.mul_(torch.exp(-above))
 
-    def note(self, lse: Float[Tensor, "some_batch some_heads rows"], strip: Strip) -> None:
-        """Keep what was subtracted from a strip's logits, where somebody has given room for it."""
+    def note(self, lse: StripValues, strip: Strip) -> None:
+        """Store what was subtracted from a strip's logits, if there is a tensor for it."""
         if self.lse is not None:
             cut(self.lse, strip.batch, strip.head, strip.row).copy_(lse)
 
     def _buffer(self, name: str, shape: torch.Size) -> Tensor:
-        """Room for a tile: the same as for the tile before, which is most often of the same shape."""
+        """Return memory for a tile, reused from the tile before."""
         last = self._buffers.get(name)
         if last is not None and last.shape == shape:
             return last
@@ -106,7 +102,7 @@ class LogPattern:
         return self._buffers[name]
 
     def _offset(self, tile: Tile) -> tuple[Tensor | None, bool]:
-        """What is added to the logits on a tile, and whether the tile is forbidden as a whole."""
+        """Return what is added to the logits on a tile, and whether the tile is forbidden as a whole."""
         offset = self._edge(tile)
         if self.scores.bias is not None:
             bias = cut(self.scores.bias.detach(), *tile).to(self.dtype).clamp_min(FORBIDDEN)
@@ -120,9 +116,9 @@ class LogPattern:
         return offset, False
 
     def _edge(self, tile: Tile) -> Float[Tensor, "rows keys"] | None:
-        """0 inside the band and FORBIDDEN outside, for a tile that the edge of the band runs through.
+        """Return 0 inside the band and FORBIDDEN outside, for a tile that the edge of the band crosses.
 
-        Kept, because every sequence and head has the same edges, and long sequences have few kinds of them.
+        Cached: every sequence and head has the same edges, and long sequences have few kinds of them.
         """
         band, row, key = self.scores.band, tile.row, tile.key
         inside_ahead = band.ahead is None or key.stop - 1 - row.start <= band.ahead
@@ -136,9 +132,10 @@ class LogPattern:
             self._edges[shape] = torch.where(band.permits(i, j), self._zero, FORBIDDEN)
         return self._edges[shape]
 
-    def strip_lse(self, strip: Strip) -> Float[Tensor, "some_batch some_heads rows"]:
-        """Log-sum-exp of a strip's rows, by a sweep over its keys; FORBIDDEN where nothing is seen."""
-        total = self._nothing_seen(strip)
+    def strip_lse(self, strip: Strip) -> StripValues:
+        """Return log-sum-exp of a strip's rows, by a sweep over its keys; FORBIDDEN if no key is seen."""
+        shape = (width(strip.batch), width(strip.head), width(strip.row))
+        total = torch.full(shape, FORBIDDEN, dtype=self.dtype, device=self.query.device)
         for key in strip.keys:
             log = self.logits(Tile(strip.batch, strip.head, strip.row, key), None)
             if log is not None:
@@ -152,33 +149,23 @@ class LogPattern:
         sinks = None if self.scores.sinks is None else self.scores.sinks[strip.head]
         return complete_lse(log_sum, sinks, live)
 
-    def _nothing_seen(self, strip: Strip) -> Tensor:
-        shape = (width(strip.batch), width(strip.head), width(strip.row))
-        return torch.full(shape, FORBIDDEN, dtype=self.dtype, device=self.query.device)
 
-
-def complete_lse(
-    log_sum: Float[Tensor, "batch heads query"],
-    sinks: Float[Tensor, " heads"] | None,
-    live: Bool[Tensor, "batch query"] | None,
-) -> Float[Tensor, "batch heads query"]:
-    """Add the learned sinks; rows that see nothing or are not wanted get a value that empties them."""
+def complete_lse(log_sum: RowValues, sinks: Float[Tensor, " heads"] | None, live: QueryMask | None) -> RowValues:
+    """Add the learned sinks. Rows that see nothing or are not `live` get a value that makes them 0."""
     seen = sees_any(log_sum, live)
     if sinks is not None:
         log_sum = torch.logaddexp(log_sum, sinks.detach().to(log_sum.dtype)[:, None])
     return log_sum.masked_fill(~seen, -FORBIDDEN)
 
 
-def sees_any(
-    log_sum: Float[Tensor, "batch heads query"], live: Bool[Tensor, "batch query"] | None
-) -> Bool[Tensor, "batch heads query"]:
-    """Which rows are wanted and see a key. A row of NaN is not a row that sees nothing: it stays NaN."""
+def sees_any(log_sum: RowValues, live: QueryMask | None) -> Bool[Tensor, "batch heads query"]:
+    """Return which rows are live and see a key. A row of NaN counts as seeing: it stays NaN."""
     seen = ~(log_sum <= FORBIDDEN / 10)
     return seen if live is None else seen & live[:, None]
 
 
-def row_lse(scores: Scores, dtype: torch.dtype = torch.float32) -> Float[Tensor, "batch heads query"]:
-    """Every row's log-sum-exp, sinks included, tile by tile; a huge number for rows that see nothing."""
+def row_lse(scores: Scores, dtype: torch.dtype = torch.float32) -> RowValues:
+    """Return every row's log-sum-exp, sinks included, tile by tile; a huge number for rows that see nothing."""
     source = LogPattern(scores, dtype)
     batch, heads, rows, _ = scores.query.shape
     lse = torch.empty(batch, heads, rows, dtype=dtype, device=scores.query.device)
@@ -187,19 +174,24 @@ def row_lse(scores: Scores, dtype: torch.dtype = torch.float32) -> Float[Tensor,
     return complete_lse(lse, scores.sinks, None)
 
 
+def precise_lse(scores: Scores, dtype: torch.dtype) -> RowValues | None:
+    """Return the log-sum-exp that came with the scores if it is at least as precise as `dtype`."""
+    return scores.lse if scores.lse is not None and scores.lse.dtype.itemsize >= dtype.itemsize else None
+
+
 def pattern_strips(
     scores: Scores,
     dtype: torch.dtype,
     *,
-    lse: Float[Tensor, "batch heads query"] | None,
-    query_mask: Bool[Tensor, "batch query"] | None = None,
-    noted: Float[Tensor, "batch heads query"] | None = None,
+    lse: RowValues | None,
+    query_mask: QueryMask | None = None,
+    noted: RowValues | None = None,
 ) -> Iterator[tuple[Strip, Iterator[tuple[slice, Tensor, Tensor]]]]:
-    """The pattern strip by strip, and in each strip tile by tile as (keys, A, ln A), leaving out empty tiles.
+    """Yield the pattern strip by strip, and each strip tile by tile as (keys, A, ln A), without empty tiles.
 
-    A and ln A are buffers: read or spoil them before the next tile. `lse`, sinks included, is used if given.
-    Rows whose `query_mask` is False are 0 in A (to within `VANISHING`). What was subtracted from each row's logits is
-    written to `noted`, if given: huge for rows that see nothing or are not wanted.
+    A and ln A are buffers: read or overwrite them before the next tile. `lse`, sinks included, is used if given. Rows
+    whose `query_mask` is False are 0 in A (to within `VANISHING`). What was subtracted from each row's logits is
+    written to `noted`, if given: huge for rows that see nothing or are masked.
     """
     source = LogPattern(scores, dtype)
     source.lse = noted
@@ -231,7 +223,7 @@ def _computed_tiles(
 def _given_tiles(
     pattern: Tensor, strip: Strip, dtype: torch.dtype, live: Tensor | None
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Tiles of a pattern that the model itself made."""
+    """Yield tiles of a pattern that the model itself made."""
     for key in strip.keys:
         tile = cut(pattern.detach(), strip.batch, strip.head, strip.row, key).to(dtype, copy=True)
         if live is not None:

@@ -1,4 +1,4 @@
-"""How a pattern is cut into tiles that fit in cache: strips of rows, and ranges of keys that those rows may see."""
+"""Cut a pattern into tiles that fit in cache: strips of rows, and ranges of keys that those rows may see."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from attnscope.matrix.scores import Scores
 
-# Smaller tiles pay for calls, larger ones leave a second-level cache of 2 MB. Of tiles of 0.13-4 MB with
-# 64-256 rows and 256-4096 keys, this choice was within the noise (about 15%) of the best at 128, 512, 4096
-# and 16384 keys. An accelerator wants few large tiles instead.
+# Smaller tiles pay for calls, larger ones leave a second-level cache of 2 MB. Of tiles of 0.13-4 MB with 64-256 rows
+# and 256-4096 keys, this choice was within the noise (about 15%) of the best at 128, 512, 4096 and 16384 keys. An
+# accelerator wants few large tiles instead.
 TILE_BYTES = 1024 * 1024
 ACCELERATOR_TILE_BYTES = 256 * 1024**2
 TILE_KEYS = 1024
@@ -31,7 +31,7 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class Strip:
-    """Rows of some heads of some sequences, and the key ranges that together hold all they may see."""
+    """Rows of some heads of some sequences, and the key ranges that hold all they may see."""
 
     batch: slice
     head: slice
@@ -49,15 +49,14 @@ def pieces(start: int, stop: int, size: int) -> Iterator[slice]:
 
 
 def tile_elements(dtype: torch.dtype, device: torch.device) -> int:
-    """How many numbers a tile may hold."""
+    """Return how many numbers a tile may hold."""
     return (TILE_BYTES if device.type == "cpu" else ACCELERATOR_TILE_BYTES) // dtype.itemsize
 
 
 def cut(tensor: Tensor, *pieces: slice) -> Tensor:
-    """The part of a tensor under a tile, leading axes first; axes of size 1 stay whole, to be broadcast.
+    """Return the part of a tensor under a tile, leading axes first; axes of size 1 stay whole, to be broadcast.
 
-    A short sequence has many small tiles that span whole axes, where plain slicing would cost as much as the
-    sums.
+    Whole axes are not sliced: for short sequences plain slicing would cost as much as the sums.
     """
     shape = tensor.shape
     for axis, piece in enumerate(pieces):
@@ -77,14 +76,14 @@ class TileShape(NamedTuple):
 
 
 def tile_shape(scores: Scores, dtype: torch.dtype) -> TileShape:
-    """About 128 rows to a product, at most 1024 keys, and as many heads as there is room for."""
+    """Return a shape of about 128 rows per product, at most 1024 keys, and as many heads as fit."""
     _, heads, rows, _ = scores.query.shape
     keys, sharing = scores.key.shape[2], scores.sharing
     room = tile_elements(dtype, scores.query.device)
     tile_keys = max(1, min(keys, TILE_KEYS))
     tile_rows = max(1, min(rows, max(16, PRODUCT_ROWS // sharing)))
     tile_heads = min(heads, sharing * max(1, room // (sharing * tile_rows * tile_keys)))
-    # Several short sequences go into one tile only as a whole.
+    # Several sequences share one tile only if it holds them whole.
     short = (tile_heads, tile_rows, tile_keys) == (heads, rows, keys)
     return TileShape(max(1, room // (heads * rows * keys)) if short else 1, tile_heads, tile_rows, tile_keys)
 

@@ -1,8 +1,7 @@
-"""What a query may see, and what is asked of it: grouped heads made whole, masks joined, rows that see nothing.
+"""Which keys a query may see: bands, masks, shared heads, and rows that see nothing.
 
 `visible` is True where a key is seen, `[batch, head or 1, query or 1, key]`; None hides nothing. `causal` hides keys
-behind the query's own place (upper-left aligned, as in torch's fused kernels). A row that may see nothing is 0
-everywhere, never NaN.
+after the query (upper-left aligned, as in torch's fused kernels). A row that sees nothing is 0 everywhere, never NaN.
 """
 
 from __future__ import annotations
@@ -14,15 +13,21 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# A band: which keys a query may see by position alone, as two distances.
-#
-# Causal attention, sliding windows and their mirror images (what a key is seen by) are all bands, so one
-# description serves rows and columns: query i sees key j when i - j <= behind and j - i <= ahead; None means no
-# limit.
+Query = Float[Tensor, "batch head query dim"]
+Key = Float[Tensor, "batch kv_head key dim"]
+Value = Float[Tensor, "batch kv_head key value_dim"]
+Weights = Float[Tensor, "batch head query key"]
+Mixed = Float[Tensor, "batch head query value_dim"]
+Visible = Bool[Tensor, "#batch #head #query key"] | None
 
 
 @dataclass(frozen=True)
 class Band:
+    """The keys that position alone allows: query i sees key j when i - j <= behind and j - i <= ahead (None: no limit).
+
+    Causal attention, sliding windows and their mirror images (which queries see a key) are all bands.
+    """
+
     behind: int | None = None
     ahead: int | None = None
 
@@ -53,20 +58,15 @@ class Band:
         return permitted
 
 
-Visible = Bool[Tensor, "#batch #head #query key"] | None
-
-
 class RealKeys(NamedTuple):
-    """A mask that says no more than which keys are real, and whether the future is hidden."""
+    """A mask that only says which keys are real, and whether the future is hidden."""
 
     real: Bool[Tensor, "#batch #head key"] | None
     causal: bool
 
 
-def for_every_head(
-    tensor: Float[Tensor, "batch kv_head key dim"], heads: int
-) -> Float[Tensor, "batch {heads} key dim"]:
-    """Keys or values that several query heads share, once for each of them."""
+def for_every_head(tensor: Key, heads: int) -> Float[Tensor, "batch {heads} key dim"]:
+    """Repeat keys or values that query heads share, once for each of them."""
     shared = tensor.shape[1]
     return tensor if shared == heads else tensor.repeat_interleave(heads // shared, dim=1)
 
@@ -76,7 +76,7 @@ def past(queries: int, keys: int, device: torch.device) -> Bool[Tensor, "{querie
 
 
 def seen(queries: int, keys: int, visible: Visible, causal: bool, device: torch.device) -> Visible:
-    """One mask of both; None where all is seen."""
+    """Join both masks; None if everything is seen."""
     if not causal:
         return visible
     before = past(queries, keys, device)[None, None]
@@ -84,8 +84,7 @@ def seen(queries: int, keys: int, visible: Visible, causal: bool, device: torch.
 
 
 def real_keys(visible: Visible, causal: bool, queries: int) -> RealKeys | None:
-    """What a mask says, if it says no more than which keys are real and that the future is hidden; None where it
-    differs from query to query in another way. Whoever needs one list of keys for all queries asks this first."""
+    """Return which keys are real and whether the future is hidden; None if queries differ in any other way."""
     if visible is None:
         return RealKeys(None, causal)
     if visible.shape[-2] == 1:
@@ -99,29 +98,21 @@ def real_keys(visible: Visible, causal: bool, queries: int) -> RealKeys | None:
     return None
 
 
-def scores(
-    query: Float[Tensor, "batch head query dim"],
-    key: Float[Tensor, "batch kv_head key dim"],
-    visible: Visible,
-    causal: bool,
-    scale: float,
-) -> Float[Tensor, "batch head query key"]:
-    """scale q . k, -inf where a key is not seen; in float32 or better."""
+def scores(query: Query, key: Key, visible: Visible, causal: bool, scale: float) -> Weights:
+    """Return scale q . k, -inf where a key is not seen; in float32 or better."""
     exact = torch.promote_types(query.dtype, torch.float32)
-    found = query.to(exact) @ for_every_head(key, query.shape[1]).to(exact).mT * scale
+    logits = query.to(exact) @ for_every_head(key, query.shape[1]).to(exact).mT * scale
     mask = seen(query.shape[-2], key.shape[-2], visible, causal, query.device)
-    return found if mask is None else found.masked_fill(~mask, -torch.inf)
+    return logits if mask is None else logits.masked_fill(~mask, -torch.inf)
 
 
 def softmax_rows(logits: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows key"]:
-    """Softmax in which a row of nothing but -inf is 0, and has no gradient."""
+    """Softmax; a row of only -inf is 0 and has no gradient."""
     blind = logits.isneginf().all(-1, keepdim=True)
     return logits.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
 
 
-def mix(
-    pattern: Float[Tensor, "batch head query key"], value: Float[Tensor, "batch kv_head key dim"]
-) -> Float[Tensor, "batch head query dim"]:
-    """Pattern times values, in the precision of the pattern, handed back in that of the values."""
+def mix(pattern: Weights, value: Key) -> Query:
+    """Return pattern times values, computed in the precision of the pattern, in the dtype of the values."""
     whole = for_every_head(value, pattern.shape[1])
     return (pattern @ whole.to(pattern.dtype)).to(value.dtype)

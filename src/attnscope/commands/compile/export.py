@@ -19,8 +19,7 @@ def save_head(
     queries, keys = head.arrays()
     entries = None if pattern is None else (pattern.rows, pattern.columns, pattern.weights)
     return write_head(
-        path,
-        HeadFile(queries, keys, head.dtype, head.causal, head.method, head.notes, certificate_json, entries),
+        path, HeadFile(queries, keys, head.dtype, head.causal, head.method, head.notes, certificate_json, entries)
     )
 
 

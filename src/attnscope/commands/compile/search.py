@@ -95,12 +95,7 @@ def smallest(
 
 
 def at_width(
-    build: Build,
-    width: int,
-    *,
-    seed: int = 0,
-    budget: SearchBudget = UNLIMITED,
-    advance: Advance = silent,
+    build: Build, width: int, *, seed: int = 0, budget: SearchBudget = UNLIMITED, advance: Advance = silent
 ) -> Found:
     """The best of a few draws at one width; one that reaches the accuracy ends it, and so does one that is far off."""
     search = _Search(build, seed, budget, advance)

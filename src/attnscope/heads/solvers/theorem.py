@@ -50,7 +50,7 @@ def theorem_width(n: int, k: float | int, spread: float, ratio_error: float, zer
 
 
 def theorem_width_rows(n: int, k: float | int, spread: float, ratio_error: float, zero_ratio: float) -> Theorem:
-    """Return the width for Q = B G, K = G: x_i = B_i, y_j = e_j, so |x_i| |y_j| <= sqrt(k) beta and columns may be full."""
+    """Width for Q = B G, K = G: x_i = B_i, y_j = e_j, so |x_i| |y_j| <= sqrt(k) beta and columns may be full."""
     return _width(math.sqrt(k), n * n, spread, ratio_error, zero_ratio)
 
 

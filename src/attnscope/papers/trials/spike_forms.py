@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from attnscope.core.experiment import Figure, Point
 from attnscope.data.read import read
 from attnscope.hf.loading.load import load
-from attnscope.matrix.quadratic_form import dominance, form_norms, quadratic_form, without_silu
+from attnscope.matrix.spectrum import dominance, form_norms, quadratic_form, without_silu
 from attnscope.measures.sink_mass import sink_mass
 from attnscope.papers.models.decoder import Block, Decoder, Seen, Shape
 from attnscope.papers.trials.sinks_and_spikes import attention_of, sink_rate, stream_of
