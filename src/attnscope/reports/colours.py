@@ -10,8 +10,8 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
-import altair as alt
 import numpy as np
 from jaxtyping import Int
 
@@ -142,15 +142,15 @@ class Scale:
                 at = (values - self.low) / (self.high - self.low)
             return np.asarray(np.clip(at, 0, 1))
 
-    def colours(self) -> alt.Scale:
-        """The same for a chart."""
-        return alt.Scale(
-            type="log" if self.log else "linear",
-            domain=[self.low, self.high],
-            range="diverging" if self.diverging else "heatmap",
-            clamp=True,
-            nice=False,
-        )
+    def colours(self) -> dict[str, Any]:
+        """Return the scale for a Vega-Lite chart."""
+        return {
+            "type": "log" if self.log else "linear",
+            "domain": [self.low, self.high],
+            "range": "diverging" if self.diverging else "heatmap",
+            "clamp": True,
+            "nice": False,
+        }
 
 
 def scale(values: np.ndarray, card: Card, bound: float | None = None) -> Scale:

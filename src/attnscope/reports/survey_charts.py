@@ -1,14 +1,16 @@
-"""One attention measure as a map, blocks from left to right and heads from top to bottom, so that depth
-runs as it does in the profiles. NaN cells are crossed out, never coloured.
+"""Charts of a survey: a measure against depth, and an attention measure as a map of blocks by heads.
 
+    chart = depth_profile(survey.table(), survey.cards["relative_residual"], stack="decoder")
     chart = head_grid(survey.table(), survey.cards["sink_mass"], stack="decoder", site="self")
+
+NaN and infinite numbers are crossed out, never coloured.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import TYPE_CHECKING, Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
@@ -16,13 +18,12 @@ from attnscope.core.card import Card
 from attnscope.core.errors import RefusalError
 from attnscope.reports.colours import scale
 from attnscope.reports.rows import Panel, depth_rows, depth_title, head_rows, panels, part_title, unit_title
+from attnscope.reports.theme import SCHEMA
 
-# A measure against depth: the mean as a line, p10 to p90 as a band, the alarm as a dashed rule.
-#
-#     chart = depth_profile(survey.table(), survey.cards["relative_residual"], stack="decoder")
-#
-# Places inside a block (after the attention write, before the MLP's) stand half-way between two layers. Layers
-# with NaN or infinite numbers are crossed out.
+if TYPE_CHECKING:  # a survey page has dozens of profiles, and draws them without altair
+    import altair as alt
+
+Spec = dict[str, Any]  # part of a Vega-Lite specification
 
 
 def depth_profile(
@@ -33,62 +34,80 @@ def depth_profile(
     site: str | None = None,
     width: int = 340,
     height: int = 150,
-    title: bool = True,
 ) -> alt.LayerChart:
-    """Draw one measure of one stack. Without `stack` or `site`, the first that the table has."""
+    """Draw one measure of one stack under a title. Without `stack` or `site`, the first that the table has."""
+    import altair
+
     panel = first_panel(table, card, stack, site)
-    rows = depth_rows(table, card, panel)
-    several = rows["part"].nunique() > 1
-    x = alt.X(
-        "depth:Q",
-        title=depth_title(card, panel),
-        scale=alt.Scale(nice=False, zero=False, padding=6),
-        axis=alt.Axis(tickMinStep=1, tickCount=8, labelExpr=depth_label(rows, card, panel)),
-    )
-    y_scale = value_scale(rows, card)
-    y_title = unit_title(card)
-    colour: dict[str, Any] = {}
-    if several:
+    document = depth_specification(depth_rows(table, card, panel), card, panel, width=width, height=height)
+    spread = "mean and p10 to p90 over " + ("sequences" if panel.site == "stream" else "heads")
+    return altair.LayerChart.from_dict({**document, "title": chart_title(card, panel, spread)})
+
+
+def depth_specification(rows: pd.DataFrame, card: Card, panel: Panel, *, width: int, height: int) -> Spec:
+    """Return the mean as a line, p10 to p90 as a band, and the alarm as a dashed rule; `rows` are `depth_rows`.
+
+    Depths inside a block (after the attention write, before the MLP's) lie half-way between two blocks.
+    """
+    axis = {"tickMinStep": 1, "tickCount": 8, "labelExpr": depth_label(rows, card, panel)}
+    x = _channel("depth", title=depth_title(card, panel), scale={"nice": False, "zero": False, "padding": 6}, axis=axis)
+    values = value_scale(rows, card)
+    colour = {}
+    if rows["part"].nunique() > 1:
         parts = list(dict.fromkeys(rows["part"]))
-        colour["color"] = alt.Color("part:N", sort=parts, title=None, legend=alt.Legend(orient="top"))
-    base = alt.Chart(rows)
-    sound = base.transform_filter("isValid(datum.mean)")
-    layers: list[Any] = [
-        sound.mark_area(style="spread").encode(
-            x=x,
-            y=alt.Y("low:Q", scale=y_scale, title=y_title, axis=value_axis(rows, card)),
-            y2="high:Q",
-            **colour,
-        ),
-        sound.mark_line(style="line").encode(x=x, y=alt.Y("mean:Q", scale=y_scale), **colour),
-        sound.mark_circle(style="reading", size=reading_size(rows)).encode(
-            x=x,
-            y=alt.Y("mean:Q", scale=y_scale),
-            description="label:N",
-            tooltip=[
-                alt.Tooltip("depth:Q", title=depth_title(card, panel)),
-                alt.Tooltip("mean:Q", format=".4~g"),
-                alt.Tooltip("low:Q", title="p10", format=".4~g"),
-                alt.Tooltip("high:Q", title="p90", format=".4~g"),
-            ],
-            **colour,
-        ),
+        colour["color"] = _channel("part", "nominal", sort=parts, title=None, legend={"orient": "top"})
+    low = _channel("low", scale=values, title=unit_title(card), axis=value_axis(rows, card))
+    mean = _channel("mean", scale=values)
+    tooltip = [_channel("depth", title=depth_title(card, panel))] + [
+        _channel(name, title=title, format=".4~g")
+        for name, title in (("mean", "mean"), ("low", "p10"), ("high", "p90"))
     ]
+    sound = {"transform": [{"filter": "isValid(datum.mean)"}]}
+    layers: list[Spec] = [
+        {
+            "mark": {"type": "area", "style": "spread"},
+            "encoding": {"x": x, "y": low, "y2": {"field": "high"}, **colour},
+        },
+        {"mark": {"type": "line", "style": "line"}, "encoding": {"x": x, "y": mean, **colour}},
+        {
+            "mark": {"type": "circle", "style": "reading", "size": reading_size(rows)},
+            "encoding": {
+                **{"x": x, "y": mean, "description": _channel("label", "nominal"), "tooltip": tooltip},
+                **colour,
+            },
+        },
+    ]
+    layers = [{**layer, **sound} for layer in layers]
     if card.alarm and _in_sight(rows, card.alarm.threshold):
-        rule = alt.Chart(pd.DataFrame({"threshold": [card.alarm.threshold]}))
-        layers.append(rule.mark_rule(style="threshold").encode(y=alt.Y("threshold:Q", scale=y_scale)))
+        rule = {"values": [{"threshold": card.alarm.threshold}]}
+        place = {"y": _channel("threshold", scale=values)}
+        layers.append({"data": rule, "mark": {"type": "rule", "style": "threshold"}, "encoding": place})
     if rows["broken"].any():
-        layers.append(
-            base.transform_filter("datum.broken")
-            .mark_text(style="broken", text="✕", fontSize=11, fontWeight="bold")
-            .encode(
-                x=x,
-                y=alt.value(height - 8),
-                tooltip=[alt.Tooltip("depth:Q", title="NaN or infinite at block")],
-            )
-        )
-    chart = alt.layer(*layers).properties(width=width, height=height)
-    return chart.properties(title=chart_title(card, panel, _spread(panel))) if title else chart
+        cross = {"type": "text", "style": "broken", "text": "✕", "fontSize": 11, "fontWeight": "bold"}
+        seen = {"tooltip": [_channel("depth", title="NaN or infinite at block")], "x": x, "y": {"value": height - 8}}
+        layers.append({"transform": [{"filter": "datum.broken"}], "mark": cross, "encoding": seen})
+    return {
+        "$schema": SCHEMA,
+        "data": {"values": _records(rows)},
+        "layer": layers,
+        "width": width,
+        "height": height,
+    }
+
+
+def _channel(field: str, kind: str = "quantitative", **options: Any) -> Spec:
+    return {"field": field, "type": kind, **options}
+
+
+def _records(rows: pd.DataFrame) -> list[Spec]:
+    """Return rows as JSON can hold them: missing and infinite numbers become None."""
+    columns = {
+        str(name): [
+            None if isinstance(value, float) and not math.isfinite(value) else value for value in column.tolist()
+        ]
+        for name, column in rows.items()
+    }
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def depth_label(rows: pd.DataFrame, card: Card, panel: Panel) -> str:
@@ -109,30 +128,30 @@ def first_panel(table: pd.DataFrame, card: Card, stack: str | None, site: str | 
     return fitting[0]
 
 
-def chart_title(card: Card, panel: Panel, spread: str) -> alt.TitleParams:
+def chart_title(card: Card, panel: Panel, spread: str) -> Spec:
     attention = "uneven self-attention" if panel.site == "uneven" else f"{panel.site}-attention"
     place = panel.stack if panel.site == "stream" else f"{panel.stack}, {attention}"
-    return alt.TitleParams(card.title, subtitle=f"{place}: {spread}")
+    return {"text": card.title, "subtitle": f"{place}: {spread}"}
 
 
-def value_scale(rows: pd.DataFrame, card: Card) -> alt.Scale:
-    """Zero is in sight on a linear axis: a decline must look as large as it is."""
+def value_scale(rows: pd.DataFrame, card: Card) -> Spec:
+    """Return the scale of a measure. Zero is in sight on a linear axis: a decline must look as large as it is."""
     if card.log:
-        return alt.Scale(type="log", nice=False, padding=6)
+        return {"type": "log", "nice": False, "padding": 6}
     numbers = rows[["low", "high", "mean"]].to_numpy(float)
     finite = numbers[np.isfinite(numbers)]
     lowest, highest = float(finite.min(initial=0.0)), float(finite.max(initial=0.0))
     if np.isfinite(card.high) and highest > 0.5 * card.high:
-        return alt.Scale(domain=[card.low if lowest < 0 else 0.0, card.high], nice=False)
-    return alt.Scale(zero=True, nice=True)
+        return {"domain": [card.low if lowest < 0 else 0.0, card.high], "nice": False}
+    return {"zero": True, "nice": True}
 
 
-def value_axis(rows: pd.DataFrame, card: Card) -> alt.Axis:
-    """About four lines; on a logarithmic axis powers of ten, with 1, 2, 5 where these are few, or even steps."""
+def value_axis(rows: pd.DataFrame, card: Card) -> Spec:
+    """Return an axis of about four lines; on a logarithmic axis powers of ten, with 1, 2, 5 where these are few, or even steps."""
     numbers = rows[["low", "high", "mean"]].to_numpy(float)
     seen = numbers[np.isfinite(numbers) & (numbers > 0)]
     if not card.log or not seen.size:
-        return alt.Axis(tickCount=4, format=".3~s" if np.max(seen, initial=0.0) >= 1000 else ".6~g")
+        return {"tickCount": 4, "format": ".3~s" if np.max(seen, initial=0.0) >= 1000 else ".6~g"}
     low, high = float(seen.min()), float(seen.max())
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     powers = [10.0**e for e in decades if low <= 10.0**e <= high]
@@ -141,7 +160,7 @@ def value_axis(rows: pd.DataFrame, card: Card) -> alt.Axis:
     if len(powers) < 3:  # within a small part of a decade a logarithmic axis is nearly an even one
         powers = _even(low, high)
     powers = powers[:: max(1, len(powers) // 4)]
-    return alt.Axis(values=powers, format=",.7~g" if low > 1e-4 and high < 1e7 else ".0e")
+    return {"values": powers, "format": ",.7~g" if low > 1e-4 and high < 1e7 else ".0e"}
 
 
 def _even(low: float, high: float) -> list[float]:
@@ -160,10 +179,6 @@ def reading_size(rows: pd.DataFrame) -> int:
     """Dots shrink where they would touch."""
     depths = rows["depth"].nunique()
     return 24 if depths <= 32 else 10 if depths <= 64 else 4
-
-
-def _spread(panel: Panel) -> str:
-    return "mean and p10 to p90 over " + ("sequences" if panel.site == "stream" else "heads")
 
 
 def _in_sight(rows: pd.DataFrame, threshold: float) -> bool:
@@ -188,6 +203,8 @@ def head_grid(
 
     `bound` is the most that is possible at the length of the sequences, where that is known.
     """
+    import altair as alt
+
     panel = first_panel(table, card, stack, site)
     part = card.parts[0] if part is None else part
     rows = head_rows(table, panel, part)
@@ -230,6 +247,8 @@ def head_grid(
 
 def grid_axes(rows: pd.DataFrame) -> tuple[alt.X, alt.Y, int]:
     """Axes of a map, and the side of its squares: as large as fits, between 4 and 18 pixels."""
+    import altair as alt
+
     longest = max(rows["head"].nunique(), rows["layer"].nunique())
     step = max(4, min(18, LARGEST_SIDE // longest))
     every = max(1, -(-14 // step))

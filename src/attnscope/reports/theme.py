@@ -104,6 +104,7 @@ def fit(chart: Any, width: int) -> Any:
     return chart.properties(width=width, autosize={"type": "fit-x", "contains": "padding"})
 
 
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 FONT = '-apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 WITHOUT_A_PAGE = ("light", "dark")
 THEMES = (*WITHOUT_A_PAGE, "page")  # the last is made of variables that only our pages know
@@ -134,8 +135,8 @@ _INK: dict[str, dict[str, str]] = {
 
 
 def specification(chart: Any, theme: str | None = "light", *, validate: bool = True) -> dict[str, Any]:
-    """The Vega-Lite document of a chart in a theme, as plain data; without one, in its own, or else light."""
-    document: dict[str, Any] = chart.to_dict(validate=validate)
+    """Return the Vega-Lite document of a chart, or of plain data, in a theme; by default in its own, or else light."""
+    document: dict[str, Any] = chart if isinstance(chart, dict) else chart.to_dict(validate=validate)
     own = getattr(chart, "config", None)
     if theme is None and isinstance(own, dict):  # `dressed` put it there
         return {**document, "config": own}

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from altair.utils.schemapi import debug_mode
 
 from attnscope.commands.scan.survey.readings import largest
 from attnscope.commands.scan.survey.survey import Survey
@@ -22,7 +21,7 @@ from attnscope.core.words import numeral
 from attnscope.reports.colours import BROKEN, MISSING, STEPS, Scale, scale, strokes
 from attnscope.reports.export import Drawn, fluid
 from attnscope.reports.rows import Panel, depth_rows, depth_words, head_rows, panel_rows, panels, part_title
-from attnscope.reports.survey_charts import depth_profile
+from attnscope.reports.survey_charts import depth_specification
 from attnscope.reports.theme import specification
 
 WIDTH, HEIGHT = 268, 150  # with its axis no wider than a card on a telephone: letters never shrink
@@ -38,34 +37,31 @@ class Profile(Drawn):
 def profiles(survey: Survey, table: pd.DataFrame) -> tuple[Profile, ...]:
     """Return a profile of every measure in every stack."""
     made = []
-    with debug_mode(False):  # validation costs more than drawing; the tests validate every chart
-        for panel in panels(table, survey.stacks):
-            card = survey.cards[panel.measure]
-            place = {"stack": panel.stack, "site": panel.site}
-            chart = depth_profile(table, card, **place, width=WIDTH, height=HEIGHT, title=False)
-            document = specification(chart, "light", validate=False)
-            made.append(
-                Profile(
-                    name=f"profile-{panel.stack}-{panel.site}-{panel.measure}",
-                    title=card.title,
-                    caption=site_title(panel.stack, panel.site, alone=len(survey.stacks) == 1),
-                    summary=_summary(table, card, panel),
-                    svg=fluid(document),
-                    specification=document,
-                    site=panel.site,
-                )
+    for panel in panels(table, survey.stacks):
+        card = survey.cards[panel.measure]
+        rows = depth_rows(table, card, panel)
+        document = specification(depth_specification(rows, card, panel, width=WIDTH, height=HEIGHT), "light")
+        made.append(
+            Profile(
+                name=f"profile-{panel.stack}-{panel.site}-{panel.measure}",
+                title=card.title,
+                caption=site_title(panel.stack, panel.site, alone=len(survey.stacks) == 1),
+                summary=_summary(rows, card, panel),
+                svg=fluid(document),
+                specification=document,
+                site=panel.site,
             )
+        )
     return tuple(made)
 
 
-def _summary(table: pd.DataFrame, card: Card, panel: Panel) -> str:
+def _summary(rows: pd.DataFrame, card: Card, panel: Panel) -> str:
     """Describe the chart for a screen reader."""
-    rows = depth_rows(table, card, panel)
     rows = rows[rows["part"] == rows["part"].iloc[0]].dropna(subset=["mean"])
     if rows.empty:
         return f"{card.title} against depth: no finite number."
     first, last = rows.iloc[0], rows.iloc[-1]
-    low, high = rows.loc[rows["mean"].idxmin()], rows.loc[rows["mean"].idxmax()]
+    low, high = rows.iloc[int(rows["mean"].argmin())], rows.iloc[int(rows["mean"].argmax())]
     end = float(rows["depth"].max())
     words = [
         f"{numeral(row['mean'])} ({depth_words(card, panel, float(row['depth']), end)})"
