@@ -19,10 +19,9 @@ from attnscope.core.files import write_atomically
 from attnscope.core.words import drawable
 from attnscope.reports.theme import configuration, specification
 
-# The name by which a Content-Security-Policy lets one script or style sheet of a page through, and no other.
-
 
 def digest(text: str) -> str:
+    """Return the name by which a Content-Security-Policy allows one script or style sheet."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -34,8 +33,6 @@ VEGA_LITE = "6.4"
 
 def save(chart: Any, path: Path | str, *, theme: str | None = None, scale: float = 2.0) -> Path:
     """Write a chart; `scale` is pixels per point in a PNG."""
-    from attnscope.reports.theme import specification
-
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise RefusalError(f"A chart can be saved as {', '.join(SUFFIXES)}, not as '{path.name}'.")
@@ -95,11 +92,9 @@ def _confined(html: str) -> str:
     return html.replace("<head>", head, 1)
 
 
-# Charts drawn to SVG while a page is written, and what stands around them.
-#
-# The SVG is drawn in the `page` theme, whose colours are CSS variables, so one drawing serves light, dark and print.
-# Every mark that can be read carries its sentence (`aria-label`, from the chart's `description`), which is what the
-# page's script shows under the pointer, under a finger, and on arrow keys: the script knows nothing about charts.
+# Charts on pages are drawn in the `page` theme, whose colours are CSS variables: one drawing serves light, dark and
+# print. Every mark that can be read carries its sentence (`aria-label`, from the chart's `description`), which the
+# page's script shows under the pointer, under a finger, and on arrow keys.
 
 WIDTHS = {"phone": 326, "tablet": 600, "desk": 1080}
 """Of whole charts with their axes and legends, on screens up to 46rem, up to 74rem, and beyond (see shell.css)."""
@@ -109,7 +104,7 @@ PLACES = "d|transform|viewBox|[xyr]|[xy][12]|[cdr][xy]|width|height|points"
 
 @dataclass(frozen=True)
 class Drawn:
-    """A chart on a page: `name` is that of its files and unique on the page, `summary` is read to who cannot see it."""
+    """A chart on a page. `name` is unique on the page and names its files; screen readers read `summary`."""
 
     name: str
     title: str
@@ -120,36 +115,51 @@ class Drawn:
 
 
 def drawn(chart: Any, name: str, *, title: str, caption: str = "", summary: str = "") -> Drawn:
-    """A chart with its words, ready for the `figure` of `figure.html`, at the width it was drawn at."""
-    document = specification(chart, "light", validate=False)
-    return Drawn(name, title, caption, summary or caption or title, drawing(chart, name), document)
+    """Draw a chart at its own width, for the `figure` of `figure.html`."""
+    document = _unchecked(lambda: chart)
+    return Drawn(name, title, caption, summary or caption or title, drawing(document, name), document)
 
 
 def drawn_to_fit(make: Callable[[int], Any], name: str, *, title: str, caption: str = "", summary: str = "") -> Drawn:
-    """A chart as wide as its card on a telephone, a tablet and a desk: `make(width)` gives it for a width in pixels.
+    """Draw a chart as wide as its card on a telephone, a tablet and a desk: `make(width)` returns it, or SVG text.
 
     One drawing that shrinks would shrink its letters too, so there are three, and the style sheet shows one of them.
     """
-    charts = {fit: make(width) for fit, width in WIDTHS.items()}
-    svg = "".join(f'<div class="fits-{fit}">{drawing(chart, f"{name}-{fit}")}</div>' for fit, chart in charts.items())
-    document = specification(charts["desk"], "light", validate=False)
-    return Drawn(name, title, caption, summary or caption or title, svg.replace(' class="broad"', ""), document)
+    documents = {fit: _unchecked(lambda width=width: make(width)) for fit, width in WIDTHS.items()}  # type: ignore[misc]
+    svg = "".join(
+        f'<div class="fits-{fit}">{document if isinstance(document, str) else drawing(document, f"{name}-{fit}")}</div>'
+        for fit, document in documents.items()
+    ).replace(' class="broad"', "")
+    desk = documents["desk"]
+    return Drawn(name, title, caption, summary or caption or title, svg, {} if isinstance(desk, str) else desk)
+
+
+def _unchecked(make: Callable[[], Any]) -> Any:
+    """Return the light specification of a chart, or SVG text as it is, without Altair's checks against its schema.
+
+    These cost more than the drawing. The tests check every chart.
+    """
+    from altair.utils.schemapi import debug_mode
+
+    with debug_mode(False):
+        made = make()
+        return made if isinstance(made, str) else specification(made, "light", validate=False)
 
 
 def drawing(chart: Any, name: str) -> str:
-    """A chart as SVG for a page, with colours from the page and the width it was drawn at.
+    """Return a chart, or its specification, as SVG with the colours of the page and the width it was drawn at.
 
     A drawing too wide for a narrow screen is marked `broad`, and the style sheet lets it scroll instead of shrink.
     """
     svg = numbered(slim(render(specification(chart, "page", validate=False), ".svg").decode()), name)
-    found = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
-    assert found is not None
-    broad = ' class="broad"' if float(found[1]) > BROAD else ""
-    return svg.replace("<svg ", f'<svg width="{found[1]}"{broad} ', 1)
+    box = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
+    assert box is not None
+    broad = ' class="broad"' if float(box[1]) > BROAD else ""
+    return svg.replace("<svg ", f'<svg width="{box[1]}"{broad} ', 1)
 
 
 def fluid(document: dict[str, Any]) -> str:
-    """A specification as SVG that grows and shrinks with its column."""
+    """Return a specification as SVG that grows and shrinks with its column."""
     return slim(render({**document, "config": configuration("page")}, ".svg").decode())
 
 
