@@ -1,4 +1,4 @@
-"""Which remedy is tried, and why: the one that was asked for, or what the table of remedies says to the findings."""
+"""Choose the remedy: the one named by the caller, or the first in the table of remedies that answers a finding."""
 
 from __future__ import annotations
 
@@ -10,16 +10,8 @@ from attnscope.core.finding import AUTO, BOS, PRUNE, TABLE, Finding, answered_by
 from attnscope.core.variant import variant_cards
 
 WITHOUT_VARIANT = {
-    PRUNE: (
-        "Heads taken out",
-        "Heads that are worth least write nothing any more.",
-        "arXiv:1905.10650",
-    ),
-    BOS: (
-        "BOS in front",
-        "Every sequence begins with the BOS token, as the model was trained.",
-        "arXiv:2309.17453",
-    ),
+    PRUNE: ("Heads taken out", "The least valuable heads write nothing any more.", "arXiv:1905.10650"),
+    BOS: ("BOS in front", "Every sequence begins with the BOS token, as in training.", "arXiv:2309.17453"),
 }
 
 
@@ -28,25 +20,22 @@ def needs_training(name: str) -> bool:
 
 
 def chosen_for(asked: str, found: Sequence[Finding], training: bool = True) -> Chosen:
-    """The remedy that was asked for by name, or with `auto` the first in the table of the most severe finding that
-    leaves the model as it is at its start: one that changes it at once has to be asked for. Without `training`, `auto`
-    takes remedies that need none."""
+    """Return the remedy called `asked`; for `auto`, the first for the most severe finding that starts from the same
+    function. Remedies that change the model at once must be named. Without `training`, `auto` skips those that need it.
+    """
     if asked != AUTO:
         return _described(asked, _why(asked, found), asked=True)
-    offered = [one for one in candidates(found) if training or not needs_training(one[1])]
+    offered = [(row, name) for row, name in candidates(found) if training or not needs_training(name)]
     if not offered:
         answered = ", ".join(row.finding for row in TABLE)
         raise RefusalError(
-            f"Nothing was found that a remedy {'' if training else 'without training '}answers (one of {answered}): "
-            "name one with --remedy to try it all the same."
+            f"No finding has a remedy{'' if training else ' without training'} (findings with one: {answered}): name one "
+            "with --remedy to try it anyway."
         )
-    row, name = next(((row, name) for row, name in offered if _gentle(name)), offered[0])
-    others = tuple(dict.fromkeys(other for one, other in offered if other != name))
+    keeping = (pair for pair in offered if pair[1] in WITHOUT_VARIANT or variant_cards()[pair[1]].keeps is not None)
+    row, name = next(keeping, offered[0])
+    others = tuple(dict.fromkeys(other for _, other in offered if other != name))
     return _described(name, f"{_sentence_of(row.finding, found)} {row.why}", asked=False, alternatives=others)
-
-
-def _gentle(name: str) -> bool:
-    return name in WITHOUT_VARIANT or variant_cards()[name].keeps is not None
 
 
 def _why(name: str, found: Sequence[Finding]) -> str:
@@ -55,7 +44,7 @@ def _why(name: str, found: Sequence[Finding]) -> str:
 
 
 def _sentence_of(kind: str, found: Sequence[Finding]) -> str:
-    return next(one.sentence for one in found if one.kind == kind)
+    return next(finding.sentence for finding in found if finding.kind == kind)
 
 
 def _described(name: str, why: str, *, asked: bool, alternatives: tuple[str, ...] = ()) -> Chosen:
@@ -65,14 +54,4 @@ def _described(name: str, why: str, *, asked: bool, alternatives: tuple[str, ...
     else:
         card = variant_cards()[name]
         title, summary, citation, keeps = card.title, card.summary, card.citation, card.keeps is not None
-    return Chosen(
-        name=name,
-        title=title,
-        summary=summary,
-        citation=citation,
-        why=why,
-        asked=asked,
-        answers=answered_by(name),
-        alternatives=alternatives,
-        keeps=keeps,
-    )
+    return Chosen(name, title, summary, citation, why, asked, answered_by(name), alternatives, keeps)

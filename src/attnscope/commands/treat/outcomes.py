@@ -1,12 +1,10 @@
-"""What became of every finding under a remedy: helped, no effect, or harmed, against the same training without it.
+"""Judge what a remedy did to every finding, against the same training without it.
 
-A finding is followed through the arms by what it is about (`paired_findings.identity`). The remedy helped where, beside
-the baseline, the finding is gone or less severe; as severe, but concerns noticeably fewer heads or places (a tenth of
-them, and at least one); or as severe and as wide, and its number came noticeably closer to its threshold; harmed where
-the opposite is true. That order is the one of `paired_findings.status`. A difference that
-other text of the same kind might have made (`chance`) is no effect, however large it looks; where there are too few
-texts to say what chance makes, the verdict is unknown. What training alone did stands in the control and is not counted
-for the remedy.
+A finding is matched between arms by `paired_findings.identity`. The remedy helped if, compared with the baseline, the
+finding is gone or less severe; or as severe with noticeably fewer heads or places (a tenth, and at least one); or as
+severe and as wide with its number noticeably closer to its threshold. It harmed if the opposite is true. The order of
+these is that of `paired_findings.status`. A difference that other text might have made (`compare/chance.py`) is no
+effect. With too few texts to tell, the judgement is unknown.
 """
 
 from __future__ import annotations
@@ -35,8 +33,7 @@ JUDGEMENTS: tuple[Judgement, ...] = get_args(Judgement)
 
 @dataclass(frozen=True)
 class Outcome:
-    """One finding in every arm; None where an arm has no such finding. `changed`: neither good nor bad; `unknown`:
-    something moved, and there is too little text to say whether it is more than chance."""
+    """One finding in every arm, or None. `changed` is neither good nor bad; `unknown` may be chance."""
 
     kind: str
     stack: str
@@ -45,7 +42,7 @@ class Outcome:
     before: Finding | None
     control: Finding | None
     treated: Finding | None
-    chance: float = 0.0  # by how many heads or places, or by how much of its number, chance may move the difference
+    chance: float = 0.0  # heads, places or units by which chance may move the difference
 
     @property
     def any(self) -> Finding:
@@ -60,13 +57,13 @@ def outcomes_of(
     answers: Sequence[str] = (),
     readings: Mapping[str, Reading] | None = None,
 ) -> tuple[Outcome, ...]:
-    """Every finding of any arm, those that the remedy answers first, then what changed, the most severe at the top."""
+    """Return every finding of any arm: those that the remedy answers first, then those that changed, most severe first."""
     read = dict(readings or {})
     outcomes = []
     for pair in paired_findings(found[baseline], found["treated"]):
         about = identity(pair.either)
         judgement, chance = judged(pair, read.get(baseline), read.get("treated"))
-        earlier = _nearest(pair.either, [one for one in found["before"] if identity(one) == about])
+        earlier = _nearest(pair.either, [finding for finding in found["before"] if identity(finding) == about])
         outcomes.append(
             Outcome(
                 kind=pair.kind,
@@ -79,7 +76,7 @@ def outcomes_of(
                 chance=chance,
             )
         )
-    if baseline == "control":  # what training alone did away with
+    if baseline == "control":  # findings that training alone removed
         seen = {id(one.before) for one in outcomes if one.before is not None}
         outcomes += [
             Outcome(one.kind, one.stack, one.kind in answers, "no effect", one, None, None)
@@ -90,8 +87,7 @@ def outcomes_of(
 
 
 def judged(pair: FindingChange, base: Reading | None = None, treated: Reading | None = None) -> tuple[Judgement, float]:
-    """The verdict on one pair, and how large a difference chance would make of what decided it. Without readings the
-    findings are taken for the whole truth."""
+    """Return the judgement of one pair, and how far chance may move what decided it. Without readings, ignore chance."""
     became = status(pair.before, pair.after)
     if became in ("changed", "same"):
         return ("no effect" if became == "same" else "changed"), 0.0
@@ -102,22 +98,21 @@ def judged(pair: FindingChange, base: Reading | None = None, treated: Reading | 
     kind = findings().get(pair.kind)
     read = kind is None or kind.reads or "measure" in pair.either.details
     if base is None or treated is None or not read:
-        return verdict, 0.0  # a rule that reads no text, such as broken weights, leaves nothing to chance
-    told = decided(pair.either, base, treated)
-    if not math.isfinite(told.chance):
+        return verdict, 0.0  # rules that read no text, such as broken weights, do not depend on chance
+    apart = decided(pair.either, base, treated)
+    if not math.isfinite(apart.chance):
         return "unknown", math.inf
-    return (verdict if told.sure(worse) else "no effect"), told.chance
+    return (verdict if apart.sure(worse) else "no effect"), apart.chance
 
 
 def _moved(pair: FindingChange) -> tuple[int, Callable[[Finding, Reading, Reading], Difference]]:
-    """1 where it is noticeably worse, -1 where it is better, 0 where neither; and what of it must be told from chance:
-    how many heads it concerns, whether it is there at all, or its number."""
+    """Return 1 for noticeably worse, -1 for better, else 0; and what decided: number of heads, presence, or value."""
     if pair.before is None or pair.after is None:
         return (1 if pair.before is None else -1), (of_counts if pair.either.heads else of_findings)
     was, now = concerned(pair.before), concerned(pair.after)
     grew = _sign(now - was) if abs(now - was) >= max(1.0, NOTICEABLE * was) else 0
     steps = _sign(SEVERITIES.index(pair.after.severity) - SEVERITIES.index(pair.before.severity))
-    if steps:  # many rules call what concerns most heads more severe: then it is their number that chance may move
+    if steps:  # many rules are more severe for more heads: then the number of heads decided
         return steps, (of_counts if grew == steps else of_numbers)
     return (grew, of_counts) if grew else (moved_beyond(pair.before, pair.after), of_numbers)
 
@@ -127,7 +122,7 @@ def _sign(number: int) -> int:
 
 
 def _nearest(finding: Finding, among: Sequence[Finding]) -> Finding | None:
-    """Of several findings of one identity, the one whose blocks are the nearest."""
+    """Return the finding with the nearest blocks."""
 
     def apart(other: Finding) -> float:
         if not finding.layers or not other.layers:

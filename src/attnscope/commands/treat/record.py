@@ -1,12 +1,12 @@
-"""What `treat` found: a model before, after training alone (control), and after the same training with a remedy.
+"""The record of `treat`: a model before, after training (control), and after the same training with a remedy.
 
     found = attnscope.treat("pocket", remedy="gated_output")
     found.loss                          treated against control: mean difference of held-out loss, with its interval
     found.outcomes                      every finding in the three arms, and what became of it
     found.arms["treated"].losses        held-out loss of every sequence
 
-Remedies that need no training have no control: there what is treated stands beside what was before. Surveys of all arms
-are part of the record, and what is concluded from them is made again when it is read.
+Remedies without training have no control: the treated model is compared with the model before. The file holds the
+surveys of all arms; outcomes are computed again when it is read.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ class Chosen:
     summary: str
     citation: str
     why: str
-    asked: bool  # by name; otherwise the table of remedies chose it
+    asked: bool  # by name; else from the table of remedies
     answers: tuple[str, ...] = ()  # kinds of findings that it is meant for
     alternatives: tuple[str, ...] = ()
-    keeps: bool = True  # whether the model computes at its start what it computed before
+    keeps: bool = True  # whether it starts from the same function
     settings: dict[str, Any] = field(default_factory=dict)
     layers: tuple[int, ...] = ()  # blocks that were changed
-    heads: tuple[int, ...] = ()  # of each of them; empty: all
+    heads: tuple[int, ...] = ()  # of each block; empty: all
 
 
 @dataclass(frozen=True)
 class Training:
-    """How the control and the treated model were trained, alike."""
+    """How the control and the treated model were trained."""
 
     steps: int
     rate: float
     batch_size: int
     max_tokens: int
     seed: int
-    parameters: str  # "all", or "added": what the remedy adds and the projections of its blocks
+    parameters: str  # "all", or "added": new ones and the projections of treated blocks
     trained: int  # numbers trained in the control
     added: int  # numbers that the remedy adds
     tokens: int  # read in training, by each arm
@@ -68,8 +68,8 @@ class Training:
 class Arm:
     losses: tuple[float, ...]  # held-out loss of every sequence, nats per token
     curve: tuple[float, ...] = ()  # training loss of every step
-    seconds: float = math.nan  # of one step of training, at the median; NaN without training
-    quartiles: tuple[float, ...] = ()  # of the same: a quarter of the steps took less, a quarter more; empty: too few
+    seconds: float = math.nan  # median time of a training step; NaN without training
+    quartiles: tuple[float, ...] = ()  # of the time of a step; empty: too few steps
 
     @property
     def loss(self) -> float:
@@ -84,7 +84,7 @@ class Order:
     title: str
     heads: tuple[tuple[int, int], ...]
     losses: tuple[float, ...]
-    low: tuple[float, ...] = ()  # over several random orders, the lowest and the highest
+    low: tuple[float, ...] = ()  # lowest and highest over several random orders
     high: tuple[float, ...] = ()
 
 
@@ -98,7 +98,7 @@ class Pruning:
     by: str  # the order they were taken out in
     total: int
     prompts: int  # texts behind the values
-    asked: str  # what decided how many: "12 heads", "loss within 0.05"
+    asked: str  # "12 heads", "loss within 0.05"
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,29 +116,29 @@ class Treatment(Record):
     surveys: dict[str, Survey]
     thresholds: Thresholds
     start: float  # held-out loss of the treated model before its training; NaN without training
-    texts: tuple[int, ...] = ()  # which text each held-out sequence was cut from; empty: each from its own
+    texts: tuple[int, ...] = ()  # text of each held-out sequence; empty: all different
     pruning: Pruning | None = None
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
-    by_text: dict[str, ByText] = field(default_factory=dict)  # of every arm: what each text had to do with its survey
+    by_text: dict[str, ByText] = field(default_factory=dict)  # means of every text, by arm
 
     @property
     def baseline(self) -> str:
-        """What the treated model is held against."""
+        """The arm that the treated model is compared with."""
         return "control" if "control" in self.arms else "before"
 
     @property
     def loss(self) -> Interval:
-        """Held-out loss, treated less baseline: each sequence with itself, a 95% interval over texts."""
+        """Held-out loss of treated minus baseline, paired by sequence, with a 95% interval over texts."""
         return self.loss_between(self.baseline, "treated")
 
     def loss_between(self, one: str, other: str) -> Interval:
-        """Held-out loss of arm `other` less that of arm `one`."""
+        """Return the held-out loss of arm `other` minus that of arm `one`."""
         return paired_interval(self.arms[one].losses, self.arms[other].losses, self.texts)
 
     @property
     def slowdown(self) -> float:
-        """Time of a training step beside the control's; NaN where too few steps were timed."""
+        """Time of a training step, divided by the control's; NaN if too few steps were timed."""
         control, treated = self.arms.get("control"), self.arms["treated"]
         if control is None or not control.quartiles or not treated.quartiles:
             return math.nan
@@ -146,10 +146,10 @@ class Treatment(Record):
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Every finding of any arm: those that the remedy answers first."""
+        """Every finding of any arm, those that the remedy answers first."""
         found = {name: diagnose(survey, self.thresholds) for name, survey in self.surveys.items()}
         if self.pruning is not None:
-            # Struck from both sides: heads that are gone are no success of having been taken out.
+            # Ignore removed heads in both arms: their removal is not a success.
             found |= {name: without_heads(found[name], self.removed) for name in (self.baseline, "treated")}
         readings = {
             name: Reading(survey, self.by_text.get(name), self.thresholds, self.removed)
@@ -212,7 +212,7 @@ _BESIDE = ("format", "version", "sentences", "files", "chart", "surveys", "by_te
 
 @dataclass(frozen=True)
 class _Fields:
-    """What is read field by field; surveys have a reader of their own."""
+    """All fields but the surveys."""
 
     model: str
     class_name: str
@@ -251,7 +251,7 @@ def _by_text(given: object) -> dict[str, ByText]:
 
 
 def _refuse_what_does_not_fit_together(found: Treatment) -> None:
-    """Each field may be of its type and the whole still not be a treatment: then no page could be made of it."""
+    """Raise a `FieldError` for fields that contradict each other."""
     names = tuple(found.arms)
     if names not in (ARMS, ("before", "treated")):
         raise FieldError(f"arms: {', '.join(names) or 'none'} are not before, control and treated")
