@@ -11,7 +11,8 @@ from torch import Tensor
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import anatomy
-from attnscope.hf.tapping.capture import asked_with, capture, first_output, gradient_under
+from attnscope.hf.intercepting.slots import first_output
+from attnscope.hf.tapping.capture import asked_with, capture, gradient_under
 from attnscope.hf.tapping.entrances import entrances
 from tests.explanations.runs import BY_NAME, TEXTS, batch_of, captured, model_of, number, places_of
 from tests.specimens import tiny_llama
@@ -75,7 +76,7 @@ def _state(model: torch.nn.Module) -> list[Any]:
     return [hooks, forwards, wanting, model.config.use_cache]  # type: ignore[union-attr]
 
 
-def test_a_gradient_that_is_not_a_number_names_the_layer() -> None:
+def test_a_gradient_that_is_not_a_number_names_the_block() -> None:
     model, batch = BY_NAME["GPT-2"].model().requires_grad_(False), batch_of("GPT-2")
     found, places = places_of("GPT-2")
 
@@ -90,7 +91,7 @@ def test_a_gradient_that_is_not_a_number_names_the_layer() -> None:
 
     broken: Any = model
     broken.transformer.h[0].attn.c_proj.register_forward_hook(lambda m, a, output: Breaking.apply(output))
-    with pytest.raises(RefusalError, match=r"not a number at the attention of layer 0 \(model\)"):
+    with pytest.raises(RefusalError, match=r"not a number at the attention of block 0 \(model\)"):
         capture(model, batch, found, places, number)
 
 

@@ -13,8 +13,9 @@ from transformers.modeling_utils import AttentionInterface
 
 from attnscope.core.errors import RefusalError
 from attnscope.data.frame import AttentionFrame, StreamFrame
-from attnscope.hf.anatomy.anatomy import anatomy, weights
+from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.anatomy.example import run
+from attnscope.hf.anatomy.weights import weights
 from attnscope.hf.loading.in_memory import in_memory
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.hf.tapping.verify import verify
@@ -110,7 +111,7 @@ def test_a_layer_that_is_skipped_is_refused() -> None:
     frames: list[Frame] = []
     with torch.no_grad(), tap(model, found, frames.append):
         model(torch.randn(2, 8, 16))
-        with pytest.raises(RefusalError, match=r"did not attend where it did on .* \(model layer 1 self\)"):
+        with pytest.raises(RefusalError, match=r"did not attend where it did on .* \(model block 1 self\)"):
             model(torch.randn(2, 9, 16))
 
 
@@ -258,7 +259,7 @@ def test_a_stream_of_nan_is_still_passed_on() -> None:
     found = anatomy(model)
     assert found.stacks[0].chained
     result = verify(model, family("Llama").batch(), found)
-    assert "except from layer 1 on, where the model makes NaN" in result.sentence
+    assert "except from block 1 on, where the model makes NaN" in result.sentence
 
 
 def test_nan_that_only_the_batch_makes_is_said_in_the_sentence() -> None:
@@ -270,8 +271,8 @@ def test_nan_that_only_the_batch_makes_is_said_in_the_sentence() -> None:
     model[0].dropout2 = Overflowing()
     found = anatomy(model, (torch.randn(2, 5, 16),))
     result = verify(model, (torch.randn(2, 9, 16),), found)
-    assert result.broken == ("layer 1",)
-    assert result.sentence.endswith("except from layer 1 on, where the model makes NaN, output unchanged.")
+    assert result.broken == ("block 1",)
+    assert result.sentence.endswith("except from block 1 on, where the model makes NaN, output unchanged.")
     assert "except" not in verify(model, (torch.randn(2, 8, 16),), found).sentence
 
 

@@ -128,7 +128,7 @@ def test_configurations_that_promise_more_are_quoted() -> None:
     model, batch = tiny("git")  # pictures are an option, and none are given
     batch.pop("pixel_values", None)
     notes = anatomy(model, batch).notes
-    assert any("2 layers in vision_config" in note for note in notes)
+    assert any("2 blocks in vision_config" in note for note in notes)
     assert not anatomy(*tiny("bert")).notes
 
 

@@ -9,7 +9,8 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from attnscope.hf.anatomy.anatomy import anatomy, weights
+from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.anatomy.weights import weights
 from tests.hf.families import FAMILIES
 
 WIDTH, HEADS, DIM = 16, 4, 6  # no two sizes alike, and heads together wider than the stream

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.data.frame import AttentionFrame, StreamFrame
-from attnscope.hf.anatomy.anatomy import anatomy, weights
+from attnscope.hf.anatomy.anatomy import anatomy
+from attnscope.hf.anatomy.weights import weights
 from attnscope.hf.intercepting.recompute import dense_mixed, dense_pattern
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.hf.tapping.verify import verify

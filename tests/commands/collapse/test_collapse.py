@@ -23,7 +23,7 @@ from attnscope.commands.collapse.run import collapse
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.anatomy.mlp_bound import mlp_bounds
-from attnscope.hf.anatomy.places import coarse_modules, widened
+from attnscope.hf.anatomy.precision import coarse_modules, widened
 from attnscope.hf.editing.surgery import CUTS, cut
 from attnscope.hf.loading.load import load
 from attnscope.hf.tapping.padding import attention_inputs

@@ -25,9 +25,9 @@ def test_the_place_belongs_to_the_larger_value() -> None:
 
 def test_a_resumed_scan_gives_the_same_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measures that a model does not allow are said with the same words whether a scan was interrupted or not."""
-    from attnscope.hf.anatomy import anatomy as anatomy_module
+    from attnscope.hf.anatomy import weights as weights_module
 
-    whole_weights = anatomy_module.weights
+    whole_weights = weights_module.weights
 
     def without_queries(*args: Any) -> object:
         from dataclasses import replace

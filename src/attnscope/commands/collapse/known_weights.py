@@ -9,7 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnscope.data.frame import WeightsFrame
-from attnscope.hf.anatomy.anatomy import Anatomy, Stack, weights
+from attnscope.hf.anatomy.anatomy import Anatomy, Stack
+from attnscope.hf.anatomy.weights import weights
 from attnscope.matrix.collapse_bounds import HeadNorms, head_norms
 from attnscope.matrix.scores import Scores
 

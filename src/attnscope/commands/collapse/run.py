@@ -29,7 +29,7 @@ from attnscope.core.words import ranges
 from attnscope.data.batches import Batch, Batches
 from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import Anatomy, Stack, anatomy
-from attnscope.hf.anatomy.places import coarse_modules, widened
+from attnscope.hf.anatomy.precision import coarse_modules, widened
 from attnscope.hf.editing.surgery import CUTS, Cut
 from attnscope.hf.intercepting.restoring import keeping_its_modules, looking_at, without_gradients
 from attnscope.hf.loading.batches import Ready, Text, batches_for, text_of

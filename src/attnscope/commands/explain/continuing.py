@@ -25,10 +25,11 @@ from attnscope.core.progress import Advance
 from attnscope.data.medium import medium
 from attnscope.hf.anatomy.example import run
 from attnscope.hf.intercepting.restoring import evaluating, without_cache
+from attnscope.hf.intercepting.slots import first_output
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.one_text import Reading
 from attnscope.hf.loading.outputs import word
-from attnscope.hf.tapping.capture import capture, first_output
+from attnscope.hf.tapping.capture import capture
 
 # What makes two inputs alike for an encoder: each explained against the other, side by side in one record.
 #

@@ -23,11 +23,12 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.medium import medium
 from attnscope.hf.anatomy.example import run
 from attnscope.hf.intercepting.restoring import evaluating, without_cache, without_gradients
+from attnscope.hf.intercepting.slots import first_output
 from attnscope.hf.loading.load import Loaded
 from attnscope.hf.loading.one_input import reading_of
 from attnscope.hf.loading.one_text import Reading, asked
 from attnscope.hf.loading.outputs import Entries
-from attnscope.hf.tapping.capture import Number, first_output
+from attnscope.hf.tapping.capture import Number
 
 # A linear head on an embedding: classes for a backbone that has none.
 #

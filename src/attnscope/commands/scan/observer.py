@@ -179,7 +179,7 @@ def _one_for_each_place(observations: list[_Observation]) -> Iterator[_Observati
 def _one_for_each_sequence(one: _Observation, sequences: int) -> _Observation:
     """Where a sequence is several rows (windows, frames, channels), it counts once: by the mean of its rows.
 
-    Rows of one sequence stand together (`hf.anatomy.folding`). Where a model packs all pictures of a batch into fewer
+    Rows of one sequence stand together (`hf.anatomy.expected`). Where a model packs all pictures of a batch into fewer
     rows than there are sequences, a row counts once too.
     """
     rows = len(one.values)

@@ -27,7 +27,7 @@ from attnscope.core.progress import uninterrupted
 from attnscope.data.batches import Batch
 from attnscope.data.shards import Cut
 from attnscope.data.windows import Tokenizer
-from attnscope.hf.anatomy.anatomy import weights_in_turn
+from attnscope.hf.anatomy.weights import weights_in_turn
 from attnscope.hf.intercepting.restoring import evaluating, without_gradients
 from attnscope.hf.loading.outputs import word
 from attnscope.hf.loading.quiet import quiet

@@ -31,8 +31,8 @@ from attnscope.data.windows import Tokenizer
 from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
 from attnscope.hf.editing.freeze import freeze
 from attnscope.hf.editing.surgery import prunable
-from attnscope.hf.intercepting.owners import every_tensor
 from attnscope.hf.intercepting.restoring import looking_at, with_gradients
+from attnscope.hf.intercepting.slots import every_tensor
 from attnscope.hf.loading.in_memory import refuse_broken_weights
 from attnscope.hf.loading.load import Loaded, load
 from attnscope.hf.loading.one_text import Reading, reading

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from attnscope.commands.watch.catching import Inputs, Precision, untouched
 from attnscope.hf.anatomy.anatomy import Anatomy
-from attnscope.hf.intercepting.owners import float_tensors
 from attnscope.hf.intercepting.restoring import Restoring
+from attnscope.hf.intercepting.slots import float_tensors
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.measure import Measure
 from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
 from attnscope.hf.anatomy.example import cut_down
-from attnscope.hf.anatomy.places import projection_parameters, training_frames
+from attnscope.hf.anatomy.weights import projection_parameters, training_frames
 from attnscope.hf.intercepting.restoring import keeping_its_modules
 from attnscope.hf.intercepting.wrappers import uncompiled
 from attnscope.hf.loading.quiet import quiet

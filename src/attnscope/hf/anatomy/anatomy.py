@@ -3,38 +3,38 @@
     found = anatomy(model)                  # or anatomy(model, example_inputs=batch) for models of your own
     print(found)
 
-`Anatomy` says which attention calls happen, in which block of which stack, how they can be seen (the
-route), where the residual stream enters and leaves every block and can be read between attention and
-MLP, where norms stand, and which parameters project queries, keys, values and outputs.
+`Anatomy` says which attention calls happen, in which block of which stack, how they can be seen (the route), where the
+residual stream enters and leaves every block and can be read between attention and MLP, where norms stand, and which
+parameters project queries, keys, values and outputs.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from attnscope.core.errors import RefusalError
-from attnscope.data.frame import WeightsFrame
-from attnscope.hf.anatomy.call_log import ATTENTION, CallLog, log_calls, told_kinds
+from attnscope.core.errors import RefusalError, nearest
+from attnscope.core.words import blocks as blocks_in_words
+from attnscope.hf.anatomy.call_log import ATTENTION, CallLog, configured_kinds, log_calls
 from attnscope.hf.anatomy.dissect import Dissected, dissect
-from attnscope.hf.anatomy.example import Batch, cut_down, example_batch, few_rows, same_chance
-from attnscope.hf.anatomy.expected import refuse_without_attention, what_does_not_add_up
-from attnscope.hf.anatomy.folding import refuse_mixed_rows, rows_of
+from attnscope.hf.anatomy.example import Batch, cut_down, example_batch, few_rows, rows_of, same_chance
+from attnscope.hf.anatomy.expected import refuse_mixed_rows, refuse_without_attention, what_does_not_add_up
 from attnscope.hf.anatomy.lineage import own_streams
 from attnscope.hf.anatomy.parameters import settled
-from attnscope.hf.anatomy.projections import Projections, reading, weights_frame
+from attnscope.hf.anatomy.projections import Projections, reading
+from attnscope.hf.anatomy.recording import Location
 from attnscope.hf.anatomy.stacks import PlacedCall, Placement, place
 from attnscope.hf.anatomy.writes import Writes
-from attnscope.hf.intercepting.owners import Slot
 from attnscope.hf.intercepting.restoring import (
     ExchangedModulesError,
     evaluating,
     keeping_its_modules,
     without_gradients,
 )
+from attnscope.hf.intercepting.slots import Slot
 from attnscope.hf.intercepting.wrappers import refuse_compiled
 
 
@@ -48,7 +48,7 @@ class Site:
     layer: int
     site: str  # "self", "cross", or "uneven": self-attention with pooled tokens on one side
     route: str  # "interface", "sdpa", "softmax" or "pieces"
-    rebuilt: bool  # the pattern follows from queries and keys; otherwise the model's own map is handed on
+    rebuilt: bool  # the pattern follows from queries and keys; otherwise the model's own map is passed on
     heads: int
     kv_heads: int
     dim: int
@@ -57,10 +57,15 @@ class Site:
     keys_from: str  # the stack whose tokens are the keys
     projections: Projections
 
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Stack, site and block, as frames have them."""
+        return self.stack, self.site, self.layer
+
 
 @dataclass(frozen=True)
 class Block:
-    """One layer of a stack: the `nth` call of the module at `path`, and where the stream is in it."""
+    """One block of a stack: the `nth` call of the module at `path`, and where the stream is in it."""
 
     path: str
     nth: int
@@ -69,11 +74,24 @@ class Block:
     leaves: Slot
     overwrites: bool  # changes the stream it is given in place
     writes: Writes
-    kind: str = ATTENTION  # or what stands in its place: "Mamba", "linear attention", "MLP"
+    kind: str = ATTENTION  # or what it has instead: "Mamba", "linear attention", "MLP"
 
     @property
     def attends(self) -> bool:
         return self.kind == ATTENTION
+
+    @property
+    def attention_writes(self) -> set[Location]:
+        """The writes of attention, or of what the block has instead: those before `middle`; in parallel, `middle`."""
+        writes = self.writes
+        if self.kind == "MLP":
+            return set()
+        if writes.norm == "parallel":
+            return {writes.middle} if writes.middle else set()
+        upto = next((i for i, each in enumerate(writes.identities) if i and each.before == writes.middle), None)
+        if writes.middle is None or upto is None:
+            upto = len(writes.identities)  # attention writes last, or alone
+        return {location for identity in writes.identities[:upto] for location in identity.writes}
 
 
 @dataclass(frozen=True)
@@ -87,6 +105,15 @@ class Stack:
     mask: str | None
     chained: bool  # what leaves a block is what enters the next
 
+    @property
+    def calls(self) -> dict[tuple[str, int], Block]:
+        """Blocks by path and number of the call."""
+        return {(block.path, block.nth): block for block in self.blocks}
+
+    def turned(self, stream: Tensor) -> Tensor:
+        """Return a stream with its batch first, or one with its batch first as the model has it."""
+        return stream.transpose(0, 1) if self.sequence_first else stream
+
 
 @dataclass(frozen=True)
 class Anatomy:
@@ -96,19 +123,46 @@ class Anatomy:
     sites: tuple[Site, ...]
     stacks: tuple[Stack, ...]
     fast_path: bool
-    notes: tuple[str, ...] = ()  # what a reader must know: attention that is not seen, numbers that do not add up
+    notes: tuple[str, ...] = ()  # attention that is not seen, numbers that do not add up
 
     @property
     def routes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(site.route for site in self.sites))
 
     def without_stream(self, stack: str) -> tuple[int, ...]:
-        """Layers of a stack that attend and are no blocks: their stream changes its shape, or is no row of tokens."""
-        blocks = {block.layer for one in self.stacks if one.name == stack for block in one.blocks}
+        """Return blocks that attend and whose stream is not read: it changes its shape, or is no row of tokens."""
+        blocks = {block.layer for each in self.stacks if each.name == stack for block in each.blocks}
         return tuple(sorted({site.layer for site in self.sites if site.stack == stack} - blocks))
 
     def stack(self, name: str) -> Stack | None:
         return next((s for s in self.stacks if s.name == name), None)
+
+    def self_attention(self, stack: str | None = None) -> list[Site]:
+        """Return the self-attention of one stack, in order of blocks; `stack` may be None if there is one only."""
+        sites = sorted((s for s in self.sites if s.site == "self"), key=lambda s: (s.layer, s.nth))
+        if not sites:
+            raise RefusalError(f"{self.model_class} has no self-attention: choose a model that has.")
+        stacks = list(dict.fromkeys(site.stack for site in self.sites if site.site == "self"))
+        if stack is None and len(stacks) > 1:
+            raise RefusalError(f"{self.model_class} has the stacks {', '.join(stacks)}: say which one with stack=.")
+        if stack is not None and stack not in stacks:
+            raise RefusalError(
+                f"{self.model_class} has no stack '{stack}' with self-attention.{nearest(stack, stacks)}"
+            )
+        return [site for site in sites if site.stack == (stack or stacks[0])]
+
+    def self_attention_at(self, block: int, head: int, stack: str | None = None) -> Site:
+        """Return the self-attention of one block; refuse a block or a head that does not exist."""
+        sites = self.self_attention(stack)
+        site = next((site for site in sites if site.layer == block), None)
+        if site is None:
+            there = blocks_in_words(site.layer for site in sites)
+            raise RefusalError(f"{self.model_class} attends in {there}, not in block {block}: choose one of those.")
+        if not 0 <= head < site.heads:
+            raise RefusalError(
+                f"Block {block} of {self.model_class} has heads 0 to {site.heads - 1}, not {head}: choose one of those."
+            )
+        return site
 
     def __str__(self) -> str:
         lines = [f"{self.model_class}: {len(self.sites)} attention calls, seen by {', '.join(self.routes)}"]
@@ -130,52 +184,46 @@ class Anatomy:
 
 
 def anatomy(model: nn.Module, example_inputs: Batch | None = None) -> Anatomy:
-    """Probe a model. `example_inputs` is any batch it can run on; transformers models need none."""
+    """Probe a model. `example_inputs` is any batch it can run on; transformers models do not need it."""
     refuse_compiled(model)
     with keeping_its_modules(model), evaluating(model), same_chance(model), without_gradients():
-        if example_inputs is None:
-            batch: Batch = example_batch(model)
-            census = _first_look(model, batch)
-        else:
-            batch, census = _on_a_small_batch(model, example_inputs)
-        refuse_without_attention(model, census)
-        told = own_streams(model, batch, census)
-        census = replace(
-            census,
-            attention=tuple(s.looking(told[n]) if n in told else s for n, s in enumerate(census.attention)),
-        )
-        if len(told) < len(census.attention):
-            _refuse_equal_lengths(model, census)
-        placement = place(census, told_kinds(getattr(model, "config", None)))
+        batch, log = _on_a_small_batch(model, example_inputs)
+        refuse_without_attention(model, log)
+        own = own_streams(model, batch, log)
+        attention = tuple(seen.looking(own[n]) if n in own else seen for n, seen in enumerate(log.attention))
+        log = replace(log, attention=attention)
+        if len(own) < len(log.attention):
+            _refuse_equal_lengths(model, log)
+        placement = place(log, configured_kinds(getattr(model, "config", None)))
         placed = placement.sites
-        refuse_mixed_rows(model, batch, census, placed)
-        found = dissect(model, batch, placement, census.fast_path)
-        projections = settled(model, batch, placed, found.projections, census.fast_path)
+        refuse_mixed_rows(model, batch, log, placed)
+        dissected = dissect(model, batch, placement, log.fast_path)
+        projections = settled(model, batch, placed, dissected.projections, log.fast_path)
     return Anatomy(
         model_class=type(model).__name__,
         sites=tuple(_site(model, p, placed, parts) for p, parts in zip(placed, projections, strict=True)),
-        stacks=_stacks(placement, batch, found),
-        fast_path=census.fast_path,
-        notes=what_does_not_add_up(model, census, placement, rows_of(batch)),
+        stacks=_stacks(placement, batch, dissected),
+        fast_path=log.fast_path,
+        notes=what_does_not_add_up(model, log, placement, rows_of(batch)),
     )
 
 
-def weights(model: nn.Module, found: Anatomy) -> tuple[WeightsFrame, ...]:
-    """The projections of every attention call, split by head: parameters as they are now."""
-    return tuple(weights_in_turn(model, found))
+def _on_a_small_batch(model: nn.Module, given: Batch | None) -> tuple[Batch, CallLog]:
+    """Log a run on an example, on a few tokens of the caller's batch, or on the whole of it if nothing smaller runs.
 
-
-def weights_in_turn(model: nn.Module, found: Anatomy) -> Iterator[WeightsFrame]:
-    """The same, one call after the other: those of grouped heads are copies, and all at once a second model."""
-    for s in found.sites:
-        yield weights_frame(model, s.projections, s.heads, stack=s.stack, site=s.site, layer=s.layer)
-
-
-def _on_a_small_batch(model: nn.Module, given: Batch) -> tuple[Batch, CallLog]:
-    """The census of a few tokens of a batch, or of the batch as it is where a model does not run on a part of it.
-
-    Pictures have their places among the tokens, boxes their words, and some models a length that they need.
+    Pictures have their places among the tokens, boxes their words, and some models need a certain length.
     """
+    if given is None:
+        batch = example_batch(model)
+        try:
+            return batch, log_calls(model, batch)
+        except RefusalError:
+            raise
+        except Exception as error:
+            raise RefusalError(
+                f"{type(model).__name__} does not run on the probe input that was made for it ({error}): "
+                "pass example_inputs, a small batch it can run on."
+            ) from error
     for smaller in (cut_down, few_rows):
         part = smaller(model, given)
         try:
@@ -185,28 +233,16 @@ def _on_a_small_batch(model: nn.Module, given: Batch) -> tuple[Batch, CallLog]:
             continue
         except RefusalError:
             raise
-        except Exception:  # whatever a model makes of half a batch
+        except Exception:  # a model may fail in any way on half a batch
             continue
     return given, log_calls(model, given)
 
 
-def _first_look(model: nn.Module, batch: Batch) -> CallLog:
-    try:
-        return log_calls(model, batch)
-    except RefusalError:
-        raise
-    except Exception as error:
-        raise RefusalError(
-            f"{type(model).__name__} does not run on the probe input that was made for it ({error}): "
-            "pass example_inputs, a small batch it can run on."
-        ) from error
-
-
-def _refuse_equal_lengths(model: nn.Module, census: CallLog) -> None:
-    """Cross-attention is told from self-attention by its lengths: where they are equal it would be taken for it."""
+def _refuse_equal_lengths(model: nn.Module, log: CallLog) -> None:
+    """Refuse equal lengths where only lengths can distinguish cross-attention from self-attention."""
     two = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     takes_both = two and "decoder_input_ids" in inspect.signature(model.forward).parameters
-    if takes_both and not any(seen.crossing for seen in census.attention):
+    if takes_both and not any(seen.crossing for seen in log.attention):
         raise RefusalError(
             f"The encoder and the decoder of {type(model).__name__} read equally many tokens of the example inputs, so "
             "cross-attention cannot be told apart: give decoder_input_ids of another length."
@@ -214,11 +250,13 @@ def _refuse_equal_lengths(model: nn.Module, census: CallLog) -> None:
 
 
 def _site(model: nn.Module, mine: PlacedCall, placed: tuple[PlacedCall, ...], projections: Projections) -> Site:
-    seen = mine.seen
-    keys_from = _keys_from(mine, placed)
-    width = None if mine.block is None else mine.block.shape[2]
-    sources = [p.block.shape[2] for p in placed if p.stack == keys_from and p.block is not None]
-    key_width = width if keys_from == mine.stack else sources[-1] if sources else None
+    seen, keys_from = mine.seen, mine.stack
+    width = key_width = None if mine.block is None else mine.block.shape[2]
+    if seen.crossing:  # the keys are tokens of the stack that has as many
+        others = (p.stack for p in placed if p.stack != mine.stack and p.seen.queries == seen.keys)
+        keys_from = next(others, "memory")
+        widths = [p.block.shape[2] for p in placed if p.stack == keys_from and p.block is not None]
+        key_width = widths[-1] if widths else None
     return Site(
         path=seen.owner,
         nth=seen.nth,
@@ -237,33 +275,22 @@ def _site(model: nn.Module, mine: PlacedCall, placed: tuple[PlacedCall, ...], pr
     )
 
 
-def _keys_from(mine: PlacedCall, placed: tuple[PlacedCall, ...]) -> str:
-    """Self-attention looks at its own stack, cross-attention at the one with as many tokens as keys."""
-    if not mine.seen.crossing:
-        return mine.stack
-    others = (p.stack for p in placed if p.stack != mine.stack and p.seen.queries == mine.seen.keys)
-    return next(others, "memory")
-
-
-def _stacks(placement: Placement, batch: Batch, found: Dissected) -> tuple[Stack, ...]:
+def _stacks(placement: Placement, batch: Batch, dissected: Dissected) -> tuple[Stack, ...]:
     stacks = []
     for name in dict.fromkeys(block.stack for block in placement.blocks):
         members = sorted((b for b in placement.blocks if b.stack == name), key=lambda block: block.layer)
-        blocks = [
-            Block(b.path, b.nth, b.layer, b.enters, b.leaves, b.overwrites, found.writes[name, b.layer], b.kind)
+        blocks = tuple(
+            Block(b.path, b.nth, b.layer, b.enters, b.leaves, b.overwrites, dissected.writes[name, b.layer], b.kind)
             for b in members
-        ]
-        first = members[0]
-        tokens = first.shape[0] if first.sequence_first else first.shape[1]
-        mask = _mask_argument(name, tokens, batch)
-        stacks.append(
-            Stack(name, tuple(blocks), first.shape[2], first.sequence_first, mask, found.chained.get(name, True))
         )
+        flipped, (first, second, width) = members[0].sequence_first, members[0].shape
+        mask = _mask_argument(name, first if flipped else second, batch)
+        stacks.append(Stack(name, blocks, width, flipped, mask, dissected.chained.get(name, True)))
     return tuple(stacks)
 
 
 def _mask_argument(stack: str, tokens: int, batch: Batch) -> str | None:
-    """The argument that marks padding for a stack: the probe's mask with as many tokens as the stack."""
+    """Return the argument that marks padding for a stack: the probe's mask with as many tokens as the stack."""
     if not isinstance(batch, Mapping):
         return None
     fitting = [n for n, v in batch.items() if marks_padding(n, v) and v.shape[1] == tokens]
@@ -271,5 +298,5 @@ def _mask_argument(stack: str, tokens: int, batch: Batch) -> str | None:
 
 
 def marks_padding(name: str, value: object) -> bool:
-    """Whether an argument of a model says which tokens are padding."""
+    """Return whether an argument of a model says which tokens are padding."""
     return name.endswith(("attention_mask", "padding_mask")) and isinstance(value, Tensor) and value.ndim == 2

@@ -1,9 +1,7 @@
-"""One probe run that notes which modules run inside which, and where attention happens. No tensor outlives
-it.
+"""One probe run that notes which modules run inside which, and where attention happens. No tensor outlives it.
 
-Two routes watch at once: the registry of transformers, and torch functions. Every attention call is tied
-to the module that made it (its owner) and to the chain of module calls around it, from which blocks are
-found later.
+Two routes watch at once: the registry of transformers, and torch functions. Every attention call is tied to the module
+that made it (its owner) and to the chain of module calls around it, from which blocks are found later.
 """
 
 from __future__ import annotations
@@ -19,12 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.anatomy.example import Batch, probe_run
-from attnscope.hf.intercepting.masks import MaskReader
-from attnscope.hf.intercepting.observed_call import ObservedCall, observe_fused, observe_written_out
-from attnscope.hf.intercepting.owners import Slot, arguments, float_tensors
+from attnscope.hf.anatomy.example import Batch
+from attnscope.hf.anatomy.probe import OpenCall, ProbeObserver, probe_run
+from attnscope.hf.intercepting.observed_call import ObservedCall, observe
 from attnscope.hf.intercepting.recompute import dense_mixed
-from attnscope.hf.intercepting.torch_calls import FusedCall, ReportedCall, Seen
+from attnscope.hf.intercepting.slots import Slot, arguments, float_tensors
+from attnscope.hf.intercepting.torch_calls import Seen, WrittenOutCall
+
+Shapes = tuple[tuple[Slot, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class ModuleCall:
     class_name: str
     around: int | None  # number of the module call it happened in
     listed: bool  # an element of a ModuleList, ModuleDict or Sequential
-    takes: tuple[tuple[Slot, tuple[int, ...]], ...]  # floating inputs, by slot and shape
-    gives: tuple[tuple[Slot, tuple[int, ...]], ...] = ()
+    takes: Shapes  # floating inputs, by slot
+    gives: Shapes = ()
     overwrites: bool = False  # changes its first input in place
 
 
 @dataclass(frozen=True)
 class LoggedAttention:
-    """One attention call: owner, place in the run, and size of everything."""
+    """One attention call: owner, place in the run, and all sizes."""
 
     owner: str
     nth: int  # counts the attention calls of this owner within the run
@@ -65,7 +65,7 @@ class LoggedAttention:
         return self.site == "cross"
 
     def looking(self, at_itself: bool) -> LoggedAttention:
-        """The same call, once it is known whether it looks at its own stream."""
+        """Return the same call, now that it is known whether it looks at its own stream."""
         own = "self" if self.queries == self.keys else "uneven"
         return replace(self, site=own if at_itself else "cross")
 
@@ -74,74 +74,55 @@ class LoggedAttention:
 class CallLog:
     calls: tuple[ModuleCall, ...]
     attention: tuple[LoggedAttention, ...]
-    fast_path: bool  # torch's fused encoder layers would hide attention and are switched off while watching
+    fast_path: bool  # the model has fused encoder layers of torch, which are switched off while watching
     loose: tuple[tuple[int, ...], ...] = ()  # module calls around softmaxes that multiplied no values in sight
 
     def around(self, number: int) -> Iterator[int]:
-        """A module call and those around it, innermost first."""
+        """Yield a module call and those around it, innermost first."""
         inside: int | None = number
         while inside is not None:
             yield inside
             inside = self.calls[inside].around
 
     def within(self, number: int) -> Iterator[int]:
-        """The module calls inside one, itself among them."""
-        inside = (one for one in range(number, len(self.calls)))
-        return takewhile(lambda one: number in self.around(one), inside)
+        """Yield a module call and those inside it."""
+        return takewhile(lambda other: number in self.around(other), range(number, len(self.calls)))
 
 
-class _Enumerator:
+@dataclass
+class _Call(OpenCall):
+    first: Tensor | None = None  # its first input with three axes
+    version: int = 0
+
+
+class _Logger(ProbeObserver[_Call]):
+    call_class = _Call
+
     def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
         self.model_class = type(model).__name__
-        self.paths = {module: path for path, module in model.named_modules()}
         containers = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
         self.listed = {child for module in self.paths if isinstance(module, containers) for child in module.children()}
         self.calls: list[ModuleCall] = []
-        self.open: list[tuple[int, Tensor | None, int]] = []
-        self.called: Counter[str] = Counter()
         self.attention: list[LoggedAttention] = []
         self.attended: Counter[str] = Counter()
-        self.masks = MaskReader()
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        path = self.paths[module]
+    def began(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors = list(float_tensors(arguments(args, kwargs)))
-        self.calls.append(
-            ModuleCall(
-                path=path,
-                nth=self.called[path],
-                class_name=type(module).__name__,
-                around=self.open[-1][0] if self.open else None,
-                listed=module in self.listed,
-                takes=tuple((slot, tuple(t.shape)) for slot, t in tensors),
-            )
-        )
-        self.called[path] += 1
-        first = next((t for _, t in tensors if t.ndim == 3), None)
-        self.open.append((len(self.calls) - 1, first, 0 if first is None else _version(first)))
+        around = self.open[-2].number if len(self.open) > 1 else None
+        listed, kind = call.module in self.listed, type(call.module).__name__
+        self.calls.append(ModuleCall(call.path, call.nth, kind, around, listed, _shapes(tensors)))
+        call.first = next((t for _, t in tensors if t.ndim == 3), None)
+        call.version = _version(call.first)
 
-    def leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        number, first, version = self.open.pop()
-        self.calls[number] = replace(
-            self.calls[number],
-            gives=tuple((slot, tuple(t.shape)) for slot, t in float_tensors(output)),
-            overwrites=first is not None and _version(first) != version,
-        )
+    def ended(self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        gives, overwrites = _shapes(float_tensors(output)), _version(call.first) != call.version
+        self.calls[call.number] = replace(self.calls[call.number], gives=gives, overwrites=overwrites)
 
     def saw(self, call: Seen) -> None:
-        """A torch-level attention call: its owner is the innermost module that ran all of it."""
-        if isinstance(call, FusedCall):
-            self._note(self.calls[self.open[-1][0]].path, observe_fused(call, self.masks), rebuilt=True)
-            return
-        if isinstance(call, ReportedCall):
-            told = call.observed
-            self._note(self.calls[self.open[-1][0]].path, told, rebuilt=told.scores.pattern is None)
-            return
-        observed = observe_written_out(call, heads=None, batch=self._batch_of(call.pattern.shape[-2]))
-        self._note(self.calls[shared(call.begun, self.scope())].path, observed, rebuilt=False)
-
-    def scope(self) -> tuple[int, ...]:
-        return tuple(number for number, *_ in self.open)
+        batch = self._batch_of(call.pattern.shape[-2]) if isinstance(call, WrittenOutCall) else None
+        observed = observe(call, self.masks, batch=batch)
+        self._note(self.owner(call), observed, rebuilt=observed.scores.pattern is None)
 
     def saw_interface(self, module: nn.Module, observed: ObservedCall) -> None:
         rebuilt = follows_from_queries_and_keys(observed)
@@ -153,15 +134,17 @@ class _Enumerator:
         self._note(self.paths[module], observed, rebuilt)
 
     def _batch_of(self, queries: int) -> int | None:
-        """The batch, where heads may be melted into it: the other axis of an input of those tokens."""
-        for number, *_ in reversed(self.open):
-            for _, shape in self.calls[number].takes:
+        """Return the batch size where heads may be merged into it: the other axis of an input of those tokens."""
+        for opened in reversed(self.open):
+            for _, shape in self.calls[opened.number].takes:
                 if len(shape) == 3 and queries in shape[:2]:
                     return shape[0] if shape[1] == queries else shape[1]
         return None
 
     def _note(self, owner: str, observed: ObservedCall, rebuilt: bool) -> None:
         scores = observed.scores
+        batch, heads, queries, dim = scores.query.shape
+        keys = scores.key.shape[2]
         self.attention.append(
             LoggedAttention(
                 owner=owner,
@@ -169,15 +152,15 @@ class _Enumerator:
                 inside=self.scope(),
                 route=observed.route,
                 rebuilt=rebuilt,
-                batch=scores.query.shape[0],
-                heads=scores.query.shape[1],
+                batch=batch,
+                heads=heads,
                 kv_heads=observed.value.shape[1],
-                queries=scores.query.shape[2],
-                keys=scores.key.shape[2],
-                dim=scores.query.shape[3],
+                queries=queries,
+                keys=keys,
+                dim=dim,
                 value_dim=observed.value.shape[3],
                 causal=scores.causal or _looks_back(scores.pattern),
-                site="self" if scores.query.shape[2] == scores.key.shape[2] else "cross",  # until more is known
+                site="self" if queries == keys else "cross",  # until more is known
             )
         )
         self.attended[owner] += 1
@@ -185,53 +168,52 @@ class _Enumerator:
 
 def log_calls(model: nn.Module, batch: Batch) -> CallLog:
     """Run the model once on a small batch and note every module call and every attention call."""
-    noted = _Enumerator(model)
-    watch = probe_run(model, batch, noted)
+    logger = _Logger(model)
+    watch = probe_run(model, batch, logger)
     if watch.lost:
-        path = noted.calls[watch.lost[0][-1]].path
+        path = logger.calls[watch.lost[0][-1]].path
         raise RefusalError(
-            f"{noted.model_class} mixes values in {path} in a way that is not understood (blocks of keys, or an "
+            f"{logger.model_class} mixes values in {path} in a way that is not understood (blocks of keys, or an "
             "axis order of its own): part of its attention would be missing, so it is not measured at all. A model of "
             "the same kind with full softmax attention can be measured."
         )
-    fast_path = any(isinstance(module, nn.MultiheadAttention) for module in noted.paths)
+    fast_path = any(isinstance(module, nn.MultiheadAttention) for module in logger.paths)
     loose = (Counter(watch.begun) - Counter(watch.used)).elements()
-    return CallLog(tuple(noted.calls), tuple(noted.attention), fast_path, tuple(loose))
+    return CallLog(tuple(logger.calls), tuple(logger.attention), fast_path, tuple(loose))
 
 
-def shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """The innermost of the module calls that two moments have in common."""
-    return max(set(one) & set(other))
+def _shapes(tensors: Any) -> Shapes:
+    return tuple((slot, tuple(tensor.shape)) for slot, tensor in tensors)
 
 
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+def _version(tensor: Tensor | None) -> int:
+    return 0 if tensor is None or tensor.is_inference() else tensor._version
 
 
 def _looks_back(pattern: Tensor | None) -> bool:
-    """Whether a map that the model made puts nothing at all on later keys."""
+    """Return whether a map that the model made puts no weight at all on later keys."""
     if pattern is None or pattern.shape[2] != pattern.shape[3] or pattern.shape[2] == 1:
         return False
     return not bool(pattern.triu(1).any())
 
 
 def follows_from_queries_and_keys(observed: ObservedCall) -> bool | None:
-    """Whether the pattern can be rebuilt; False where only the map that the model made gives its values.
+    """Return whether the pattern can be rebuilt; False if only the model's own map gives its values, None if neither.
 
-    A fused kernel does what its arguments say. A written-out function may do anything (and return maps from
-    before its last twist): what decides is which of the two gives the mixed values. None: neither does.
+    A fused kernel does what its arguments say. A written-out function may do anything, and may return maps from before
+    its last step: the one of the two that gives the mixed values is right.
     """
     scores, mixed = observed.scores, observed.mixed.double()
     if scores.pattern is None:
         return True
     if observed.holds is not None:
-        return False  # the attention was exchanged, and its own word is all there is
+        return False  # an installed variant, whose report cannot be rebuilt
     made = {
         pattern is None: dense_mixed(replace(scores, pattern=pattern), observed.value)
         for pattern in (None, scores.pattern)
     }
-    apart = {rebuilt: (one - mixed).abs().max() for rebuilt, one in made.items() if one.shape == mixed.shape}
-    # Models may take their softmax in float32 whatever they compute in: allowed where nothing comes nearer.
+    apart = {rebuilt: (own - mixed).abs().max() for rebuilt, own in made.items() if own.shape == mixed.shape}
+    # Models may take their softmax in float32 whatever they compute in: allowed if nothing comes nearer.
     for dtype in (observed.mixed.dtype, torch.float32):
         allowed = 64 * torch.finfo(dtype).eps * observed.value.double().abs().max()
         for rebuilt, difference in apart.items():
@@ -239,10 +221,6 @@ def follows_from_queries_and_keys(observed: ObservedCall) -> bool | None:
                 return rebuilt
     return None
 
-
-# What a block does in place of softmax attention, in a word a reader knows: told by the classes of what ran inside it.
-#
-# No statistic hangs on it: it is how pages and sentences name such a block (`block 2 (Mamba)`).
 
 ATTENTION = "attention"
 UNSEEN = "attention that is not seen"
@@ -256,23 +234,26 @@ _FEEDS = "mlp|moe|feedforward|ffn|expert"
 _ATTENDS = re.compile(r"attention|attn", re.IGNORECASE)
 
 
-def kind_of(census: CallLog, number: int, told: str | None = None) -> str:
-    """The kind of a block in which no softmax attention was seen. `told` is what the configuration calls it."""
-    inside = [census.calls[one] for one in census.within(number)]
+def kind_of(log: CallLog, number: int, configured: str | None = None) -> str:
+    """Name what a block without softmax attention does, by the classes that ran inside it, for pages and sentences.
+
+    `configured` is the configuration's word for it. No statistic depends on this.
+    """
+    inside = [log.calls[other] for other in log.within(number)]
     classes = [call.class_name.lower() for call in inside]
     names = [call.path.removeprefix(inside[0].path).lower().replace("_", "") for call in inside]
-    words = (*classes, *names, (told or "").lower().replace("_", ""))
+    words = (*classes, *names, (configured or "").lower().replace("_", ""))
     for pattern, kind in _KINDS:
         if any(re.search(pattern, word) for word in words):
             return kind
-    if unseen_attention(census, number):
+    if unseen_attention(log, number):
         return UNSEEN
     feeds = any(re.search(_FEEDS, name) for name in classes) and not any("mixer" in name for name in classes)
     return "MLP" if feeds else "no attention"
 
 
-def told_kinds(config: object) -> tuple[str, ...]:
-    """What a configuration calls each of its layers, where it says so."""
+def configured_kinds(config: object) -> tuple[str, ...]:
+    """Return the configuration's word for each block, if it has such a list."""
     for name in ("layers_block_type", "layer_types", "block_types"):
         kinds = getattr(config, name, None)
         if isinstance(kinds, (list, tuple)) and all(isinstance(kind, str) for kind in kinds):
@@ -280,10 +261,10 @@ def told_kinds(config: object) -> tuple[str, ...]:
     return ()
 
 
-def unseen_attention(census: CallLog, number: int | None = None) -> tuple[str, ...]:
-    """Classes that are called attention and ran without any attention in sight, in one block or in the whole run."""
-    calls = range(len(census.calls)) if number is None else census.within(number)
-    seen = {inside for attention in census.attention for inside in attention.inside}
-    holding = {call.around for call in census.calls}
-    named = (n for n in calls if n not in seen and n in holding and _ATTENDS.search(census.calls[n].class_name))
-    return tuple(dict.fromkeys(census.calls[n].class_name for n in named))
+def unseen_attention(log: CallLog, number: int | None = None) -> tuple[str, ...]:
+    """Return classes named attention that ran without attention being seen, in one block or in the whole run."""
+    calls = range(len(log.calls)) if number is None else log.within(number)
+    seen = {inside for attention in log.attention for inside in attention.inside}
+    holding = {call.around for call in log.calls}
+    named = (n for n in calls if n not in seen and n in holding and _ATTENDS.search(log.calls[n].class_name))
+    return tuple(dict.fromkeys(log.calls[n].class_name for n in named))

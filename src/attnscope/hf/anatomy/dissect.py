@@ -1,12 +1,11 @@
 """A second probe run that looks inside the blocks the first one found: writes, norms, projections.
 
-Everything about a block is settled when it has finished, and its recording is dropped then, so that a
-probe needs the memory of one block, whatever the depth.
+Each block is evaluated when it has finished, and its recording is dropped then, so that a probe needs the memory of one
+block, whatever the depth.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,37 +15,40 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from attnscope.hf.anatomy.call_log import ATTENTION
-from attnscope.hf.anatomy.example import Batch, probe_run
-from attnscope.hf.anatomy.folding import CallMatcher
+from attnscope.hf.anatomy.example import Batch
+from attnscope.hf.anatomy.probe import CallMatcher, OpenCall, probe_run
 from attnscope.hf.anatomy.projections import Projections, find_projections
-from attnscope.hf.anatomy.recording import BlockRecording, Change, LinearMap, Location, StreamRecord, parameter_matrix
+from attnscope.hf.anatomy.recording import (
+    BlockRecording,
+    Change,
+    LinearMap,
+    Location,
+    StreamRecord,
+    parameter_matrix,
+)
 from attnscope.hf.anatomy.stacks import FoundBlock, Placement
 from attnscope.hf.anatomy.writes import Writes, find_writes
 from attnscope.hf.intercepting.observed_call import ObservedCall
-from attnscope.hf.intercepting.owners import arguments, at, float_tensors, same_numbers
+from attnscope.hf.intercepting.slots import arguments, at, float_tensors, same_numbers
 from attnscope.hf.intercepting.wrappers import is_offloaded
 
 
 @dataclass(frozen=True)
 class Dissected:
-    writes: dict[tuple[str, int], Writes]  # by stack and layer
+    writes: dict[tuple[str, int], Writes]  # by stack and block
     projections: tuple[Projections, ...]  # in the order of attention calls
     chained: dict[str, bool]  # by stack: what leaves a block enters the next
 
 
 class LinearWatch(TorchFunctionMode):
-    """Tells `seen` of every product with a parameter."""
+    """Passes weight, whether it is `[out, in]`, input and result of every product with a matrix to `seen`."""
 
     def __init__(self, seen: Callable[[Any, bool, Tensor, Tensor], None]) -> None:
         super().__init__()
         self._seen = seen
 
     def __torch_function__(
-        self,
-        func: Any,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
@@ -57,123 +59,109 @@ class LinearWatch(TorchFunctionMode):
         elif name in ("matmul", "__matmul__") and len(args) == 2:
             self._seen(args[1], False, args[0], result)
         elif name == "einsum" and len(args) == 3:
-            self._einsum(*args, result)
+            # A matrix that acts on the last axis; weights of more axes are found by `hf.anatomy.parameters`.
+            inputs, _, out = args[0].replace(" ", "").partition("->")
+            left, right = inputs.split(",")
+            if left[:-1] == out[:-1] and right in (left[-1] + out[-1:], out[-1:] + left[-1]):
+                self._seen(args[2], right[0] != left[-1], args[1], result)
         return result
 
-    def _einsum(self, equation: str, taken: Tensor, weight: Tensor, result: Tensor) -> None:
-        """A matrix that acts on the last axis; weights of more axes are found by `hf.anatomy.parameters`."""
-        inputs, _, out = equation.replace(" ", "").partition("->")
-        left, right = inputs.split(",")
-        if left[:-1] == out[:-1] and right in (left[-1] + out[-1:], out[-1:] + left[-1]):
-            self._seen(weight, right[0] != left[-1], taken, result)
 
+class _Dissection(CallMatcher[OpenCall]):
+    call_class = OpenCall
 
-class _Dissection(CallMatcher):
     def __init__(self, model: nn.Module, placement: Placement) -> None:
         super().__init__(model, placement.sites)
         parameters = dict(model.named_parameters(remove_duplicate=True))
         self.owners = _by_memory(parameters)
-        self.modules = {path: module for module, path in self.paths.items()} if is_offloaded(model) else {}
+        self.offloaded = is_offloaded(model)
         weight = next((p for p in parameters.values() if p.is_floating_point()), None)
         self.eps = float(torch.finfo(torch.float32 if weight is None else weight.dtype).eps)
         self.blocks: dict[tuple[str, int], FoundBlock] = {(b.path, b.nth): b for b in placement.blocks}
-        self.called: Counter[str] = Counter()
         self.order = 0
-        self.open: list[tuple[str, int, int]] = []  # path, which call of it, number in the run
-        self.started = 0
-        self.tapes: list[BlockRecording] = []
+        self.recordings: list[BlockRecording] = []
         self.entered: list[Tensor] = []
         self.left: dict[str, Tensor] = {}
         self.writes: dict[tuple[str, int], Writes] = {}
         self.projections: dict[int, Projections] = {}
         self.chained: dict[str, bool] = {}
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        path = self.paths[module]
-        call = (path, self.called[path])
-        self.called[path] += 1
-        self.open.append((*call, self.started))
-        self.started += 1
+    def began(self, call: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         taken = arguments(args, kwargs)
-        block = self.blocks.get(call)
+        block = self.blocks.get((call.path, call.nth))
         if block is not None:
-            self.tapes.append(BlockRecording(block.batch, block.shape, block.sequence_first))
-            stream = self.tapes[-1].stream(taken[block.enters])
+            self.recordings.append(BlockRecording(block.batch, block.shape, block.sequence_first))
+            stream = self.recordings[-1].stream(taken[block.enters])
             assert stream is not None
             before = self.left.get(block.stack)
-            # Another width begins another stage: what happened between them is no block's doing.
+            # Another width begins another stage: what happened between stages belongs to no block.
             same = before is None or before.shape != stream.shape or same_numbers(before, stream)
             self.chained[block.stack] = self.chained.get(block.stack, True) and same
             self.entered.append(stream)
-        elif self.tapes:
-            self._record(module, call, "input", taken)
+        elif self.recordings:
+            self._record(call, "input", taken)
 
-    def leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        call = self.open.pop()[:2]
-        block = self.blocks.get(call)
+    def ended(self, call: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        block = self.blocks.get((call.path, call.nth))
         if block is not None:
             self._finish(block, output)
-        elif self.tapes:
-            self._record(module, call, "output", output)
-            self._note_change(call[0], arguments(args, kwargs), output)
+        elif self.recordings:
+            self._record(call, "output", output)
+            self._note_change(call.path, arguments(args, kwargs), output)
 
-    def _record(self, module: nn.Module, call: tuple[str, int], side: str, thing: Any) -> None:
-        tape = self.tapes[-1]
-        tensors = list(float_tensors(thing))
+    def _record(self, call: OpenCall, side: str, values: Any) -> None:
+        recording = self.recordings[-1]
+        tensors = list(float_tensors(values))
         for slot, tensor in tensors:
-            stream = tape.stream(tensor)
+            stream = recording.stream(tensor)
             if stream is not None:
                 self.order += 1
-                place = Location(call[0], call[1], side, slot)
-                tape.streams.append(StreamRecord(place, module, stream, self.order, len(tensors) == 1))
+                place = Location(call.path, call.nth, side, slot)
+                recording.streams.append(StreamRecord(place, call.module, stream, self.order, len(tensors) == 1))
 
     def _note_change(self, path: str, taken: dict[Any, Any], output: Any) -> None:
         inputs, outputs = list(float_tensors(taken)), list(float_tensors(output))
         if len(inputs) == len(outputs) == 1 and inputs[0][1].shape == outputs[0][1].shape:
-            tape = self.tapes[-1]
-            pairs = zip(tape.first_token(inputs[0][1]), tape.first_token(outputs[0][1]), strict=True)
-            tape.changes.extend(Change(path, a.clone(), b.clone()) for a, b in pairs)
+            recording = self.recordings[-1]
+            pairs = zip(recording.first_token(inputs[0][1]), recording.first_token(outputs[0][1]), strict=True)
+            recording.changes.extend(Change(path, a.clone(), b.clone()) for a, b in pairs)
 
     def multiplied(self, weight: Any, out_in: bool, taken: Tensor, given: Tensor) -> None:
-        matrix = parameter_matrix(weight, self._owners(), out_in) if self.tapes else None
+        matrix = parameter_matrix(weight, self._owners(), out_in) if self.recordings else None
         if matrix is not None:
-            tape = self.tapes[-1]
-            pairs = zip(tape.first_token(taken), tape.first_token(given), strict=False)
-            tape.maps.extend(LinearMap(matrix, a.clone(), b.clone()) for a, b in pairs)
+            recording = self.recordings[-1]
+            pairs = zip(recording.first_token(taken), recording.first_token(given), strict=False)
+            recording.maps.extend(LinearMap(matrix, a.clone(), b.clone()) for a, b in pairs)
 
     def _owners(self) -> Mapping[int, tuple[str, Tensor]]:
-        """Weights that are out of memory have a place in it only while their module runs."""
-        if not self.modules or not self.open:
+        """Return parameters by address. Offloaded weights have one only while their module runs."""
+        if not self.offloaded or not self.open:
             return self.owners
-        path = self.open[-1][0]
-        inside = self.modules[path].named_parameters(prefix=path)
+        inside = self.open[-1].module.named_parameters(prefix=self.open[-1].path)
         return {**self.owners, **_by_memory(dict(inside))}
 
-    def under_way(self) -> list[tuple[str, int]]:
-        return [(path, number) for path, _, number in self.open]
-
     def attended(self, index: int, observed: ObservedCall) -> None:
-        if self.tapes:
+        if self.recordings:
             self.order += 1
-            self.tapes[-1].observed.append((index, self.order, observed))
+            self.recordings[-1].attention.append((index, self.order, observed))
         else:
             self.projections[index] = Projections(observed.scores.scale)
 
     def _finish(self, block: FoundBlock, output: Any) -> None:
-        tape, entered = self.tapes.pop(), self.entered.pop()
-        left = tape.stream(at(output, block.leaves))
+        recording, entered = self.recordings.pop(), self.entered.pop()
+        left = recording.stream(at(output, block.leaves))
         assert left is not None
         self.left[block.stack] = left
-        attended = [when for _, when, _ in tape.observed]
+        attended = [when for _, when, _ in recording.attention]
         if block.kind not in (ATTENTION, "MLP"):
-            attended = [0]  # what stands in attention's place writes first
+            attended = [0]  # what the block has instead of attention writes first
         with torch._C.DisableTorchFunction():  # our own arithmetic is not the model's
-            self.writes[block.stack, block.layer] = find_writes(entered, left, tape.streams, attended, self.eps)
-            self.settle(tape)
+            self.writes[block.stack, block.layer] = find_writes(entered, left, recording.streams, attended, self.eps)
+            self.settle(recording)
 
-    def settle(self, tape: BlockRecording) -> None:
-        for index, _, observed in tape.observed:
-            self.projections[index] = find_projections(observed, tape, self.eps)
+    def settle(self, recording: BlockRecording) -> None:
+        for index, _, observed in recording.attention:
+            self.projections[index] = find_projections(observed, recording, self.eps)
 
 
 def _by_memory(parameters: Mapping[str, Tensor]) -> dict[int, tuple[str, Tensor]]:
@@ -181,12 +169,13 @@ def _by_memory(parameters: Mapping[str, Tensor]) -> dict[int, tuple[str, Tensor]
 
 
 def dissect(model: nn.Module, batch: Batch, placement: Placement, fast_path: bool) -> Dissected:
-    """Run the model once more on the probe batch and settle every block as it finishes."""
+    """Run the model once more on the probe batch and evaluate every block as it finishes."""
     placed = placement.sites
-    work = _Dissection(model, placement)
+    dissection = _Dissection(model, placement)
     outside = BlockRecording(placed[0].seen.batch, None, sequence_first=False)
     if any(p.block is None for p in placed):
-        work.tapes.append(outside)  # attention without a block around it is matched against the whole run
-    probe_run(model, batch, work, fast_path=fast_path, also=(LinearWatch(work.multiplied),))
-    work.settle(outside)
-    return Dissected(work.writes, tuple(work.projections[index] for index in range(len(placed))), work.chained)
+        dissection.recordings.append(outside)  # attention without a block is matched against the whole run
+    probe_run(model, batch, dissection, fast_path=fast_path, also=(LinearWatch(dissection.multiplied),))
+    dissection.settle(outside)
+    projections = tuple(dissection.projections[index] for index in range(len(placed)))
+    return Dissected(dissection.writes, projections, dissection.chained)

@@ -1,43 +1,50 @@
-"""What a model's configuration and its module tree say should attend, beside what was seen to.
+"""Compare what was seen with what a model's configuration and module tree say, and refuse or note what is missing.
 
-Attention that the routes do not see must not pass for attention that is not there: what does not add up is said in a
-note that goes with every survey, and where nothing was seen at all it is a refusal.
+Attention that the routes do not see must not pass for attention that is not there. If part of it is missing, a note
+says so in every survey; if nothing was seen at all, or rows cannot be assigned to sequences, the model is refused.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.core.words import count, ranges
 from attnscope.hf.anatomy.call_log import ATTENTION, UNSEEN, CallLog, unseen_attention
-from attnscope.hf.anatomy.stacks import Placement
+from attnscope.hf.anatomy.example import Batch, rows_of, same_chance
+from attnscope.hf.anatomy.probe import CallMatcher, OpenCall, probe_run
+from attnscope.hf.anatomy.stacks import PlacedCall, Placement
+from attnscope.hf.intercepting.observed_call import ObservedCall
+
+_MIXER = re.compile(r"mixer|mamba|rwkv|retention|recurrent|conv1d|fourier|pooling|hyena", re.IGNORECASE)
+_OUTER = re.compile(r"Model$|For[A-Z]|Block$|Layer$|Encoder$|Decoder$")
 
 
-def refuse_without_attention(model: nn.Module, census: CallLog) -> None:
-    """A refusal that says why: no attention at all, or attention of a kind that is not seen."""
-    if census.attention:
+def refuse_without_attention(model: nn.Module, log: CallLog) -> None:
+    """Refuse a model without attention, or with attention of a kind that is not seen."""
+    if log.attention:
         return
     name = type(model).__name__
-    unseen = unseen_attention(census)
+    unseen = unseen_attention(log)
     if unseen:
         how = (
             "what its softmax gives does not multiply values of tokens in one product (blocks or windows of keys, or "
             "gates over channels)"
-            if census.loose
+            if log.loose
             else "it takes no softmax over keys (hashing, kernels, correlation or linear attention)"
         )
         raise RefusalError(
             f"{name} attends in {_names(unseen)}, in a way that is not supported: {how}. A model of the same kind with "
             "full softmax attention can be measured."
         )
-    holding = {call.around for call in census.calls}
-    inner = (call for n, call in enumerate(census.calls) if n in holding and not _OUTER.search(call.class_name))
+    holding = {call.around for call in log.calls}
+    inner = (call for n, call in enumerate(log.calls) if n in holding and not _OUTER.search(call.class_name))
     mixers = tuple(dict.fromkeys(call.class_name for call in inner if _MIXER.search(call.class_name)))
     what = f" (its blocks mix tokens by {_names(mixers)})" if mixers else ""
     raise RefusalError(
@@ -46,70 +53,102 @@ def refuse_without_attention(model: nn.Module, census: CallLog) -> None:
     )
 
 
+def refuse_mixed_rows(model: nn.Module, batch: Batch, log: CallLog, placed: tuple[PlacedCall, ...]) -> None:
+    """Refuse models that fold sequences into several rows (windows, frames, channels) in an order of their own.
+
+    Numbers are kept by sequence, so rows of one sequence must stand together. They do if they move together when the
+    model runs on the probe batch with its sequences in reverse.
+    """
+    sequences = rows_of(batch)
+    if sequences is None or sequences < 2 or not isinstance(batch, Mapping):
+        return
+    folded = [i for i, p in enumerate(placed) if p.seen.batch > sequences and p.seen.batch % sequences == 0]
+    if not folded or any(isinstance(v, Tensor) and v.ndim and len(v) != sequences for v in batch.values()):
+        return
+    reverse = {name: v.flip(0) if isinstance(v, Tensor) and v.ndim else v for name, v in batch.items()}
+    sums = []
+    for inputs in (batch, reverse):
+        summing = _Summing(model, placed)
+        with same_chance(model):
+            probe_run(model, inputs, summing, fast_path=log.fast_path)
+        sums.append(summing.sums)
+    for index in folded:
+        rows, again = (each[index].reshape(sequences, -1) for each in sums)
+        if not torch.allclose(rows, again.flip(0), rtol=1e-4, atol=1e-6):
+            raise RefusalError(
+                f"{type(model).__name__} makes {rows.shape[1]} rows of every sequence in {placed[index].seen.owner} "
+                "and mixes their order, so that numbers cannot be given back to their sequences: give batches of one "
+                "sequence."
+            )
+
+
+class _Summing(CallMatcher[OpenCall]):
+    """Keeps one number for every row of every attention call."""
+
+    call_class = OpenCall
+
+    def __init__(self, model: nn.Module, placed: tuple[PlacedCall, ...]) -> None:
+        super().__init__(model, placed)
+        self.sums: dict[int, Tensor] = {}
+
+    def attended(self, index: int, observed: ObservedCall) -> None:
+        self.sums[index] = observed.value.double().abs().flatten(1).sum(1)
+
+
 def what_does_not_add_up(
-    model: nn.Module, census: CallLog, placement: Placement, sequences: int | None
+    model: nn.Module, log: CallLog, placement: Placement, sequences: int | None
 ) -> tuple[str, ...]:
-    """Sentences on what the configuration promises and the probe did not see, and on what it cannot show."""
+    """Return notes on what the configuration promises and the probe did not see, and on what a survey cannot show."""
+    streaming, attending = ({each.stack: None for each in group} for group in (placement.blocks, placement.sites))
     return (
-        *_unseen(model, census),
-        *_stream_only(placement),
-        *_between_shapes(placement),
-        *_uneven(placement),
-        *_folded(placement, sequences),
+        *_unseen(model, log),
+        *(note for stack in streaming for note in _stream_only(placement, stack)),
+        *(note for stack in streaming for note in _reshaped(placement, stack)),
+        *(note for stack in attending for note in _uneven(placement, stack)),
+        *(note for stack in attending for note in _folded(placement, stack, sequences)),
         *_against_configuration(model, placement),
     )
 
 
-_MIXER = re.compile(r"mixer|mamba|rwkv|retention|recurrent|conv1d|fourier|pooling|hyena", re.IGNORECASE)
-
-
-_OUTER = re.compile(r"Model$|For[A-Z]|Block$|Layer$|Encoder$|Decoder$")
-
-
-def _unseen(model: nn.Module, census: CallLog) -> Iterator[str]:
-    """Modules that are called attention, ran, took softmaxes, and in which no attention was seen."""
-    loose = {number for scope in census.loose for number in scope}
-    seen = {inside for attention in census.attention for inside in attention.inside}
-    names = {
-        census.calls[n].class_name
-        for n in loose - seen
-        if re.search("attention|attn", census.calls[n].class_name, re.IGNORECASE)
-    }
+def _unseen(model: nn.Module, log: CallLog) -> Iterator[str]:
+    """Note modules that are called attention and took softmaxes, without attention being seen in them."""
+    loose = {number for scope in log.loose for number in scope}
+    seen = {inside for attention in log.attention for inside in attention.inside}
+    classes = {log.calls[n].class_name for n in loose - seen}
+    names = sorted(name for name in classes if re.search("attention|attn", name, re.IGNORECASE))
     if names:
         yield (
-            f"INCOMPLETE: {type(model).__name__} also attends in {_names(sorted(names))}, in pieces (blocks or windows "
+            f"INCOMPLETE: {type(model).__name__} also attends in {_names(names)}, in pieces (blocks or windows "
             "of keys) that are not supported: none of that attention is in this survey."
         )
 
 
-def _stream_only(placement: Placement) -> Iterator[str]:
-    """Blocks of a stack that have no softmax attention, by kind."""
-    for stack in dict.fromkeys(block.stack for block in placement.blocks):
-        own = [block for block in placement.blocks if block.stack == stack]
-        for kind in dict.fromkeys(b.kind for b in own if b.kind != ATTENTION):
-            layers = [b.layer for b in own if b.kind == kind]
-            which = f"Block{'s' if len(layers) > 1 else ''} {ranges(layers)} of the {stack} ({kind})"
-            if kind == UNSEEN:
-                yield f"{which}: the stream is measured, the attention is not."
-            else:
-                yield f"{which} {'have' if len(layers) > 1 else 'has'} no softmax attention: stream only."
+def _stream_only(placement: Placement, stack: str) -> Iterator[str]:
+    """Note blocks without softmax attention, by kind."""
+    own = [block for block in placement.blocks if block.stack == stack]
+    for kind in dict.fromkeys(b.kind for b in own if b.kind != ATTENTION):
+        layers = [b.layer for b in own if b.kind == kind]
+        which = f"Block{'s' if len(layers) > 1 else ''} {ranges(layers)} of the {stack} ({kind})"
+        if kind == UNSEEN:
+            yield f"{which}: the stream is measured, the attention is not."
+        else:
+            yield f"{which} {'have' if len(layers) > 1 else 'has'} no softmax attention: stream only."
 
 
-def _between_shapes(placement: Placement) -> Iterator[str]:
-    """Layers of a stack that attend and are no blocks of it, because what leaves them has another shape."""
-    for stack in dict.fromkeys(block.stack for block in placement.blocks):
-        own = {p.layer for p in placement.sites if p.stack == stack and p.block is None}
-        if own:
-            yield (
-                f"Block{'s' if len(own) > 1 else ''} {ranges(own)} of the {stack} give their stream another shape: it "
-                "is measured where other blocks begin and end, not there."
-            )
+def _reshaped(placement: Placement, stack: str) -> Iterator[str]:
+    """Note layers that attend and are no blocks, because what leaves them has another shape."""
+    own = {p.layer for p in placement.sites if p.stack == stack and p.block is None}
+    if own:
+        yield (
+            f"Block{'s' if len(own) > 1 else ''} {ranges(own)} of the {stack} give their stream another shape: it "
+            "is measured where other blocks begin and end, not there."
+        )
 
 
-def _uneven(placement: Placement) -> Iterator[str]:
-    """Self-attention that is not square."""
-    for stack in dict.fromkeys(p.stack for p in placement.sites if p.seen.site == "uneven"):
-        layers = {p.layer for p in placement.sites if p.stack == stack and p.seen.site == "uneven"}
+def _uneven(placement: Placement, stack: str) -> Iterator[str]:
+    """Note self-attention that is not square."""
+    layers = {p.layer for p in placement.sites if p.stack == stack and p.seen.site == "uneven"}
+    if layers:
         yield (
             f"Self-attention of the {stack} has unequally many queries and keys in {count(len(layers), 'block')} "
             "(pooled tokens, global tokens with rows of their own, or further streams beside its own): measures that "
@@ -117,17 +156,16 @@ def _uneven(placement: Placement) -> Iterator[str]:
         )
 
 
-def _folded(placement: Placement, sequences: int | None) -> Iterator[str]:
-    """Attention whose rows are not sequences."""
-    for stack in dict.fromkeys(p.stack for p in placement.sites):
-        rows = {p.seen.batch for p in placement.sites if p.stack == stack}
-        if sequences is not None and any(count_ > sequences for count_ in rows):
-            yield (
-                f"The {stack} makes several rows of every sequence before it attends (windows, frames or channels): "
-                "its numbers are means over those rows, and tokens attend within their own row only."
-            )
-        elif sequences is not None and any(count_ < sequences for count_ in rows):
-            yield f"The {stack} packs a batch into fewer rows than it has sequences: its numbers are of those rows."
+def _folded(placement: Placement, stack: str, sequences: int | None) -> Iterator[str]:
+    """Note attention whose rows are not sequences."""
+    rows = {p.seen.batch for p in placement.sites if p.stack == stack}
+    if sequences is not None and max(rows) > sequences:
+        yield (
+            f"The {stack} makes several rows of every sequence before it attends (windows, frames or channels): "
+            "its numbers are means over those rows, and tokens attend within their own row only."
+        )
+    elif sequences is not None and min(rows) < sequences:
+        yield f"The {stack} packs a batch into fewer rows than it has sequences: its numbers are of those rows."
 
 
 def _against_configuration(model: nn.Module, placement: Placement) -> Iterator[str]:
@@ -136,16 +174,16 @@ def _against_configuration(model: nn.Module, placement: Placement) -> Iterator[s
         return
     alone = {(p.stack, p.layer) for p in placement.sites if p.block is None}
     sizes = list(Counter([*(b.stack for b in placement.blocks), *(stack for stack, _ in alone)]).values())
-    for what, layers in _promised(config):
-        if layers in sizes:
-            sizes.remove(layers)
-        elif layers != sum(sizes):
+    for what, blocks in _promised(config):
+        if blocks in sizes:
+            sizes.remove(blocks)
+        elif blocks != sum(sizes):
             left = f" (what was seen beside has {' and '.join(map(str, sizes))})" if sizes else ""
             yield (
-                f"The configuration speaks of {count(layers, 'layer')}{what}, and no stack of as many ran on this "
+                f"The configuration speaks of {count(blocks, 'block')}{what}, and no stack of as many ran on this "
                 f"batch{left}: that part of the model is not in this survey, or is numbered otherwise."
             )
-    heads = {h for _, h in _promised_heads(config)}
+    heads = set(_promised_heads(config))
     other = sorted({p.seen.heads for p in placement.sites} - heads)
     if heads and other:
         yield (
@@ -159,42 +197,35 @@ _LAYERS = {
     "encoder": ("encoder_layers", "num_encoder_layers"),
     "decoder": ("decoder_layers", "num_decoder_layers"),
 }
-_HEADS = (
-    "num_attention_heads",
-    "n_head",
-    "n_heads",
-    "num_heads",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-)
+_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads")
 
 
 def _promised(config: Any) -> Iterator[tuple[str, int]]:
-    """Layers by tower, as the configuration has them; of configurations inside it too."""
-    found = {
+    """Yield the number of blocks by tower, as the configuration and those inside it have them."""
+    promised = {
         where: next((v for name in names if isinstance(v := _number(config, name), int)), None)
         for where, names in _LAYERS.items()
     }
     depths = _number(config, "depths")
     if isinstance(depths, (list, tuple)) and depths and all(isinstance(depth, int) for depth in depths):
-        found = dict.fromkeys(found) | {"": sum(depths)}  # what such models call layers are stages of blocks
+        promised = dict.fromkeys(promised) | {"": sum(depths)}  # such models say layers for stages of blocks
     if getattr(config, "is_encoder_decoder", False):
-        found["encoder"] = found["encoder"] or found[""]
-        found[""] = None
-    elif found[""] is not None:
-        found["encoder"] = found["decoder"] = None
+        promised["encoder"] = promised["encoder"] or promised[""]
+        promised[""] = None
+    elif promised[""] is not None:
+        promised["encoder"] = promised["decoder"] = None
     inside = [(f" in {name}", value) for name, inner in _inside(config) for _, value in _promised(inner)]
     if inside and not any(_number(config, name) is not None for name in _HEADS):
-        found[""] = None  # a configuration of configurations without heads of its own: the sum of theirs, or one again
-    yield from ((f" in the {where}" if where else "", value) for where, value in found.items() if value)
+        promised[""] = None  # a configuration of configurations without heads of its own repeats one, or their sum
+    yield from ((f" in the {where}" if where else "", value) for where, value in promised.items() if value)
     yield from inside
 
 
-def _promised_heads(config: Any) -> Iterator[tuple[str, int]]:
+def _promised_heads(config: Any) -> Iterator[int]:
     for name in _HEADS:
         value = _number(config, name)
         values = value if isinstance(value, (list, tuple)) else [value]
-        yield from ((name, one) for one in values if isinstance(one, int))
+        yield from (heads for heads in values if isinstance(heads, int))
     for _, inner in _inside(config):
         yield from _promised_heads(inner)
 
@@ -210,6 +241,6 @@ def _number(config: Any, name: str) -> Any:
     return None if isinstance(value, bool) else value
 
 
-def _names(classes: Any) -> str:
+def _names(classes: Iterable[str]) -> str:
     some = list(classes)
     return ", ".join(some[:3]) + (" and others" if len(some) > 3 else "")

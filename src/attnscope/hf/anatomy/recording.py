@@ -1,14 +1,14 @@
-"""What happens inside one block during a probe: streams, linear maps and attention, kept as a few small
-copies.
+"""What happens inside one block during a probe: streams, linear maps and attention, kept as a few small copies.
 
-Copies, because models change tensors in place; a few tokens of each, from the first to the last, because a
-residual identity that holds for all of those holds for every token (windows keep the order of the first few
-only); projections are recognised at the first token, where rotary embeddings do nothing.
+Copies, because models change tensors in place. Of each tensor a few tokens from the first to the last are kept: a
+residual identity that holds for all of those holds for every token (windows keep the order of the first few only).
+Projections are recognised at the first token, where rotary embeddings do nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscope.hf.intercepting.observed_call import ObservedCall
-from attnscope.hf.intercepting.owners import Slot
+from attnscope.hf.intercepting.restoring import Restoring
+from attnscope.hf.intercepting.slots import Slot, arguments, at
 
 _TOKENS = 6
 
@@ -32,24 +33,37 @@ class Location:
     slot: Slot
 
 
+def read_at(
+    changes: Restoring, model: nn.Module, wanted: Iterable[Location], keep: Callable[[Location, Tensor], None]
+) -> None:
+    """Call `keep(location, tensor)` at each wanted location, in every forward pass of `model`."""
+    inputs: dict[tuple[str, int], list[Location]] = {}
+    outputs: dict[tuple[str, int], list[Location]] = {}
+    for location in wanted:
+        side = inputs if location.side == "input" else outputs
+        side.setdefault((location.path, location.nth), []).append(location)
+
+    def entered(locations: list[Location], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for location in locations:
+            keep(location, arguments(args, kwargs)[location.slot])
+
+    def left(locations: list[Location], output: Any) -> None:
+        for location in locations:
+            keep(location, at(output, location.slot))
+
+    changes.nth_calls(model, inputs, before=entered)
+    changes.nth_calls(model, outputs, after=left)
+
+
 @dataclass(frozen=True)
 class StreamRecord:
-    """A tensor of the stream's shape that went into or came out of a module, with when."""
+    """A tensor of the stream's shape that went into or came out of a module, and when."""
 
     place: Location
     module: nn.Module
     tensor: Float[Tensor, "batch token width"]
     order: int
     alone: bool  # the only floating tensor on its side
-
-
-@dataclass(frozen=True)
-class LinearMap:
-    """x -> x W, seen at the first token; `matrix` says where W is."""
-
-    matrix: Matrix
-    taken: Float[Tensor, "batch inner"]
-    given: Float[Tensor, "batch outer"]
 
 
 @dataclass(frozen=True)
@@ -76,8 +90,17 @@ class Matrix:
 
 
 @dataclass(frozen=True)
+class LinearMap:
+    """x -> x W, seen at the first token; `matrix` says where W is."""
+
+    matrix: Matrix
+    taken: Float[Tensor, "batch inner"]
+    given: Float[Tensor, "batch outer"]
+
+
+@dataclass(frozen=True)
 class Change:
-    """What a module made of a tensor, at the first token: how norms of queries and keys are followed."""
+    """What a module made of a tensor at the first token; norms of queries and keys are followed by it."""
 
     path: str
     taken: Float[Tensor, "batch channel"]
@@ -86,19 +109,17 @@ class Change:
 
 @dataclass
 class BlockRecording:
-    """One block's recording."""
-
     batch: int
     shape: tuple[int, int, int] | None
     sequence_first: bool
     streams: list[StreamRecord] = field(default_factory=list)
     maps: list[LinearMap] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
-    observed: list[tuple[int, int, ObservedCall]] = field(default_factory=list)  # which, when, what
+    attention: list[tuple[int, int, ObservedCall]] = field(default_factory=list)  # index of the call, when, what
 
     def stream(self, tensor: Tensor) -> Float[Tensor, "batch token width"] | None:
-        """Some tokens of a tensor that has the stream's shape, or its numbers with tokens in one row."""
-        if self.shape is None or tensor.shape[-1] != self.shape[-1] or tensor.numel() != _count(self.shape):
+        """Return some tokens of a tensor that has the stream's shape, or its numbers with tokens in one row."""
+        if self.shape is None or tensor.shape[-1] != self.shape[-1] or tensor.numel() != math.prod(self.shape):
             return None
         whole = tensor.detach().reshape(self.shape)
         if self.sequence_first:
@@ -107,40 +128,31 @@ class BlockRecording:
         return whole[:, some.to(whole.device)].to(torch.float64)
 
     def first_token(self, tensor: Tensor) -> list[Float[Tensor, "batch channel"]]:
-        """The first token of every sequence, flat; both readings where it is open which axis has tokens."""
+        """Return the first token of every sequence, flat; both readings if it is unknown which axis has tokens."""
         tensor = tensor.detach()
         if tensor.ndim < 2:
             return []
         if tensor.ndim == 2:
             if tensor.shape[0] % self.batch or not tensor.numel():
                 return []
-            tokens = tensor.shape[0] // self.batch
-            return [tensor[::tokens], tensor[: self.batch]]
+            return [tensor[:: tensor.shape[0] // self.batch], tensor[: self.batch]]
         if tensor.shape[0] == self.batch:
-            found = [tensor[:, 0].flatten(1)]
-            return [*found, tensor[:, :, 0].flatten(1)] if tensor.ndim == 4 else found
+            both = [tensor[:, 0].flatten(1), tensor[:, :, 0].flatten(1)] if tensor.ndim == 4 else None
+            return both or [tensor[:, 0].flatten(1)]
         return [tensor[0].flatten(1)] if tensor.shape[1] == self.batch else []
 
 
-def _count(shape: Iterable[int]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product
-
-
 def parameter_matrix(weight: Any, owners: Mapping[int, tuple[str, Tensor]], out_in: bool) -> Matrix | None:
-    """Which parameter (or rows of it) a weight tensor is, however the parameter lies in memory.
+    """Return which parameter (or rows of it) a weight tensor is, however the parameter is stored.
 
-    Only of two axes: where heads are an axis of their own, a product alone does not tell in which order its result was
+    Only for two axes: if heads are an axis of their own, a product alone does not show in which order its result was
     laid out, and `hf.anatomy.parameters` finds out by trying.
     """
     if not isinstance(weight, Tensor) or weight.ndim != 2 or not weight.is_floating_point():
         return None
-    owner = owners.get(weight.untyped_storage().data_ptr())
-    if owner is None or owner[1].ndim != 2:
+    name, parameter = owners.get(weight.untyped_storage().data_ptr(), ("", None))
+    if parameter is None or parameter.ndim != 2:
         return None
-    name, parameter = owner
     if not _rows_of(weight, parameter):
         weight, out_in = weight.t(), not out_in
     if not _rows_of(weight, parameter):
@@ -150,10 +162,10 @@ def parameter_matrix(weight: Any, owners: Mapping[int, tuple[str, Tensor]], out_
 
 
 def _rows_of(weight: Tensor, parameter: Tensor) -> bool:
-    """Whether a tensor in a parameter's memory is some of its rows, in order.
+    """Return whether a tensor in a parameter's memory is some of its rows, in order.
 
-    Strides decide, not contiguity: a parameter stored by columns is a transposed view, and so is a weight that is turned
-    for its product.
+    Strides decide, not contiguity: a parameter stored by columns is a transposed view, and so is a weight that is
+    transposed for its product.
     """
     pairs = zip(weight.shape, weight.stride(), parameter.stride(), strict=True)
     alike = all(own == other for size, own, other in pairs if size > 1)

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError, nearest
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Stack, anatomy
 from attnscope.hf.anatomy.example import Batch, run
-from attnscope.hf.intercepting.owners import Slot, at, every_tensor, same_numbers
 from attnscope.hf.intercepting.restoring import Restoring, evaluating, without_cache
+from attnscope.hf.intercepting.slots import Slot, at, every_tensor, same_numbers
 from attnscope.hf.intercepting.wrappers import without_fast_path
 from attnscope.hf.loading.devices import experts_in, one_after_another
 from attnscope.pathways.graded import Graded, plain

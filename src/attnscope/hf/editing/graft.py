@@ -13,7 +13,7 @@ in Llama and Qwen2, a fixed factor where queries are scaled early) and multiplie
     u_p = T_p^-1 [q_p  0] (s / c),        s the scale of the compiled head, zeros up to the model's head dimension
 
 gives exactly the logits s q_p . k_j, and the same without s/c for keys. T_p is measured, not looked up: see
-`position_maps`. Precision: u_p is rounded to the model's dtype and turned back by the model in that dtype, so logits carry
+`position_maps`. Precision: u_p is rounded to the model's dtype, and the model maps it in that dtype, so logits carry
 a relative error of a few roundings on top of the head's own (1e-7 of the largest logit in float32, 1e-2 in bfloat16:
 plant heads with small logits into low precision).
 
@@ -45,7 +45,6 @@ from attnscope.core.errors import RefusalError
 from attnscope.heads.head import Head
 from attnscope.hf.anatomy.anatomy import Anatomy, Site, anatomy
 from attnscope.hf.anatomy.example import Batch
-from attnscope.hf.anatomy.places import self_attention_site
 from attnscope.hf.anatomy.projections import Columns
 from attnscope.hf.editing.position_maps import Output, measured_position_maps, probe_of
 from attnscope.hf.intercepting.restoring import Restoring, evaluating
@@ -86,7 +85,7 @@ def planted(
     be from the head's own when the plant is looked at.
     """
     found = anatomy(model, example_inputs) if found is None else found
-    site = self_attention_site(found, layer, head_index, stack)
+    site = found.self_attention_at(layer, head_index, stack)
     _refuse_what_cannot_fit(model, head, site)
     key_head = head_index // (site.heads // site.kv_heads)
     places = (_place(model, site.projections.query, head_index), _place(model, site.projections.key, key_head))

@@ -35,11 +35,10 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site
-from attnscope.hf.anatomy.places import attention_writes
-from attnscope.hf.anatomy.projections import output_weight
 from attnscope.hf.anatomy.recording import Location
-from attnscope.hf.intercepting.owners import arguments, at
+from attnscope.hf.anatomy.weights import output_weight
 from attnscope.hf.intercepting.restoring import Restoring
+from attnscope.hf.intercepting.slots import arguments, at
 
 # Taking heads out of a model for a while, or for good.
 #
@@ -196,7 +195,7 @@ def _edits(found: Anatomy, block: Block, variant: Cut) -> Iterator[_Edit]:
             "`scan` shows the attention and the streams of this one."
         )
     entered = Location(block.path, block.nth, "input", block.enters)
-    attention = attention_writes(block)
+    attention = block.attention_writes
     for identity in writes.identities:
         state = identity.before or entered
         for write in identity.writes:

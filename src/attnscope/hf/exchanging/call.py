@@ -19,7 +19,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.registry import variants
 from attnscope.core.variant import Size, Variant
 from attnscope.hf.exchanging.recipe import PREFIX, Recipe
-from attnscope.hf.intercepting.owners import Slot
+from attnscope.hf.intercepting.slots import Slot
 
 FORBIDDING = -1e4  # additive masks use -1e4, finfo.min or -inf; exp of any of them is 0
 _CHANGES_LOGITS = {

@@ -19,13 +19,12 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Block, Site
-from attnscope.hf.anatomy.places import attention_writes
 from attnscope.hf.anatomy.recording import Location
 from attnscope.hf.exchanging.attending import watch_stream
 from attnscope.hf.exchanging.call import InstalledVariant, SharedTensors, attach, variant_in
 from attnscope.hf.exchanging.plan import InstallPlan
 from attnscope.hf.exchanging.redirect import redirect_attention, refuse_checkpointing
-from attnscope.hf.intercepting.owners import Slot, arguments, at
+from attnscope.hf.intercepting.slots import Slot, arguments, at
 from attnscope.hf.intercepting.torch_calls import unwatched
 
 # Variants that act inside an attention call: parts below the modules that attend, and a function that asks them.
@@ -103,7 +102,7 @@ def _writes(plan: InstallPlan, block: Block) -> Iterator[Location]:
             f"What attention and MLP write cannot be told apart in {block.path} of {plan.found.model_class}, so "
             f"{plan.recipe.variant} has no place there: choose other blocks, or a variant of another kind."
         )
-    mine = attention_writes(block)
+    mine = block.attention_writes
     places = [place for identity in block.writes.identities for place in identity.writes]
     for place in places:
         if place in mine or plan.recipe.variant == "sandwich_norm":

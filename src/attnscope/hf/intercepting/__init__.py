@@ -1,1 +1,1 @@
-"""Seeing attention happen, at the level of torch functions and of transformers' registry."""
+"""Intercept attention calls, in torch functions and in transformers' registry, without changing what they compute."""

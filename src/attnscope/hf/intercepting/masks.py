@@ -1,9 +1,8 @@
-"""Reading the masks that models pass to attention: what they forbid, in the smallest exact form.
+"""Read the masks that models pass to attention: what they forbid, in the smallest exact form.
 
-Models hand out padding, causality and windows melted into one `[batch, 1, query, key]` tensor, boolean
-or float. Most of those are an outer rule (causal, window) times a row of allowed keys; said that way a
-statistic costs O(n) memory again. A mask is only ever replaced by a rule that reproduces it entry by
-entry; anything else is passed on as it is.
+Models pass padding, causality and windows merged into one `[batch, 1, query, key]` tensor, boolean or float. Most of
+those are a rule (causal, window) times a row of allowed keys; in that form a statistic needs O(n) memory. A mask is
+replaced only by a rule that reproduces it entry by entry; any other mask is passed on as it is.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
+FORBIDDING = -1e4  # additive masks use -1e4, finfo.min or -inf; exp of any of them is zero
 _ROWS = 1024  # rows compared at a time: the comparison itself must not need a second n x n tensor
-_REMEMBERED = 8  # models make a handful of masks and pass the same objects to every layer
-_FORBIDDING = -1e4  # additive masks use -1e4, finfo.min or -inf; exp of any of them is zero
+_REMEMBERED = 8  # models make a handful of masks and pass the same objects to every block
+Allowed = Bool[Tensor, "batch heads query key"]
 
 
 @dataclass(frozen=True)
@@ -30,52 +30,42 @@ class Rule:
 
 
 class MaskReader:
-    """Reads a mask once however many layers pass it: the last few are remembered by identity."""
+    """Reads a mask once, however many blocks pass it: the last few are remembered by identity."""
 
     def __init__(self) -> None:
-        self._seen: list[tuple[Tensor, int, Rule]] = []
+        self._read: list[tuple[Tensor, int, Rule]] = []
 
     def read(self, mask: Shaped[Tensor, " ..."] | None, queries: int) -> Rule:
         if mask is None:
             return Rule()
-        for tensor, length, rule in self._seen:
+        for tensor, length, rule in self._read:
             if tensor is mask and length == queries:
                 return rule
         rule = read_mask(mask.detach(), queries)
-        self._seen = [*self._seen[-_REMEMBERED + 1 :], (mask, queries, rule)]
+        self._read = [*self._read[-_REMEMBERED + 1 :], (mask, queries, rule)]
         return rule
 
     def forget(self) -> None:
-        self._seen.clear()
+        self._read.clear()
 
 
 def read_mask(mask: Shaped[Tensor, " ..."], queries: int) -> Rule:
-    """The rule of one mask of up to four axes, for that many query rows."""
-    four = _without_copies(mask[(None,) * (4 - mask.ndim)])
-    if four.dtype == torch.bool:
-        return _rule(four, queries)
+    """Return the rule of one mask of up to four axes, for that many query rows."""
+    four = mask[(None,) * (4 - mask.ndim)]
+    for axis in (0, 1, 2):  # expanded axes (stride 0) repeat the same numbers
+        if four.shape[axis] > 1 and four.stride(axis) == 0:
+            four = four.narrow(axis, 0, 1)
     if not four.is_floating_point():
-        return _rule(four != 0, queries)
-    forbidden = four <= _FORBIDDING
+        return _rule(four if four.dtype == torch.bool else four != 0, queries)
+    forbidden = four <= FORBIDDING
     if bool(((four == 0) | forbidden).all()):
         return _rule(~forbidden, queries)
     # A real bias. Huge finite stand-ins for -inf become -inf, so that no float range matters later.
-    lowest = torch.finfo(four.dtype).min / 2
-    melted = bool((four <= lowest).any())
-    return Rule(bias=four.masked_fill(four <= lowest, float("-inf")) if melted else four)
+    hidden = four <= torch.finfo(four.dtype).min / 2
+    return Rule(bias=four.masked_fill(hidden, float("-inf")) if bool(hidden.any()) else four)
 
 
-def _without_copies(
-    four: Shaped[Tensor, "batch heads query key"],
-) -> Shaped[Tensor, "batch2 heads2 query2 key"]:
-    """Expanded axes (stride 0) say the same thing again and again: keep the first."""
-    for axis in (0, 1, 2):
-        if four.shape[axis] > 1 and four.stride(axis) == 0:
-            four = four.narrow(axis, 0, 1)
-    return four
-
-
-def _rule(allowed: Bool[Tensor, "batch heads query key"], queries: int) -> Rule:
+def _rule(allowed: Allowed, queries: int) -> Rule:
     keys = allowed.shape[3]
     reached = allowed.any(dim=2, keepdim=True)  # keys that some query may see: all but padding
     reached = reached[:, :1] if bool((reached == reached[:, :1]).all()) else reached
@@ -93,8 +83,8 @@ def _rule(allowed: Bool[Tensor, "batch heads query key"], queries: int) -> Rule:
     return Rule(allowed=allowed)
 
 
-def _reach(allowed: Bool[Tensor, "batch heads query key"]) -> tuple[int, int]:
-    """How far back and how far ahead any query sees."""
+def _reach(allowed: Allowed) -> tuple[int, int]:
+    """Return how far back and how far ahead any query sees."""
     back = ahead = 0
     for start in range(0, allowed.shape[2], _ROWS):
         seen = allowed[:, :, start : start + _ROWS].flatten(0, 1).any(dim=0)  # [row, key]
@@ -105,14 +95,8 @@ def _reach(allowed: Bool[Tensor, "batch heads query key"]) -> tuple[int, int]:
     return back, ahead
 
 
-def _same(
-    allowed: Bool[Tensor, "batch heads query key"],
-    reached: Bool[Tensor, "batch heads2 1 key"],
-    *,
-    causal: bool,
-    window: int | None,
-) -> bool:
-    """Whether `allowed` is exactly the rule (causal, window) restricted to reached keys."""
+def _same(allowed: Allowed, reached: Bool[Tensor, "batch heads2 1 key"], *, causal: bool, window: int | None) -> bool:
+    """Return whether `allowed` is exactly the rule (causal, window) restricted to reached keys."""
     key = torch.arange(allowed.shape[3], device=allowed.device)
     for start in range(0, allowed.shape[2], _ROWS):
         rows = allowed[:, :, start : start + _ROWS]

@@ -1,7 +1,11 @@
-"""From a torch-level attention call to one shape for everybody: `[batch, head, query, ...]`.
+"""Bring torch-level attention calls into one layout, `[batch, head, query, ...]`.
 
-Models lay their heads out in many ways: grouped keys, heads folded into the batch, sequence first,
-einsum with letters of their own. A `ObservedCall` is the same call in the one layout that frames use.
+Models lay their heads out in many ways: grouped keys, heads folded into the batch, sequence first, einsum with letters
+of their own. An `ObservedCall` is the same call in the one layout that frames use.
+
+An installed variant cannot be recognised from the arguments of its call: it mixes other values, passes on something
+else than A V, or has weights that are no softmax. So it reports what it did (`VariantReport`), and observers believe
+the report in place of the arguments. The verifier still compares the report with what is passed on.
 """
 
 from __future__ import annotations
@@ -18,15 +22,9 @@ from torch import Tensor
 from attnscope.core.errors import RefusalError
 from attnscope.data.frame import PassedOn
 from attnscope.hf.intercepting.masks import MaskReader
-from attnscope.hf.intercepting.torch_calls import FusedCall, Product, WrittenOutCall, mixing_axes
+from attnscope.hf.intercepting.torch_calls import FusedCall, Product, Seen, WrittenOutCall, mixing_axes
 from attnscope.matrix.scores import Scores
 from attnscope.matrix.visibility import for_every_head
-
-# An attention function that is not the model's own tells whoever looks on what it did.
-#
-# From outside, another attention cannot be told from the arguments of its call: it mixes other values, passes on
-# something else than A V, or has weights that are no softmax. The function says so, and the watch of the registry
-# believes it in place of its own guess; the verifier still compares what is told with what is passed on.
 
 
 @dataclass(frozen=True)
@@ -43,67 +41,64 @@ class ReportedPattern:
 
 @dataclass(frozen=True)
 class VariantReport:
-    """What was done in one call, where it is not what its arguments say."""
+    """What an installed variant reports to observers: only what differs from the arguments of its call."""
 
     value: Float[Tensor, "batch kv_head key value_dim"] | None = None  # the values that were mixed
-    attended: Float[Tensor, "batch query head value_dim"] | None = None  # A V, of which something else was made
+    attended: Float[Tensor, "batch query head value_dim"] | None = None  # A V, before the variant changed it
     gate: Float[Tensor, "batch token head gates"] | None = None  # what heads, or values, were multiplied by
     weights: ReportedPattern | None = None
     logits_of: tuple[int, ...] | None = None  # heads whose queries and keys are those of the last fused call
-    unseen: str | None = None  # a sentence: why nobody can look at this attention
+    unseen: str | None = None  # a sentence: why this attention cannot be observed
 
 
-class _Listening(local):
+class _Collecting(local):
     def __init__(self) -> None:
-        self.ears: list[list[VariantReport]] = []
+        self.lists: list[list[VariantReport]] = []
 
 
-_LISTENING = _Listening()
+_COLLECTING = _Collecting()
 
 
-def report(told: VariantReport) -> None:
-    """Said to the innermost listener of this thread, if there is one."""
-    if _LISTENING.ears:
-        _LISTENING.ears[-1].append(told)
+def report(by_variant: VariantReport) -> None:
+    """Pass a report to the innermost `collecting_reports` of this thread, if there is one."""
+    if _COLLECTING.lists:
+        _COLLECTING.lists[-1].append(by_variant)
 
 
 def is_observed() -> bool:
-    return bool(_LISTENING.ears)
+    return bool(_COLLECTING.lists)
 
 
 @contextmanager
 def collecting_reports() -> Iterator[list[VariantReport]]:
-    heard: list[VariantReport] = []
-    _LISTENING.ears.append(heard)
+    reports: list[VariantReport] = []
+    _COLLECTING.lists.append(reports)
     try:
-        yield heard
+        yield reports
     finally:
-        _LISTENING.ears.pop()
+        _COLLECTING.lists.pop()
 
 
 @dataclass(frozen=True)
 class ObservedCall:
-    """One attention call as it was seen."""
+    """One attention call."""
 
     scores: Scores
     value: Float[Tensor, "batch kv_heads key value_dim"]
     mixed: Float[Tensor, "batch query heads value_dim"]
     route: str
-    given: tuple[Tensor, Tensor] | None = None  # queries and values as the model made them, gradients and all
+    given: tuple[Tensor, Tensor] | None = None  # queries and values as the model made them, with gradients
     attended: Float[Tensor, "batch query heads value_dim"] | None = None  # A V, where `mixed` is more than that
     holds: frozenset[str] | None = None  # statistics that mean what they mean for softmax; None: all
     sums_to_one: bool = True
-    passed_on: PassedOn | None = None  # A V as the model made it, gradients and all
+    passed_on: PassedOn | None = None  # A V as the model made it, with gradients
     gate: Float[Tensor, "batch token gated_heads gates"] | None = None  # of heads or values, where there are gates
     rows: Bool[Tensor, "batch query"] | None = None  # queries that this call answers, where another answers the rest
 
 
 def observe_fused(call: FusedCall, masks: MaskReader) -> ObservedCall:
-    """A fused call outside any registry. Without a head axis there is one head."""
-    query, key, value, output = (
-        t.detach() if t.ndim == 4 else t.detach().unsqueeze(-3).flatten(0, -4)
-        for t in (call.query, call.key, call.value, call.output)
-    )
+    """Return a fused call outside any registry. Without a head axis there is one head."""
+    query, key, value, output = (_with_heads(t.detach()) for t in (call.query, call.key, call.value, call.output))
     mask = call.mask
     if mask is not None and call.query.ndim == 3 and mask.ndim == 3:
         mask = mask.unsqueeze(1)
@@ -118,15 +113,16 @@ def observe_fused(call: FusedCall, masks: MaskReader) -> ObservedCall:
         bias=rule.bias,
         lse=call.lse,
     )
-    return ObservedCall(scores, value, output.transpose(1, 2), "sdpa", passed_on=PassedOn(call.output, _of_fused))
+    passed_on = PassedOn(call.output, lambda tensor: _with_heads(tensor).transpose(1, 2))
+    return ObservedCall(scores, value, output.transpose(1, 2), "sdpa", passed_on=passed_on)
 
 
-def _of_fused(output: Float[Tensor, " ..."]) -> Float[Tensor, "batch query heads value_dim"]:
-    return (output if output.ndim == 4 else output.unsqueeze(-3).flatten(0, -4)).transpose(1, 2)
+def _with_heads(tensor: Float[Tensor, " ..."]) -> Float[Tensor, "batch heads token dim"]:
+    return tensor if tensor.ndim == 4 else tensor.unsqueeze(-3).flatten(0, -4)
 
 
 def observe_written_out(call: WrittenOutCall, heads: int | None, batch: int | None) -> ObservedCall:
-    """A call whose pattern the model made. `heads` or `batch` tells how to unfold a melted leading axis."""
+    """Return a call whose pattern the model made. `heads` or `batch` tells how to unfold a merged leading axis."""
     inputs, out = call.equation.split("->")
     left, right = inputs.split(",")
     axes = mixing_axes(call.equation)
@@ -142,17 +138,13 @@ def observe_written_out(call: WrittenOutCall, heads: int | None, batch: int | No
         return _unfold(_permute(output, out, shared + query + channel), heads, batch).transpose(1, 2)
 
     queries, keys = _factors(call.logits, pattern, heads, batch)
-    scores = Scores(
-        query=queries,
-        key=keys,
-        scale=queries.shape[-1] ** -0.5 if queries.shape[-1] else 1.0,
-        pattern=pattern,
-    )
+    scale = queries.shape[-1] ** -0.5 if queries.shape[-1] else 1.0
+    scores = Scores(query=queries, key=keys, scale=scale, pattern=pattern)
     return ObservedCall(scores, value, laid_out(call.output), "softmax", passed_on=PassedOn(call.output, laid_out))
 
 
 def _permute(tensor: Shaped[Tensor, " ..."], have: str, want: str) -> Shaped[Tensor, " ..."]:
-    """Axes in the wanted order; a letter that is missing becomes an axis of length one."""
+    """Return axes in the wanted order; a letter that is missing becomes an axis of length one."""
     tensor = tensor.detach()
     for letter in want:
         if letter not in have:
@@ -161,7 +153,7 @@ def _permute(tensor: Shaped[Tensor, " ..."], have: str, want: str) -> Shaped[Ten
 
 
 def _unfold(tensor: Shaped[Tensor, " ..."], heads: int | None, batch: int | None) -> Shaped[Tensor, "batch head a b"]:
-    """Exactly one batch and one head axis: melted ones are split, several head axes are melted."""
+    """Return exactly one batch and one head axis: split a merged one, merge several head axes."""
     if tensor.ndim == 4:
         return tensor
     if tensor.ndim > 4:
@@ -172,16 +164,11 @@ def _unfold(tensor: Shaped[Tensor, " ..."], heads: int | None, batch: int | None
 
 
 def _factors(
-    product: Product | None,
-    pattern: Float[Tensor, "batch head query key"],
-    heads: int | None,
-    batch: int | None,
+    product: Product | None, pattern: Float[Tensor, "batch head query key"], heads: int | None, batch: int | None
 ) -> tuple[Float[Tensor, "batch head query dim"], Float[Tensor, "batch head key dim"]]:
-    """Queries and keys of the product the logits began with; of width zero where none fits."""
-    nothing = (
-        pattern.new_zeros(*pattern.shape[:3], 0),
-        pattern.new_zeros(*pattern.shape[:2], pattern.shape[3], 0),
-    )
+    """Return queries and keys of the product the logits began with; of width zero if no product fits."""
+    rows, columns = pattern.shape[2:]
+    nothing = (pattern.new_zeros(*pattern.shape[:2], rows, 0), pattern.new_zeros(*pattern.shape[:2], columns, 0))
     if product is None:
         return nothing
     inputs, out = product.equation.split("->")
@@ -192,50 +179,44 @@ def _factors(
     shared = out[:-2]
     queries = _unfold(_permute(product.left, left, shared + out[-2] + dims[0]), heads, batch)
     keys = _unfold(_permute(product.right, right, shared + out[-1] + dims[0]), heads, batch)
-    fits = queries.shape[:3] == pattern.shape[:3] and keys.shape[2] == pattern.shape[3]
+    fits = queries.shape[:3] == pattern.shape[:3] and keys.shape[2] == columns
     return (queries, keys) if fits and torch.is_floating_point(queries) else nothing
 
 
-# A observed put right by what the attention function itself told of its call.
+def with_report(
+    observed: ObservedCall, by_variant: VariantReport, calls: Sequence[FusedCall], masks: MaskReader
+) -> ObservedCall:
+    """Replace what the variant reports to be different from the arguments of its call."""
+    if by_variant.unseen is not None:
+        raise RefusalError(by_variant.unseen)
+    changed = observed
+    if by_variant.value is not None:
+        changed = replace(changed, value=by_variant.value.detach())
+    if by_variant.attended is not None:
+        passed_on = PassedOn(by_variant.attended, lambda output: output)
+        changed = replace(changed, attended=by_variant.attended.detach(), passed_on=passed_on)
+    if by_variant.gate is not None:
+        changed = replace(changed, gate=by_variant.gate.detach())
+    if by_variant.logits_of is not None:
+        changed = replace(changed, scores=_with_queries_of(calls, changed.scores, by_variant.logits_of))
+    if (pattern := by_variant.weights) is not None:
+        scores = _with_pattern(changed.scores, pattern, masks)
+        changed = replace(changed, scores=scores, holds=pattern.holds, sums_to_one=pattern.sums_to_one)
+    return changed
 
 
-def with_report(seen: ObservedCall, told: VariantReport, calls: Sequence[FusedCall], masks: MaskReader) -> ObservedCall:
-    """Values, A V, pattern, or queries and keys, where they are others than the call's arguments say."""
-    if told.unseen is not None:
-        raise RefusalError(told.unseen)
-    value = seen.value if told.value is None else told.value.detach()
-    attended = None if told.attended is None else told.attended.detach()
-    if told.attended is not None:
-        seen = replace(seen, passed_on=PassedOn(told.attended, lambda output: output))
-    if told.gate is not None:
-        seen = replace(seen, gate=told.gate.detach())
-    scores = seen.scores
-    if told.logits_of is not None:
-        scores = _with_queries_of(calls, scores, told.logits_of)
-    if told.weights is None:
-        return replace(seen, scores=scores, value=value, attended=attended)
-    return replace(
-        seen,
-        scores=_with_pattern(scores, told.weights, masks),
-        value=value,
-        attended=attended,
-        holds=told.weights.holds,
-        sums_to_one=told.weights.sums_to_one,
-    )
-
-
-def _with_pattern(scores: Scores, weights: ReportedPattern, masks: MaskReader) -> Scores:
-    rule = masks.read(weights.visible, scores.query.shape[2])
+def _with_pattern(scores: Scores, reported: ReportedPattern, masks: MaskReader) -> Scores:
+    rule = masks.read(reported.visible, scores.query.shape[2])
     allowed = rule.allowed
-    if allowed is None:  # said outright: a weight of 0 does not mean that a key is hidden
+    if allowed is None:  # explicit, because a weight of 0 does not mean that a key is hidden
         allowed = torch.ones(1, 1, 1, scores.key.shape[2], dtype=torch.bool, device=scores.query.device)
     with torch.no_grad():
-        pattern = weights.write_out().detach()
+        pattern = reported.write_out().detach()
     return Scores(
         query=scores.query,
         key=scores.key,
-        scale=weights.scale,
-        causal=weights.causal or rule.causal,
+        scale=reported.scale,
+        causal=reported.causal or rule.causal,
         window=rule.window,
         allowed=allowed,
         pattern=pattern,
@@ -243,16 +224,25 @@ def _with_pattern(scores: Scores, weights: ReportedPattern, masks: MaskReader) -
 
 
 def _with_queries_of(calls: Sequence[FusedCall], scores: Scores, heads: tuple[int, ...]) -> Scores:
-    """Logits made from other queries and keys than the call's: those that the fused kernel was given."""
+    """Take queries and keys of these heads from the fused kernel's arguments, not from the call's."""
     if not calls:
-        raise RefusalError("The exchanged attention did not use the fused kernel, so its logits were not seen.")
-    count = scores.query.shape[1]
+        raise RefusalError("The installed variant did not use the fused kernel, so its logits were not seen.")
+    last, count = calls[-1], scores.query.shape[1]
     if len(heads) == count:
-        return replace(scores, query=calls[-1].query.detach(), key=calls[-1].key.detach(), lse=calls[-1].lse)
+        return replace(scores, query=last.query.detach(), key=last.key.detach(), lse=last.lse)
     mine = torch.tensor(heads, device=scores.query.device)
 
     def joined(own: Tensor, other: Tensor) -> Tensor:
         return for_every_head(own, count).index_copy(1, mine, other.detach().to(own.dtype))
 
-    query, key = joined(scores.query, calls[-1].query), joined(scores.key, calls[-1].key)
-    return replace(scores, query=query, key=key, lse=None)
+    return replace(scores, query=joined(scores.query, last.query), key=joined(scores.key, last.key), lse=None)
+
+
+def observe(call: Seen, masks: MaskReader, *, heads: int | None = None, batch: int | None = None) -> ObservedCall:
+    """Return any torch-level call in the one layout. `heads` and `batch` matter for written-out calls only."""
+    if isinstance(call, FusedCall):
+        return observe_fused(call, masks)
+    if isinstance(call, WrittenOutCall):
+        return observe_written_out(call, heads, batch)
+    observed: ObservedCall = call.observed
+    return observed

@@ -1,89 +1,63 @@
-"""Watching torch-level attention while the module that makes it (its owner) runs, for any number of listeners.
+"""Watch torch-level attention while the module that makes it (its owner) runs, for any number of listeners.
 
-An owner's forward is wrapped once. Listeners come and go in any order, all hear of the same calls from one watch (of
-two watches the inner one would keep fused calls to itself), and the last to go puts the forward back. A listener hears
-of calls in its own thread only.
+An owner's forward is wrapped once. Listeners come and go in any order, and all hear of the same calls from one watch:
+of two nested watches the inner one would keep fused calls to itself. The last listener to leave restores the forward.
+A listener hears of calls in its own thread only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock, get_ident
-from typing import Any
+from typing import Any, TypeVar
 
-import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from attnscope.hf.intercepting.restoring import Restoring
 from attnscope.hf.intercepting.torch_calls import Seen, SoftmaxWatch, unwatched
 
-# Finding tensors in what modules take and give: positional, by name, or inside tuples and output classes.
 
-Slot = int | str
+class SharedForward(ABC):
+    """A module's forward, wrapped once for all who use the wrapper at the same time."""
 
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.forward = module, module.forward
+        self.users: list[Any] = []
+        self.changes = Restoring()
+        self.changes.forward(module, self.call, everywhere=True)
 
-def float_tensors(thing: Any) -> Iterator[tuple[Slot, Tensor]]:
-    """The floating tensors at the top of an output or of a mapping of arguments, with where they were."""
-    if isinstance(thing, Tensor):
-        thing = (thing,)
-    pairs: Any = ()
-    if isinstance(thing, Mapping):
-        pairs = thing.items()
-    elif isinstance(thing, (tuple, list)):
-        pairs = enumerate(thing)
-    for slot, value in pairs:
-        if isinstance(value, Tensor) and value.is_floating_point():
-            yield slot, value
+    @abstractmethod
+    def call(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-def arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[Slot, Any]:
-    """One mapping for positional (by number) and named arguments."""
-    every: dict[Slot, Any] = dict(enumerate(args))
-    every.update(kwargs)
-    return every
+_CHANGING = Lock()
+Wrapped = TypeVar("Wrapped", bound=SharedForward)
 
 
-def at(thing: Any, slot: Slot) -> Any:
-    """What stands at that slot of an output."""
-    return thing if isinstance(thing, Tensor) else thing[slot]
-
-
-def every_tensor(thing: Any) -> Iterator[Tensor]:
-    """All tensors of a nested output, in order."""
-    if isinstance(thing, Tensor):
-        yield thing
-    elif isinstance(thing, Mapping):
-        for value in thing.values():
-            yield from every_tensor(value)
-    elif isinstance(thing, (tuple, list)):
-        for value in thing:
-            yield from every_tensor(value)
-
-
-def same_numbers(one: Tensor, other: Tensor) -> bool:
-    """Equal in shape and in every entry, where NaN equals NaN."""
-    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
-
-
-def by_head(output: Float[Tensor, "batch token width"], heads: int) -> Float[Tensor, "batch token head dim"]:
-    """What heads wrote side by side, each by itself."""
-    return output.reshape(*output.shape[:-1], heads, -1)
-
-
-def projected(
-    part: nn.Linear, tokens: Float[Tensor, "batch token width"], heads: int
-) -> Float[Tensor, "batch head token dim"]:
-    """What a projection makes of tokens, by head: the product alone, not a call that others would count."""
-    made = F.linear(tokens, part.weight, part.bias)
-    return made.view(*made.shape[:2], heads, -1).transpose(1, 2)
+@contextmanager
+def shared_forward(
+    active: dict[nn.Module, Wrapped], module: nn.Module, wrap: Callable[[nn.Module], Wrapped], user: object
+) -> Iterator[None]:
+    """Wrap the module's forward by `wrap`, unless `active` has it wrapped; restore it when the last user leaves."""
+    with _CHANGING:
+        if module not in active:
+            active[module] = wrap(module)
+        active[module].users.append(user)
+    try:
+        yield
+    finally:
+        with _CHANGING:
+            active[module].users.remove(user)
+            if not active[module].users:
+                active.pop(module).changes.close()
 
 
 @dataclass(frozen=True, eq=False)
 class CallListener:
-    """Who wants to hear of an owner's attention: whether now, of each call, and of calls not understood."""
+    """`seen` gets each attention call of an owner while `active()`; `lost` runs after calls not understood."""
 
     active: Callable[[], bool]
     seen: Callable[[Seen], None]
@@ -91,24 +65,20 @@ class CallListener:
     thread: int = field(default_factory=get_ident)
 
 
-class _Owner:
-    def __init__(self, module: nn.Module) -> None:
-        self.forward = module.forward
-        self.listeners: list[CallListener] = []
-        self.changes = Restoring()
-        self.changes.forward(module, self.watching, everywhere=True)
+class _Owner(SharedForward):
+    users: list[CallListener]
 
-    def watching(self, *args: Any, **kwargs: Any) -> Any:
-        me = get_ident()
-        listeners = [one for one in tuple(self.listeners) if one.thread == me and one.active()]
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        thread = get_ident()
+        listeners = [user for user in tuple(self.users) if user.thread == thread and user.active()]
         if not listeners:
             return self.forward(*args, **kwargs)
 
-        def report(call: Seen) -> None:
+        def pass_on(call: Seen) -> None:
             for listener in listeners:
                 listener.seen(call)
 
-        watch = SoftmaxWatch(report)
+        watch = SoftmaxWatch(pass_on)
         with unwatched(), watch:  # an owner around this one does not take these calls for its own
             result = self.forward(*args, **kwargs)
         if watch.lost:
@@ -118,21 +88,10 @@ class _Owner:
 
 
 _OWNERS: dict[nn.Module, _Owner] = {}
-_CHANGING = Lock()
 
 
 @contextmanager
 def watched_owner(module: nn.Module, listener: CallListener) -> Iterator[None]:
     """While active, `listener` hears of the attention that `module` makes."""
-    with _CHANGING:
-        if module not in _OWNERS:
-            _OWNERS[module] = _Owner(module)
-        owner = _OWNERS[module]
-        owner.listeners.append(listener)
-    try:
+    with shared_forward(_OWNERS, module, _Owner, listener):
         yield
-    finally:
-        with _CHANGING:
-            owner.listeners.remove(listener)
-            if not owner.listeners:
-                _OWNERS.pop(module).changes.close()

@@ -1,13 +1,12 @@
-"""The attention pattern written out in float64, straight from the definition: what every other route is
-compared with.
+"""Write the attention pattern out in float64, straight from the definition: every other route is compared with this.
 
-It makes the n x n map on purpose and shares no code with the statistics, so that an error in one cannot
-hide in both.
+It makes the n x n map on purpose and shares no code with the statistics, so that an error in one cannot hide in both.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,7 +16,7 @@ from attnscope.matrix.scores import Scores
 
 
 def dense_pattern(scores: Scores) -> Float[Tensor, "batch heads query key"]:
-    """softmax of the logits; rows that may attend to nothing are zero."""
+    """Return the softmax of the logits; rows that may attend to nothing are zero."""
     if scores.pattern is not None:
         return scores.pattern.double()
     query, key = scores.query.double(), scores.key.double()
@@ -35,7 +34,7 @@ def dense_pattern(scores: Scores) -> Float[Tensor, "batch heads query key"]:
 
 
 def visible(scores: Scores) -> Bool[Tensor, "#batch #heads query key"]:
-    """Which keys a query may see, by the rule; in a map the model made without one, those that got anything."""
+    """Return which keys a query may see; in a map without a rule, those with a weight above zero."""
     if scores.pattern is not None and scores.allowed is None:
         return scores.pattern > 0
     rows = torch.arange(scores.query.shape[2], device=scores.query.device)[:, None]
@@ -54,28 +53,22 @@ def visible(scores: Scores) -> Bool[Tensor, "#batch #heads query key"]:
 def dense_mixed(
     scores: Scores, value: Float[Tensor, "batch kv_heads key value_dim"]
 ) -> Float[Tensor, "batch query heads value_dim"]:
-    """A V, one sequence at a time so that only one sequence's maps exist at once."""
+    """Return A V. Only one sequence's maps exist at a time."""
     rows = []
     for index in range(scores.query.shape[0]):
-        one = one_sequence(scores, index)
-        repeated = value[index : index + 1].double()
-        repeated = repeated.repeat_interleave(one.query.shape[1] // repeated.shape[1], dim=1)
-        rows.append((dense_pattern(one) @ repeated).transpose(1, 2))
+        pattern = dense_pattern(one_sequence(scores, index))
+        mine = value[index : index + 1].double()
+        repeated = mine.repeat_interleave(scores.query.shape[1] // mine.shape[1], dim=1)
+        rows.append((pattern @ repeated).transpose(1, 2))
     return torch.cat(rows)
 
 
 def one_sequence(scores: Scores, index: int) -> Scores:
-    """The scores of one sequence of the batch."""
+    """Return the scores of one sequence of the batch."""
 
     def pick(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor[index : index + 1] if tensor.shape[0] > 1 else tensor
 
-    return replace(
-        scores,
-        query=scores.query[index : index + 1],
-        key=scores.key[index : index + 1],
-        allowed=pick(scores.allowed),
-        bias=pick(scores.bias),
-        lse=pick(scores.lse),
-        pattern=pick(scores.pattern),
-    )
+    row = slice(index, index + 1)
+    some: dict[str, Any] = {name: pick(getattr(scores, name)) for name in ("allowed", "bias", "lse", "pattern")}
+    return replace(scores, query=scores.query[row], key=scores.key[row], **some)

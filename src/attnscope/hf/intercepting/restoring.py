@@ -1,21 +1,21 @@
-"""The one way to change a model for a while: every change is undone when the context is left, by an exception too.
+"""The one way to change a model for a while: every change is undone when the context is left, also by an exception.
 
     with Restoring() as changes:
         changes.before(module, look_at_inputs)
         changes.forward(block, answer_from_memory)
         model(**batch)
 
-Hooks and forwards act in the thread that put them there: a forward of the same model that somebody runs in another
-thread meanwhile passes through untouched. Changes are undone in reverse order. Contexts that a change needs beside
-itself can be entered with `enter_context`.
+Hooks and forwards act only in the thread that added them: a forward pass of the same model in another thread passes
+through untouched. Changes are undone in reverse order. `enter_context` adds any other context.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from threading import Lock, get_ident
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,24 +23,67 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.core.narrow_products import LIMIT, LIMITED_TO, narrow_products_are_deadly
 
+Kept = TypeVar("Kept")
+
 
 class Restoring(ExitStack[bool | None]):
-    """Hooks, forwards, modes and parts of modules: each is changed by a method here, which remembers what it was."""
+    """Hooks, forwards, modes and submodules: each method changes one and remembers what it was."""
 
     def before(
         self, module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = True, prepend: bool = False
     ) -> None:
-        """`hook(module, args, kwargs)` runs before every call of the module."""
+        """Run `hook(module, args, kwargs)` before every call of the module."""
         hook = _in_this_thread(hook)
         self.callback(module.register_forward_pre_hook(hook, with_kwargs=kwargs, prepend=prepend).remove)
 
     def after(self, module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = False, always: bool = False) -> None:
-        """`hook(module, args, output)` runs after every call; `always` also after one that failed."""
+        """Run `hook(module, args, output)` after every call; with `always` also after one that failed."""
         hook = _in_this_thread(hook)
         self.callback(module.register_forward_hook(hook, with_kwargs=kwargs, always_call=always).remove)
 
+    def nth_calls(
+        self,
+        model: nn.Module,
+        calls: Mapping[tuple[str, int], Kept],
+        *,
+        before: Callable[[Kept, tuple[Any, ...], dict[str, Any]], Any] | None = None,
+        after: Callable[[Kept, Any], Any] | None = None,
+    ) -> None:
+        """Run `before(kept, args, kwargs)` and `after(kept, output)` around some calls of some modules.
+
+        `calls` maps a module's path and the number of its call to what the hooks get as `kept`. Calls are counted anew
+        in every forward pass of `model`. What a hook returns, if not None, replaces the arguments or the output.
+        """
+        begun: Counter[str] = Counter()
+        ended: Counter[str] = Counter()
+
+        def restart(*ignored: Any) -> None:
+            begun.clear()
+            ended.clear()
+
+        def hooks(path: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+            def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                kept = calls.get((path, begun[path]))
+                begun[path] += 1
+                return None if kept is None or before is None else before(kept, args, kwargs)
+
+            def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+                kept = calls.get((path, ended[path]))
+                ended[path] += 1
+                return None if kept is None or after is None else after(kept, output)
+
+            return enter, leave
+
+        self.before(model, restart, kwargs=False, prepend=True)
+        for path in dict.fromkeys(path for path, _ in calls):
+            enter, leave = hooks(path)
+            if before is not None:
+                self.before(model.get_submodule(path), enter)
+            if after is not None:
+                self.after(model.get_submodule(path), leave)
+
     def forward(self, module: nn.Module, stand_in: Callable[..., Any], *, everywhere: bool = False) -> None:
-        """`stand_in` is called instead of the module's own forward; `everywhere`: in other threads too."""
+        """Call `stand_in` instead of the module's forward; with `everywhere` also in other threads."""
         own = vars(module).get("forward")  # a forward of this one module, not of its class
         vars(module)["forward"] = stand_in if everywhere else _in_this_thread(stand_in, module.forward)
         if own is None:
@@ -49,23 +92,27 @@ class Restoring(ExitStack[bool | None]):
             self.callback(vars(module).__setitem__, "forward", own)
 
     def evaluation(self, model: nn.Module) -> None:
-        """Evaluation mode for every module of the model."""
+        """Put every module of the model into evaluation mode."""
         for module in model.modules():
-            self.callback(_set_mode, module, module.training)
+            self.callback(setattr, module, "training", module.training)
         model.eval()
 
     def parts(self, model: nn.Module) -> None:
-        """Whatever the model does to itself from here on: its submodules, and settings that are words."""
+        """Remember submodules, and settings that are strings: some models change these when they run."""
         config = getattr(model, "config", None)
-        for thing in (*model.modules(), *(() if config is None else (config,))):
-            self.callback(vars(thing).update, _words(thing))
+        for owner in (*model.modules(), *(() if config is None else (config,))):
+            settings = {name: value for name, value in vars(owner).items() if isinstance(value, str)}
+            self.callback(vars(owner).update, settings)
         for module in model.modules():
-            self.callback(_set_children, module, dict(module._modules))
+            self.callback(module._modules.update, dict(module._modules))
+            self.callback(module._modules.clear)
 
 
 def _in_this_thread(function: Callable[..., Any], elsewhere: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """`function` in the thread that asks for it now; in others `elsewhere`, or nothing. A hook that is compiled into
-    somebody's graph does nothing there: it could see no numbers, and would break the graph in two."""
+    """Return `function` for the current thread; other threads get `elsewhere`, or nothing.
+
+    A hook that is compiled into a graph does nothing there: it could see no numbers and would break the graph in two.
+    """
     mine = get_ident()
 
     def chosen(*args: Any, **kwargs: Any) -> Any:
@@ -78,26 +125,6 @@ def _in_this_thread(function: Callable[..., Any], elsewhere: Callable[..., Any] 
     return chosen
 
 
-def _set_mode(module: nn.Module, training: bool) -> None:
-    module.training = training
-
-
-def _set_children(module: nn.Module, children: dict[str, nn.Module | None]) -> None:
-    module._modules.clear()
-    module._modules.update(children)
-
-
-def _words(thing: object) -> dict[str, str]:
-    """Settings that are words: which kind of attention, for one."""
-    return {name: value for name, value in vars(thing).items() if isinstance(value, str)}
-
-
-# A probe leaves a model as it was: every module's mode, and the modules themselves.
-#
-# Some models rebuild themselves when they run (BigBird exchanges its block-sparse attention for a full one on short
-# inputs, and keeps it). What a probe finds then is not the model that was given, so it is put back and refused.
-
-
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode inside; every module's own mode again outside."""
@@ -108,7 +135,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def without_cache(model: nn.Module) -> Iterator[None]:
-    """Inside, no configuration of the model asks for a cache of keys and values, which would outlive a run."""
+    """Inside, no configuration of the model asks for a key-value cache, which would outlive a run."""
     configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
     with Restoring() as changes:
         for config in configs.values():
@@ -124,7 +151,11 @@ class ExchangedModulesError(RefusalError):
 
 @contextmanager
 def keeping_its_modules(model: nn.Module) -> Iterator[None]:
-    """Refuses models that exchange modules of their own inside the context, after putting the old ones back."""
+    """Refuse models that exchange modules of their own inside the context, after putting the old ones back.
+
+    BigBird, for one, replaces its block-sparse attention by a full one on short inputs, and keeps it: a probe would
+    then describe another model than the caller's.
+    """
     paths = {module: path for path, module in model.named_modules()}
     children = {module: dict(module._modules) for module in paths}
     failure: Exception | None = None
@@ -138,18 +169,12 @@ def keeping_its_modules(model: nn.Module) -> Iterator[None]:
     if exchanged:
         raise ExchangedModulesError(
             f"{type(model).__name__} exchanges modules of its own in {exchanged[0] or 'itself'} when it runs on a few "
-            "tokens, so what a probe finds is not what you gave: give it sequences that are long enough for its sparse "
+            "tokens, so a probe would describe another model: give it sequences that are long enough for its sparse "
             "attention, or configure it for full attention (attention_type='original_full' for BigBird)."
         ) from failure
     if failure is not None:
         raise failure
 
-
-# One thread at a time looks at a model.
-#
-# Every change that a measurement makes for a while acts in its own thread only (`restoring`), so whoever else runs the
-# model meanwhile gets the model's own output. Two measurements of one model at once are another matter: each would put
-# back modes and forwards that the other still needs. The second is refused, at once and in a sentence.
 
 _LOOKING: dict[nn.Module, int] = {}  # which thread looks at a module
 _CHANGING = Lock()
@@ -157,7 +182,11 @@ _CHANGING = Lock()
 
 @contextmanager
 def looking_at(model: nn.Module) -> Iterator[None]:
-    """Inside, no other thread can begin to look at the model, or at a part of it. A thread may look twice."""
+    """Refuse any other thread that begins to measure the model, or a part of it. The same thread may enter twice.
+
+    Two measurements of one model at once would each restore modes and forwards that the other still needs. A thread
+    that only runs the model is not disturbed.
+    """
     _refuse_deadly_products(model)
     me = get_ident()
     modules = list(model.modules())
@@ -179,32 +208,31 @@ def looking_at(model: nn.Module) -> Iterator[None]:
 
 def _refuse_deadly_products(model: nn.Module) -> None:
     here = (p for p in model.parameters() if p.device.type in ("cpu", "meta"))
-    narrow = (p for p in here if p.dtype in (torch.bfloat16, torch.float16))
-    if next(narrow, None) is not None and narrow_products_are_deadly():
+    if any(p.dtype in (torch.bfloat16, torch.float16) for p in here) and narrow_products_are_deadly():
         raise RefusalError(
             "This processor announces AMX and stops the program at the first product in bfloat16 (a virtual machine "
             f"without tiles): set {LIMIT}={LIMITED_TO} in the environment before Python starts, or use float32."
         )
 
 
-# With and without gradients, whatever mode the caller is in, and never in inference mode.
-#
-# Models keep tensors that they make on the way (position tables, windows) for the next run. One that was made in
-# inference mode can never be used in training again, so a measurement must not make any.
-
-
 @contextmanager
 def without_gradients() -> Iterator[None]:
+    """No gradients inside, and no inference mode.
+
+    Models keep tensors (position tables, windows) for the next run. One made in inference mode could never be used in
+    training again.
+    """
     with torch.inference_mode(False), torch.no_grad():
         yield
 
 
 @contextmanager
 def with_gradients() -> Iterator[None]:
+    """Gradients inside, whatever mode the caller is in."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
 
 
 def outside_inference(tensor: Tensor) -> Tensor:
-    """The tensor itself, or a copy of one that was made in inference mode and could not be used outside it."""
+    """Return the tensor, or a copy of one that was made in inference mode and cannot be used outside it."""
     return tensor.clone() if tensor.is_inference() and not torch.is_inference_mode_enabled() else tensor

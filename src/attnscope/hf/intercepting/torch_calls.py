@@ -1,13 +1,12 @@
-"""Seeing attention at the level of torch functions: fused calls, and softmaxes that end up multiplying
-values.
+"""Watch attention at the level of torch functions: fused calls, and softmaxes that end up multiplying values.
 
-`FusedWatch` sees `scaled_dot_product_attention` wherever it is called. On a CPU, where dispatch would
-choose the flash kernel, it calls that kernel itself: the same kernel on the same tensors gives the same
-bits, and the log-sum-exp of every row, which the public function throws away, comes for free.
+`FusedWatch` sees `scaled_dot_product_attention` wherever it is called. On a CPU, where dispatch would choose the flash
+kernel, it calls that kernel itself: the same kernel on the same tensors gives the same bits, and the log-sum-exp of
+every row, which the public function throws away, comes for free.
 
-`SoftmaxWatch` sees models that write attention out: it follows the result of a softmax over the last
-axis through dropout, casts, views and head masks to the product with the values. A softmax that never
-multiplies anything (a router, a classifier) is no attention and is forgotten.
+`SoftmaxWatch` sees models that write attention out: it follows the result of a softmax over the last axis through
+dropout, casts, views and head masks to the product with the values. A softmax that never multiplies anything (a router,
+a classifier) is no attention and is forgotten.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from attnscope.matrix.attend import attend_with_lse
 
-Function = Callable[..., Any]
+Scope = tuple[int, ...]  # numbers of the module calls that are open, outermost first
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,13 @@ class FusedCall:
 
 
 @dataclass(frozen=True)
+class Product:
+    equation: str
+    left: Shaped[Tensor, " ..."]
+    right: Shaped[Tensor, " ..."]
+
+
+@dataclass(frozen=True)
 class WrittenOutCall:
     """A pattern the model made itself, the values it multiplied, the result, and how axes correspond."""
 
@@ -53,19 +59,12 @@ class WrittenOutCall:
     value: Float[Tensor, " ..."]
     output: Float[Tensor, " ..."]
     logits: Product | None  # the product of queries and keys the logits began with, where it was seen
-    begun: tuple[int, ...] = ()  # numbers of the module calls that were open when the softmax was taken
-
-
-@dataclass(frozen=True)
-class Product:
-    equation: str
-    left: Shaped[Tensor, " ..."]
-    right: Shaped[Tensor, " ..."]
+    begun: Scope = ()  # where the softmax was taken
 
 
 @dataclass(frozen=True)
 class ReportedCall:
-    """A call of an attention that was exchanged, in the words of whoever made it: a ready `ObservedCall`."""
+    """A call described by the code that made it, as a ready `ObservedCall`."""
 
     observed: Any
 
@@ -74,42 +73,24 @@ Seen = FusedCall | WrittenOutCall | ReportedCall
 
 
 def fused_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *more: Any, **options: Any
 ) -> FusedCall:
     """`scaled_dot_product_attention`: same arguments, same bits, and log-sum-exps where possible."""
-    output, lse = attend_with_lse(
-        query,
-        key,
-        value,
-        attn_mask=attn_mask,
-        dropout_p=dropout_p,
-        is_causal=is_causal,
-        scale=scale,
-        enable_gqa=enable_gqa,
-    )
-    return FusedCall(query, key, value, attn_mask, is_causal, scale, output, lse)
+    options |= zip(("dropout_p", "is_causal"), more, strict=False)  # the others are keywords only
+    output, lse = attend_with_lse(query, key, value, attn_mask=attn_mask, **options)
+    causal, scale = options.get("is_causal", False), options.get("scale")
+    return FusedCall(query, key, value, attn_mask, causal, scale, output, lse)
 
 
 class FusedWatch(TorchFunctionMode):
-    """While active, tells `seen` of every fused attention call."""
+    """While active, passes every fused attention call to `seen`."""
 
     def __init__(self, seen: Callable[[FusedCall], None]) -> None:
         super().__init__()
         self._seen = seen
 
     def __torch_function__(
-        self,
-        func: Function,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func is not F.scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
@@ -119,7 +100,7 @@ class FusedWatch(TorchFunctionMode):
 
 
 def _opened(function: Any) -> FunctionType:
-    """The same code, not offered to function modes as a whole: what it calls is seen one by one."""
+    """Return the same code, not offered to function modes as a whole: what it calls is seen one by one."""
     names = {**function.__globals__, "has_torch_function": lambda _tensors: False}
     opened = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     opened.__kwdefaults__ = function.__kwdefaults__
@@ -135,53 +116,48 @@ _TRANSPARENT = frozenset(  # what happens to probabilities between their softmax
 )
 
 
-class _Looking(local):
+class _Active(local):
     """The softmax watches that are active in this thread."""
 
     def __init__(self) -> None:
         self.watches: list[SoftmaxWatch] = []
 
 
-_LOOKING = _Looking()
+_ACTIVE = _Active()
 
 
 class SoftmaxWatch(TorchFunctionMode):
-    """While active, tells `seen` of fused calls and of softmaxes whose result multiplies values."""
+    """While active, passes fused calls, and softmaxes whose result multiplies values, to `seen`.
 
-    def __init__(self, seen: Callable[[Seen], None], scope: Callable[[], tuple[int, ...]] = tuple) -> None:
+    `scope` says which module calls are open.
+    """
+
+    def __init__(self, seen: Callable[[Seen], None], scope: Callable[[], Scope] = tuple) -> None:
         super().__init__()
-        self._seen = seen
-        self._scope = scope  # which module calls are open
-        self._followed: dict[int, tuple[Tensor, tuple[int, ...]]] = {}
+        self.seen, self._scope = seen, scope
+        self._followed: dict[int, tuple[Tensor, Scope]] = {}
         self._products: dict[tuple[int, ...], Product] = {}
-        self.begun: list[tuple[int, ...]] = []  # where softmaxes over the last axis were taken
-        self.used: list[tuple[int, ...]] = []  # and those of them that multiplied values
-        self.lost: list[tuple[int, ...]] = []  # where probabilities went into a product that was not understood
+        self.begun: list[Scope] = []  # where softmaxes over the last axis were taken
+        self.used: list[Scope] = []  # and those of them that multiplied values
+        self.lost: list[Scope] = []  # where probabilities went into a product that was not understood
         self.muted = False  # set by a route that sees the same calls from further out
 
     def __enter__(self) -> SoftmaxWatch:
-        _LOOKING.watches.append(self)
+        _ACTIVE.watches.append(self)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        _LOOKING.watches.pop()
-
-    def sighted(self, call: ReportedCall) -> None:
-        self._seen(call)
+        _ACTIVE.watches.pop()
 
     def forget(self) -> None:
-        """Lets go of every tensor followed so far."""
+        """Release every tensor followed so far."""
         self._followed.clear()
         self._products.clear()
 
     def __torch_function__(
-        self,
-        func: Function,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         if self.muted:
@@ -192,11 +168,14 @@ class SoftmaxWatch(TorchFunctionMode):
                 return _OPENED_MULTI_HEAD(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
             call = fused_attention(*args, **kwargs)
-            self._seen(call)
+            self.seen(call)
             return call.output
         result = func(*args, **kwargs)
         if name == "softmax":
-            self._begin(result, args, kwargs)
+            axis = args[1] if len(args) > 1 else kwargs.get("dim")
+            if result.ndim >= 3 and axis in (-1, result.ndim - 1):
+                self._followed[id(result)] = (result, self._scope())
+                self.begun.append(self._scope())
         elif name in _PRODUCTS:
             self._multiply(name, args, kwargs, result)
         elif self._followed and name in _TRANSPARENT:
@@ -204,12 +183,6 @@ class SoftmaxWatch(TorchFunctionMode):
             if source is not None:
                 self._followed[id(result)] = (result, self._followed[source][1])
         return result
-
-    def _begin(self, result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        axis = args[1] if len(args) > 1 else kwargs.get("dim")
-        if result.ndim >= 3 and axis in (-1, result.ndim - 1):
-            self._followed[id(result)] = (result, self._scope())
-            self.begun.append(self._scope())
 
     def _multiply(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
         named = [kwargs[word] for word in ("input", "batch1", "mat2", "other", "batch2") if word in kwargs]
@@ -231,13 +204,13 @@ class SoftmaxWatch(TorchFunctionMode):
             logits = self._products.get(tuple(left.shape)) or self._by_size(left)
             begun = self._followed[id(left)][1]
             self.used.append(begun)
-            self._seen(WrittenOutCall(equation, left, right, result, logits, begun))
+            self.seen(WrittenOutCall(equation, left, right, result, logits, begun))
             self.forget()
         else:
             self._products.setdefault(tuple(result.shape), Product(equation, left, right))
 
     def _by_size(self, pattern: Tensor) -> Product | None:
-        """Logits may have been reshaped before their softmax: the first product of the right size."""
+        """Return the first product of the right size: logits may have been reshaped before their softmax."""
         for shape, product in self._products.items():
             if shape[-2:] == tuple(pattern.shape[-2:]) and torch.Size(shape).numel() == pattern.numel():
                 return product
@@ -245,7 +218,7 @@ class SoftmaxWatch(TorchFunctionMode):
 
 
 def _product_equation(left: Tensor, right: Tensor) -> str | None:
-    """The einsum of a matrix product over shared leading axes; None where there are no such axes."""
+    """Return the einsum of a matrix product over shared leading axes, or None without such axes."""
     if left.ndim != right.ndim or left.ndim < 3:
         return None
     leading = "abcdefg"[: left.ndim - 2]
@@ -253,7 +226,7 @@ def _product_equation(left: Tensor, right: Tensor) -> str | None:
 
 
 def mixing_axes(equation: str) -> tuple[str, str, str] | None:
-    """The letters of query, key and channel, where the equation mixes values along keys for every query."""
+    """Return the letters of query, key and channel if the equation mixes values along keys for every query."""
     inputs, out = equation.split("->")
     left, right = inputs.split(",")
     keys = [c for c in left if c in right and c not in out]
@@ -264,21 +237,21 @@ def mixing_axes(equation: str) -> tuple[str, str, str] | None:
 
 
 def is_watched() -> bool:
-    """Whether some watch of this thread would see an attention call now."""
-    return any(not watch.muted for watch in _LOOKING.watches)
+    """Return whether some watch of this thread would see an attention call now."""
+    return any(not watch.muted for watch in _ACTIVE.watches)
 
 
 def announce(call: ReportedCall) -> None:
-    """VariantReport to the innermost watch that is looking, as if it had seen the call itself."""
-    watch = next((watch for watch in reversed(_LOOKING.watches) if not watch.muted), None)
+    """Pass the call to the innermost watch that is not muted, as if it had seen the call itself."""
+    watch = next((watch for watch in reversed(_ACTIVE.watches) if not watch.muted), None)
     if watch is not None:
-        watch.sighted(call)
+        watch.seen(call)
 
 
 @contextmanager
 def unwatched() -> Iterator[None]:
-    """No active watch of this thread sees what happens inside the context."""
-    before = [(watch, watch.muted) for watch in dict.fromkeys(_LOOKING.watches)]
+    """Mute all active watches of this thread."""
+    before = [(watch, watch.muted) for watch in dict.fromkeys(_ACTIVE.watches)]
     for watch, _ in before:
         watch.muted = True
     try:

@@ -1,11 +1,15 @@
-"""Weights that are out of memory while nobody uses them: accelerate loads a module's own before it runs and
-drops them after it.
+"""What wraps a model and hides its attention or its weights: torch.compile, torch's fused encoder path, offloading.
 
-    in_reach(model)["model.layers.3.self_attn.o_proj.weight"]      read from where it lies, and kept by nobody
+    uncompiled(model)                                              the same weights, with nothing compiled
+    in_reach(model)["model.layers.3.self_attn.o_proj.weight"]      read from where it is stored, and not kept
     with held(block): ...                                          the weights of one block, in memory for a while
 
-Parameters that are out of memory are on torch's meta device, where they have a shape and no numbers: whoever reads
-numbers of parameters outside a forward pass reads them through here.
+Compiled code runs no hooks and asks no registry, so nothing can be seen in it. The module inside has the same weights
+and computes the same thing, and that one is measured. The caller's model is not changed: if parts of it are compiled,
+the same weights get a second set of modules around them.
+
+Offloaded parameters are on torch's meta device, where they have a shape and no numbers; accelerate's hooks load a
+module's own before it runs and drop them after. Code that reads parameters outside a forward pass must use `in_reach`.
 """
 
 from __future__ import annotations
@@ -21,29 +25,27 @@ from torch import Tensor, nn
 from attnscope.core.errors import RefusalError
 from attnscope.hf.intercepting.restoring import Restoring
 
-# The model inside a compiled one.
-#
-# torch.compile wraps a module (`OptimizedModule`), hides a way to call it (`module.compile()`), or replaces its
-# forward. Compiled code runs no hooks and asks no registry, so nothing could be seen in it; the module inside has the
-# same weights and computes the same thing, and that one is measured. Nothing is compiled for it, and the given model
-# is not touched: where parts of it are compiled, the same weights get a second set of modules around them.
-
 NOTE = "the module inside was measured"
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """`model` itself where nothing in it is compiled, else one with the same weights in which nothing is."""
+    """Return `model` if nothing in it is compiled, else one with the same weights in which nothing is."""
     while _is_wrapper(model):
         model = _inside(model)
     if not any(_is_compiled(module) for module in model.modules()):
         return model
     for path, module in model.named_modules():
-        _refuse_foreign_forward(path, module)
+        made_of = None if _is_wrapper(module) else _compiled_forward(module)
+        if made_of is not None and getattr(made_of, "__func__", None) is not type(module).forward:
+            raise RefusalError(
+                f"The forward of {path or type(module).__name__} is a compiled function that is not its class's own, "
+                "and cannot be looked into: give the model as it was before torch.compile."
+            )
     return _with_the_same_weights(model)
 
 
 def refuse_compiled(model: nn.Module) -> None:
-    """For whoever works on the very module that was given, and cannot take the one inside for it."""
+    """Refuse a compiled model, for callers that must work on the caller's own module."""
     if any(_is_compiled(module) for module in model.modules()):
         raise RefusalError(
             f"{type(model).__name__} is compiled, and nothing can be seen inside compiled code: give the model as it "
@@ -52,7 +54,7 @@ def refuse_compiled(model: nn.Module) -> None:
 
 
 def note_on(given: nn.Module, measured: nn.Module) -> dict[str, str]:
-    """For the provenance: that the model was compiled and what was measured instead; nothing where it was not."""
+    """Return a provenance entry if the model was compiled and another module was measured."""
     return {} if given is measured else {"compiled": NOTE}
 
 
@@ -72,22 +74,15 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def _compiled_forward(module: nn.Module) -> Any | None:
-    """What a forward of this one module (`m.forward = torch.compile(m.forward)`) was made of; None without one."""
+    """Return what `m.forward = torch.compile(m.forward)` was made of; None without such a forward."""
     return getattr(vars(module).get("forward"), "_torchdynamo_orig_callable", None)
 
 
-def _refuse_foreign_forward(path: str, module: nn.Module) -> None:
-    made_of = None if _is_wrapper(module) else _compiled_forward(module)
-    if made_of is not None and getattr(made_of, "__func__", None) is not type(module).forward:
-        raise RefusalError(
-            f"The forward of {path or type(module).__name__} is a compiled function that is not its class's own, and "
-            "cannot be looked into: give the model as it was before torch.compile."
-        )
-
-
 def _with_the_same_weights(model: nn.Module) -> nn.Module:
-    known: dict[int, Any] = {id(tensor): tensor for tensor in _tensors(model)}  # shared, not copied
-    for module in reversed(list(model.modules())):  # inner wrappers first: outer ones hold them
+    modules = list(model.modules())
+    tensors = (t for module in modules for t in (*module._parameters.values(), *module._buffers.values()))
+    known: dict[int, Any] = {id(tensor): tensor for tensor in tensors}  # shared, not copied
+    for module in reversed(modules):  # inner wrappers first: outer ones hold them
         if _is_wrapper(module):
             known[id(module)] = deepcopy(_inside(module), known)
     copy = deepcopy(model, known)  # a copied module has no compiled call: torch leaves that out
@@ -97,22 +92,14 @@ def _with_the_same_weights(model: nn.Module) -> nn.Module:
     return copy
 
 
-def _tensors(model: nn.Module) -> Iterator[Any]:
-    for module in model.modules():
-        yield from module._parameters.values()
-        yield from module._buffers.values()
-
-
-# torch's own encoder layers run as one fused kernel in evaluation, which would hide their attention.
-
 _ENABLED_BEFORE: list[bool] = []  # one entry for every context below that is open, all the same
 
 
 @contextmanager
 def without_fast_path(needed: bool = True) -> Iterator[None]:
-    """Inside, torch's encoder layers call their attention one step at a time.
+    """Inside, torch's encoder layers call their attention step by step, not as one fused kernel that hides it.
 
-    Contexts may overlap in any order: the setting is as it was when the last one is left.
+    Contexts may overlap in any order: the last one to be left restores the setting.
     """
     if not needed:
         yield
@@ -129,18 +116,18 @@ def without_fast_path(needed: bool = True) -> Iterator[None]:
 
 
 def is_offloaded(model: nn.Module) -> bool:
-    """Whether some of its parameters are out of memory now."""
+    """Return whether some of its parameters are out of memory now."""
     return any(parameter.is_meta for parameter in model.parameters())
 
 
 def in_reach(model: nn.Module) -> Mapping[str, Tensor]:
-    """Every parameter by name, as it is now; one that is out of memory is read when it is asked for."""
+    """Return every parameter by name; an offloaded one is read when it is looked up."""
     return _InReach(model) if is_offloaded(model) else dict(model.named_parameters())
 
 
 @contextmanager
 def held(module: nn.Module) -> Iterator[None]:
-    """Inside, all weights of the module are in memory, and nothing is read or dropped when it runs."""
+    """Inside, all weights of the module are in memory, and nothing is loaded or dropped when it runs."""
     with Restoring() as changes:
         for owner, name, hook, key in list(_hooked(module)):
             parameter = owner._parameters[name]
@@ -174,7 +161,7 @@ class _InReach(Mapping[str, Tensor]):
 
 
 def _hooked(model: nn.Module) -> Iterator[tuple[nn.Module, str, Any, str]]:
-    """Owner and name of every parameter that a hook brings, the hook, and what the hook calls it."""
+    """Yield owner and name of every parameter that a hook loads, the hook, and the hook's key for it."""
     for module in model.modules():
         for hook in _offloading(module):
             for key, _ in module.named_parameters(recurse=bool(hook.place_submodules), remove_duplicate=False):
@@ -184,12 +171,11 @@ def _hooked(model: nn.Module) -> Iterator[tuple[nn.Module, str, Any, str]]:
 
 def _offloading(module: nn.Module) -> Iterator[Any]:
     hook = vars(module).get("_hf_hook")
-    for one in getattr(hook, "hooks", (hook,)):  # several in a row are one hook to accelerate
-        if getattr(one, "offload", False) and getattr(one, "weights_map", None) is not None:
-            yield one
+    for single in getattr(hook, "hooks", (hook,)):  # accelerate joins several hooks into one
+        if getattr(single, "offload", False) and getattr(single, "weights_map", None) is not None:
+            yield single
 
 
 def _read(hook: Any, key: str) -> Tensor:
-    found: Tensor = hook.weights_map[key]
-    place = torch.device("cpu") if hook.execution_device is None else torch.device(hook.execution_device)
-    return found.to(place)
+    stored: Tensor = hook.weights_map[key]
+    return stored.to(torch.device("cpu" if hook.execution_device is None else hook.execution_device))

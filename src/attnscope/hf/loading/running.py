@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from attnscope.core.errors import RefusalError
-from attnscope.hf.intercepting.owners import every_tensor
 from attnscope.hf.intercepting.restoring import evaluating, looking_at, without_gradients
+from attnscope.hf.intercepting.slots import every_tensor
 from attnscope.hf.loading.loaded import Loaded
 from attnscope.hf.loading.quiet import quiet
 

@@ -1,1 +1,1 @@
-"""Frames out of a running model, verified, its output unchanged."""
+"""Frames out of a running model, verified; its output is unchanged."""

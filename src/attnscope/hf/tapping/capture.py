@@ -5,8 +5,7 @@
 
 Fused attention stays on and the output is the model's own, bit for bit. Of every attention call queries, keys, values
 and the gradient at its output are kept, never a map; what the backward pass needs lives as long as in training.
-Parameters need no gradient meanwhile (a position bias that wanted one would get another kernel), and want again
-afterwards what they wanted before.
+Parameters do not require gradients meanwhile (a position bias that did would get another kernel).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.frame import AttentionFrame
 from attnscope.hf.anatomy.anatomy import Anatomy
 from attnscope.hf.anatomy.example import run
-from attnscope.hf.intercepting.owners import every_tensor
+from attnscope.hf.intercepting.slots import first_output, repeated
 from attnscope.hf.tapping.entrances import Entrance, entering, explaining
 from attnscope.hf.tapping.tap import Frame, tap
 from attnscope.matrix.relevance import AttentionCall
@@ -53,7 +52,7 @@ def capture(
     leaves: dict[str, Tensor] = {}
 
     def receive(frame: Frame) -> None:
-        if isinstance(frame, AttentionFrame) and (leaves or not places):  # what came before is no part of it
+        if isinstance(frame, AttentionFrame) and (leaves or not places):  # ignore calls before the first entrance
             frames.append(frame)
 
     with explaining(model), tap(model, found, receive), entering(model, places, _leaf(leaves)):
@@ -64,13 +63,13 @@ def capture(
         live = [_live(frame) for frame in frames]
         blind = _blind_to_the_last(frames, live)
         old = _of_old_states(frames, live, blind)
-        wanted = [*leaves.values(), *(one for one in live if one.requires_grad)]
-        found_gradients = iter(torch.autograd.grad(value, wanted, allow_unused=True))
-    at_embedding = {stack: _or_zero(next(found_gradients), leaf)[0] for stack, leaf in leaves.items()}
-    at_output = [_or_zero(next(found_gradients) if one.requires_grad else None, one) for one in live]
+        wanted = [*leaves.values(), *(tensor for tensor in live if tensor.requires_grad)]
+        gradients = iter(torch.autograd.grad(value, wanted, allow_unused=True))
+    at_embedding = {stack: _or_zero(next(gradients), leaf)[0] for stack, leaf in leaves.items()}
+    at_output = [_or_zero(next(gradients) if tensor.requires_grad else None, tensor) for tensor in live]
     calls = tuple(
-        replace(_call(found, frame, gradient), sees_last=place not in blind, of_old_states=place in old)
-        for place, (frame, gradient) in enumerate(zip(frames, at_output, strict=True))
+        replace(_call(found, frame, gradient), sees_last=index not in blind, of_old_states=index in old)
+        for index, (frame, gradient) in enumerate(zip(frames, at_output, strict=True))
     )
     _refuse_not_finite(found, calls, at_embedding)
     embedding = {stack: leaf.detach()[0] for stack, leaf in leaves.items()}
@@ -84,14 +83,13 @@ def gradient_under(
     number: Number,
     context: AbstractContextManager[Any] | None = None,
 ) -> Vectors:
-    """The gradient at the embedding, of a run inside `context` (which may have rules of its own for gradients)."""
+    """Return the gradient at the embedding, of a run inside `context` (which may have its own rules for gradients)."""
     leaves: dict[str, Tensor] = {}
     with explaining(model), entering(model, places, _leaf(leaves)):
         with context or nullcontext():
             output = first_output(run(model, batch))
-        value = number(output).sum()
-        gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
-    return {stack: _or_zero(one, leaf)[0] for (stack, leaf), one in zip(leaves.items(), gradients, strict=True)}
+        gradients = torch.autograd.grad(number(output).sum(), list(leaves.values()), allow_unused=True)
+    return {stack: _or_zero(own, leaf)[0] for (stack, leaf), own in zip(leaves.items(), gradients, strict=True)}
 
 
 def asked_with(
@@ -101,12 +99,8 @@ def asked_with(
     number: Number,
     vectors: Mapping[str, Float[Tensor, "batch token width"]],
 ) -> Float[Tensor, " batch"]:
-    """The number for other vectors of the same tokens, several at once; with a gradient where they want one."""
-    rows = len(next(iter(vectors.values())))
-    wider = {
-        name: value.expand(rows, *value.shape[1:]) if isinstance(value, Tensor) and value.ndim else value
-        for name, value in batch.items()
-    }
+    """Return the number for other vectors of the same tokens, several at once; with a gradient if they require one."""
+    wider = repeated(batch, len(next(iter(vectors.values()))))
 
     def give(stack: str, looked_up: Tensor) -> Tensor:
         return vectors[stack].to(looked_up.dtype).reshape(looked_up.shape).clone()
@@ -116,55 +110,56 @@ def asked_with(
         return number(first_output(run(model, wider)))
 
 
-def first_output(answer: Any) -> Tensor:
-    """The model's first floating output: logits, or the last state."""
-    return next(tensor for tensor in every_tensor(answer) if tensor.is_floating_point())
-
-
 def _leaf(leaves: dict[str, Tensor]) -> Callable[[str, Tensor], Tensor]:
     def give(stack: str, looked_up: Tensor) -> Tensor:
         leaves[stack] = looked_up.detach().clone().requires_grad_()
-        return leaves[stack].clone()  # some models scale their embedding in place, which a leaf does not bear
+        return leaves[stack].clone()  # some models scale their embedding in place, which a leaf does not allow
 
     return give
 
 
 def _live(frame: AttentionFrame) -> Tensor:
     if frame.passed_on is None:
-        raise RefusalError("An exchanged attention does not say what it passes on: explain the model without it.")
+        raise RefusalError("An installed variant does not say what it passes on: explain the model without it.")
     return frame.passed_on.tensor
 
 
+def _depends(later: Tensor, earlier: Tensor) -> bool:
+    (gradient,) = torch.autograd.grad(later.sum(), [earlier], allow_unused=True, retain_graph=True)
+    return gradient is not None
+
+
 def _blind_to_the_last(frames: list[AttentionFrame], live: list[Tensor]) -> frozenset[int]:
-    """Cross-attention right behind another that runs the other way, and whose result does not depend on it: the graph
-    says so."""
-    found: list[int] = []
-    for place in range(1, len(frames)):
-        before, after = frames[place - 1], frames[place]
-        both = before.site == after.site == "cross" and before.stack != after.stack
-        if both and live[place].requires_grad and live[place - 1].requires_grad:
-            (reached,) = torch.autograd.grad(live[place].sum(), [live[place - 1]], allow_unused=True, retain_graph=True)
-            found += [place] if reached is None else []
-    return frozenset(found)
+    """Return cross-attention right behind another in the opposite direction that does not depend on its result."""
+
+    def opposite(before: AttentionFrame, after: AttentionFrame) -> bool:
+        return before.site == after.site == "cross" and before.stack != after.stack
+
+    return frozenset(
+        index
+        for index in range(1, len(frames))
+        if opposite(frames[index - 1], frames[index])
+        and live[index].requires_grad
+        and live[index - 1].requires_grad
+        and not _depends(live[index], live[index - 1])
+    )
 
 
 def _of_old_states(frames: list[AttentionFrame], live: list[Tensor], blind: frozenset[int]) -> frozenset[int]:
-    """Cross-attention between streams that read each other, to states as they were before the last call that changed
-    them (and not right behind that call, which is `blind`). Streams are told apart by how many tokens they have."""
+    """Return cross-attention that reads states of the other stream from before the last call that changed them.
+
+    Calls right behind that call are `blind` and left out. Streams are distinguished by how many tokens they have.
+    """
     sizes = [(frame.scores.query.shape[2], frame.scores.key.shape[2]) for frame in frames]
     crossing = {size for frame, size in zip(frames, sizes, strict=True) if frame.site == "cross"}
-    found: list[int] = []
-    for place, frame in enumerate(frames):
-        queries, keys = sizes[place]
-        if frame.site != "cross" or (keys, queries) not in crossing or place in blind or not live[place].requires_grad:
+    old: list[int] = []
+    for index, (frame, (queries, keys)) in enumerate(zip(frames, sizes, strict=True)):
+        if frame.site != "cross" or (keys, queries) not in crossing or index in blind or not live[index].requires_grad:
             continue
-        changed = [n for n in range(place) if sizes[n][0] == keys and live[n].requires_grad]
-        if changed:
-            (reached,) = torch.autograd.grad(
-                live[place].sum(), [live[changed[-1]]], allow_unused=True, retain_graph=True
-            )
-            found += [place] if reached is None else []
-    return frozenset(found)
+        changed = [n for n in range(index) if sizes[n][0] == keys and live[n].requires_grad]
+        if changed and not _depends(live[index], live[changed[-1]]):
+            old.append(index)
+    return frozenset(old)
 
 
 def _or_zero(gradient: Tensor | None, like: Tensor) -> Tensor:
@@ -172,21 +167,20 @@ def _or_zero(gradient: Tensor | None, like: Tensor) -> Tensor:
 
 
 def _call(found: Anatomy, frame: AttentionFrame, gradient: Tensor) -> AttentionCall:
-    site = next(s for s in found.sites if (s.stack, s.site, s.layer) == (frame.stack, frame.site, frame.layer))
+    site = next(s for s in found.sites if s.key == (frame.stack, frame.site, frame.layer))
     if frame.site == "uneven":
         raise RefusalError(
-            f"Layer {frame.layer} of {found.model_class} attends from {frame.scores.query.shape[2]} tokens to "
+            f"Block {frame.layer} of {found.model_class} attends from {frame.scores.query.shape[2]} tokens to "
             f"{frame.scores.key.shape[2]} of the same stack (pooling, global tokens, or several streams of one text), "
             "and relevance is carried from token to token: choose another model."
         )
     assert frame.passed_on is not None
-    scores = frame.scores
-    lse = None if scores.lse is None else scores.lse.detach()
+    lse = None if frame.scores.lse is None else frame.scores.lse.detach()
     return AttentionCall(
         stack=frame.stack,
         keys_from=site.keys_from if frame.site == "cross" else frame.stack,
         layer=frame.layer,
-        scores=replace(scores, lse=lse),
+        scores=replace(frame.scores, lse=lse),
         value=frame.value.detach(),
         gradient=frame.passed_on.laid_out(gradient),
     )
@@ -204,14 +198,14 @@ def _refuse_without_gradient(found: Anatomy, value: Tensor) -> None:
 
 
 def _refuse_not_finite(found: Anatomy, calls: tuple[AttentionCall, ...], at_embedding: Vectors) -> None:
-    """From the last call back to the first, as the gradient goes: the first that is not a number is named."""
+    """Name the first call, in the order of the backward pass, where the gradient is NaN or infinite."""
     for call in reversed(calls):
         if not bool(call.gradient.isfinite().all()):
             raise RefusalError(
-                f"The gradient is not a number at the attention of layer {call.layer} ({call.stack}) of "
+                f"The gradient is not a number at the attention of block {call.layer} ({call.stack}) of "
                 f"{found.model_class}: try --dtype float64, or look at the weights behind it."
             )
-    if not all(bool(one.isfinite().all()) for one in at_embedding.values()):
+    if not all(bool(gradient.isfinite().all()) for gradient in at_embedding.values()):
         raise RefusalError(
             f"The gradient at the embedding of {found.model_class} is not a number: try --dtype float64."
         )

@@ -2,13 +2,18 @@
 
 A patch of a picture has no table to be looked up in. Its vector is the one that the first block is given, position and
 all, in one row with what stands before patches ([CLS], registers). Which stacks begin with such a row, and which go on
-with what others made, is found by moving what is known to enter and looking at what the other stacks are given: a stack
-that stays as it was is a beginning of its own.
+with what others made, is found by changing what is known to enter and looking at what the other stacks are given: a
+stack whose input does not change is a beginning of its own.
+
+A two-way decoder (arXiv:2304.02643) passes two streams on: a few prompt tokens that attend to themselves, and the
+places of a picture, which attend to them and are attended to. Its calls are assigned to the streams by how many tokens
+they have. A stream enters where it is first seen as a row of that many vectors, in the outermost module on the way to
+the first attention that reads it. The picture's encoder before it, with windows perhaps, is ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,33 +24,25 @@ from attnscope.core.errors import RefusalError
 from attnscope.data.frame import AttentionFrame
 from attnscope.hf.anatomy.anatomy import Anatomy, Site, Stack
 from attnscope.hf.anatomy.example import run, same_chance
-from attnscope.hf.intercepting.owners import Slot, arguments, float_tensors
 from attnscope.hf.intercepting.restoring import Restoring, evaluating, without_cache, without_gradients
+from attnscope.hf.intercepting.slots import Slot, arguments, float_tensors
 from attnscope.hf.tapping.entrances import MEDIA, Entrance, entering
 from attnscope.hf.tapping.tap import tap
-
-# Where tokens enter a two-way decoder (arXiv:2304.02643): a few prompt tokens that attend to themselves, and the
-# places of a picture, which attend to them and are attended to.
-#
-#     found = two_way(model, batch, anatomy)      # the entrances of image and prompt, or () without such a decoder
-#
-# Its blocks hand two streams on, and are no stack of one. Which calls are about which is told by how many tokens they
-# have. A stream enters where it is first seen as a row of that many vectors, in the outermost module on the way to the
-# first attention that reads it. What a picture's encoder did before, in windows perhaps, is no part of it.
 
 PICTURES = ("pixel_values", "image_embeddings")
 IMAGE, PROMPT = "image", "prompt"
 Lengths = tuple[int, int]  # of queries and of keys
+Rows = dict[str, Tensor]
 
 
 def two_way(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tuple[Entrance, ...]:
-    """Both entrances; none where the model has no such decoder."""
+    """Return the entrances of image and prompt; () if the model has no two-way decoder."""
     crosses = [site for site in found.sites if site.site == "cross" and found.stack(site.stack) is None]
     argument = next((name for name in PICTURES if isinstance(batch.get(name), Tensor)), None)
     if argument is None or len({site.stack for site in crosses}) < 2:
         return ()
-    ways = [set(_above(site.path)) for site in crosses]
-    decoder = max(set.intersection(*ways), key=len, default="")  # what all of them are in
+    around = set.intersection(*(set(_above(site.path)) for site in crosses))
+    decoder = max(around, key=len, default="")
     within = [site for site in found.sites if site.path.startswith(f"{decoder}." if decoder else "")]
     seen, rows = _watched(model, batch, found, within)
     crossing = {lengths for site, lengths in seen if site.site == "cross"}
@@ -60,25 +57,28 @@ def two_way(model: nn.Module, batch: Mapping[str, Any], found: Anatomy) -> tuple
             "between them cannot be told apart: give another point."
         )
     (image,) = others
-    made = []
+    both = []
     for name, tokens in ((IMAGE, image), (PROMPT, prompt)):
         first = next(site.path for site, lengths in seen if tokens in lengths)
-        place = _outermost(first, tokens, rows)
-        if place is None:
+        fitting = ((path, slot) for path in _above(first) for slot, count in rows.get(path, ()) if count == tokens)
+        path, slot = next(fitting, (None, None))
+        if path is None:
             raise RefusalError(
                 f"The {tokens} {name} tokens of {found.model_class} enter no module as a row of vectors, so that their "
                 "part in the answer cannot be followed: choose another model."
             )
-        made.append(Entrance(name, argument if name == IMAGE else PROMPT, place[0], 0, False, place[1]))
-    return tuple(made)
+        both.append(Entrance(name, argument if name == IMAGE else PROMPT, path, 0, False, slot))
+    return tuple(both)
 
 
 def _watched(
     model: nn.Module, batch: Mapping[str, Any], found: Anatomy, sites: list[Site]
 ) -> tuple[list[tuple[Site, Lengths]], dict[str, list[tuple[Slot, int]]]]:
-    """The attention calls of one run with their lengths, and what rows of vectors modules on the way were given first:
-    the slot and how many."""
-    by_name = {(site.stack, site.site, site.layer): site for site in sites}
+    """Return the attention calls of one run with their lengths, and the first rows of vectors that modules were given.
+
+    Rows are by path of the module: the slot, and how many vectors.
+    """
+    by_name = {site.key: site for site in sites}
     seen: list[tuple[Site, Lengths]] = []
     rows: dict[str, list[tuple[Slot, int]]] = {}
 
@@ -87,96 +87,80 @@ def _watched(
             lengths = frame.scores.query.shape[2], frame.scores.key.shape[2]
             seen.append((by_name[frame.stack, frame.site, frame.layer], lengths))
 
-    def watch(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            given = float_tensors(arguments(args, kwargs))
-            rows.setdefault(path, [(slot, one.shape[-2]) for slot, one in given if _a_row(one)])
+    def enter(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        tensors = float_tensors(arguments(args, kwargs))
+        rows[path] = [(slot, tensor.shape[-2]) for slot, tensor in tensors if _is_row(tensor)]
 
-        return hook
-
+    above = dict.fromkeys(path for site in sites for path in _above(site.path))
     with Restoring() as changes, evaluating(model), without_cache(model), without_gradients():
-        for path in dict.fromkeys(above for site in sites for above in _above(site.path)):
-            changes.before(model.get_submodule(path), watch(path))
+        changes.nth_calls(model, {(path, 0): path for path in above}, before=enter)
         with tap(model, found, receive):
             run(model, batch)
     return seen, rows
 
 
 def _above(path: str) -> list[str]:
-    """The modules that a path leads through, outermost first."""
+    """Return the modules that a path leads through, outermost first."""
     words = path.split(".")
     return [".".join(words[:count]) for count in range(1, len(words) + 1)]
 
 
-def _a_row(given: Tensor) -> bool:
-    """`[1, token, width]`, or with a second axis of one (several prompts of one picture) in between."""
+def _is_row(given: Tensor) -> bool:
+    """Return whether it is `[1, token, width]`, or has a second axis of one (prompts of one picture) in between."""
     return given.ndim in (3, 4) and all(size == 1 for size in given.shape[:-2])
-
-
-def _outermost(path: str, tokens: int, rows: Mapping[str, list[tuple[Slot, int]]]) -> tuple[str, Slot] | None:
-    for above in _above(path):
-        for slot, count in rows.get(above, ()):
-            if count == tokens:
-                return above, slot
-    return None
-
-
-Rows = dict[str, Tensor]
 
 
 def with_streams(
     model: nn.Module, batch: Mapping[str, Any], found: Anatomy, tables: tuple[Entrance, ...]
 ) -> tuple[Entrance, ...]:
-    """The entrances of pictures and sounds, then those of tokens: each with the stack that it enters."""
+    """Return the entrances of pictures and sounds, then those of tokens, each with the stack that it enters."""
     argument = next(name for name in MEDIA if isinstance(batch.get(name), Tensor))
-    stacks = _in_order(found)
-    as_it_is = _rows(model, batch, stacks, ())
+    names = dict.fromkeys(site.stack for site in found.sites)  # in the order in which they first attend
+    stacks = [stack for name in names if (stack := found.stack(name)) is not None]
+    untouched = _rows(model, batch, stacks, ())
     placed: list[Entrance] = []
     for table in tables:
-        moved = _moved(as_it_is, _rows(model, batch, stacks, (table,)))
-        if not moved:
+        changed = _changed(untouched, _rows(model, batch, stacks, (table,)))
+        if not changed:
             raise RefusalError(
                 f"No stack of {found.model_class} is reached by its {table.argument}, so that their part in the answer "
                 "cannot be followed: choose another model."
             )
-        reached = moved[0]
-        if as_it_is[reached].shape[1] == batch[table.argument].shape[1]:
+        reached = changed[0]
+        if untouched[reached].shape[1] == batch[table.argument].shape[1]:
             placed.append(replace(table, stack=reached))
-        else:  # words and patches stand in one row, which enters as a whole
-            _refuse_shuffled(model, batch, found, reached, as_it_is, stacks)
+        # Otherwise words and patches stand in one row, which enters as a whole. ViLT draws its order anew in every run.
+        elif not torch.equal(untouched[reached], _rows(model, batch, stacks, (), seed=1)[reached]):
+            raise RefusalError(
+                f"{found.model_class} puts patches into another order each time it runs, so that no place can be said "
+                "for them: choose a model that reads them in order."
+            )
     streams: list[Entrance] = []
     for stack in stacks:
-        if any(one.stack == stack.name for one in placed):
+        if any(entrance.stack == stack.name for entrance in placed):
             continue
-        if stack.name in _moved(as_it_is, _rows(model, batch, stacks, (*placed, *streams))):
+        if stack.name in _changed(untouched, _rows(model, batch, stacks, (*placed, *streams))):
             continue
-        if as_it_is[stack.name].ndim != 3 or as_it_is[stack.name].shape[0] != 1:
+        if untouched[stack.name].ndim != 3 or untouched[stack.name].shape[0] != 1:
             raise RefusalError(
                 f"The stack {stack.name} of {found.model_class} reads windows of a picture and not one row of patches: "
                 "relevance is carried from token to token, so choose another model."
             )
-        first = stack.blocks[0]
-        streams.append(Entrance(stack.name, argument, first.path, first.nth, stack.sequence_first, first.enters))
+        streams.append(_first_block(stack, stack.name, argument))
     return (*streams, *placed)
 
 
-def _refuse_shuffled(
-    model: nn.Module, batch: Mapping[str, Any], found: Anatomy, stack: str, as_it_is: Rows, stacks: list[Stack]
-) -> None:
-    """ViLT draws an order of patches anew in every run: which is which cannot be said."""
-    if not torch.equal(as_it_is[stack], _rows(model, batch, stacks, (), seed=1)[stack]):
-        raise RefusalError(
-            f"{found.model_class} puts patches into another order each time it runs, so that no place can be said for "
-            "them: choose a model that reads them in order."
-        )
+def _first_block(stack: Stack, name: str, argument: str) -> Entrance:
+    first = stack.blocks[0]
+    return Entrance(name, argument, first.path, first.nth, stack.sequence_first, first.enters)
 
 
-def entering_rows(model: nn.Module, batch: Mapping[str, Any], places: tuple[Entrance, ...]) -> dict[str, Tensor]:
-    """What enters at each place in a run of the model, `[batch, token, width]` by stack."""
-    found: Rows = {}
+def entering_rows(model: nn.Module, batch: Mapping[str, Any], places: tuple[Entrance, ...]) -> Rows:
+    """Return what enters at each place in a run of the model, `[batch, token, width]` by stack."""
+    rows: Rows = {}
 
     def keep(stack: str, vectors: Tensor) -> Tensor:
-        found[stack] = vectors.detach().clone()
+        rows[stack] = vectors.detach().clone()
         return vectors
 
     with (
@@ -187,39 +171,30 @@ def entering_rows(model: nn.Module, batch: Mapping[str, Any], places: tuple[Entr
         entering(model, places, keep),
     ):
         run(model, batch)
-    return found
-
-
-def _in_order(found: Anatomy) -> list[Stack]:
-    """Stacks in the order in which they first attend."""
-    names = dict.fromkeys(site.stack for site in found.sites)
-    return [stack for name in names if (stack := found.stack(name)) is not None]
+    return rows
 
 
 def _rows(
     model: nn.Module, batch: Mapping[str, Any], stacks: list[Stack], moved: tuple[Entrance, ...], seed: int = 0
 ) -> Rows:
-    """What the first block of every stack is given, after what enters at `moved` was changed."""
-    found: Rows = {}
-    watched = tuple(
-        Entrance(f"watched {s.name}", "", s.blocks[0].path, s.blocks[0].nth, s.sequence_first, s.blocks[0].enters)
-        for s in stacks
-        if s.name not in {one.stack for one in moved if not one.looks_up}
-    )
+    """Return what the first block of every stack is given, after noise was added to what enters at `moved`."""
+    rows: Rows = {}
+    noisy = {entrance.stack for entrance in moved if not entrance.looks_up}
+    watched = tuple(_first_block(stack, f"watched {stack.name}", "") for stack in stacks if stack.name not in noisy)
 
     def give(stack: str, vectors: Tensor) -> Tensor:
         if stack.startswith("watched "):
-            found[stack.removeprefix("watched ")] = vectors.detach().clone()
+            rows[stack.removeprefix("watched ")] = vectors.detach().clone()
             return vectors
         return vectors + torch.randn_like(vectors) * (vectors.std() + 1)
 
     with evaluating(model), without_cache(model), same_chance(model), without_gradients(), Restoring() as changes:
         changes.enter_context(entering(model, (*moved, *watched), give))
-        torch.manual_seed(seed)  # inside `same_chance`, which puts the generator back
+        torch.manual_seed(seed)  # inside `same_chance`, which restores the generator
         run(model, batch)
-    return found
+    return rows
 
 
-def _moved(before: Rows, after: Rows) -> list[str]:
-    """Stacks that were given something else, in the order of `before`."""
+def _changed(before: Rows, after: Rows) -> list[str]:
+    """Return stacks that were given something else, in the order of `before`."""
     return [name for name in before if name in after and not torch.equal(before[name], after[name])]

@@ -2,8 +2,8 @@
 
     pattern = observed_pattern(load("pocket"), "The dog chased its own tail.", layer=2, head=1, k=4)
 
-The attention is taken through the tap, from the model as it runs. The pattern is causal where the head is, so that a
-head compiled from it may leave the future to the mask.
+The attention is taken through the tap, from the model as it runs. The pattern is causal if the head is, so that a head
+compiled from it may leave the future to the mask.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from attnscope.data.windows import Tokenizer, Window, Windows
 from attnscope.heads.pattern import Pattern
 from attnscope.hf.anatomy.anatomy import anatomy
 from attnscope.hf.anatomy.example import run
-from attnscope.hf.anatomy.places import self_attention_site
 from attnscope.hf.intercepting.recompute import dense_pattern, one_sequence
 from attnscope.hf.intercepting.restoring import evaluating, looking_at, without_gradients
 from attnscope.hf.loading.in_memory import refuse_broken_weights
@@ -42,7 +41,7 @@ def observed_pattern(
     tokenizer: Tokenizer | None = None,
     stack: str | None = None,
 ) -> Pattern:
-    """The top `k` of head `head` in layer `layer` on `text`, or on a ready batch of one sequence."""
+    """Return the top `k` of head `head` in block `layer` on `text`, or on a ready batch of one sequence."""
     loaded = load(model, tokenizer=tokenizer, cast=False)
     refuse_broken_weights(loaded)
     batch = _batch(loaded, text) if isinstance(text, str) else dict(text)
@@ -50,12 +49,11 @@ def observed_pattern(
         raise RefusalError(f"A pattern with {k} keys for each query is empty: ask for k of 1 or more.")
     with looking_at(loaded.model), without_gradients(), evaluating(loaded.model):
         found = anatomy(loaded.model, batch)
-        site = self_attention_site(found, layer, head, stack)
+        site = found.self_attention_at(layer, head, stack)
         caught: list[AttentionFrame] = []
 
         def receive(frame: Frame) -> None:
-            wanted = (site.stack, site.layer, "self")
-            if isinstance(frame, AttentionFrame) and (frame.stack, frame.layer, frame.site) == wanted:
+            if isinstance(frame, AttentionFrame) and (frame.stack, frame.site, frame.layer) == site.key:
                 caught.append(frame)
 
         with tap(loaded.model, found, receive):
@@ -67,9 +65,15 @@ def observed_pattern(
                 "a single sequence."
             )
         real = frame.query_mask[0].nonzero().flatten()
-        _refuse_length(loaded, len(real), k)
+        if len(real) < 2:
+            raise RefusalError(
+                f"The text is a single token for {loaded.name}, which can only attend to itself: give more text."
+            )
+        if k > len(real):
+            raise RefusalError(
+                f"The text has {len(real)} tokens, so no query has {k} keys: ask for k of {len(real)} or less."
+            )
         attention = dense_pattern(_one_head(frame.scores, head))[0, 0][real][:, real]
-        causal = frame.scores.causal or site.causal
         shares, keys = attention.topk(k, dim=-1)
     rows = np.repeat(np.arange(len(real)), k)
     weights, columns = shares.double().flatten().cpu().numpy(), keys.flatten().cpu().numpy()
@@ -79,7 +83,7 @@ def observed_pattern(
         columns[kept],
         weights[kept],
         n=len(real),
-        causal=causal,
+        causal=frame.scores.causal or site.causal,
         normalise=True,
         name=f"{loaded.name}, {'' if stack is None else stack + ' '}layer {layer}, head {head}, top {k}",
     )
@@ -100,34 +104,17 @@ def _batch(loaded: Loaded, text: str) -> dict[str, Tensor]:
         raise RefusalError("The text is empty: give at least two tokens of it.")
     window = Windows("text", "", (Window(ids),), len(ids))
     only = next(iter(batches(window, decoder_start=loaded.decoder_start, accepts=loaded.accepts)))
-    place = next(loaded.model.parameters()).device
-    return {name: tensor.to(place) for name, tensor in only.inputs.items()}
-
-
-def _refuse_length(loaded: Loaded, tokens: int, k: int) -> None:
-    if tokens < 2:
-        raise RefusalError(
-            f"The text is a single token for {loaded.name}, which can only attend to itself: give more text."
-        )
-    if k > tokens:
-        raise RefusalError(f"The text has {tokens} tokens, so no query has {k} keys: ask for k of {tokens} or less.")
+    device = next(loaded.model.parameters()).device
+    return {name: tensor.to(device) for name, tensor in only.inputs.items()}
 
 
 def _one_head(scores: Scores, head: int) -> Scores:
-    """The scores of one head of the first sequence."""
+    """Return the scores of one head of the first sequence."""
+    first, shared, own = one_sequence(scores, 0), head // scores.sharing, slice(head, head + 1)
 
     def of_head(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor[:, head : head + 1] if tensor.shape[1] > 1 else tensor
+        return None if tensor is None else tensor[:, own] if tensor.shape[1] > 1 else tensor
 
-    one = one_sequence(scores, 0)
-    shared = head // scores.sharing
-    return replace(
-        one,
-        query=one.query[:, head : head + 1],
-        key=one.key[:, shared : shared + 1],
-        allowed=of_head(one.allowed),
-        bias=of_head(one.bias),
-        lse=of_head(one.lse),
-        pattern=of_head(one.pattern),
-        sinks=None if one.sinks is None else one.sinks[head : head + 1],
-    )
+    some: dict[str, Any] = {name: of_head(getattr(first, name)) for name in ("allowed", "bias", "lse", "pattern")}
+    sinks = None if first.sinks is None else first.sinks[own]
+    return replace(first, query=first.query[:, own], key=first.key[:, shared : shared + 1], sinks=sinks, **some)

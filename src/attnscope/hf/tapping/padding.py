@@ -1,13 +1,12 @@
-"""Which tokens of every stack are real, during one forward pass.
+"""Which tokens of every stack are real, which stand for media, and which numbers they have, during one forward pass.
 
-Three may know: the caller (`token_masks`), an argument of the model that has one entry a token, and, where a model
-turns padding of samples or frames into padding of tokens on its own (speech models), the mask it gives to attention:
-keys that no query may see are padding. Where something is padded and none of them says what, nothing is measured.
+Three sources know about padding: the caller (`token_masks`); an argument of the model that has one entry a token; and,
+if a model turns padding of samples or frames into padding of tokens on its own (speech models), the mask it gives to
+attention: keys that no query may see are padding. If something is padded and no source says what, the model is refused.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -18,18 +17,20 @@ from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.hf.anatomy.anatomy import Anatomy, Site, Stack, marks_padding
-from attnscope.hf.intercepting.owners import arguments, at, float_tensors
+from attnscope.hf.anatomy.recording import Location, read_at
 from attnscope.hf.intercepting.recompute import visible
 from attnscope.hf.intercepting.restoring import Restoring
+from attnscope.hf.intercepting.slots import arguments, float_tensors
 from attnscope.hf.loading.targets import placeholder_tokens
 from attnscope.matrix.scores import Scores
 
-TokenMasks = Mapping[str, Bool[Tensor, "batch token"]]
+Mask = Bool[Tensor, "batch token"]
+TokenMasks = Mapping[str, Mask]
 _ELSEWHERE = ("encoder", "decoder", "memory", "cross")  # how arguments for another stack's tokens begin
 
 
 class Padding:
-    """Masks of tokens by stack, each settled once a forward pass."""
+    """Masks of tokens by stack, each found once a forward pass."""
 
     def __init__(self, found: Anatomy, given: TokenMasks | None) -> None:
         self._found = found
@@ -38,23 +39,24 @@ class Padding:
 
     def begin(self, arguments: Mapping[str, Any]) -> None:
         self._arguments = arguments
-        self._known: dict[str, Bool[Tensor, "batch token"]] = {}
+        self._known: dict[str, Mask] = {}
 
-    def mask(self, stack: str, batch: int, tokens: int, device: torch.device) -> Bool[Tensor, "batch token"] | None:
-        """The real tokens of a stack: all where nothing says otherwise; None where only attention can report."""
+    def mask(self, stack: str, batch: int, tokens: int, device: torch.device) -> Mask | None:
+        """Return the real tokens of a stack, by default all; None if only attention can show them."""
         mask = self._known.get(stack)
         if mask is None or mask.shape != (batch, tokens):
-            mask = self._told(stack, batch, tokens)
+            mask = self._from_arguments(stack, batch, tokens)
             if mask is None or mask.shape != (batch, tokens):
-                unsure = self._padded_elsewhere(stack, tokens) or self._padded_further(stack, tokens)
-                if stack not in self._given and unsure:
+                # A model may pad a stack to whole windows itself: it is then longer than the arguments about it.
+                longer = any(own.shape[1] < tokens for _, own in self._concerning(stack))
+                if stack not in self._given and (longer or self._padded_elsewhere(stack, tokens)):
                     return None
                 mask = torch.ones(batch, tokens, dtype=torch.bool)
             mask = self._known[stack] = mask.to(device)
         return mask
 
-    def learn(self, stack: str, batch: int, scores: Scores) -> Bool[Tensor, "batch token"]:
-        """The real tokens of a stack, from a call that has them as keys."""
+    def learn(self, stack: str, batch: int, scores: Scores) -> Mask:
+        """Return the real tokens of a stack, from a call that has them as keys."""
         seen = visible(scores).flatten(1, 2).any(dim=1).expand(batch, -1)
         if bool(seen.all()) and self._padded_elsewhere(stack, seen.shape[1]):
             raise self.refusal(stack)
@@ -68,8 +70,8 @@ class Padding:
             "and its attention does not show it: give batches without padding (sequences of one length each)."
         )
 
-    def _told(self, stack: str, batch: int, tokens: int) -> Bool[Tensor, "batch2 token2"] | None:
-        """What the caller or the model's own arguments say about padding."""
+    def _from_arguments(self, stack: str, batch: int, tokens: int) -> Bool[Tensor, "batch2 token2"] | None:
+        """Return what the caller or the model's own arguments say about padding."""
         if stack in self._given:
             return self._given[stack]
         described = self._found.stack(stack)
@@ -83,19 +85,14 @@ class Padding:
         return None
 
     def _padded_elsewhere(self, stack: str, tokens: int) -> bool:
-        """Whether an argument marks padding worth a token of this stack or more, in units of its own."""
-        for name, mask in self._concerning(stack):
-            padded = int((~_real_tokens(name, mask)).sum(dim=1).max())
-            if padded * tokens >= mask.shape[1]:
-                return True
-        return False
-
-    def _padded_further(self, stack: str, tokens: int) -> bool:
-        """Whether a stack is longer than the arguments that speak of it: a model may pad to whole windows itself."""
-        return any(mask.shape[1] < tokens for _, mask in self._concerning(stack))
+        """Return whether an argument marks padding worth a token of this stack or more, in units of its own."""
+        return any(
+            int((~_real_tokens(name, mask)).sum(dim=1).max()) * tokens >= mask.shape[1]
+            for name, mask in self._concerning(stack)
+        )
 
     def _concerning(self, stack: str) -> Iterator[tuple[str, Tensor]]:
-        """The arguments that speak of a stack's padding: its own by the probe or by name; the first stack's otherwise.
+        """Yield the arguments about a stack's padding: its own by the probe or by name, else the first stack's.
 
         The first stack that runs reads the model's inputs, so an argument that no stack claims is about them.
         """
@@ -109,22 +106,20 @@ class Padding:
                     yield name, mask
 
 
-def _real_tokens(name: str, mask: Tensor) -> Bool[Tensor, "batch token"]:
+def _real_tokens(name: str, mask: Tensor) -> Mask:
     if "padding" not in name:
         return mask > 0
     # torch's own layers mark padding: with True, or with a number that is added to the logits.
     return mask == 0 if mask.is_floating_point() else ~mask.bool()
 
 
-# Which tokens of a language model stand for pictures, video or sound, during one forward pass.
-#
-# Models that read both put placeholders among the words, which their configuration names, and lay the features of the
-# picture over them. The stack that reads words is the one beside the table of their embeddings: a vision tower has as
-# many tokens as it likes, and they are all of one kind.
-
-
 class Media:
-    """Masks of tokens that are no words, settled once a forward pass."""
+    """Masks of tokens that stand for pictures, video or sound, found once a forward pass.
+
+    Models that read both put placeholders among the words, which their configuration names, and lay the features of the
+    picture over them. The stack that reads words is the one beside the table of their embeddings: the tokens of a
+    vision tower are all of one kind.
+    """
 
     def __init__(self, model: nn.Module, found: Anatomy) -> None:
         self._tokens = tuple(placeholder_tokens(model).values())
@@ -132,14 +127,13 @@ class Media:
         self.begin({})
 
     def begin(self, arguments: Mapping[str, Any]) -> None:
-        self._mask: Bool[Tensor, "batch token"] | None = None
+        self._mask: Mask | None = None
         ids = arguments.get("input_ids")
         if self._tokens and isinstance(ids, Tensor) and ids.ndim == 2:
             self._mask = torch.isin(ids, ids.new_tensor(self._tokens))
 
-    def of(self, stack: str, real: Bool[Tensor, "batch token"]) -> Bool[Tensor, "batch token"] | None:
-        """The tokens of a stack that are no words; None where it reads none, or where a sequence holds one kind only,
-        which has no part between the two."""
+    def of(self, stack: str, real: Mask) -> Mask | None:
+        """Return the tokens of a stack that are no words; None if it reads none, or a sequence has one kind only."""
         mask = self._mask
         if mask is None or stack not in self._stacks or mask.shape != real.shape:
             return None
@@ -148,7 +142,7 @@ class Media:
 
 
 def reading_words(model: Any, found: Anatomy) -> frozenset[str]:
-    """The stacks beside the table of words."""
+    """Return the stacks beside the table of words."""
     try:
         table = model.get_input_embeddings()
     except (AttributeError, NotImplementedError):
@@ -160,16 +154,13 @@ def reading_words(model: Any, found: Anatomy) -> frozenset[str]:
     return frozenset(s.name for s in found.stacks if s.blocks[0].path.startswith(f"{beside}."))
 
 
-# Which tokens a stack reads during one forward pass, as the numbers that the model was given.
-#
-# An encoder-decoder has two lists: its encoder reads `input_ids`, the stack that looks across reads
-# `decoder_input_ids`, and where those were left out the model makes them itself and nothing is said of them. Of
-# several other stacks the one beside the table of words reads. Where a model puts tokens of its own before them,
-# lengths differ, and nothing is said.
-
-
 class Tokens:
-    """Numbers of tokens by stack, as a forward pass was given them."""
+    """Numbers of the tokens that a stack reads, as a forward pass was given them.
+
+    An encoder reads `input_ids`, a stack with cross-attention `decoder_input_ids`; if the model makes those itself they
+    are unknown. Of several other stacks the one beside the table of words reads. If a model puts tokens of its own
+    before them, lengths differ, and the numbers are unknown.
+    """
 
     def __init__(self, model: nn.Module, found: Anatomy) -> None:
         names = [stack.name for stack in found.stacks]
@@ -189,48 +180,29 @@ class Tokens:
             if isinstance(arguments.get(name), Tensor) and not torch.is_floating_point(arguments[name])
         }
 
-    def of(self, stack: str, real: Bool[Tensor, "batch token"]) -> Int[Tensor, "batch token"] | None:
+    def of(self, stack: str, real: Mask) -> Int[Tensor, "batch token"] | None:
         ids = self._given.get(self._reads.get(stack, ""))
         return ids.to(real.device) if ids is not None and ids.shape == real.shape else None
 
-
-# What enters every attention call (the tokens its projections read, after whatever norm stands before it), and what
-# the block adds to the stream for it.
 
 Receive = Callable[[Site, Float[Tensor, "batch token width"]], None]
 
 
 @contextmanager
 def attention_inputs(model: nn.Module, found: Anatomy, receive: Receive) -> Iterator[None]:
-    """Inside, `receive(site, tokens)` is called before every self-attention of a stack, with tokens second."""
+    """Inside, `receive(site, tokens)` gets the tokens that projections read, before every self-attention of a stack."""
     stacks = {stack.name: stack for stack in found.stacks}
-    calls: Counter[str] = Counter()
 
-    def begin(*ignored: Any) -> None:
-        calls.clear()
+    def enter(site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        stack = stacks[site.stack]
+        three = (t for _, t in float_tensors(arguments(args, kwargs)) if t.ndim == 3)
+        tokens = next((t for t in three if t.shape[-1] == stack.width), None)
+        if tokens is not None:
+            receive(site, stack.turned(tokens))
 
-    def watch(path: str) -> Callable[..., None]:
-        mine = {site.nth: site for site in found.sites if site.path == path}
-
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            site = mine.get(calls[path])
-            calls[path] += 1
-            if site is None or site.site != "self" or site.stack not in stacks:
-                return
-            stack = stacks[site.stack]
-            fitting = (
-                t for _, t in float_tensors(arguments(args, kwargs)) if t.ndim == 3 and t.shape[-1] == stack.width
-            )
-            tokens = next(fitting, None)
-            if tokens is not None:
-                receive(site, tokens.transpose(0, 1) if stack.sequence_first else tokens)
-
-        return hook
-
+    sites = {(s.path, s.nth): s for s in found.sites if s.site == "self" and s.stack in stacks}
     with Restoring() as changes:
-        changes.before(model, begin, kwargs=False, prepend=True)
-        for path in dict.fromkeys(site.path for site in found.sites):
-            changes.before(model.get_submodule(path), watch(path))
+        changes.nth_calls(model, sites, before=enter)
         yield
 
 
@@ -238,34 +210,18 @@ def attention_inputs(model: nn.Module, found: Anatomy, receive: Receive) -> Iter
 def first_writes(
     model: nn.Module, stack: Stack, receive: Callable[[int, Float[Tensor, "batch token width"]], None]
 ) -> Iterator[None]:
-    """Inside, `receive(layer, write)` is called with what every block adds to its stream for attention, scaled and
-    all: its first write, or in a parallel block the one that attention made."""
-    calls: Counter[str] = Counter()
-    places = {
-        (place.path, place.nth): (block.layer, place.slot)
+    """Inside, `receive(block, write)` gets what every block adds to its stream for attention, scaled and all.
+
+    That is its first write, or in a parallel block the one that attention made.
+    """
+    blocks: dict[Location, int] = {
+        location: block.layer
         for block in stack.blocks
         if block.attends
         for identity in block.writes.identities[:1]
-        for place in identity.writes
-        if block.writes.norm != "parallel" or place == block.writes.middle
+        for location in identity.writes
+        if block.writes.norm != "parallel" or location == block.writes.middle
     }
-
-    def begin(*ignored: Any) -> None:
-        calls.clear()
-
-    def watch(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            found = places.get((path, calls[path]))
-            calls[path] += 1
-            if found is not None:
-                layer, slot = found
-                write = at(output, slot)
-                receive(layer, write.transpose(0, 1) if stack.sequence_first else write)
-
-        return hook
-
     with Restoring() as changes:
-        changes.before(model, begin, kwargs=False, prepend=True)
-        for path in dict.fromkeys(path for path, _ in places):
-            changes.after(model.get_submodule(path), watch(path))
+        read_at(changes, model, blocks, lambda location, write: receive(blocks[location], stack.turned(write)))
         yield

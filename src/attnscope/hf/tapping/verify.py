@@ -1,6 +1,6 @@
 """Does what the tap hands out agree with what the model did? Asked of every model, answered with numbers.
 
-verify(model, batch) -> Verification, of which every check is over all layers and real tokens:
+verify(model, batch) -> Verification, of which every check is over all blocks and real tokens:
 
     mixed              A V recomputed in float64 from queries, keys and rules (the masks the model gave, in the form
                        frames have them), against the mixed values the module really passed on
@@ -10,7 +10,7 @@ verify(model, batch) -> Verification, of which every check is over all layers an
                        compares two readings of the model's masks; that the model itself obeys them is shown by `mixed`
     padding            no real query attends to padding
     unseen keys        how many keys count as real though no real query may see them: padding that went unnoticed
-    residual identity  inside every block whose writes are separable
+    residual identity  inside every block whose writes are separable, what leaves is what entered plus the writes
     output             equal bit for bit to the untouched forward
 """
 
@@ -19,20 +19,23 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnscope.core.errors import RefusalError
 from attnscope.data.frame import AttentionFrame, StreamFrame
-from attnscope.hf.anatomy.anatomy import Anatomy, anatomy
+from attnscope.hf.anatomy.anatomy import Anatomy, Block, anatomy
 from attnscope.hf.anatomy.example import Batch, run, same_chance
-from attnscope.hf.intercepting.owners import every_tensor, same_numbers
+from attnscope.hf.anatomy.recording import Location, read_at
 from attnscope.hf.intercepting.recompute import dense_pattern, one_sequence, visible
-from attnscope.hf.intercepting.restoring import evaluating
+from attnscope.hf.intercepting.restoring import Restoring, evaluating
+from attnscope.hf.intercepting.slots import at, every_tensor, same_numbers
 from attnscope.hf.intercepting.wrappers import without_fast_path
-from attnscope.hf.tapping.identity import residual_identities
 from attnscope.hf.tapping.padding import TokenMasks
 from attnscope.hf.tapping.tap import Frame, repeating_paths, tap
 
@@ -44,7 +47,7 @@ _NOTHING = 1e-6  # what a forbidden key may get: masks are exact in every precis
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison over all layers: the largest difference, and how large it may be."""
+    """One comparison over all blocks: the largest difference, and how large it may be."""
 
     largest: float
     allowed: float
@@ -56,13 +59,13 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    """What was compared, how it came out, and by which routes attention was seen."""
+    """What was compared, with which result, and by which routes attention was seen."""
 
     model_class: str
     routes: tuple[str, ...]
     checks: dict[str, Check]
     notes: tuple[str, ...]
-    broken: tuple[str, ...] = ()  # where the model makes NaN or infinity itself, so that nothing is compared from there
+    broken: tuple[str, ...] = ()  # where the model itself makes NaN or infinity: nothing is compared from there on
 
     @property
     def passed(self) -> bool:
@@ -93,10 +96,10 @@ class _Comparison:
 
     def __init__(self, found: Anatomy) -> None:
         self.largest: dict[str, float] = defaultdict(float)
-        self.causal = {(s.stack, s.site, s.layer) for s in found.sites if s.causal}
+        self.causal = {site.key for site in found.sites if site.causal}
         self.seen: Counter[tuple[str, str, int]] = Counter()
         self.loosest = 0.0
-        self.broken: set[tuple[str, str, int]] = set()  # where the model itself made NaN or infinity
+        self.broken: set[tuple[str, int]] = set()  # stack and block where the model itself made NaN or infinity
         self.tokens: Tensor | None = None  # which tokens of the last stream are real
 
     def note(self, name: str, difference: Tensor) -> None:
@@ -110,43 +113,39 @@ class _Comparison:
             return
         self.loosest = max(self.loosest, LOOSE.get(frame.mixed.dtype, 3e-2))
         for index in range(frame.mixed.shape[0]):
-            self._one(frame, index)
+            self._compare(frame, index)
 
-    def _one(self, frame: AttentionFrame, index: int) -> None:
-        queries = frame.query_mask[index]
+    def _compare(self, frame: AttentionFrame, index: int) -> None:
+        queries, keys = frame.query_mask[index], frame.key_mask[index]
         if not bool(frame.mixed[index][queries].isfinite().all()):
-            self.broken.add((frame.stack, frame.site, frame.layer))
+            self.broken.add((frame.stack, frame.layer))
             return
-        pattern = dense_pattern(one_sequence(frame.scores, index))[0]  # [head, query, key]
+        scores = one_sequence(frame.scores, index)
+        pattern = dense_pattern(scores)[0]  # [head, query, key]
         value = frame.value[index].double().repeat_interleave(pattern.shape[0] // frame.value.shape[1], dim=0)
-        passed_on = frame.mixed if frame.attended is None else frame.attended
-        mixed = passed_on[index].double()  # [query, head, channel]
+        mixed = (frame.mixed if frame.attended is None else frame.attended)[index].double()  # [query, head, channel]
         difference = ((pattern @ value).transpose(0, 1) - mixed)[queries]
         size = mixed[queries].abs().max()
         if frame.holds is not None:  # signed weights cancel, and what is left has the rounding of what was mixed
-            size = torch.maximum(size, value[:, frame.key_mask[index]].abs().max())
+            size = torch.maximum(size, value[:, keys].abs().max())
         self.note("mixed", difference.abs() / size.clamp_min(1e-30))
         mass = pattern.sum(-1)[:, queries]
-        # A learned sink takes what a row has left: such rows stay below one.
-        if frame.sums_to_one:
-            self.note("row sums", (mass - 1).clamp_min(0) if frame.scores.sinks is not None else (mass - 1).abs())
+        if frame.sums_to_one:  # a learned sink takes what a row has left: such rows stay below one
+            self.note("row sums", (mass - 1).clamp_min(0) if scores.sinks is not None else (mass - 1).abs())
         if (frame.stack, frame.site, frame.layer) in self.causal:
             self.note("future", pattern.triu(1)[:, queries].abs())
-        elif frame.scores.causal and pattern.shape[1] > 1:
+        elif scores.causal and pattern.shape[1] > 1:
             self.note("future", pattern.new_ones(1))
-        keys = frame.key_mask[index]
         self.note("padding", pattern[:, queries][:, :, ~keys].abs())
         if bool(queries.any()):
-            seen = visible(one_sequence(frame.scores, index))[0]  # [head or 1, query, key]
+            seen = visible(scores)[0]  # [head or 1, query, key]
             self.note("unseen keys", (keys & ~seen[:, queries].flatten(0, 1).any(dim=0)).sum().double())
 
     def broken_from(self, found: Anatomy) -> tuple[str, ...]:
-        """The first layer of every stack where the model itself makes NaN."""
-        first: dict[str, int] = {}
-        for stack, _, layer in self.broken:
-            first[stack] = min(layer, first.get(stack, layer))
+        """Return the first block of every stack in which the model itself makes NaN."""
+        first = dict(sorted(self.broken, reverse=True))
         several = len({site.stack for site in found.sites}) > 1
-        return tuple(f"{stack} layer {first[stack]}" if several else f"layer {first[stack]}" for stack in sorted(first))
+        return tuple(f"{stack} block {first[stack]}" if several else f"block {first[stack]}" for stack in sorted(first))
 
 
 def verify(
@@ -172,9 +171,9 @@ def verify(
         notes = (*notes, f"the model makes NaN or infinity: not compared from {' and '.join(broken)} on")
     # How often a module attends at one place may depend on the batch (once for every picture); elsewhere it may not.
     any_number = repeating_paths(found)
-    expected = Counter((s.stack, s.site, s.layer) for s in found.sites if s.path not in any_number)
-    expected |= Counter({(s.stack, s.site, s.layer): 1 for s in found.sites})
-    missing = [f"{stack} layer {layer} {site}" for stack, site, layer in expected - compared.seen]
+    expected = Counter(s.key for s in found.sites if s.path not in any_number)
+    expected |= Counter({s.key: 1 for s in found.sites})
+    missing = [f"{stack} block {block} {site}" for stack, site, block in expected - compared.seen]
     if missing:
         raise RefusalError(
             f"{found.model_class} did not attend where it did on the batch it was probed with "
@@ -193,17 +192,50 @@ def verify(
     return Verification(found.model_class, found.routes, checks, notes, broken)
 
 
+@contextmanager
+def residual_identities(model: nn.Module, found: Anatomy, note: Callable[[Tensor], None]) -> Iterator[None]:
+    """While active, `note` receives |result - (before + writes)| / max |result|, block by block."""
+    read: dict[Location, Tensor] = {}
+    blocks = [block for stack in found.stacks for block in stack.blocks if block.writes.separable]
+    wanted = {_entrance(block) for block in blocks}
+    for block in blocks:
+        for identity in block.writes.identities:
+            wanted.update(p for p in (identity.result, identity.before, *identity.writes) if p)
+
+    def keep(location: Location, tensor: Tensor) -> None:
+        read[location] = tensor.detach().to(torch.float64, copy=True)
+
+    def compare(block: Block, output: Any) -> None:
+        entered, left = read[_entrance(block)], at(output, block.leaves).detach().double()
+        for identity in block.writes.identities:
+            result = left if identity.result is None else read[identity.result].reshape(entered.shape)
+            before = entered if identity.before is None else read[identity.before].reshape(entered.shape)
+            written = sum(read[location].reshape(entered.shape) for location in identity.writes)
+            finite = result.isfinite()  # where the model itself makes NaN there is nothing to compare
+            difference = (result - before - identity.multiplier * written)[finite].abs()
+            if difference.numel():
+                note(difference / result[finite].abs().max().clamp_min(1e-30))
+        read.clear()
+
+    with Restoring() as changes:
+        changes.before(model, lambda *_: read.clear(), kwargs=False, prepend=True)
+        read_at(changes, model, wanted, keep)
+        changes.nth_calls(model, {(block.path, block.nth): block for block in blocks}, after=compare)
+        yield
+
+
+def _entrance(block: Block) -> Location:
+    return Location(block.path, block.nth, "input", block.enters)
+
+
 def _largest_difference(left: list[Tensor], right: list[Tensor]) -> float:
-    """Zero only where every tensor has the same bits (NaN where NaN was)."""
-    if len(left) != len(right):
+    """Return zero only if every tensor has the same bits (NaN where NaN was)."""
+    if [(a.shape, a.dtype) for a in left] != [(b.shape, b.dtype) for b in right]:
         return float("inf")
-    largest = 0.0
-    for a, b in zip(left, right, strict=True):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return float("inf")
-        if not same_numbers(a, b):
-            largest = max(largest, float((a.double() - b.double()).abs().nan_to_num(float("inf")).max()))
-    return largest
+    different = [(a, b) for a, b in zip(left, right, strict=True) if not same_numbers(a, b)]
+    return max(
+        (float((a.double() - b.double()).abs().nan_to_num(float("inf")).max()) for a, b in different), default=0.0
+    )
 
 
 def _notes(
@@ -214,8 +246,7 @@ def _notes(
         with warnings.catch_warnings(), same_chance(model):
             warnings.simplefilter("ignore")  # torch warns of nested tensors, which its fused path uses
             fused = list(every_tensor(run(model, batch)))
-        pairs = [(_real(a, tokens), _real(b, tokens)) for a, b in zip(fused, untouched, strict=True)]
-        difference = _largest_difference([a for a, _ in pairs], [b for _, b in pairs])
+        difference = _largest_difference([_real(a, tokens) for a in fused], [_real(b, tokens) for b in untouched])
         notes.append(
             "torch's fused encoder path is another kernel and is switched off while tapped; "
             f"with it the output of this batch differs by {difference:.1e}"
@@ -226,7 +257,7 @@ def _notes(
 
 
 def _real(output: Tensor, tokens: Tensor | None) -> Tensor:
-    """The fused path fills padding with zeros: only real tokens are compared."""
+    """Return real tokens only: the fused path fills padding with zeros."""
     for candidate in () if tokens is None else (tokens, tokens.t()):
         if output.shape[:2] == candidate.shape:
             return output[candidate]
