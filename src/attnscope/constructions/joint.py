@@ -1,10 +1,10 @@
 """Joint optimisation: queries and keys found together for one pattern, ratios made exact last.
 
-A frame serves every pattern and pays for it in width. For one pattern the keys may be placed so that each query finds
-its own few keys on the outside of the cloud: descent on the leak of all rows (`solvers.descent`) does that, with the
-ratios held only softly on the way and exactly at every look: by queries alone where they have room, by queries and
-keys together (`solvers.both_sides`) where rows are fuller than the head is wide. Where nothing but the width is missing
-(one key per row) the answer is written down instead: the points of a circle are all its corners, so width 2 is enough.
+A frame serves every pattern and pays for it in width. For one pattern the keys can be placed so that each query finds
+its own few keys on the outside of the cloud: descent on the leak of all rows (`solvers.descent`) does that. Ratios are
+held softly on the way and made exact at every look: by queries alone where they have room, by queries and keys together
+(`TwoSides`) where rows are fuller than the head is wide. For one key per row the answer is known: all points of a
+circle are corners, so width 2 is enough.
 """
 
 from __future__ import annotations
@@ -14,44 +14,42 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from attnscope.core.construction import construction
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
-from attnscope.heads.accuracy import Accuracy, Factors
+from attnscope.heads.accuracy import Accuracy, Factors, KeyArray
 from attnscope.heads.certificate import rounding_of_one
+from attnscope.heads.head import KeyTensor, QueryTensor
 from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import certified
 from attnscope.heads.solvers.descent import Adam, Target, TwoSides, onto_ratios, slopes
 
 RATE = 0.3
 STIFFNESS = 0.1  # at 256 x 4, width 8, from random keys: 0.1 took 400 steps, 1 took 700
-URGENT_BELOW = 0.1  # share of rows that fail from which on those that still do become more urgent
+URGENT_BELOW = 0.1  # share of failing rows below which these become more urgent
 MORE, LESS, MOST_URGENT = 1.1, 0.98, 10.0  # at each look: factor for failing rows, decay for the others, the limit
-FORGIVEN = 0.4  # of the leak asked for: rows below it stop pulling
+FORGIVEN = 0.4  # of the allowed leak: rows below it stop pulling
 START_SCALE = 3.0  # length of the first queries and keys: logits of about 9 on the support
 LOOK_EVERY = 20
-HELD, HELD_OF_BOTH = 0.8, 0.5  # share of the steps at the full rate: the last rows that fail are mended there
+HELD, HELD_OF_BOTH = 0.8, 0.5  # share of the steps at the full rate, where the last failing rows are fixed
 MOST_STEPS, FEWEST_STEPS = 4000, 300
 MOST_STEPS_OF_BOTH = 2000  # with rows fuller than the width, where looks cost as much as the steps between them
-WORK = 2**34  # pairs of query and key looked at in one attempt, between the two numbers of steps above
+WORK = 2**34  # pairs of query and key in one attempt, within the limits on steps
 NOISES = (0.1, 0.5)  # one attempt each: noise on the first keys, as a share of their length
 DENSE_BELOW = 512  # keys or queries up to which all singular vectors are computed
-HOPELESS = 0.35  # share of rows that fail after a quarter of the steps for a width to be given up
-WORTH_ANOTHER = 0.05  # share of rows that may fail for a second start to be made
-
-
+HOPELESS = 0.35  # share of failing rows after a quarter of the steps at which a width is given up
+WORTH_ANOTHER = 0.05  # share of failing rows up to which a second start is made
 WHOLE = ("float32", "float64")  # precisions in which keys can be moved as finely as ratios ask for
 GLANCE, STARE = {"rounds": 1, "iterations": 10}, {"rounds": 3, "iterations": 40}  # of both sides onto the ratios
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
-    queries: Float[Tensor, "row width"]
-    keys: Float[Tensor, "key width"]
+class _Attempt:
+    queries: QueryTensor
+    keys: KeyTensor
     failing: int
     steps: int
 
@@ -71,21 +69,21 @@ def joint(
         raise RefusalError(f"A head of width {width} cannot be built: give a width of at least 1.")
     if pattern.k == 1 and width == 2:
         return _circle(pattern, width, accuracy)
-    found: list[_Found] = []
+    attempts: list[_Attempt] = []
     as_found = _fuller(pattern, width, accuracy)
     starts = NOISES[:1] if as_found else NOISES
-    # Far off, another start would not be enough.
-    while len(found) < len(starts) and all(0 < attempt.failing <= pattern.n * WORTH_ANOTHER for attempt in found):
+    # If many rows fail, another start would not help.
+    while len(attempts) < len(starts) and all(0 < a.failing <= pattern.n * WORTH_ANOTHER for a in attempts):
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-        found.append(_descend(pattern, width, accuracy, starts[len(found)], generator, advance))
-    best = min(found, key=lambda attempt: attempt.failing)
+        attempts.append(_descend(pattern, width, accuracy, starts[len(attempts)], generator, advance))
+    best = min(attempts, key=lambda attempt: attempt.failing)
     if best.failing and pattern.k == 1 and width > 2:
         circle = _circle(pattern, width, accuracy)
         if circle.notes["failing"] < best.failing:
             return circle
     notes = {
-        "iterations": sum(attempt.steps for attempt in found),
-        "attempts": len(found),
+        "iterations": sum(attempt.steps for attempt in attempts),
+        "attempts": len(attempts),
         "converged": best.failing == 0,
         "failing": best.failing,
     }
@@ -93,15 +91,17 @@ def joint(
 
 
 def _fuller(pattern: Pattern, width: int, accuracy: Accuracy) -> bool:
-    """Whether ratios take the keys too: a query with more keys than the width has no direction left for anything else.
-    In half precision keys cannot be placed so finely; there such widths are out of reach."""
+    """Return whether ratios need the keys too: a query with more keys than the width has no free direction left.
+
+    In half precision keys cannot be placed so finely, so such widths are out of reach.
+    """
     return pattern.k > width and accuracy.dtype in WHOLE
 
 
 def _descend(
     pattern: Pattern, width: int, accuracy: Accuracy, noise: float, generator: torch.Generator, advance: Advance
-) -> _Found:
-    """One start and the way down from it, until a look finds the accuracy reached or the steps are used up."""
+) -> _Attempt:
+    """Descend from one start until a look finds the accuracy reached or the steps are used up."""
     precision: torch.dtype = getattr(torch, accuracy.dtype)
     target = Target.of(pattern)
     sides = TwoSides(target, width) if _fuller(pattern, width, accuracy) else None
@@ -111,9 +111,9 @@ def _descend(
     most = MOST_STEPS_OF_BOTH if sides else MOST_STEPS
     steps = int(np.clip(WORK // (pattern.n * pattern.n_keys), FEWEST_STEPS, most))
     held = HELD_OF_BOTH if sides else HELD
-    best = _Found(queries.clone(), keys.clone(), pattern.n + 1, 0)
+    best = _Attempt(queries.clone(), keys.clone(), pattern.n + 1, 0)
     for step in range(1, steps + 1):
-        # The leak is felt through the keys as they will be rounded, the step is made on the keys behind them.
+        # The leak is measured with rounded keys, the step is made on the unrounded ones.
         felt = keys.to(precision).float()
         looking = step % LOOK_EVERY == 0 or step == steps
         if looking and sides:
@@ -134,7 +134,7 @@ def _descend(
                     keys.copy_(felt)
                 failing = _certified_failing(queries, felt, pattern, accuracy, sides is not None)
             if failing < best.failing:
-                best = _Found(queries.clone(), felt.clone(), failing, step)
+                best = _Attempt(queries.clone(), felt.clone(), failing, step)
             if failing == 0:
                 return best
             if step >= steps // 4 and leaking > HOPELESS * pattern.n:
@@ -147,7 +147,7 @@ def _descend(
     queries, keys = best.queries, best.keys
     if sides:
         queries, keys = sides.onto_ratios(queries, keys, **STARE)
-    return _Found(queries, keys, best.failing, step)
+    return _Attempt(queries, keys, best.failing, step)
 
 
 def _certified_failing(
@@ -159,8 +159,8 @@ def _certified_failing(
 
 def _start(
     pattern: Pattern, target: Target, width: int, noise: float, generator: torch.Generator
-) -> tuple[Float[Tensor, "row width"], Float[Tensor, "key width"]]:
-    """Keys that share queries in like directions, with noise; each query in the middle of its support."""
+) -> tuple[QueryTensor, KeyTensor]:
+    """Return keys with noise, alike where they share queries, and each query in the middle of its support."""
     spectral = torch.from_numpy(_spectral(pattern, width, generator)).float()
     keys = normalize(spectral + noise * width**-0.5 * torch.randn(spectral.shape, generator=generator))
     middle = torch.zeros(pattern.n, width)
@@ -169,13 +169,13 @@ def _start(
     return START_SCALE * normalize(middle), START_SCALE * keys
 
 
-def _spectral(pattern: Pattern, width: int, generator: torch.Generator) -> Float[np.ndarray, "key width"]:
-    """Coordinates of keys from the bipartite graph of the pattern, of mean square length 1.
+def _spectral(pattern: Pattern, width: int, generator: torch.Generator) -> KeyArray:
+    """Return coordinates of keys from the bipartite graph of the pattern, of mean square length 1.
 
     Right singular vectors of R^-1/2 B C^-1/2 (B: where the pattern is not zero; R, C: its row and column sums), divided
-    by C^1/2, are the directions in which keys of one query differ least. The constant one, C^1/2 itself, tells no key
-    from another and is projected out (in a graph of several parts it is mixed with others, so not just the first). A
-    window or a cycle comes out in order on a closed curve; from random keys more steps were needed.
+    by C^1/2, are the directions in which keys of one query differ least. The constant one, C^1/2 itself, does not tell
+    keys apart and is projected out (in a graph of several parts it is mixed with others, so not just the first). A
+    window or a cycle comes out in order on a closed curve; random keys needed more steps.
     """
     from scipy.sparse.linalg import svds
 
@@ -198,20 +198,20 @@ def _spectral(pattern: Pattern, width: int, generator: torch.Generator) -> Float
 
 
 def _circle(pattern: Pattern, width: int, accuracy: Accuracy) -> Factors:
-    """One key per row: the keys in use as m equal steps of a circle, the rest in the middle, queries over their keys.
+    """One key per row: the used keys at m equal steps of a circle, the rest in the middle, queries over their keys.
 
     With queries of length t the nearest wrong keys lie t (1 - cos(2 pi / m)) lower, two of them at that distance and
     the others further, at squares of it; unused keys lie t lower. A gap of ln(4 / leak) bounds the first by half of
-    the leak with room to spare, ln(2 n / leak) the second. Rounding (`heads.slack`) can bring two logits together by
-    2 t times what it does to a logit of products that sum to 1: that much of 1 - cos is not there. Half a unit of gap
-    pays for the rounding of half precision's own numbers.
+    the leak with room to spare, ln(2 n / leak) the second. Rounding (`heads.certificate`) can bring two logits
+    together by 2 t times its bound for products that sum to 1: that much of 1 - cos is lost. Half a unit of gap pays
+    for the rounding of half precision's own numbers.
     """
     used = np.unique(pattern.columns)
     step = 2 * np.pi / max(3, len(used))
     keys = np.zeros((pattern.n_keys, width))
     keys[used, :2] = np.stack([np.cos(step * np.arange(len(used))), np.sin(step * np.arange(len(used)))], axis=1)
     fall = 1 - np.cos(step)
-    # sum |cos cos| + |sin sin| is at most 1; where rounding eats the fall, no length helps
+    # sum |cos cos| + |sin sin| is at most 1. If rounding exceeds the fall, no length helps.
     fall = max(fall - 2 * rounding_of_one(accuracy.dtype, width), 0.1 * fall)
     length = max((0.5 + np.log(4 / accuracy.leak)) / fall, 1 + np.log(2 * pattern.n_keys / accuracy.leak))
     queries = length * keys[pattern.columns]

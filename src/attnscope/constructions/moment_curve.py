@@ -22,8 +22,8 @@ exponentials sum to 1 on S, b solves
 f is convex and falls, so Newton's method rises to b from any point below it; the largest (R_j - wanted) / |P_j|, where
 a single zero alone has the whole leak, is such a point. QED
 
-Rounding grows with b as |P| does: at b = 1 it can bring the support and key j together by `heads.slack` (1) of both, so
-that much is taken from |P_j| before b is sought. (It has no solution where nothing is left.)
+Rounding grows with b as |P| does: at b = 1 it can bring the support and key j together by (1) of `heads.certificate`
+for both, so that much is subtracted from |P_j| before b is sought. (If nothing is left there is no solution.)
 
 The price: |P| is (2 pi / m)^2 next to an isolated key and smaller by the squared distance to each further support
 key, so b grows like m^2 (k = 1) to m^(2k) (clustered supports); precision p bears logits up to about 2^p. `largest_n`
@@ -41,21 +41,22 @@ from jaxtyping import Float, Int
 from attnscope.core.construction import construction
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
-from attnscope.heads.accuracy import Accuracy, Dtype, Factors, with_exact_ratios
+from attnscope.heads.accuracy import Accuracy, Dtype, Factors, QueryArray, with_exact_ratios
 from attnscope.heads.certificate import rounding_of_one
 from attnscope.heads.generate import union_of_permutations
 from attnscope.heads.pattern import Pattern
 from attnscope.heads.rounding import certified
 from attnscope.heads.solvers.universality import curve, universality
 
-ROOM_FOR_ROUNDING = 0.5  # the share of the asked leak that is aimed at
+ROOM_FOR_ROUNDING = 0.5  # the share of the allowed leak to aim at
 BLOCK_ELEMENTS = 2**22
+RowsByKeys = Float[np.ndarray, "some_rows key"]
 NEWTON_STEPS = 60
-LEAST_LEFT = 0.1  # of |P| after rounding, for it to be worth a larger b
+LEAST_LEFT = 0.1  # share of |P| that must remain after rounding for a larger b to help
 
 
 def zeros_of(support: Int[np.ndarray, " entry"], visible: int) -> list[int]:
-    """Zeros of one row's polynomial as key indices: every run of neighbours once, the middle of an odd run twice."""
+    """Return the zeros of a row as key indices: every run of neighbours once, the middle of an odd run twice."""
     if len(support) == visible:
         return []
     runs = [list(run) for run in np.split(support, np.flatnonzero(np.diff(support) > 1) + 1)]
@@ -85,7 +86,7 @@ def _row_slices(pattern: Pattern) -> Iterator[tuple[int, int, int]]:
 def moment_curve(
     pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
 ) -> Factors:
-    """The polynomial heads of the derivation; nothing is random. A width above the needed one changes the keys only."""
+    """Return the polynomial heads of the derivation. Nothing is random. A larger width changes the keys only."""
     needed = needed_width(pattern)
     if width < needed:
         raise RefusalError(
@@ -102,23 +103,22 @@ def moment_curve(
         sizes = off * (np.abs(directions[rows]) @ np.abs(keys).T)
         products[rows] = _sharpness(pattern, rows, smallest[rows] @ keys.T, accuracy.leak * ROOM_FOR_ROUNDING, sizes)
         advance("sharpening rows", rows.stop, pattern.n)
-    if pattern.k == 1:  # no ratio can suffer, and rows that need less get room for rounding
+    if pattern.k == 1:  # no ratio can suffer, so all rows get the largest
         products[:] = max(products.max(), _proved_sharpness(pattern.n_keys, width, accuracy))
     queries = products[:, None] * directions + smallest
     largest = max(float(np.abs(queries[first : first + step] @ keys.T).max()) for first in range(0, pattern.n, step))
-    return Factors(
-        queries, keys, {"needed_width": needed, "largest_logit": largest, "sharpness": float(products.max())}
-    )
+    notes = {"needed_width": needed, "largest_logit": largest, "sharpness": float(products.max())}
+    return Factors(queries, keys, notes)
 
 
 def _proved_sharpness(n_keys: int, width: int, accuracy: Accuracy) -> float:
-    """What every row of one key is proved to be served with, also where numbers of half precision are rounded."""
+    """Return the sharpness that is proved to serve every row of one key, rounding of half precision included."""
     proof = universality(n_keys, 1, 1.0, accuracy, width)
     return proof.sizes[0].sharpness if proof.proved else 0.0
 
 
-def _polynomials(pattern: Pattern, width: int) -> Float[np.ndarray, "row width"]:
-    """Coefficients of P for every row.
+def _polynomials(pattern: Pattern, width: int) -> QueryArray:
+    """Return the coefficients of P for every row.
 
     With w = e^(it) and u_i = e^(i z_i): 2 sin((t - z) / 2) = (w - u) / (i sqrt(w u)), so the product of 2g factors is
     (-1)^g w^(-g) prod u_i^(-1/2) prod (w - u_i). If a_h is its coefficient of w^h, P has 2 Re a_h at cos ht and
@@ -148,14 +148,12 @@ def _first_zero(pattern: Pattern, row: int) -> int:
 
 
 def _sharpness(
-    pattern: Pattern,
-    rows: slice,
-    smallest: Float[np.ndarray, "some_rows key"],
-    leak: float,
-    rounding: Float[np.ndarray, "some_rows key"],
+    pattern: Pattern, rows: slice, smallest: RowsByKeys, leak: float, rounding: RowsByKeys
 ) -> Float[np.ndarray, " some_rows"]:
-    """b of the derivation for some rows. |P| comes from its factors: near its zeros coefficients would cancel. What
-    `rounding` can do to each logit at b = 1 is taken from it."""
+    """Return b of the derivation for some rows. |P| is the product of its factors: near zeros coefficients cancel.
+
+    `rounding`, the bound for each logit at b = 1, is subtracted from |P|.
+    """
     n_keys = pattern.n_keys
     steps = np.arange(-n_keys, n_keys)
     factor = 2 * np.abs(np.sin(np.pi * steps / n_keys))
@@ -168,7 +166,7 @@ def _sharpness(
             depth[place] *= factor[n_keys - zero : 2 * n_keys - zero]
     hidden = np.arange(n_keys) >= pattern.visible[rows, None]
     left = depth - rounding - np.where(on, rounding, 0.0).max(axis=1, keepdims=True)
-    depth = np.where(left > LEAST_LEFT * depth, left, depth)  # where rounding eats all of it, no b helps
+    depth = np.where(left > LEAST_LEFT * depth, left, depth)  # if rounding exceeds it, no b helps
     level = np.where(on, smallest, -np.inf)
     shift = level.max(axis=1, keepdims=True)
     shift += np.log(np.exp(level - shift).sum(axis=1, keepdims=True))
@@ -190,9 +188,9 @@ def _sharpness(
 
 
 def largest_n(dtype: Dtype, k: int, seed: int = 0, most: int = 4096) -> int:
-    """The largest n, by doubling and halving, whose union of k permutations is certified at width 2k in `dtype`.
+    """Return the largest n, by doubling and halving, whose union of k permutations is certified at width 2k.
 
-    Measured, not proved: rounding is no smooth function of n, and a lucky larger n may exist.
+    Measured, not proved: rounding is not smooth in n, and a larger n may pass by luck.
     """
     accuracy = Accuracy(dtype=dtype)
 

@@ -7,10 +7,10 @@ Derivation. Let key j lie at x_j in the plane and be (x_j, |x_j|^2), and let a q
 a query attends to the keys that are nearest to its centre c. For a row with the keys a, b let c be their middle. Both
 are equally near, and any other key x is farther by |x - c|^2 - |a - c|^2 = (x - a) . (x - b). On the points of the unit
 grid, with a and b neighbours, that is at least 1 for every other point: 1 for the four points beside the pair, 2 for
-the two that continue it. So *every* way of laying the keys on different points of the grid does in which the two keys
-of each row are neighbours; for a row of one key, c is that key and every other is farther by 1.
+the two that continue it. So *every* layout of the keys on different grid points works in which the two keys of each row
+are neighbours; for a row of one key, c is that key and every other is farther by 1.
 
-Where no key has more than two partners the keys are paths and cycles (`patterns.chains`), and these can be laid. A
+Where no key has more than two partners the keys are paths and cycles (`chains`), and these can be laid out. A
 closed walk on the grid has an even length. A long one is a comb: t teeth of two columns each over a bottom row of 2 t
 points, along which the walk returns; its length is 2 t + 2 (h_1 + .. + h_t) with teeth of any heights h_i >= 1, so
 every even length from 4 is had. An odd one is the even one before it and one point more, one below the middle of the
@@ -20,7 +20,7 @@ no higher than about sqrt(n) fill a square of area n, so |x|^2 <= n / 2 and logi
 
 The queries. With w = ln(A_a / A_b), moving c by (a - b) w / (2 b |a - b|^2) gives the two keys their proportion, for
 every b. b is then the smallest, row by row, at which the row leaks half of what is asked, by Newton's method on a
-convex function (`solvers.settling`), over the keys less than REACH away: from there on a key weighs less than
+convex function, over the keys less than REACH away: from there on a key weighs less than
 exp(-30) for b >= 4. Keys are halves and quarters of whole numbers, and b sqrt(width), which queries carry, is made a
 multiple of a half: only the tilt towards the stronger key is no short number, and `heads.rounding` makes it one where
 logits are so large that sums would round (n = 16,384 in float32).
@@ -61,7 +61,7 @@ Point = tuple[float, float]
 def paraboloid(
     pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
 ) -> Factors:
-    """Nothing is random. Coordinates beyond the third stay 0."""
+    """Return the head of the derivation. Nothing is random; coordinates beyond the third stay 0."""
     if width < WIDTH:
         raise RefusalError(f"The paraboloid has width {WIDTH}, not {width}: ask for {WIDTH}, or use joint.")
     parts = chains(pattern)
@@ -71,7 +71,7 @@ def paraboloid(
         )
     places = laid(parts, pattern.n_keys)
     advance("keys are laid", 1, 2)
-    # the smallest logits, wherever the grid began; whole steps, so that short numbers stay short
+    # Centred for small logits; by whole steps, so that short numbers stay short.
     places -= np.round((places.max(axis=0) + places.min(axis=0)) / 2)
     queries, sharpness = _queries(pattern, places, accuracy, math.sqrt(width))
     keys = np.zeros((pattern.n_keys, width))
@@ -82,21 +82,21 @@ def paraboloid(
 
 
 def laid(parts: Sequence[Chain], n_keys: int) -> Float[np.ndarray, "key 2"]:
-    """A place in the plane for every key: chains in strips of two columns, one over the other, long ones as combs."""
+    """Return a place in the plane for every key: chains in strips of two columns, stacked, long ones as combs."""
     height = max(2, math.isqrt(n_keys))
     places = np.zeros((n_keys, 2))
     column, floor = 0, 0
     for part in sorted(parts, key=len, reverse=True):
         odd = part.closed and len(part) % 2 == 1
         even = len(part) - odd
-        # no tooth without a height: 2 t points of the bottom row and 2 t above it, at least
+        # Every tooth has a height: at least 2 t points in the bottom row and 2 t above it.
         teeth = max(1, min(math.ceil(even / (2 * height)), (even + even % 2) // 4))
         tall = math.ceil(even / (2 * teeth))
         if teeth > 1 or floor + odd + tall > height:
             column, floor = column + 2 * (floor > 0), 0
         walk = list(_comb(even, teeth))
         points = [(x + column, y + floor + odd) for x, y in walk]
-        if odd:  # below the edge with which the walk ends, where it closes
+        if odd:  # below the edge that closes the walk
             (x, y), (other, _) = points[-1], points[0]
             points.append(((x + other) / 2, y - 1))
         places[list(part.keys)] = points
@@ -108,12 +108,14 @@ def laid(parts: Sequence[Chain], n_keys: int) -> Float[np.ndarray, "key 2"]:
 
 
 def _comb(length: int, teeth: int) -> Iterator[Point]:
-    """A walk of `length` points from (0, 0): up and down every tooth, and back along the bottom row, so that its last
-    point is (1, 0) and, where the length is even, beside the first. An odd walk (a path) lacks the point before."""
+    """Yield a walk of `length` points from (0, 0): up and down every tooth, and back along the bottom row.
+
+    The last point of an even walk is (1, 0), beside the first. An odd walk (a path) stops one point earlier.
+    """
     if length == 1:
         yield 0.0, 0.0
         return
-    above = (length + length % 2) // 2 - teeth  # what all teeth have over the bottom row, in each of their columns
+    above = (length + length % 2) // 2 - teeth  # points above the bottom row, in each column of all teeth
     heights = [above // teeth + (tooth < above % teeth) for tooth in range(teeth)]
     walk: list[Point] = [(0.0, 0.0)]
     for tooth, tall in enumerate(heights):
@@ -126,7 +128,7 @@ def _comb(length: int, teeth: int) -> Iterator[Point]:
 def _queries(
     pattern: Pattern, places: Float[np.ndarray, "key 2"], accuracy: Accuracy, carried: float
 ) -> tuple[Float[np.ndarray, "row 3"], Float[np.ndarray, " row"]]:
-    """b (2c, -1) of the derivation, and b, row by row."""
+    """Return b (2c, -1) of the derivation, and b, row by row."""
     from scipy.spatial import cKDTree
 
     support, weights, _ = pattern.padded()
@@ -134,15 +136,14 @@ def _queries(
     first, last = places[support[:, 0]], places[support[:, -1]]
     between, ratio = first - last, np.where(two, np.log(weights[:, 0]) - np.log(weights[:, -1]), 0.0)
     middle = (first + last) / 2
-    # 2 b c = 2 b middle + tilt: what moves the centre does not depend on b
+    # 2 b c = 2 b middle + tilt: the tilt does not depend on b.
     tilt = between * (ratio / np.maximum((between**2).sum(axis=1), 1e-12))[:, None]
     near = cKDTree(places).query_ball_point(middle, REACH)
-    rows = np.repeat(np.arange(pattern.n), [len(one) for one in near])
-    keys = np.concatenate([np.asarray(one, dtype=np.int64) for one in near])
-    off = keys != support[rows, 0]
-    off &= keys != support[rows, -1]
+    rows = np.repeat(np.arange(pattern.n), [len(keys) for keys in near])
+    keys = np.concatenate([np.asarray(keys, dtype=np.int64) for keys in near])
+    off = (keys != support[rows, 0]) & (keys != support[rows, -1])
     rows, keys = rows[off], keys[off]
-    # how far a key lies below the pair for b = 1, and what the tilt gives it beside the pair's own mass
+    # How far a key lies below the pair for b = 1, and what the tilt adds, relative to the pair's own mass.
     depth = ((places[keys] - middle[rows]) ** 2).sum(axis=1) - ((first - middle) ** 2).sum(axis=1)[rows]
     on = np.stack([(tilt * (end - middle)).sum(axis=1) for end in (first, last)], axis=1)
     mass = np.logaddexp(on[:, 0], np.where(two, on[:, 1], -np.inf))

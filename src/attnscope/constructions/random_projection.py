@@ -14,8 +14,8 @@ Ratios decide the theorem's width: a logit must be within delta of its target. T
 head removes that part, so the width at which a *finished* head passes is far smaller; `*_as_drawn` in the notes is the
 theorem's own object.
 
-Where B falls apart into blocks that share no row and no column (permutations, block patterns), each block has its own
-small decomposition, and together they are one of B.
+Where B falls apart into blocks that share no row and no column (permutations, block patterns), each block is decomposed
+on its own, and together they decompose B.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from scipy.sparse import block_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
@@ -32,16 +32,25 @@ from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy, Factors
 from attnscope.heads.pattern import Pattern
-from attnscope.heads.solvers.projection import Pair, Target, as_drawn, gaussian, redraw, target, theorem_notes
+from attnscope.heads.solvers.projection import (
+    Pair,
+    Projection,
+    Target,
+    as_drawn,
+    gaussian,
+    redraw,
+    target,
+    theorem_notes,
+)
 from attnscope.heads.solvers.theorem import Theorem, exact_tail_width, theorem_width
 
-LARGEST_BLOCK = 4096  # a dense decomposition takes about a minute here, and grows with the cube
+LARGEST_BLOCK = 4096  # a dense decomposition takes about a minute, and grows with the cube
 
 __all__ = ["Drawing", "Theorem", "random_projection", "success_rate", "theorem_for", "theorem_width"]
 
 
 def theorem_for(pattern: Pattern, accuracy: Accuracy) -> Theorem:
-    """The theorem's width for this pattern, with its own k, spread and e2."""
+    """Return the theorem's width for this pattern, with its own k, spread and e2."""
     k = math.sqrt(pattern.k * pattern.k_columns)
     size = math.ceil(math.sqrt(pattern.n * pattern.n_keys))
     return theorem_width(size, k, pattern.spread, accuracy.ratio_error, target(pattern, accuracy).zero_ratio)
@@ -58,8 +67,6 @@ def random_projection(
     pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
 ) -> Factors:
     """Queries U S^1/2 G and keys V S^1/2 G, the first of at most ten draws whose finished head is certified."""
-    if width < 1:
-        raise RefusalError("A head needs a width of at least 1: ask for more.")
     wanted = target(pattern, accuracy)
     split = Split(wanted)
     factors, facts = redraw(split.project, split.rank, pattern, width, accuracy, rng, advance)
@@ -70,32 +77,30 @@ def random_projection(
 
 
 def success_rate(pattern: Pattern, width: int, accuracy: Accuracy, draws: int, rng: np.random.Generator) -> float:
-    """Share of draws that meet the theorem's two conditions as drawn: e1 on the support, e2 for the zeros."""
+    """Return the share of draws that meet the theorem's two conditions: e1 on the support, e2 for the zeros."""
     drawing = Drawing(pattern, accuracy)
     return sum(drawing.succeeds(width, rng) for _ in range(draws)) / draws
 
 
 class Drawing:
-    """Draws for one pattern, at any width: the decomposition, which takes longest, is made once."""
+    """Draws for one pattern at any width. The slow decomposition is made once."""
 
     def __init__(self, pattern: Pattern, accuracy: Accuracy) -> None:
         self.pattern, self.accuracy, self.wanted = pattern, accuracy, target(pattern, accuracy)
         self.split = Split(self.wanted)
 
     def succeeds(self, width: int, rng: np.random.Generator) -> bool:
-        """Whether a fresh draw meets both conditions."""
+        """Return whether a fresh draw meets both conditions."""
         pair = self.split.project(gaussian(self.split.rank, width, rng))
         drawn = as_drawn(pair, self.pattern, self.accuracy)
         return drawn.ratio_error <= self.accuracy.ratio_error and drawn.zero_ratio <= self.wanted.zero_ratio
 
     def half_succeed(self, width: int, draws: int, rng: np.random.Generator) -> bool:
-        """Whether at least half of so many draws succeed: no further draw is made once that is decided."""
-        good = bad = 0
-        while 2 * good < draws and 2 * bad <= draws:
-            if self.succeeds(width, rng):
-                good += 1
-            else:
-                bad += 1
+        """Return whether at least half of the draws succeed; stop drawing once that is decided."""
+        good = made = 0
+        while 2 * good < draws and 2 * (made - good) <= draws:
+            good += self.succeeds(width, rng)
+            made += 1
         return 2 * good >= draws
 
 
@@ -108,7 +113,7 @@ class Split:
         self.norm = max(float((left**2).sum(axis=0).max()) for _, left, _, _ in self.blocks)
         self.rank = sum(left.shape[1] for _, left, _, _ in self.blocks)
 
-    def project(self, projection: Float[np.ndarray, "rank columns"]) -> Pair:
+    def project(self, projection: Projection) -> Pair:
         queries, keys = (np.zeros((size, projection.shape[1])) for size in self.shape)
         first = 0
         for rows, left, columns, right in self.blocks:
@@ -119,7 +124,7 @@ class Split:
 
 
 def _blocks(logits: csr_array) -> list[tuple[Int[np.ndarray, " row"], Int[np.ndarray, " column"]]]:
-    """Rows and columns of the connected components of the bipartite graph; columns nobody looks at are left out."""
+    """Return rows and columns of the connected components of the bipartite graph, without unused columns."""
     n = logits.shape[0]
     count, label = connected_components(block_array([[None, logits], [logits.T, None]]), directed=False)
     order = np.argsort(label, kind="stable")

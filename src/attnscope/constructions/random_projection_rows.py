@@ -6,7 +6,7 @@ so t = delta / (sqrt(k) beta) keeps every logit within delta, and d >= 4 ln(8 n^
 delta^2) is enough: k where the paper has k^2, no decomposition, and columns may be as full as they like (sinks). QED
 
 The ratios on the support are the expensive part of that width. Left to the exact-ratio step that finishes every head,
-only the leak is left to pay for, and the width falls from 10^5 to 10^2.
+only the leak remains, and the width falls from 10^5 to 10^2.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from jaxtyping import Float
 
 from attnscope.core.construction import construction
-from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
 from attnscope.heads.accuracy import Accuracy, Factors
 from attnscope.heads.pattern import Pattern
-from attnscope.heads.solvers.projection import Pair, redraw, target, theorem_notes
+from attnscope.heads.solvers.projection import Pair, Projection, redraw, target, theorem_notes
 from attnscope.heads.solvers.theorem import theorem_width_rows
 
 
@@ -36,11 +34,9 @@ def random_projection_rows(
     pattern: Pattern, width: int, accuracy: Accuracy, rng: np.random.Generator, advance: Advance = silent
 ) -> Factors:
     """Queries B G and keys G, the first of at most ten draws whose finished head is certified."""
-    if width < 1:
-        raise RefusalError("A head needs a width of at least 1: ask for more.")
     wanted = target(pattern, accuracy)
 
-    def project(projection: Float[np.ndarray, "rank columns"]) -> Pair:
+    def project(projection: Projection) -> Pair:
         return np.asarray(wanted.logits @ projection), projection
 
     factors, facts = redraw(project, pattern.n_keys, pattern, width, accuracy, rng, advance)

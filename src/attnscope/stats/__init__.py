@@ -1,4 +1,4 @@
-"""Mergeable statistics: one pass, many shards, any order, and the very same numbers. numpy only."""
+"""Mergeable statistics: one pass, many shards, any order, the same numbers to the bit. numpy only."""
 
 from attnscope.stats.moments import Moments
 from attnscope.stats.peak import Peak

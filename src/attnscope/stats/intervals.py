@@ -1,16 +1,20 @@
-"""How far a mean difference can be trusted: Student's interval over pairs, with the text as what was drawn.
+"""Confidence intervals of means: Student's over pairs, with texts as independent draws, and the bootstrap.
 
-Two models are asked about the same sequences, so what counts is d_i, the difference on sequence i. Pairing takes out
-what makes one text harder than another, which is far larger than what a remedy does.
+Two models read the same sequences, so d_i, the difference on sequence i, is what counts. Pairing removes what makes one
+text harder than another, which is far larger than the effect of a remedy.
 
 Sequences that were cut from one text are not independent: a name that one model knows better comes up in all of them.
-What was drawn at random are texts, and so the spread is taken over texts (Liang and Zeger 1986, the robust variance of
-a clustered mean). With n sequences from g texts, and r_k the sum of d_i - mean(d) over text k,
+Texts are drawn at random, so the spread is taken over texts (Liang and Zeger 1986, the robust variance of a clustered
+mean). With n sequences from g texts, and r_k the sum of d_i - mean(d) over text k,
 
     mean(d) +- t_{g-1, 0.975} sqrt(g / (g - 1) * sum_k r_k^2) / n
 
-which is Student's paired interval where every sequence is a text of its own. It speaks of these two models on other
-text of the same kind. What another seed of the same training would have made is not in it.
+which is Student's paired interval if every sequence is a text of its own. It is about these two models on other text of
+the same kind. The variation between training seeds is not included.
+
+The bootstrap draws the same number of texts again and again from those that were seen. The interval of a mean holds the
+middle 95% of the means of these draws. It only assumes that draws are independent: texts that were cut from one
+document are drawn together (`groups`). It is too narrow with few texts (below ten or so).
 """
 
 from __future__ import annotations
@@ -22,20 +26,17 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-# How far means can be trusted, by drawing the same number of texts again and again from those that were seen.
-#
-# The interval of one mean holds the middle 95% of the means of these draws. It assumes nothing of how the numbers are
-# spread, but that what is drawn is independent: texts that were cut from one document are drawn together (`groups`). It
-# is too narrow where there are few (below ten or so).
-
 DRAWS = 2000
 LEVEL = 0.95
+GroupSums = Float[np.ndarray, "group number"]
+GroupSizes = Float[np.ndarray, " group"]
+Signs = Float[np.ndarray, "draw group"]
 
 
 def bootstrap_mean(
     values: Sequence[float], seed: int = 0, groups: Sequence[int] | None = None
 ) -> tuple[float, float, float]:
-    """The mean, and the ends of its interval; both ends are the mean where there is one value."""
+    """Return the mean and the ends of its interval; with one value both ends are the mean."""
     sums, sizes = _grouped(np.asarray(values, dtype=np.float64)[:, None], groups)
     drawn = _draws(len(sums), seed)
     means = sums[drawn, 0].sum(1) / sizes[drawn].sum(1)
@@ -46,34 +47,34 @@ def bootstrap_mean(
 def simultaneous_differences(
     values: Sequence[Sequence[float]], seed: int = 0, groups: Sequence[int] | None = None
 ) -> tuple[Float[np.ndarray, "one one"], Float[np.ndarray, "one one"]]:
-    """Differences of the means of every two rows, and how far each may be off so that *all* of them hold together.
+    """Return differences of the means of every two rows, and how far each may be off so that *all* hold together.
 
-    Rows are methods and columns the same texts. What makes a text hard is the same for all of them, so the difference D
-    of two rows is taken text by text, and t = mean D / s with s its standard error. Among 36 such differences two are
-    beyond their own 95% interval by chance alone. So signs are drawn for the texts, the same for all pairs, as if no
+    Rows are methods and columns the same texts. A hard text is hard for all methods, so the difference D of two rows is
+    taken text by text, and t = mean D / s with s its standard error. Among 36 such differences two are beyond their own
+    95% interval by chance alone. So signs are drawn for the texts, the same for all pairs, as if no
     method were better than another (the paired bootstrap with random signs: Liu 1988; by groups: Cameron, Gelbach and
     Miller 2008); of every draw the largest |t| of all pairs is kept, and its 95% point c widens every interval to mean
-    D -+ c s (max-t: Westfall and Young 1993). All of them hold together in 95 of 100 experiments, whatever depends on
-    whatever. Drawing texts with replacement does not: with 16 texts of nine equal methods it was wrong in
+    D -+ c s (max-t: Westfall and Young 1993). All hold together in 95 of 100 experiments, whatever the dependence.
+    Drawing texts with replacement does not: with 16 texts of nine equal methods it was wrong in
     24 of 100, the signs in 7.
 
-    With five texts or fewer all signs are equal in more than 5 of 100 draws, and nothing can be told.
+    With five texts or fewer all signs are equal in more than 5 of 100 draws, and nothing can be concluded.
     """
     sums, sizes = _grouped(np.asarray(values, dtype=np.float64).T, groups)
-    one = sums.shape[1]
-    apart = (sums[:, :, None] - sums[:, None, :]).reshape(len(sums), -1)
-    mean, off = simultaneous_means(apart, sizes, seed)
-    return mean.reshape(one, one), off.reshape(one, one)
+    methods = sums.shape[1]
+    differences = (sums[:, :, None] - sums[:, None, :]).reshape(len(sums), -1)
+    mean, off = simultaneous_means(differences, sizes, seed)
+    return mean.reshape(methods, methods), off.reshape(methods, methods)
 
 
 def simultaneous_means(
-    sums: Float[np.ndarray, "group number"], sizes: Float[np.ndarray, " group"], seed: int = 0
+    sums: GroupSums, sizes: GroupSizes, seed: int = 0
 ) -> tuple[Float[np.ndarray, " number"], Float[np.ndarray, " number"]]:
-    """Means of many numbers, from their sums over groups of `sizes`, and how far each may be off so that all of them
-    hold together in 95 of 100 experiments: by signs, as above. Infinite with five groups or fewer.
+    """Return means of many numbers, from their sums over groups of `sizes`, and how far each may be off.
 
-    Under a draw of signs e_g the numbers that are zero on average are spread as they were, so that no draw says more
-    often than 5 of 100 that one of them is not; what the others do can only make c larger.
+    All hold together in 95 of 100 experiments: by signs, as above. Infinite with five groups or fewer. Under a draw of
+    signs e_g the numbers that are zero on average have the same distribution, so at most 5 of 100 draws call one of
+    them different from zero; the other numbers can only make c larger.
     """
     count = len(sums)
     signs = _signs(count, seed)
@@ -84,20 +85,20 @@ def simultaneous_means(
     return total / sizes.sum(), np.full_like(error, np.inf) if few else reach * error
 
 
-def _signs(count: int, seed: int) -> Float[np.ndarray, "draw group"]:
-    """All of them where they are few (the first stays: turned around they give the same |t|), or DRAWS of them."""
+def _signs(count: int, seed: int) -> Signs:
+    """Return all sign vectors if they are few (up to a global sign, which leaves |t| alone), else DRAWS of them."""
     if 2 ** (count - 1) <= DRAWS:
         bits = np.arange(2 ** (count - 1))[:, None] >> np.arange(count) & 1
         return 1.0 - 2.0 * bits
     return np.random.default_rng(seed).choice([-1.0, 1.0], size=(DRAWS, count))
 
 
-def _spread(
-    sums: Float[np.ndarray, "group number"], sizes: Float[np.ndarray, " group"], signs: Float[np.ndarray, "draw group"]
-) -> Float[np.ndarray, "draw number"]:
-    """The variance of a sum over G groups with these signs: G / (G - 1) * sum_g (e_g S_g - n_g m)^2 with m the mean of
-    a single one (Liang and Zeger 1986). A large group is expected to have a large sum: S_g less the mean *group* would
-    call that spread."""
+def _spread(sums: GroupSums, sizes: GroupSizes, signs: Signs) -> Float[np.ndarray, "draw number"]:
+    """Return the variance of a sum over G groups with these signs: G / (G - 1) * sum_g (e_g S_g - n_g m)^2.
+
+    m is the mean of a single number (Liang and Zeger 1986). A large group is expected to have a large sum; S_g minus
+    the mean *group* would count that as spread.
+    """
     count = len(sums)
     mean = signs @ sums / sizes.sum()
     squares = np.square(sums).sum(0) - 2 * mean * (signs @ (sums * sizes[:, None])) + mean**2 * np.square(sizes).sum()
@@ -105,12 +106,10 @@ def _spread(
     return found
 
 
-def _t(
-    sums: Float[np.ndarray, "group number"], sizes: Float[np.ndarray, " group"], signs: Float[np.ndarray, "draw group"]
-) -> Float[np.ndarray, "draw number"]:
-    """|t| of the sum with these signs; infinite where there is no spread, 0 where all is 0."""
+def _t(sums: GroupSums, sizes: GroupSizes, signs: Signs) -> Float[np.ndarray, "draw number"]:
+    """Return |t| of the sum with these signs; infinite without spread, 0 if all numbers are 0."""
     squares, total, spread = np.square(sums).sum(0), signs @ sums, _spread(sums, sizes, signs)
-    # What cancels to rounding is no spread: all numbers are the same.
+    # A spread at rounding level counts as 0: all numbers are the same.
     known = spread > 1e-12 * squares
     otherwise = np.where(squares > 0, np.inf, 0.0) + 0 * total
     found: np.ndarray = np.divide(np.abs(total), np.sqrt(spread), out=otherwise, where=known)
@@ -119,8 +118,8 @@ def _t(
 
 def _grouped(
     values: Float[np.ndarray, "text one"], groups: Sequence[int] | None
-) -> tuple[Float[np.ndarray, "group one"], Float[np.ndarray, " group"]]:
-    """Sums over what is drawn together, and how many that are."""
+) -> tuple[Float[np.ndarray, "group one"], GroupSizes]:
+    """Return the sums over groups, and the sizes of groups."""
     if groups is None:
         return values, np.ones(len(values))
     _, number = np.unique(np.asarray(groups), return_inverse=True)
@@ -135,8 +134,7 @@ def _draws(count: int, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over `n` sequences from `texts` texts and its 95% interval; infinite ends where a single text says
-    nothing of the spread."""
+    """A mean over `n` sequences from `texts` texts and its 95% interval, which is infinite for a single text."""
 
     mean: float
     low: float
@@ -146,18 +144,18 @@ class Interval:
 
     @property
     def sure(self) -> bool:
-        """Whether zero is outside: a difference that chance alone would seldom make."""
+        """Whether zero is outside the interval."""
         return self.low > 0 or self.high < 0
 
 
 def paired_interval(before: Sequence[float], after: Sequence[float], texts: Sequence[Hashable] = ()) -> Interval:
-    """The mean of `after - before` with its interval; `texts` says what each was cut from, if not each from its own."""
-    apart = [b - a for a, b in zip(before, after, strict=True)]
-    n = len(apart)
-    mean = math.fsum(apart) / n
+    """Return the mean of `after - before` with its interval. `texts` names the text of each; default: one text each."""
+    differences = [b - a for a, b in zip(before, after, strict=True)]
+    n = len(differences)
+    mean = math.fsum(differences) / n
     rest: dict[Hashable, list[float]] = {}
-    for text, one in zip(texts or range(n), apart, strict=True):
-        rest.setdefault(text, []).append(one - mean)
+    for text, difference in zip(texts or range(n), differences, strict=True):
+        rest.setdefault(text, []).append(difference - mean)
     drawn = len(rest)
     if drawn < 2:
         return Interval(mean, -math.inf, math.inf, n, drawn)
@@ -167,7 +165,7 @@ def paired_interval(before: Sequence[float], after: Sequence[float], texts: Sequ
 
 
 def student(freedom: int) -> float:
-    """The 97.5% quantile of Student's distribution."""
+    """Return the 97.5% quantile of Student's distribution."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.5 + LEVEL / 2))

@@ -1,7 +1,7 @@
 """Count, mean, spread, smallest and largest of many numbers, for a whole vector of heads at once.
 
-Merging is exact (see `exact`): batches, shards and resumed runs give the same mean and variance to the last
-bit. NaN and infinity are counted and left out, so that one broken sequence cannot hide the others.
+Merging is exact (see `exact`): batches, shards and resumed runs give the same mean and variance to the last bit. NaN
+and infinity are counted and ignored, so that one broken sequence cannot hide the others.
 """
 
 from __future__ import annotations
@@ -16,18 +16,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from attnscope.core.errors import RefusalError
-from attnscope.stats.exact import (
-    UNIT,
-    counts_from_json,
-    counts_to_json,
-    exact_sums,
-    floats_from_json,
-    floats_to_json,
-    from_text,
-    integers,
-    ratio,
-    to_text,
-)
+from attnscope.stats import exact
+from attnscope.stats.exact import UNIT, integers, ratio
 
 Shape = tuple[int, ...]
 
@@ -53,7 +43,7 @@ class Moments:
         flat = values.astype(np.float64).reshape(len(values), math.prod(shape)) + 0.0  # -0.0 becomes 0.0
         finite = np.isfinite(flat)
         kept = np.where(finite, flat, 0.0)
-        totals, squares = exact_sums(kept)
+        totals, squares = exact.exact_sums(kept)
         count = finite.sum(axis=0).astype(np.int64)
         return cls(
             count=count.reshape(shape),
@@ -69,17 +59,9 @@ class Moments:
         return self.count.shape
 
     def part(self, number: int) -> Moments:
-        """One entry along the first axis."""
-        shape = self.shape[1:]
-        one = slice(number, number + 1)
-        return Moments(
-            count=self.count[one].reshape(shape),
-            nonfinite=self.nonfinite[one].reshape(shape),
-            total=self.total[one].reshape(shape),
-            squares=self.squares[one].reshape(shape),
-            minimum=self.minimum[one].reshape(shape),
-            maximum=self.maximum[one].reshape(shape),
-        )
+        """Return one entry along the first axis."""
+        cell, shape = slice(number, number + 1), self.shape[1:]
+        return Moments(*(getattr(self, name)[cell].reshape(shape) for name in self.__dataclass_fields__))
 
     def merge(self, other: Moments) -> Moments:
         return Moments(
@@ -103,8 +85,8 @@ class Moments:
         triples = list(zip(self.total.flat, self.squares.flat, self.count.flat, strict=True))
         spreads = [int(n) * q - t * t for t, q, n in triples]
         if any(n and spread < 0 for spread, (_, _, n) in zip(spreads, triples, strict=True)):
-            # Cauchy and Schwarz forbid it: such sums were not read off any numbers. Looked at here and not where files
-            # are read, since merging thousands of shards multiplies nothing.
+            # Cauchy and Schwarz forbid it: no numbers have such sums. Checked here and not when files are read, because
+            # merging thousands of shards should not multiply anything.
             raise RefusalError("Sums of a survey do not fit its counts: the file was changed by hand; scan again.")
         return self._array([ratio(a, int(n) ** 2 << 2 * UNIT) for a, (_, _, n) in zip(spreads, triples, strict=True)])
 
@@ -122,21 +104,21 @@ class Moments:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "count": counts_to_json(self.count),
-            "nonfinite": counts_to_json(self.nonfinite),
-            "total": [to_text(n) for n in self.total.flat],
-            "squares": [to_text(n) for n in self.squares.flat],
-            "min": floats_to_json(self.minimum),
-            "max": floats_to_json(self.maximum),
+            "count": exact.counts_to_json(self.count),
+            "nonfinite": exact.counts_to_json(self.nonfinite),
+            "total": [exact.to_text(n) for n in self.total.flat],
+            "squares": [exact.to_text(n) for n in self.squares.flat],
+            "min": exact.floats_to_json(self.minimum),
+            "max": exact.floats_to_json(self.maximum),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], shape: Shape) -> Moments:
         return cls(
-            count=counts_from_json(data["count"], shape),
-            nonfinite=counts_from_json(data["nonfinite"], shape),
-            total=integers([from_text(t) for t in data["total"]], shape),
-            squares=integers([from_text(t) for t in data["squares"]], shape),
-            minimum=floats_from_json(data["min"], shape),
-            maximum=floats_from_json(data["max"], shape),
+            count=exact.counts_from_json(data["count"], shape),
+            nonfinite=exact.counts_from_json(data["nonfinite"], shape),
+            total=integers([exact.from_text(t) for t in data["total"]], shape),
+            squares=integers([exact.from_text(t) for t in data["squares"]], shape),
+            minimum=exact.floats_from_json(data["min"], shape),
+            maximum=exact.floats_from_json(data["max"], shape),
         )

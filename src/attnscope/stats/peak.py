@@ -1,6 +1,6 @@
 """The largest value seen and where: token, channel, key, sample. Merging keeps one winner, in any order.
 
-Ties go to the smallest labels (in the order of their names), so that the winner never depends on who came first.
+Ties go to the smallest labels (in the order of their names), so the winner does not depend on the order of merging.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOWHERE = -1
 
 @dataclass(frozen=True, eq=False)
 class Peak:
-    """`value` is -inf and labels are -1 where nothing was seen."""
+    """`value` is -inf and labels are -1 for a cell without values."""
 
     value: NDArray[np.float64]
     where: dict[str, NDArray[np.int64]]
@@ -35,7 +35,7 @@ class Peak:
     def of(
         cls, values: Float[np.ndarray, " batch *shape"], where: Mapping[str, Int[np.ndarray, " batch *shape"]]
     ) -> Peak:
-        """The largest finite value over the batch. Labels have the shape of the values."""
+        """Return the largest finite value over the batch. Labels have the shape of the values."""
         shape = values.shape[1:]
         if not len(values):
             return cls.empty(shape)
@@ -43,7 +43,7 @@ class Peak:
         flat = np.where(np.isfinite(flat), flat, -np.inf) + 0.0  # -0.0 becomes 0.0
         value = flat.max(axis=0)
         tied = flat == value
-        if np.count_nonzero(tied) == len(value):  # one winner each, as nearly always: nothing to decide
+        if np.count_nonzero(tied) == len(value):  # no ties, the usual case
             row, column = flat.argmax(axis=0), np.arange(len(value))
             seen = ~np.isneginf(value)
             labels = {n: np.broadcast_to(where[n], values.shape).reshape(flat.shape) for n in sorted(where)}
@@ -62,14 +62,13 @@ class Peak:
         return self.value.shape
 
     def part(self, number: int) -> Peak:
-        """One entry along the first axis."""
-        one, shape = slice(number, number + 1), self.shape[1:]
-        return Peak(
-            self.value[one].reshape(shape), {name: label[one].reshape(shape) for name, label in self.where.items()}
-        )
+        """Return one entry along the first axis."""
+        cell, shape = slice(number, number + 1), self.shape[1:]
+        where = {name: label[cell].reshape(shape) for name, label in self.where.items()}
+        return Peak(self.value[cell].reshape(shape), where)
 
     def merge(self, other: Peak) -> Peak:
-        """A name that one side lacks counts as -1 there."""
+        """Merge two peaks. A label that one side lacks counts as -1 there."""
         if self.shape != other.shape:
             raise ValueError(f"peaks of shape {self.shape} and {other.shape} do not merge")
         nowhere = np.full(self.shape, NOWHERE, np.int64)
@@ -85,7 +84,7 @@ class Peak:
         return Peak(np.where(wins, other.value, self.value), where)
 
     def places(self) -> list[dict[str, int] | None]:
-        """Per cell, in flat order: the labels of its peak; None where nothing was seen or no label is known."""
+        """Return the labels of each cell's peak, in flat order; None for a cell without values or labels."""
         rows = []
         for cell, value in enumerate(self.value.flat):
             known = {n: int(label.flat[cell]) for n, label in self.where.items() if label.flat[cell] != NOWHERE}

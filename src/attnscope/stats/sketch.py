@@ -1,16 +1,15 @@
-"""Quantiles of many numbers in little room, with a stated relative error, merged exactly.
+"""Quantiles of many numbers in little memory, with a stated relative error, merged exactly.
 
-The idea of DDSketch (Masson, Rim, Lee 2019, arXiv:1908.10693): count values in buckets whose width grows with
-the value, so that any quantile is known to a fixed relative error. Its logarithmic buckets are replaced here
-by their piecewise linear form, which is nothing but the first bits of the float itself: sign, exponent and 6
-bits of mantissa. Every power of two is cut into 64 equal buckets, so a bucket [a, a + w) has w <= a/64, and
-its middle is within a/128 of everything in it:
+The idea of DDSketch (Masson, Rim, Lee 2019, arXiv:1908.10693): count values in buckets whose width grows with the
+value, so that any quantile is known to a fixed relative error. Its logarithmic buckets are replaced here by their
+piecewise linear form, the first bits of the float itself: sign, exponent and 6 bits of mantissa. Every power of two is
+cut into 64 equal buckets, so a bucket [a, a + w) has w <= a/64, and its middle is within a/128 of everything in it:
 
     |estimate - true| <= |true| / 128 < 0.8 %       for every quantile
 
-Buckets are read off the bits, not from a logarithm, so that every machine and every batch size puts a value
-in the same bucket. Zero has its own bucket (with subnormals below 3.5e-310); negative values mirror positive
-ones. Since buckets are the same for all data, the sketch is an exactly mergeable histogram too (`histogram`).
+Buckets come from the bits, not from a logarithm, so every machine and every batch size puts a value in the same bucket.
+Zero has its own bucket (with subnormals below 3.5e-310); negative values mirror positive ones. Buckets are the same for
+all data, so the sketch is an exactly mergeable histogram too, and no range has to be chosen beforehand.
 """
 
 from __future__ import annotations
@@ -28,18 +27,16 @@ from numpy.typing import NDArray
 from attnscope.stats.moments import Shape
 from attnscope.stats.tally import Tally
 
-# A histogram of one row of numbers: edges as plotting libraries want them, counts, and an exact merge.
-#
-# It is read from a quantile sketch, whose buckets are its bins: they are the same for all data, so nobody chooses a
-# range beforehand and histograms of shards add up to the histogram of the whole. Bins differ in width (each is at
-# most 1/64 of its distance from zero): divide `counts` by `np.diff(edges)` to draw a density.
+RELATIVE_ERROR = 1 / 128
+_DROPPED_BITS = 52 - 6
 
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
     """`counts[i]` numbers lie between `edges[i]` and `edges[i + 1]`; a stretch without numbers is one bin of count 0.
 
-    Nothing seen: no edges and no counts.
+    Bins differ in width (at most 1/64 of the distance from zero): divide `counts` by `np.diff(edges)` for a density.
+    Without numbers there are no edges and no counts.
     """
 
     edges: NDArray[np.float64]
@@ -47,7 +44,7 @@ class Histogram:
 
     @classmethod
     def of_bins(cls, bins: Mapping[tuple[float, float], int]) -> Histogram:
-        """From the count of each bin (low, high) that holds something."""
+        """Make a histogram from the count of each non-empty bin (low, high)."""
         edges: list[float] = []
         counts: list[int] = []
         for (low, high), count in sorted(bins.items()):
@@ -62,7 +59,7 @@ class Histogram:
 
     @property
     def bins(self) -> dict[tuple[float, float], int]:
-        """The bins that hold something."""
+        """The non-empty bins."""
         rows = zip(self.edges[:-1].tolist(), self.edges[1:].tolist(), self.counts.tolist(), strict=True)
         return {(low, high): count for low, high, count in rows if count}
 
@@ -77,13 +74,9 @@ class Histogram:
         )
 
 
-RELATIVE_ERROR = 1 / 128
-_DROPPED_BITS = 52 - 6
-
-
 @dataclass(frozen=True)
 class QuantileSketch:
-    """A tally of bucket numbers. NaN and infinity are left out (moments count them)."""
+    """A tally of bucket numbers. NaN and infinity are ignored (`Moments` counts them)."""
 
     tally: Tally
 
@@ -100,23 +93,23 @@ class QuantileSketch:
         return QuantileSketch(self.tally.merge(other.tally))
 
     def quantile(self, share: float) -> NDArray[np.float64]:
-        """The number that `share` of the way from the smallest to the largest leads to; NaN where there is none.
+        """Return the quantile at `share`; NaN for a cell without numbers.
 
-        Of n numbers in order the one at share (n - 1), counted from 0, is taken. Between two ranks the nearer one, and
-        half-way the upper one: the median of two numbers is the larger. So every answer is near a number really seen.
+        Of n sorted numbers this is the one at rank share (n - 1), counted from 0 and rounded to the nearest rank,
+        halves up: the median of two numbers is the larger. So every answer is near a number that was seen.
         """
         if not 0 <= share <= 1:
             raise ValueError("a quantile lies between 0 and 1")
-        found = np.full(len(cells := self.tally.cells()), np.nan)
+        quantiles = np.full(len(cells := self.tally.cells()), np.nan)
         for place, (buckets, counts) in enumerate(cells):
             if len(buckets):
                 upto = np.cumsum(counts)
                 rank = math.floor(share * (int(upto[-1]) - 1) + 0.5)
-                found[place] = _middle(buckets[np.searchsorted(upto, rank, side="right")])
-        return found.reshape(self.tally.shape)
+                quantiles[place] = _middle(buckets[np.searchsorted(upto, rank, side="right")])
+        return quantiles.reshape(self.tally.shape)
 
     def histogram(self, place: int = 0) -> Histogram:
-        """The numbers of one head (in flat order), counted in the sketch's own buckets."""
+        """Return the histogram of one head (in flat order), in the sketch's own buckets."""
         buckets, counts = self.tally.cells()[place]
         return Histogram.of_bins({_ends(b): n for b, n in zip(buckets.tolist(), counts.tolist(), strict=True)})
 
@@ -134,7 +127,7 @@ def _buckets(values: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _middle(bucket: Any) -> float:
-    """The value halfway between a bucket's edges, which are floats with the dropped bits all zero."""
+    """Return the middle between a bucket's edges, which are floats with the dropped bits all zero."""
     if bucket == 0:
         return 0.0
     bits = np.int64((abs(int(bucket)) << _DROPPED_BITS) | (1 << (_DROPPED_BITS - 1)))
@@ -142,10 +135,10 @@ def _middle(bucket: Any) -> float:
 
 
 def _ends(bucket: int) -> tuple[float, float]:
-    """The lower and the upper edge of a bucket. That of zero reaches to its neighbours on both sides."""
+    """Return the lower and upper edge of a bucket. That of zero reaches to its neighbours on both sides."""
     return _edge(bucket if bucket > 0 else bucket - 1), _edge(bucket if bucket < 0 else bucket + 1)
 
 
 def _edge(bucket: int) -> float:
-    """The end of a bucket that is nearer to zero."""
+    """Return the edge of a bucket that is nearer to zero."""
     return float(np.copysign(np.int64(abs(bucket) << _DROPPED_BITS).view(np.float64), bucket))

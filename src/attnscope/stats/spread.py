@@ -1,12 +1,12 @@
 """Means over prompts with their error bars, many at once, and correlations of such means.
 
-`low` and `high` hold each mean for itself, by drawing the prompts again (see `bootstrap`): of a hundred numbers that
-are zero, five are outside by chance. `band` holds all of them together: with m_j a mean and s_j its standard error,
+`low` and `high` bound each mean alone, by the bootstrap over prompts (`intervals`): of a hundred numbers that are zero,
+five are outside by chance. `band` bounds all of them together: with m_j a mean and s_j its standard error,
 
     band = m_j -+ c s_j,      c the 95% point, over draws of signs for the prompts, of the largest |t_j| of all
 
-so that in 95 of 100 repetitions no number whose true mean is zero is told from zero (`bootstrap.simultaneous_means`;
-the maximum is that of Westfall and Young 1993). Drawing prompts with replacement does not hold this: the error is then
+so that in 95 of 100 repetitions no number whose true mean is zero is told from zero (`simultaneous_means`; the
+maximum is that of Westfall and Young 1993). Drawing prompts with replacement does not hold this: the error is then
 taken as known, and of 16 prompts and 144 numbers that were all zero some number was outside in 43 of 100. A number that
 never varies has no error and no width. With five prompts or fewer the band is infinite.
 
@@ -42,7 +42,7 @@ Table = Float[np.ndarray, "prompt number"]
 
 @dataclass(frozen=True)
 class Spread:
-    """Of every column: mean, standard error, its own interval, and how far the band of all reaches to either side."""
+    """For every column: mean, standard error, its own interval, and the half-width of the simultaneous band."""
 
     mean: Float[np.ndarray, " number"]
     error: Float[np.ndarray, " number"]
@@ -52,7 +52,7 @@ class Spread:
 
 
 def spread(values: Table, seed: int = 0) -> Spread:
-    """One row gives its numbers and no error: the error is infinite, the interval open."""
+    """Return the spread of every column. With one row the errors are infinite."""
     rows = len(values)
     mean = values.mean(0)
     if rows < 2:
@@ -67,8 +67,10 @@ def spread(values: Table, seed: int = 0) -> Spread:
 
 @dataclass(frozen=True)
 class Correlation:
-    """Of two columns of means, with an interval over prompts; None where one of them does not vary. `reliable` are the
-    reliabilities of both sides, None where prompts are too few to halve."""
+    """A correlation of two columns of means, with an interval over prompts.
+
+    `reliable` are the reliabilities of both sides; None if there are too few prompts to halve.
+    """
 
     value: float
     low: float
@@ -77,12 +79,12 @@ class Correlation:
 
     @property
     def most(self) -> float | None:
-        """About the largest correlation that two numbers with this much noise can have, if they do not share it."""
+        """About the largest correlation that two numbers with this much independent noise can have."""
         return None if self.reliable is None else float(np.sqrt(np.prod(np.clip(self.reliable, 0.0, 1.0))))
 
 
 def correlations(one: Table, other: Table, seed: int = 0) -> tuple[Correlation | None, Correlation | None]:
-    """Pearson's and Spearman's, of the mean of `one` with the mean of `other`, number by number."""
+    """Return Pearson's and Spearman's correlation of the means of both tables; None if one does not vary."""
     return _correlation(one, other, seed, lambda means: means), _correlation(one, other, seed, ranks)
 
 
@@ -105,7 +107,7 @@ def _correlation(one: Table, other: Table, seed: int, scale: Callable[[Table], T
 
 
 def _reliable(table: Table, seed: int, scale: Callable[[Table], Table]) -> float:
-    """The correlation of the means with those of as many other prompts, from halves of these."""
+    """Estimate the correlation of the means with those of as many other prompts, from halves of these."""
     rows = len(table)
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(rows), (HALVES, 1)), axis=1)
     first = (order < rows // 2) / (rows // 2)
@@ -115,7 +117,7 @@ def _reliable(table: Table, seed: int, scale: Callable[[Table], Table]) -> float
 
 
 def _row_by_row(a: Table, b: Table) -> Float[np.ndarray, " row"]:
-    """Pearson's correlation of every row of one with the same row of the other; nan where one does not vary."""
+    """Return Pearson's correlation of every row of a with the same row of b; NaN if one does not vary."""
     a, b = a - a.mean(1, keepdims=True), b - b.mean(1, keepdims=True)
     sizes = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     found: np.ndarray = np.divide((a * b).sum(1), sizes, out=np.full(len(a), np.nan), where=sizes > 0)
@@ -123,7 +125,7 @@ def _row_by_row(a: Table, b: Table) -> Float[np.ndarray, " row"]:
 
 
 def ranks(values: Table) -> Table:
-    """In every row from the smallest; equal numbers share the mean of their places."""
+    """Rank each row from the smallest; equal numbers share their mean rank."""
     from scipy.stats import rankdata  # slow to import, and seldom needed
 
     found: Table = rankdata(values, axis=1)
@@ -131,7 +133,7 @@ def ranks(values: Table) -> Table:
 
 
 def _drawn(rows: int, seed: int) -> Float[np.ndarray, "draw row"]:
-    """How much each row weighs in each draw."""
+    """Return the weight of each row in each draw."""
     rng = np.random.default_rng(seed)
     chosen = rng.integers(0, rows, size=(DRAWS, rows))
     weights = np.zeros((DRAWS, rows))

@@ -1,7 +1,4 @@
-"""How often each integer label was seen, for a whole vector of heads at once: a sparse, exactly mergeable counter.
-
-The quantile sketch is a tally too, of bucket numbers.
-"""
+"""Counts of integer labels, for a whole vector of heads at once: a sparse, exactly mergeable counter."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ class Tally:
     def of(
         cls, labels: Int[np.ndarray, " batch *shape"], keep: Bool[np.ndarray, " batch *shape"] | None = None
     ) -> Tally:
-        """Count labels; where `keep` is False they are left out."""
+        """Count labels. Labels whose `keep` is False are ignored."""
         shape = labels.shape[1:]
         flat = labels.astype(np.int64).reshape(len(labels), math.prod(shape))
         codes = (np.arange(flat.shape[1], dtype=np.int64) << LABEL_BITS) + (flat + OFFSET)
@@ -46,7 +43,7 @@ class Tally:
             chosen, labelled = chosen[keep.ravel()], labelled[keep.ravel()]
         if labelled.size and (labelled.min() < -OFFSET or labelled.max() >= OFFSET):
             raise ValueError(f"labels must fit in {LABEL_BITS} bits")
-        chosen.sort()  # what np.unique does, with less ado: a scan makes hundreds of small tallies
+        chosen.sort()  # like np.unique, but faster: a scan makes hundreds of small tallies
         first = np.flatnonzero(np.diff(chosen, prepend=chosen[:1] - 1))
         return cls(shape, chosen[first], np.diff(first, append=len(chosen)))
 
@@ -59,21 +56,21 @@ class Tally:
         return Tally(self.shape, codes, counts)
 
     def part(self, number: int) -> Tally:
-        """One entry along the first axis."""
+        """Return one entry along the first axis."""
         shape = self.shape[1:]
         first = (number * math.prod(shape)) << LABEL_BITS
         start, stop = np.searchsorted(self.codes, [first, first + (math.prod(shape) << LABEL_BITS)])
         return Tally(shape, self.codes[start:stop] - first, self.counts[start:stop].copy())
 
     def cells(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Per cell, in flat order: its labels in rising order, and their counts."""
+        """Return each cell's labels in rising order, and their counts; cells in flat order."""
         edges = np.arange(math.prod(self.shape) + 1, dtype=np.int64) << LABEL_BITS
         starts = np.searchsorted(self.codes, edges)
         labels = (self.codes & ((1 << LABEL_BITS) - 1)) - OFFSET
         return [(labels[a:b], self.counts[a:b]) for a, b in pairwise(starts)]
 
     def most_common(self) -> list[tuple[int, float] | None]:
-        """Per cell: the most frequent label (the smallest, where several are) and its share; None if empty."""
+        """Return each cell's most frequent label (the smallest of ties) and its share; None if empty."""
         return [
             (int(labels[counts.argmax()]), float(counts.max() / counts.sum())) if len(labels) else None
             for labels, counts in self.cells()
@@ -88,7 +85,7 @@ class Tally:
         )
 
     def to_json(self) -> list[list[int]]:
-        """Per cell `[label, count, step, count, step, count, ...]`: steps between labels are shorter than labels."""
+        """Return `[label, count, step, count, ...]` for each cell: steps between labels are shorter than labels."""
         rows = []
         for labels, counts in self.cells():
             row = np.empty(2 * len(labels), np.int64)

@@ -1,9 +1,8 @@
-"""What a construction needs on one generated pattern, and where such numbers are kept.
+"""The width that a construction needs on one generated pattern, measured and stored.
 
 A width is measured for one method on one pattern (a union of k random permutations with weights within a factor 4, from
-one seed) at one accuracy. It is kept in three places, looked up in this order: `known_widths.json` inside the package
-(made by tools/measure_capacity.py), a cache on disk (one small file each, named by everything that the number depends
-on), and nowhere, in which case it is made.
+one seed) at one accuracy. It is looked up in the package's `known_widths.json` (tools/measure_capacity.py writes it), then
+in a cache on disk (one small file each, named by everything that the number depends on), and else measured.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from attnscope.core.progress import Advance, silent
 
 KNOWN_WIDTHS = "known_widths.json"
 REVISION = 1
-"""Raised when a construction or the certificate changes, so that tools/measure_capacity.py --fresh knows what is older.
+"""Increased when a construction or the certificate changes, for tools/measure_capacity.py --fresh.
 0: certified by one evaluation; 1: with what rounding can do in any order of summation."""
-WIDEST = 1000  # times n: searches end at n, or at a few times their own first guess, which is some logarithms of n
+WIDEST = 1000  # times n: searches end at n, or at a few times their first guess, some logarithms of n
 
 
 @dataclass(frozen=True)
 class Point:
-    """Everything that a measurement depends on, but for the version of the package."""
+    """Everything that a measurement depends on, except the version of the package."""
 
     method: str
     n: int
@@ -48,7 +47,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Measurement:
-    """`d` is the smallest width found, or None where no width reached the accuracy. `cut_short`: the clock ended it."""
+    """`d` is the smallest width found, or None if no width reached the accuracy. `cut_short`: the clock ended it."""
 
     point: Point
     d: int | None
@@ -60,12 +59,11 @@ class Measurement:
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
-        point: dict[str, Any] = data.pop("point")
-        return {**point, **data}
+        return {**data.pop("point"), **data}
 
     @classmethod
     def from_json(cls, data: Any) -> Measurement:
-        """What a file says, or a `FieldError` where no measurement can have said it: caches are anybody's to write."""
+        """Decode a file, or raise `FieldError` if no measurement gives such numbers: anyone can write to the cache."""
         if not isinstance(data, Mapping):
             raise FieldError("a measurement is needed")
         names = Point.__dataclass_fields__.keys()
@@ -77,9 +75,9 @@ class Measurement:
         return read
 
     def impossible(self) -> str:
-        """The first number that no measurement gives; empty where all could be one.
+        """Return the first number that no measurement gives, or an empty string.
 
-        Where no width was reached there is neither a width nor a logit, and only then can it have been refused.
+        Without a width there is no logit, and only then can the measurement have been refused.
         """
         if not (math.isfinite(self.seconds) and self.seconds >= 0):
             return f"seconds = {self.seconds}"
@@ -93,7 +91,7 @@ class Measurement:
 
 
 def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurement:
-    """Search for the smallest width, in about this many seconds at most."""
+    """Search for the smallest width, in at most about this many seconds."""
     from attnscope.commands.compile.search import OutOfTimeError, SearchBudget, narrowest_by
     from attnscope.core.registry import constructions
     from attnscope.heads.accuracy import checked_accuracy
@@ -111,7 +109,7 @@ def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurem
         return Measurement(point, None, None, time.process_time() - start, refused=str(refusal), revision=REVISION)
     except OutOfTimeError:
         return Measurement(point, None, None, time.process_time() - start, cut_short=True, revision=REVISION)
-    if found.interrupted:  # what a search had by then is worth keeping for a head, not for a measurement
+    if found.interrupted:  # an unfinished search gives a head, but no measurement
         raise KeyboardInterrupt
     certificate = found.certificate
     return Measurement(
@@ -125,21 +123,21 @@ def measure(point: Point, seconds: float, advance: Advance = silent) -> Measurem
 
 
 class Shelf:
-    """Measurements by point. With `fresh`, what was kept earlier is not looked at; new ones are kept all the same."""
+    """Measurements by point. With `fresh`, earlier ones are ignored; new ones are stored all the same."""
 
     def __init__(self, folder: Path | None = None, *, fresh: bool = False) -> None:
         self.folder = cache_folder() if folder is None else folder
         self.known: dict[Point, Measurement] = {} if fresh else dict(known_widths())
         self.fresh = fresh
-        self.kept = 0  # measurements that this shelf has put on disk
+        self.kept = 0  # measurements that this shelf has written to disk
 
     def shipped(self, point: Point) -> bool:
-        """Whether the table inside the package has it, and may be asked."""
+        """Return whether the table inside the package has it and may be used."""
         return not self.fresh and point in known_widths()
 
     def get(self, point: Point) -> Measurement | None:
         if point not in self.known and not self.fresh:
-            # a damaged file is measured again, and so is one that says what cannot be (FieldError is a ValueError)
+            # Damaged and impossible files are measured again (FieldError is a ValueError).
             with contextlib.suppress(OSError, ValueError, RecursionError):
                 kept = Measurement.from_json(json.loads(self._path(point).read_text(encoding="utf-8")))
                 if kept.point == point and not kept.cut_short:
@@ -147,29 +145,31 @@ class Shelf:
         return self.known.get(point)
 
     def put(self, measurement: Measurement) -> None:
-        """Keep it; a number that the clock cut short is good for this once only."""
+        """Store a measurement. One that the clock cut short is used in this run only."""
         self.known[measurement.point] = measurement
         if measurement.cut_short:
             return
-        with contextlib.suppress(OSError, RefusalError):  # a cache that cannot be written is no reason to stop
+        with contextlib.suppress(OSError, RefusalError):  # an unwritable cache is no reason to stop
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self._path(measurement.point), _json(measurement.to_json()))
             self.kept += 1
 
     def expected_seconds(self, point: Point) -> float:
-        """From the nearest measurement of the same method; see `_work`. Before there is one, a guess on the low side:
-        what takes longer is cut short, and then known."""
-        seen = [one for one in self.known.values() if one.point.method == point.method and one.seconds > 0]
-        if not seen:
+        """Estimate the time from the nearest measurement of the same method (see `_work`).
+
+        Before there is one, guess low: a search that takes longer is cut short, and then known.
+        """
+        timed = [m for m in self.known.values() if m.point.method == point.method and m.seconds > 0]
+        if not timed:
             return 1e-6 * _work(point)
 
-        def far(one: Measurement) -> float:
-            sizes, counts = one.point.n / point.n, one.point.k / point.k
-            other_dtype = one.point.dtype != point.dtype
-            return abs(math.log(sizes)) + abs(math.log(counts)) / 2 + other_dtype
+        def distance(measurement: Measurement) -> float:
+            other = measurement.point
+            sizes, counts = abs(math.log(other.n / point.n)), abs(math.log(other.k / point.k))
+            return sizes + counts / 2 + (other.dtype != point.dtype)
 
-        one = min(seen, key=far)
-        return one.seconds * _work(point) / _work(one.point)
+        nearest = min(timed, key=distance)
+        return nearest.seconds * _work(point) / _work(nearest.point)
 
     def _path(self, point: Point) -> Path:
         from attnscope import __version__
@@ -179,29 +179,28 @@ class Shelf:
 
 
 def _work(point: Point) -> float:
-    """How time grows: with the pairs to check and the entries of a row, from a start-up cost that small sizes share."""
+    """Return how time grows: with the pairs to check and the entries of a row, plus a start-up cost."""
     return float((point.n**2 + 512**2) * (point.k + 2))
 
 
 def cache_folder() -> Path:
-    """Where measurements are kept between runs."""
+    """Return the folder of stored measurements."""
     return all_caches() / "capacity"
 
 
 @cache
 def known_widths() -> dict[Point, Measurement]:
-    """What ships with the package."""
+    """Return the measurements that ship with the package."""
     text = (files("attnscope.commands.capacity") / KNOWN_WIDTHS).read_text(encoding="utf-8")
-    return {one.point: one for one in map(Measurement.from_json, json.loads(text)["measurements"])}
+    return {measured.point: measured for measured in map(Measurement.from_json, json.loads(text)["measurements"])}
 
 
 def known_widths_json(measurements: Iterable[Measurement]) -> bytes:
-    """The file that ships with the package: one line for each measurement, in order."""
+    """Return the file that ships with the package: one line for each measurement, in order."""
     from attnscope import __version__
 
-    lines = [
-        _json(one.to_json()).decode() for one in sorted(measurements, key=lambda one: tuple(asdict(one.point).values()))
-    ]
+    ordered = sorted(measurements, key=lambda measured: tuple(asdict(measured.point).values()))
+    lines = [_json(measured.to_json()).decode() for measured in ordered]
     head = f'{{"attnscope": "{__version__}", "pattern": "union_of_permutations", "measurements": [\n'
     return (head + ",\n".join(lines) + "\n]}\n").encode()
 

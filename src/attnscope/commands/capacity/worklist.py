@@ -1,4 +1,4 @@
-"""Measuring what is missing, in the order in which it matters, until the time is spent; and summing up over seeds."""
+"""Measure missing widths, most important first, until the time is up; and sum up over seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORTH_TRYING = 20.0  # seconds
 
 
 class Worklist:
-    """Measures what is missing, in the order in which it matters, until the time is spent."""
+    """Measures missing widths, most important first, until the deadline."""
 
     def __init__(
         self, shelf: Shelf, accuracy: Accuracy, seeds: tuple[int, ...], deadline: float, progress: Advance
@@ -28,18 +28,18 @@ class Worklist:
         return Point(method, n, k, self.accuracy.dtype, self.accuracy.ratio_error, self.accuracy.leak, seed)
 
     def kept(self, method: str, n: int, k: int) -> list[Measurement]:
-        found = (self.shelf.get(self.point(method, n, k, seed)) for seed in self.seeds)
-        return [one for one in found if one is not None]
+        known = (self.shelf.get(self.point(method, n, k, seed)) for seed in self.seeds)
+        return [measurement for measurement in known if measurement is not None]
 
     def shipped(self, method: str, n: int, k: int) -> bool:
-        """Whether the table inside the package says what this construction needs there, for one seed at least."""
+        """Return whether the table inside the package has the width for at least one seed."""
         return any(self.shelf.shipped(self.point(method, n, k, seed)) for seed in self.seeds)
 
     def fill(self, methods: Sequence[str], places: Sequence[tuple[int, int]]) -> None:
-        """Seed by seed, so that every place has one number before any has two; small ones teach what large ones cost.
+        """Measure seed by seed, so that every place has one number before any has two.
 
         The first place is the question. It goes first in every round, after the smallest place has shown each method's
-        speed; the others follow by what they are expected to cost.
+        speed; the others follow by expected cost.
         """
         question, *others = places
         smallest = min(places, key=lambda place: place[0] ** 2 * place[1])
@@ -50,10 +50,10 @@ class Worklist:
             self._measure_all(methods, others, seed)
 
     def _try_anyway(self, methods: Sequence[str], question: tuple[int, int], seed: int) -> None:
-        """The narrowest constructions are worth the rest of the time for the question itself: a width that was found
-        when the clock stopped the search is an answer, if not the last word."""
-        for one in filter(None, (for_auto("one pattern"), for_auto("any pattern"))):
-            method, point = one.name, self.point(one.name, *question, seed)
+        """Spend the rest of the time on the question itself, with the narrowest constructions: a width found before
+        the clock stopped the search is an answer too."""
+        for construction in filter(None, (for_auto("one pattern"), for_auto("any pattern"))):
+            method, point = construction.name, self.point(construction.name, *question, seed)
             left = self.deadline - time.process_time()
             if method in methods and not self.kept(method, *question) and left > WORTH_TRYING:
                 self.shelf.put(measure(point, left, self._saying(point, 0, 1)))
@@ -79,35 +79,33 @@ class Worklist:
         if not kept:
             seconds = self.shelf.expected_seconds(self.point(method, n, k, self.seeds[0])) * len(self.seeds)
             return Need(method, n, k, None, (), (), None, 0.0, f"not measured (would take about {duration(seconds)})")
-        widths = tuple(one.d for one in kept)
+        widths = tuple(measurement.d for measurement in kept)
         median = statistics.median_high([math.inf if width is None else float(width) for width in widths])
-        logits = [one.max_logit for one in kept if one.max_logit is not None]
+        logits = [measurement.max_logit for measurement in kept if measurement.max_logit is not None]
         return Need(
             method=method,
             n=n,
             k=k,
             d=None if math.isinf(median) else int(median),
             widths=widths,
-            seeds=tuple(one.point.seed for one in kept),
+            seeds=tuple(measurement.point.seed for measurement in kept),
             max_logit=statistics.median_high(logits) if logits else None,
-            seconds=sum(one.seconds for one in kept),
+            seconds=sum(measurement.seconds for measurement in kept),
             note=_note(kept, median),
         )
 
 
 def _note(kept: Sequence[Measurement], median: float) -> str:
-    refused = [one.refused for one in kept if one.refused]
+    refused, reached = [m.refused for m in kept if m.refused], math.isfinite(median)
     if refused:
         return refused[0]
-    if any(one.cut_short for one in kept):
-        return (
-            "the time was up before the search was" if math.isfinite(median) else "not reached before the time was up"
-        )
-    return "" if math.isfinite(median) else "no width reaches the accuracy in this precision"
+    if any(measurement.cut_short for measurement in kept):
+        return "the time was up before the search ended" if reached else "not reached before the time was up"
+    return "" if reached else "no width reaches the accuracy in this precision"
 
 
 def duration(seconds: float) -> str:
-    """`40 s`, `7 min`, `3 h`, `5 days`: as coarse as an estimate deserves."""
+    """Return `40 s`, `7 min`, `3 h` or `5 days`: a coarse estimate."""
     for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.0f} {unit}"

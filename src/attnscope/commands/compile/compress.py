@@ -4,11 +4,11 @@
     found.head.logits()                          # scores whose selected keys lie a margin above all others
     found.width, found.bounds.best.width         # what was found, and what no factorisation can go below
 
-Compilers of programs into weights give a head one dimension for each value they compare. What a head needs is that the
-selected keys of every query win, by a margin that softmax turns into nearly hard attention: far fewer dimensions do,
-and how many depends on the selector (`j <= i` needs one, equality two). This is not a pattern with exact ratios:
-selected keys may differ from each other as long as they stay above the rest, so a row's attention is spread over them
-unevenly. Where the shares matter compile the pattern instead.
+Compilers of programs into weights give a head one dimension for each value they compare. A head only needs the selected
+keys of every query to win by a margin that softmax turns into nearly hard attention: far fewer dimensions are enough,
+and how many depends on the selector (`j <= i` needs one, equality two). Ratios are not exact: selected keys may differ
+as long as they stay above the rest, so a row's attention is spread over them unevenly. If the shares matter, compile
+the pattern instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscope.commands.compile.record import Try
-from attnscope.commands.compile.search import Found, SearchBudget, at_width, smallest
+from attnscope.commands.compile.search import SearchBudget, at_width, smallest
 from attnscope.core.errors import RefusalError
 from attnscope.core.progress import Advance, silent
 from attnscope.core.stamp import refuse_unusable_seed
@@ -36,11 +36,11 @@ from attnscope.heads.head import Head
 from attnscope.heads.pattern import Pattern
 from attnscope.heads.solvers.selection import Selection, gaps, separated
 
-LEAK = 0.01  # of attention beside the selected keys, at most, with the margin that is taken where none is given
-TIE = 1e-9  # scores this close to a row's highest, relative to its largest, are the highest too
+LEAK = 0.01  # largest share of attention off the selected keys with the default margin
+TIE = 1e-9  # scores this close to a row's highest, relative to its largest, count as highest too
 BORNE: dict[Dtype, float] = {"float64": 1e13, "float32": 1e5, "bfloat16": 50.0, "float16": 400.0}
-"""Logits beyond which rounding eats the margin: max |logit| 2^-bits stays a small part of 1."""
-_SLACKS = (1.001, 1.02, 1.1, 1.3)  # margins aimed at, as multiples of the one asked: rounding takes some
+"""Logits beyond which rounding exceeds the margin: max |logit| 2^-bits stays a small part of 1."""
+_SLACKS = (1.001, 1.02, 1.1, 1.3)  # margins to aim at, as multiples of the required one: rounding takes some
 _ROWS = 1024
 
 
@@ -67,7 +67,7 @@ class MarginCertificate:
 
 @dataclass(frozen=True, eq=False)
 class Compressed:
-    """A head whose logits select as asked. `bounds` is what every such head obeys."""
+    """A head whose logits select the right keys. Every such head obeys `bounds`."""
 
     head: Head
     certificate: MarginCertificate
@@ -119,12 +119,12 @@ def compress(
     budget: float = 300.0,
     progress: Advance = silent,
 ) -> Compressed:
-    """The narrowest head found that puts each row's selected keys `margin` above all others.
+    """Return the narrowest head found that puts each row's selected keys `margin` above all others.
 
-    `selector` is boolean, or a score matrix, whose rows select their highest entries. Without a margin, the one that
-    leaves 1% of attention to other keys at most is taken. Logits stay within `max_logit`, by default what `dtype`
-    bears. With `width`, the best head at that width. Ctrl-C ends the search with the best head so far, and so do
-    `budget` seconds once there is one that selects as asked (with `width`: once there is one).
+    `selector` is boolean, or a score matrix, whose rows select their highest entries. The default margin leaves at most
+    1% of attention to other keys. Logits stay within `max_logit`, by default what `dtype` bears. With `width`, the best
+    head at that width. Ctrl-C ends the search with the best head so far, and so do `budget` seconds once there is one
+    that selects correctly (with `width`: once there is one).
     """
     begun = time.process_time()
     chosen = selected_keys(selector)
@@ -142,27 +142,28 @@ def compress(
         raise RefusalError(f"A head of width {width} has no room for anything: choose 1 or more.")
     selection = Selection.of(chosen)
     bounds = _bounds(selection.chosen, exact)
-    asked = _Asked(chosen, selection, margin, limit, exact)
-    lowest = bounds.best.width
+    task = _Task(chosen, selection, margin, limit, exact)
+    limits = SearchBudget(budget, "once reached" if width is None else "once built")
     if width is None:
-        # One dimension for each different key does for any selector.
-        most = selection.chosen.shape[1]
-        found = smallest(
-            asked.build,
-            first=max(2, lowest),
-            lowest=lowest,
-            highest=most,
-            seed=seed,
-            budget=SearchBudget(budget, "once reached"),
-            advance=progress,
-        )
+        # One dimension for each different key is enough for any selector.
+        lowest, most = bounds.best.width, selection.chosen.shape[1]
+        widths = {"first": max(2, lowest), "lowest": lowest, "highest": most}
+        found = smallest(task.build, **widths, seed=seed, budget=limits, advance=progress)
     else:
-        found = at_width(asked.build, width, seed=seed, budget=SearchBudget(budget, "once built"), advance=progress)
-    return _compressed(found, asked, bounds, time.process_time() - begun)
+        found = at_width(task.build, width, seed=seed, budget=limits, advance=progress)
+    return Compressed(
+        head=found.head,
+        certificate=task.certify(found.head),
+        bounds=replace(bounds, logit_floor=margin / 2),
+        seed=found.seed,
+        seconds=time.process_time() - begun,
+        tried=found.tried,
+        interrupted=found.interrupted,
+    )
 
 
 def selected_keys(selector: Any) -> Bool[np.ndarray, "row key"]:
-    """A selector as a boolean matrix, or a sentence that says which row is wrong."""
+    """Return a selector as a boolean matrix, or refuse and name the wrong row."""
     array = selector.detach().cpu().numpy() if isinstance(selector, Tensor) else np.asarray(selector)
     if array.ndim != 2 or not array.size:
         raise RefusalError(
@@ -179,14 +180,14 @@ def selected_keys(selector: Any) -> Bool[np.ndarray, "row key"]:
     empty = ~array.any(1)
     if empty.any():
         raise RefusalError(
-            f"Row {int(np.argmax(empty))} selects no key, and softmax attends to something always: let it select one, "
+            f"Row {int(np.argmax(empty))} selects no key, but softmax always attends to something: let it select one, "
             "such as the first token."
         )
     return np.asarray(array)
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
+class _Task:
     chosen: Bool[np.ndarray, "row key"]
     selection: Selection
     margin: float
@@ -207,7 +208,7 @@ class _Asked:
         return head, _for_search(certificate)
 
     def _rounded(self, factors: Factors, slack: float) -> Head:
-        """Keys rounded first; queries then scaled to the margin on the keys as rounded, and rounded last."""
+        """Round the keys, scale the queries to the margin on the rounded keys, then round the queries."""
         precision: torch.dtype = getattr(torch, self.dtype)
         keys = torch.from_numpy(factors.keys).to(precision)
         queries = torch.from_numpy(factors.queries)
@@ -218,25 +219,19 @@ class _Asked:
         wanted = torch.where(gap.isinf(), 1.0, torch.minimum(wanted, 0.999 * self.limit / largest))
         queries = queries * wanted[:, None] * factors.width**0.5
         whole = self.selection.spread(Factors(queries.numpy(), keys.double().numpy()))
-        return Head(
-            torch.from_numpy(whole.queries).to(precision),
-            torch.from_numpy(whole.keys).to(precision),
-            causal=False,
-            method="compress",
-            notes=factors.notes,
-        )
+        queries, keys = (torch.from_numpy(array).to(precision) for array in (whole.queries, whole.keys))
+        return Head(queries, keys, causal=False, method="compress", notes=factors.notes)
 
     @torch.no_grad()
     def certify(self, head: Head) -> MarginCertificate:
-        """Every row from the rounded tensors, each logit as far off as rounding can bring it (`heads.certificate`)."""
+        """Check every row of the rounded tensors, with each logit at its rounding bound (`heads.certificate`)."""
         chosen = torch.from_numpy(self.chosen)
         gap, largest, unit = [], 0.0, UNITS[precision(head.dtype)]
         for first in range(0, len(chosen), _ROWS):
             part = slice(first, first + _ROWS)
             logits, slack = logits_and_slack(head.queries[part], head.keys, head.scale, unit)
-            slack += of_the_scale(
-                logits - logits.masked_fill(~chosen[part], -torch.inf).amax(1)[:, None], head.scale, unit
-            )
+            peak = logits.masked_fill(~chosen[part], -torch.inf).amax(1)[:, None]
+            slack += of_the_scale(logits - peak, head.scale, unit)
             gap.append(gaps(torch.where(chosen[part], logits - slack, logits + slack), chosen[part]))
             largest = max(largest, float((logits.abs() + slack).max()))
         every = torch.cat(gap)
@@ -258,7 +253,8 @@ class _Asked:
 
 
 def _for_search(found: MarginCertificate) -> Certificate:
-    """A margin in the words of the search: the ratio of the best other key to the worst selected one is the leak."""
+    """Express a margin as a certificate: the leak is the ratio of the best other key to the worst selected one."""
+    leak = math.exp(min(-found.margin, 700.0))
     return Certificate(
         n=found.rows,
         k=found.keys,
@@ -267,9 +263,9 @@ def _for_search(found: MarginCertificate) -> Certificate:
         causal=False,
         ratio_error=0.0,
         mean_ratio_error=0.0,
-        leak=math.exp(min(-found.margin, 700.0)),
+        leak=leak,
         mean_leak=math.exp(min(-found.mean_margin, 700.0)),
-        zero_ratio=math.exp(min(-found.margin, 700.0)),
+        zero_ratio=leak,
         max_logit=found.max_logit,
         query_norm=math.nan,
         key_norm=math.nan,
@@ -281,21 +277,8 @@ def _for_search(found: MarginCertificate) -> Certificate:
 
 
 def _bounds(chosen: Bool[np.ndarray, "row key"], dtype: Dtype) -> Bounds:
-    """Bounds that need no more than a gap: those of the uniform pattern at a leak so small that every row has one."""
+    """Return bounds that only need a gap: those of the uniform pattern at a leak so small that every row has one."""
     rows, columns = np.nonzero(chosen)
-    uniform = Pattern.of(
-        rows, columns, np.ones(len(rows)), n=chosen.shape[0], n_keys=chosen.shape[1], normalise=True, name="selector"
-    )
+    n, n_keys = chosen.shape
+    uniform = Pattern.of(rows, columns, np.ones(len(rows)), n=n, n_keys=n_keys, normalise=True, name="selector")
     return lower_bounds(uniform, Accuracy(leak=1e-9, dtype=dtype))
-
-
-def _compressed(found: Found, asked: _Asked, bounds: Bounds, seconds: float) -> Compressed:
-    return Compressed(
-        head=found.head,
-        certificate=asked.certify(found.head),
-        bounds=replace(bounds, logit_floor=asked.margin / 2),
-        seed=found.seed,
-        seconds=seconds,
-        tried=found.tried,
-        interrupted=found.interrupted,
-    )

@@ -1,4 +1,4 @@
-"""Heads to files and back, as torch tensors; `records.head_file` has the format, which needs no torch."""
+"""Heads to files and back, as torch tensors; `heads.head_file` has the format, which needs no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attnscope.heads.pattern import Pattern
 def save_head(
     path: Path | str, head: Head, certificate_json: Mapping[str, Any], pattern: Pattern | None = None
 ) -> Path:
-    """Write a head whole or not at all; `certificate_json` is what its certificate (or a compilation) says of it."""
+    """Write a head atomically, with its certificate (or that of a compilation) as JSON."""
     queries, keys = head.arrays()
     entries = None if pattern is None else (pattern.rows, pattern.columns, pattern.weights)
     return write_head(
@@ -24,14 +24,14 @@ def save_head(
 
 
 def load_head(path: Path | str) -> tuple[Head, dict[str, Any]]:
-    """The head of a file and its certificate, or a refusal that says what is wrong with the file."""
+    """Return the head of a file and its certificate, or refuse with a sentence that says what is wrong."""
     stored = read_head(path)
     head = Head.of(stored.queries, stored.keys, stored.dtype, stored.causal, stored.method, stored.notes)
     return head, dict(stored.certificate)
 
 
 def head_of(compiled: Compiled) -> Head:
-    """The head of a record, in the precision it runs in."""
+    """Return the head of a record, in the precision it runs in."""
     certificate = compiled.certificate
     return Head.of(
         compiled.queries, compiled.keys, certificate.dtype, certificate.causal, compiled.method, compiled.notes

@@ -1,17 +1,17 @@
 """The smallest width at which a construction reaches the accuracy: up by doubling, down by parts, then step by step.
 
 A wider head can do all that a narrower one can (pad with zeros), so what is possible is monotone in the width. What a
-randomised construction finds is not: a draw may fail at 12 and succeed at 11. Halving the gap trusts monotony, so it
-is followed by a walk that does not: below the smallest success, one width at a time, with draws not tried before, until
-`PATIENCE` widths in a row have failed, or one of them was far off, below which there is nothing to hope for.
+randomised construction finds is not: a draw may fail at 12 and succeed at 11. Halving assumes monotony, so a walk
+follows that does not: below the smallest success, one width at a time, with new draws, until `PATIENCE` widths in a row
+have failed, or one of them was far off.
 
-A failure uses up all the steps that a descent has, a success ends it early. So while no width is known to fail, the
-way down takes a quarter of the width at a time: it fails once, near the answer, where halving would fail far below it.
+A failure uses up all the steps of a descent, a success ends it early. So while no width is known to fail, the way down
+takes a quarter of the width at a time: it fails once, near the answer, where halving would fail far below it.
 
     found = smallest(build, first=8, lowest=4, highest=256)     # build(width, seed, advance) -> (head, certificate)
 
-Ctrl-C and a time limit end the search with the best head so far. A time limit is seen whenever the construction says
-how far it is, so a single long try does not overrun it; `SearchBudget.binds` says from when on it counts.
+Ctrl-C and a time limit end the search with the best head so far. The time limit is checked whenever the construction
+reports progress, so a single long try does not overrun it; `SearchBudget.binds` says from when on it counts.
 """
 
 from __future__ import annotations
@@ -38,18 +38,19 @@ from attnscope.heads.rounding import Certified, certified
 Build = Callable[[int, int, Advance], tuple[Head, Certificate]]
 Ending = Literal["finished", "interrupted", "out of time"]
 Binds = Literal["always", "once built", "once reached"]
-"""When a time limit counts: at once, when there is any head to give, or when there is one that reaches the accuracy."""
+"""When a time limit counts: at once, once there is any head, or once there is one that reaches the accuracy."""
 
 RESTARTS = 2
 PATIENCE = 2
-HOPELESS = 0.1  # share of failing rows above which another draw at that width is not worth its time
-FEW = 1  # rows that may fail however few there are: one row of a small pattern is a matter of luck
+HOPELESS = 0.1  # share of failing rows above which no other draw is made at that width
+FEW = 1  # failing rows that never count as hopeless: in a small pattern one row is luck
 STALLED = 3  # doublings in a row that were short of precision, which width does not give
+LARGEST_FACTORS = 2**26  # numbers in queries and keys together: half a gigabyte
 
 
 @dataclass(frozen=True)
 class SearchBudget:
-    """How much a search may spend: `restarts` draws at one width, and `seconds`, which count from when `binds` says."""
+    """Limits of a search: `restarts` draws at one width, and `seconds`, which count from when `binds` says."""
 
     seconds: float = math.inf
     binds: Binds = "always"
@@ -61,7 +62,7 @@ UNLIMITED = SearchBudget()
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The narrowest head that reached the accuracy, or the nearest miss; and everything that was tried."""
+    """The narrowest head that reached the accuracy, or the nearest miss, and all tries."""
 
     head: Head
     certificate: Certificate
@@ -88,7 +89,7 @@ def smallest(
     budget: SearchBudget = UNLIMITED,
     advance: Advance = silent,
 ) -> Found:
-    """Search widths `lowest`..`highest` from `first`. `lowest` is a proved bound: nothing below it is tried."""
+    """Search widths `lowest`..`highest`, starting at `first`. `lowest` is a proved bound: nothing below is tried."""
     search = _Search(build, seed, budget, advance)
     highest = max(highest, lowest)
     return search.ended_by(lambda: search.descend(min(max(first, lowest), highest), lowest, highest))
@@ -97,7 +98,7 @@ def smallest(
 def at_width(
     build: Build, width: int, *, seed: int = 0, budget: SearchBudget = UNLIMITED, advance: Advance = silent
 ) -> Found:
-    """The best of a few draws at one width; one that reaches the accuracy ends it, and so does one that is far off."""
+    """Return the best of a few draws at one width; stop at one that reaches the accuracy or is far off."""
     search = _Search(build, seed, budget, advance)
     return search.ended_by(lambda: search.succeeds(width, range(budget.restarts)))
 
@@ -135,7 +136,7 @@ class _Search:
         self._walk_down(reached, lowest)
 
     def _short_of_precision(self) -> bool:
-        """Leaks shrink with width; ratios that rounding spoils while the leak is small, and overflow, do not."""
+        """Return whether width cannot help: the leak is small and rounding spoils ratios, or numbers overflow."""
         last = self.latest
         return last is not None and not (math.isfinite(last.leak) and last.leak > last.asked_leak)
 
@@ -144,7 +145,7 @@ class _Search:
         while width >= lowest and misses < PATIENCE:
             if any(width <= far_off < reached for far_off in self.hopeless):
                 return
-            before = sum(one.width == width for one in self.tried)
+            before = sum(attempt.width == width for attempt in self.tried)
             if self.succeeds(width, range(before, max(before + 1, self.budget.restarts))):
                 reached, misses = width, 0
             else:
@@ -152,7 +153,7 @@ class _Search:
             width -= 1
 
     def succeeds(self, width: int, draws: Iterable[int]) -> bool:
-        """Whether one of these draws reaches the accuracy; a draw that is far off is the last."""
+        """Return whether one of these draws reaches the accuracy. A draw that is far off is the last."""
         for draw in draws:
             if self.reaches(width, self.seed + draw):
                 return True
@@ -170,17 +171,8 @@ class _Search:
             spent = time.process_time() - start
             self.tried.append(Try(width, seed, math.inf, math.inf, False, spent, refused=str(refusal)))
             return False
-        self.tried.append(
-            Try(
-                certificate.d,
-                seed,
-                certificate.ratio_error,
-                certificate.leak,
-                certificate.reached,
-                time.process_time() - start,
-                head.method,
-            )
-        )
+        errors, spent = (certificate.ratio_error, certificate.leak), time.process_time() - start
+        self.tried.append(Try(certificate.d, seed, *errors, certificate.reached, spent, head.method))
         self.latest = certificate
         if certificate.failing > max(FEW, HOPELESS * certificate.n):
             self.hopeless.add(width)
@@ -206,7 +198,7 @@ class _Search:
         return self.best is not None and (self.budget.binds == "once built" or self.best[1].reached)
 
     def ended_by(self, work: Callable[[], object]) -> Found:
-        """Do the work; an interruption or the clock ends it early, and it counts if anything was built by then."""
+        """Do the work. An interruption or the clock ends it early; what was built by then counts."""
         ending: Ending = "finished"
         try:
             work()
@@ -225,18 +217,12 @@ class _Search:
 
 
 def badness(certificate: Certificate) -> tuple[int, float]:
-    """Order of heads: one that reaches the accuracy beats one that does not; among the first the narrowest wins,
-    among the others the one with the fewest failing rows, then the smaller excess."""
+    """Return a sort key: heads that reach the accuracy first, narrowest first; then by failing rows and excess."""
     excesses = (certificate.ratio_error / certificate.asked_ratio_error, certificate.leak / certificate.asked_leak)
     excess = math.inf if any(map(math.isnan, excesses)) else max(excesses)
     if certificate.reached:
         return certificate.d - 2**62, excess
     return certificate.failing, excess
-
-
-# One construction on one pattern: built, rounded, certified, and searched for its smallest width.
-
-LARGEST_FACTORS = 2**26  # numbers in queries and keys together: half a gigabyte
 
 
 def narrowest_by(
@@ -251,19 +237,21 @@ def narrowest_by(
     advance: Advance = silent,
     reduction: Reduction | None = None,
 ) -> Found:
-    """The smallest width of a construction; with `below`, only widths under that one are of interest. With a
-    `reduction` of the pattern the construction is given the smaller one, and its answer is lifted and certified."""
+    """Search the smallest width of a construction, with `below` only widths under that one.
+
+    With a `reduction` of the pattern the construction gets the smaller one, and its answer is lifted and certified.
+    """
     build = building(construction, pattern, accuracy, reduction)
-    asked = reduction or Reduction(pattern, accuracy.leak)
+    smaller = reduction or Reduction(pattern, accuracy.leak)
     if construction.fixed_width:
-        # Where keys for all patterns are asked for, the bound may lie above what this one pattern needs.
-        width = max(construction.fixed_width(asked.pattern) + asked.extra, lowest)
+        # If keys must serve all patterns, the bound may lie above what this one pattern needs.
+        width = max(construction.fixed_width(smaller.pattern) + smaller.extra, lowest)
         return at_width(build, width, seed=seed, budget=replace(budget, restarts=1), advance=advance)
     return smallest(
         build,
-        first=construction.first_width(asked.pattern) + asked.extra,
-        lowest=max(lowest, 1 + asked.extra),
-        highest=widest(construction, asked.pattern) + asked.extra if below is None else below - 1,
+        first=construction.first_width(smaller.pattern) + smaller.extra,
+        lowest=max(lowest, 1 + smaller.extra),
+        highest=widest(construction, smaller.pattern) + smaller.extra if below is None else below - 1,
         seed=seed,
         budget=budget,
         advance=advance,
@@ -273,26 +261,28 @@ def narrowest_by(
 def building(
     construction: Construction, pattern: Pattern, accuracy: Accuracy, reduction: Reduction | None = None
 ) -> Build:
-    """A construction as the search wants it: what it is asked for is the width of the whole head."""
-    asked = reduction or Reduction(pattern, accuracy.leak)
-    stricter = replace(accuracy, leak=asked.leak)
+    """Return a function for the search that builds, rounds and certifies a head of a given whole width."""
+    smaller = reduction or Reduction(pattern, accuracy.leak)
+    stricter = replace(accuracy, leak=smaller.leak)
 
     def build(width: int, seed: int, advance: Advance) -> Certified:
-        if width <= asked.extra:
-            raise RefusalError(f"A head of width {width} has no room for this pattern: ask for {asked.extra + 1}.")
-        found = construction(asked.pattern, width - asked.extra, stricter, np.random.default_rng(seed), advance)
-        notes = {**found.notes, **({"reduced": list(asked.words)} if asked.steps else {})}
-        factors = Factors(*asked.lifted(found.queries, found.keys), notes, found.as_found)
-        return certified(factors, pattern, accuracy, construction.name)
+        if width <= smaller.extra:
+            raise RefusalError(f"A head of width {width} has no room for this pattern: ask for {smaller.extra + 1}.")
+        rng = np.random.default_rng(seed)
+        factors = construction(smaller.pattern, width - smaller.extra, stricter, rng, advance)
+        notes = {**factors.notes, **({"reduced": list(smaller.words)} if smaller.steps else {})}
+        whole = Factors(*smaller.lifted(factors.queries, factors.keys), notes, factors.as_found)
+        return certified(whole, pattern, accuracy, construction.name)
 
     return build
 
 
 def refuse_too_wide(width: int, pattern: Pattern) -> None:
-    """A width that was asked for: queries and keys of it must fit into memory several times over."""
-    largest = max(1, LARGEST_FACTORS // (pattern.n + pattern.n_keys))
+    """Refuse a width whose queries and keys would not fit into memory several times over."""
+    tokens = pattern.n + pattern.n_keys
+    largest = max(1, LARGEST_FACTORS // tokens)
     if width > largest:
-        size = 8 * width * (pattern.n + pattern.n_keys) / 1e9
+        size = 8 * width * tokens / 1e9
         raise RefusalError(
             f"Queries and keys of width {width:,} for {pattern.n:,} rows would take {size:,.1f} GB: give a --width of "
             f"{largest:,} or less."
@@ -300,7 +290,7 @@ def refuse_too_wide(width: int, pattern: Pattern) -> None:
 
 
 def widest(construction: Construction, pattern: Pattern) -> int:
-    """Where a search upwards ends. One key per dimension can do anything, so only random keys, which on small patterns
-    need more than that, are worth a look beyond."""
+    """Return where a search upwards ends. One key per dimension can do anything; random keys may need more than that on
+    small patterns."""
     most = max(pattern.n_keys, 8 * construction.first_width(pattern))
     return max(1, min(most, LARGEST_FACTORS // (pattern.n + pattern.n_keys)))
